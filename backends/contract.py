@@ -1,0 +1,85 @@
+"""What a backend is: it builds stages in memory, writes them to a folder, and reads them back.
+
+Backends never import passes. A stage that a backend builds is a :class:`Stage`: called with the arrays of its
+cut's inputs in order, it gives those of its cut's outputs in order.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.partition import Partition, StageCut
+
+
+class Stage(Protocol):
+    """One runnable stage.
+
+    ``inputs`` and ``outputs`` are the names of the values it takes and gives, in order; a value is a
+    ``torch.Tensor`` for the torch backend and a ``numpy.ndarray`` for onnxruntime.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """Run the stage; always a tuple, also for one output."""
+        ...
+
+
+class Reference(Protocol):
+    """The whole model, run by the backend's own runtime: the oracle of verification."""
+
+    def __call__(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Run on the graph inputs by name; give the graph outputs in order."""
+        ...
+
+
+class Backend(Protocol):
+    """A way to turn a partition into stages that run.
+
+    Attributes:
+        name: As on the command line.
+        families: The graph families it can take.
+        tolerance: Largest difference, relative to an output's scale, that verification allows.
+    """
+
+    name: ClassVar[str]
+    families: ClassVar[tuple[str, ...]]
+    tolerance: ClassVar[float]
+
+    def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
+        """Build every stage in memory; stages share the model's parameters where the runtime allows it.
+
+        Raises:
+            BackendError: naming stage and op.
+        """
+        ...
+
+    def reference(self, graph: Graph) -> Reference:
+        """Give the whole model, ready to run."""
+        ...
+
+    def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
+        """Generate seeded inputs by name that the model accepts (indices inside their tables, and so on)."""
+        ...
+
+    def write(self, graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path) -> list[list[str]]:
+        """Write every stage into a directory; give the names of the files of each, the one to open first.
+
+        File names are made from stage indices alone, never from a model's names.
+
+        Raises:
+            BackendError: naming stage and op.
+        """
+        ...
+
+    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[StageCut]) -> tuple[Stage, ...]:
+        """Read stages back from the files ``write`` named; the caller has checked their hashes.
+
+        ``cuts`` gives inputs and outputs of each stage; nodes and parameters are empty there.
+
+        Raises:
+            BackendError: naming stage and file.
+        """
+        ...

@@ -1,0 +1,148 @@
+"""The problem a search solves: graph, cluster and request, reduced to arrays.
+
+Every search method sees this and nothing else, and :mod:`heterps_compile.cost.evaluate` is the single truth about
+what a placement costs.
+
+Legend (HeterPS, arXiv 2111.10635, section 4): L layers, T device types, B samples in a batch, OCT and ODT the
+computation and data-movement time of a layer on one unit, alpha and beta their parallel fractions, k replicas.
+
+Left out: what depends on the pair of types that talk (each side is charged at its own bandwidth).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """Arrays derived from graph, cluster and request.
+
+    A value is charged once to the stage it leaves and once to every stage it enters, whatever the number of
+    readers inside; a value that stays inside a stage is free.
+
+    Attributes:
+        layer_names: [L].
+        type_names: [T].
+        layer_kinds: [L], values of ``OpKind``.
+        batch: B, samples in one step.
+        compute_s: [L, T], OCT of a batch on one unit; inf where the type cannot run the layer.
+        data_s: [L, T], ODT of a batch that no cut changes: input reading, embedding rows pulled from servers.
+        sync_s: [L, T], time to synchronise the layer's gradients among replicas; charged, undivided, as data
+            movement of a stage with more than one replica; 0 in inference.
+        compute_parallel: [T], alpha.
+        data_parallel: [T], beta.
+        edge_producer: [E], layer that makes a value, or -1 for a graph input.
+        edge_bytes: [E], bytes that cross, both directions counted in training.
+        edge_readers: For each value the layers that read it, ascending; concatenated.
+        edge_starts: [E + 1], where each value's readers begin in ``edge_readers``.
+        uncuttable: [L + 1], True at position p where no stage may begin at layer p.
+        seconds_per_byte: [T], 1 / network bandwidth.
+        latency_s: [T], charged once for a stage that receives and once for one that sends.
+        price_per_hour: [T].
+        max_units: [T].
+        memory_bytes: [T], of one unit.
+        weight_bytes: [L], weights, gradients and optimiser state held by a stage with this layer.
+        activation_bytes: [L], activations of one batch held while this layer's stage runs.
+        tied_first, tied_second: [P], pairs of layers that share a storage, neighbours in its list of readers.
+        tied_bytes: [P], held once, not twice, where both layers of the pair are in one stage.
+        allowed: [L, T], False where a pin or an unsupported op forbids the type.
+        min_throughput: Samples/s that the plan must reach; 0 for no floor.
+        min_stages, max_stages: Bounds on the number of stages.
+        objective: ``"cost"``.
+    """
+
+    layer_names: tuple[str, ...]
+    type_names: tuple[str, ...]
+    layer_kinds: tuple[str, ...]
+    batch: int
+    compute_s: Floats
+    data_s: Floats
+    sync_s: Floats
+    compute_parallel: Floats
+    data_parallel: Floats
+    edge_producer: Ints
+    edge_bytes: Floats
+    edge_readers: Ints
+    edge_starts: Ints
+    uncuttable: Bools
+    seconds_per_byte: Floats
+    latency_s: Floats
+    price_per_hour: Floats
+    max_units: Ints
+    memory_bytes: Floats
+    weight_bytes: Floats
+    activation_bytes: Floats
+    tied_first: Ints
+    tied_second: Ints
+    tied_bytes: Floats
+    allowed: Bools
+    min_throughput: float = 0.0
+    min_stages: int = 1
+    max_stages: int = 10**9
+    objective: str = "cost"
+
+    @property
+    def layer_count(self) -> int:
+        """L."""
+        return int(self.compute_s.shape[0])
+
+    @property
+    def type_count(self) -> int:
+        """T."""
+        return int(self.compute_s.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every layer goes.
+
+    Attributes:
+        types: [L], index of the device type of every layer.
+        cuts: Positions p in 1..L-1 where a stage begins although layers p-1 and p share a type; ascending.
+    """
+
+    types: tuple[int, ...]
+    cuts: tuple[int, ...] = ()
+
+    def starts(self) -> tuple[int, ...]:
+        """Give the first layer of every stage, ascending, 0 first."""
+        forced = set(self.cuts)
+        return tuple(
+            p for p in range(len(self.types)) if p == 0 or p in forced or self.types[p] != self.types[p - 1]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search method gives back.
+
+    Attributes:
+        placement: The best one seen.
+        value: Its objective, by ``evaluate``: for ``cost`` the price of a million samples.
+        bound: A proven lower bound on the objective of every placement of this problem.
+        method: The method's name.
+        seed: The seed it ran with.
+        evaluations: How many placements it evaluated.
+        search_s: Seconds it took, the bound included.
+        notes: What the user should know: fallbacks, limits reached.
+    """
+
+    placement: Placement
+    value: float
+    bound: float
+    method: str
+    seed: int
+    evaluations: int
+    search_s: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """Give (value - bound) / value, 0 where both are 0."""
+        return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)

@@ -1,0 +1,72 @@
+"""What can go wrong, as one tree.
+
+::
+
+    HeterpsError                  everything a user can cause; one clear message, exit code 1
+    ├── InputError                an input cannot be read (path, what was expected)
+    ├── GraphError                a graph breaks a law (law, node)
+    ├── UnsupportedOpError        an op no table knows (op, domain, node)
+    ├── UnknownNameError          a name nobody knows (name, the known ones, the nearest)
+    ├── InfeasibleError           a request no plan meets (constraint, by how much, cheapest relaxation)
+    ├── PartitionError            a partition breaks a law (law, stage)
+    ├── BackendError              a stage cannot be built, written or run (stage, op)
+    ├── VerificationError         the staged model differs from the whole one (output, difference)
+    ├── PlanError                 a plan file is wrong (JSON path, what was expected)
+    └── StalePlanError            a plan no longer fits (which hash)
+
+Every message tells the thing, the fault, the numbers and the way out. A traceback that reaches a
+user is a bug of ours.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeterpsError(Exception):
+    """The root of every error a user can cause."""
+
+
+class InputError(HeterpsError):
+    """An input file or object cannot be read."""
+
+
+class GraphError(HeterpsError):
+    """A graph breaks one of the laws of :mod:`heterps_compile.ir.laws`."""
+
+
+class UnsupportedOpError(GraphError):
+    """A graph uses an op that no table knows."""
+
+
+class UnknownNameError(HeterpsError):
+    """A name is not among the known ones; the message gives the nearest."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        choices = sorted(known)
+        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(choices)})")
+
+
+class InfeasibleError(HeterpsError):
+    """No plan meets the request; the message says which constraint, by how much, and what would help."""
+
+
+class PartitionError(HeterpsError):
+    """A partition breaks one of the laws of :mod:`heterps_compile.ir.partition`."""
+
+
+class BackendError(HeterpsError):
+    """A backend cannot build, write, read or run a stage."""
+
+
+class VerificationError(HeterpsError):
+    """The staged model does not give the whole model's outputs."""
+
+
+class PlanError(HeterpsError):
+    """A plan file is not what its schema says."""
+
+
+class StalePlanError(PlanError):
+    """A plan or artefact no longer matches what it was made from."""

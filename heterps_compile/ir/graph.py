@@ -1,0 +1,190 @@
+"""The graph: nodes in a topological order, the values between them, the parameters they read.
+
+A graph is frozen. It keeps a handle on its source (an ``onnx_ir.Model``, a ``torch.fx.GraphModule``),
+so that a backend of the same family cuts the original instead of a translation.
+
+Ownership: a *value* is made by one node output or is a graph input; a *parameter* (weight, buffer,
+constant) is made by nobody. Both are named in one namespace, and a node's inputs may name either.
+
+Left out: control flow (a ``Loop`` or ``If`` is one node, its captured values are its inputs), aliasing and
+mutation (a mutated buffer is a parameter), attributes (they stay in the source).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+Dim = int | str
+"""A dimension: a number, or the name of a symbol that :attr:`Graph.bindings` gives a number."""
+
+ITEM_BITS: Mapping[str, int] = MappingProxyType(
+    {
+        "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16,
+        "float8_e4m3fn": 8, "float8_e4m3fnuz": 8, "float8_e5m2": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8,
+        "float4_e2m1fn": 4, "complex64": 64, "complex128": 128,
+        "int64": 64, "int32": 32, "int16": 16, "int8": 8, "int4": 4, "int2": 2,
+        "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4, "uint2": 2,
+        "bool": 8, "string": 128,
+    }
+)  # fmt: skip
+"""Bits per element of every dtype; the keys are the dtypes a :class:`Value` may have."""
+
+OPAQUE = "opaque"
+"""The dtype of a value that is no tensor (a tuple, a sequence, a None); it can never cross a stage."""
+
+
+class OpKind(StrEnum):
+    """What a node does, in the cost model's words; front ends map their own ops onto these."""
+
+    CONV = "conv"
+    GEMM = "gemm"  # a matrix product with a parameter
+    MATMUL = "matmul"  # a matrix product of two activations
+    ATTENTION = "attention"
+    RECURRENT = "recurrent"
+    EMBEDDING = "embedding"  # gathers rows of a parameter
+    NORM = "norm"
+    SOFTMAX = "softmax"
+    POOL = "pool"
+    REDUCE = "reduce"
+    ELEMENTWISE = "elementwise"
+    MOVE = "move"  # copies data: concat, transpose, gather, pad
+    VIEW = "view"  # moves nothing: reshape, squeeze, getitem of a tuple
+    SHAPE = "shape"  # reads only the shape of its input
+    CONSTANT = "constant"  # makes data from nothing: arange, zeros
+    CONTROL = "control"  # loop, if, scan
+    OTHER = "other"
+
+    @property
+    def is_anchor(self) -> bool:
+        """Whether a node of this kind starts a layer of its own."""
+        return self in _ANCHORS
+
+
+_ANCHORS = frozenset(
+    {OpKind.CONV, OpKind.GEMM, OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT, OpKind.EMBEDDING, OpKind.CONTROL}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor between nodes (or, with dtype :data:`OPAQUE`, something that is no tensor)."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A weight, buffer or constant that nodes read.
+
+    Attributes:
+        name: The name in the source (``state_dict`` key or initialiser name).
+        storage: Parameters with the same storage are tied: one array under several names.
+        size_bytes: Bytes of the array.
+        kind: ``"weight"`` (trainable), ``"buffer"`` or ``"constant"``.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    storage: str
+    size_bytes: int
+    kind: str = "weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation.
+
+    Attributes:
+        name: Unique in the graph.
+        op: The op in the source's words (``"Conv"``, ``"com.microsoft::Gelu"``, ``"aten.linear.default"``).
+        kind: The same in the cost model's words.
+        inputs: Names of values and parameters, in the source's order, absent optional inputs left out.
+        outputs: Names of the values it makes.
+        flops: Floating-point operations of one forward run at the graph's bindings; a multiply-add is two.
+        origin: Index of the node in the source's own node list.
+        module_path: Dotted path of the module it came from, or "" where the front end knows none.
+    """
+
+    name: str
+    op: str
+    kind: OpKind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    flops: int = 0
+    origin: int = -1
+    module_path: str = ""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A model: nodes in a topological order, values, parameters.
+
+    Attributes:
+        inputs: Names of the values a caller gives, in the source's order.
+        outputs: Names of values (or inputs, or parameters) the model returns, in order, repeats allowed.
+        values: Every value by name, graph inputs included.
+        parameters: Every parameter by name.
+        bindings: The number each symbolic dimension stands for.
+        batch_symbol: The symbol of the batch dimension, or None where the batch is a fixed number.
+        batch: Samples in one run at the bindings.
+        family: The source's family: ``"onnx"`` or ``"torch"``.
+        source: What the front end read; only a backend of the same family looks inside.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: Mapping[str, Value]
+    parameters: Mapping[str, Parameter]
+    bindings: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    batch_symbol: str | None = None
+    batch: int = 1
+    family: str = "none"
+    source: Any = field(default=None, compare=False, repr=False)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Give the shape of a value or parameter with every symbol replaced by its number."""
+        if name in self.parameters:
+            return self.parameters[name].shape
+        return tuple(d if isinstance(d, int) else self.bindings[d] for d in self.values[name].shape)
+
+    def numel(self, name: str) -> int:
+        """Give the number of elements of a value or parameter."""
+        return prod(self.shape(name))
+
+    def size_bytes(self, name: str) -> int:
+        """Give the bytes of a value or parameter; 0 for what is no tensor."""
+        if name in self.parameters:
+            return self.parameters[name].size_bytes
+        value = self.values[name]
+        return 0 if value.dtype == OPAQUE else (self.numel(name) * ITEM_BITS[value.dtype] + 7) // 8
+
+    @cached_property
+    def producer(self) -> Mapping[str, int]:
+        """Give, for every value a node makes, the index of that node."""
+        return {out: i for i, node in enumerate(self.nodes) for out in node.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[int, ...]]:
+        """Give, for every value or parameter that is read, the indices of its readers, ascending, each once."""
+        readers: dict[str, list[int]] = {}
+        for i, node in enumerate(self.nodes):
+            for name in dict.fromkeys(node.inputs):
+                readers.setdefault(name, []).append(i)
+        return {name: tuple(indices) for name, indices in readers.items()}
+
+    @cached_property
+    def tied(self) -> Mapping[str, tuple[str, ...]]:
+        """Give the storages that go by more than one name, with those names."""
+        names: dict[str, list[str]] = {}
+        for parameter in self.parameters.values():
+            names.setdefault(parameter.storage, []).append(parameter.name)
+        return {storage: tuple(tied) for storage, tied in names.items() if len(tied) > 1}

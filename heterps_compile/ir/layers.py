@@ -1,0 +1,116 @@
+"""Layers: the groups of nodes that are placed as one, in an order in which every edge runs forward.
+
+The order is what makes placement simple: any run of neighbours is convex, and the quotient graph of
+any division into runs is acyclic.
+
+Left out: how nodes are grouped (``passes/group_layers.py``) and what a layer costs (``cost/``).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..errors import GraphError
+from .graph import OPAQUE, Graph, OpKind
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convex group of nodes.
+
+    Attributes:
+        name: Unique; the anchor node's name.
+        kind: The anchor's kind, or the kind of the costliest node where there is no anchor.
+        nodes: Indices into ``Graph.nodes``, ascending.
+        parameters: Names of the parameters its nodes read, each once, in order of first use.
+    """
+
+    name: str
+    kind: OpKind
+    nodes: tuple[int, ...]
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A value that some layer makes (or the caller gives) and other layers read.
+
+    Attributes:
+        value: Its name.
+        producer: Index of the layer that makes it, or -1 for a graph input.
+        consumers: Indices of the other layers that read it, ascending.
+        is_output: Whether the model returns it.
+        size_bytes: Its bytes at the graph's bindings.
+        is_opaque: Whether it is no tensor, so that it can never cross a stage.
+    """
+
+    value: str
+    producer: int
+    consumers: tuple[int, ...]
+    is_output: bool
+    size_bytes: int
+    is_opaque: bool
+
+
+@dataclass(frozen=True)
+class LayerGraph:
+    """The layers of a graph, in an order in which every edge runs forward."""
+
+    graph: Graph
+    layers: tuple[Layer, ...]
+
+    @cached_property
+    def layer_of(self) -> tuple[int, ...]:
+        """Give the layer index of every node."""
+        owner = [-1] * len(self.graph.nodes)
+        for index, layer in enumerate(self.layers):
+            for node in layer.nodes:
+                owner[node] = index
+        return tuple(owner)
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """Give every value that passes between layers, or from a caller to them; O(nodes + edges)."""
+        return tuple(self._find_edges())
+
+    def _find_edges(self) -> Iterator[Edge]:
+        graph, owner = self.graph, self.layer_of
+        returned = set(graph.outputs)
+        for name, value in graph.values.items():
+            maker = graph.producer.get(name)
+            producer = -1 if maker is None else owner[maker]
+            readers = sorted({owner[i] for i in graph.consumers.get(name, ())} - {producer})
+            if readers or name in returned:
+                yield Edge(
+                    name, producer, tuple(readers), name in returned, graph.size_bytes(name), value.dtype == OPAQUE
+                )
+
+    @cached_property
+    def tied_layers(self) -> Mapping[str, tuple[int, ...]]:
+        """Give the storages that more than one layer reads, with those layers ascending."""
+        readers: dict[str, set[int]] = {}
+        for index, layer in enumerate(self.layers):
+            for name in layer.parameters:
+                readers.setdefault(self.graph.parameters[name].storage, set()).add(index)
+        return {storage: tuple(sorted(found)) for storage, found in readers.items() if len(found) > 1}
+
+
+def verify_layers(layer_graph: LayerGraph) -> None:
+    """Check that layers own every node once and that every edge runs forward.
+
+    Raises:
+        GraphError: naming the law, the layer and the node or value.
+    """
+    nodes = layer_graph.graph.nodes
+    seen = [0] * len(nodes)
+    for layer in layer_graph.layers:
+        for node in layer.nodes:
+            seen[node] += 1
+    for index, count in enumerate(seen):
+        if count != 1:
+            raise GraphError(f"node {nodes[index].name!r} is in {count} layers, not in one")
+    for edge in layer_graph.edges:
+        backward = [c for c in edge.consumers if c < edge.producer]
+        if backward:
+            maker, reader = layer_graph.layers[edge.producer].name, layer_graph.layers[backward[0]].name
+            raise GraphError(f"value {edge.value!r} runs backward, from layer {maker!r} to layer {reader!r}")

@@ -1,0 +1,176 @@
+"""The plan: what was decided, what it is estimated to do, and what it was made from.
+
+Left out: the file it is kept in (``file.py``) and the passes that make it.
+"""
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from collections.abc import Mapping
+
+from .request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """Bytes one replica of a stage holds, part by part; the total has the safety factor in it."""
+
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    safety_factor: float
+
+    @property
+    def total_bytes(self) -> int:
+        """Give the sum of the parts times the safety factor, rounded up."""
+        parts = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
+        return -int(-parts * self.safety_factor // 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """A stage with the hardware it was given.
+
+    Attributes:
+        index: Place in the order of execution.
+        device: Name of its device type.
+        layers: Names of its layers, in order.
+        replicas: Units of the device type; 0 until provisioned.
+        compute_s: CT of a batch with that many replicas.
+        data_s: DT of a batch with that many replicas.
+        received_bytes: Bytes of a batch that enter from other stages.
+        sent_bytes: Bytes of a batch that leave for other stages.
+        memory: What one replica holds.
+        price_per_hour: Of all its replicas.
+    """
+
+    index: int
+    device: str
+    layers: tuple[str, ...]
+    replicas: int = 0
+    compute_s: float = 0.0
+    data_s: float = 0.0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    memory: MemoryParts | None = None
+    price_per_hour: float = 0.0
+
+    @property
+    def time_s(self) -> float:
+        """Give ET, the time of a batch: computation and data movement overlap, so the longer of the two."""
+        return max(self.compute_s, self.data_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How micro-batches flow through the stages.
+
+    Attributes:
+        name: ``"gpipe"`` or ``"1f1b"``.
+        micro_batches: Micro-batches in one step; they divide the batch.
+        reason: Why this schedule and this count.
+        step_s: Simulated time of one step, fill and drain included.
+        bubble: Share of the stages' time in which they wait, in [0, 1).
+    """
+
+    name: str
+    micro_batches: int
+    reason: str
+    step_s: float
+    bubble: float
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file of the compiled folder: its name inside the folder, and the SHA-256 of its bytes."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How far the staged model's outputs are from the whole model's, on generated inputs.
+
+    Attributes:
+        max_abs: Largest absolute difference over all outputs.
+        max_rel: Largest difference relative to the scale (largest magnitude) of its output.
+        tolerance: What ``max_rel`` was allowed to be.
+        outputs: How many outputs were compared.
+    """
+
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled model's decisions, estimates and provenance.
+
+    Attributes:
+        model: Name of the model.
+        graph_inputs, graph_outputs: Names of the model's inputs and outputs.
+        batch: Samples in one step.
+        bindings: Number of every symbolic dimension.
+        request: What was asked.
+        cluster: Name of the pool.
+        currency: Of every price.
+        backend: Name of the backend that wrote the stages.
+        stages: In order of execution.
+        schedule: How micro-batches flow.
+        value: The objective reached; for ``cost`` the price of a million samples.
+        bound: A proven lower bound on it.
+        method: The search method that found it.
+        evaluations: Placements the search evaluated.
+        throughput_samples_per_s: min over stages of batch / ET.
+        unused_devices: Device types of the pool that no stage uses.
+        replicated: Parameters that several stages hold.
+        notes: Every fallback and surprise, with its reason.
+        hashes: SHA-256 of graph structure, cluster and request, by those names.
+        artifacts: Per stage, the files it was written to; empty until saved.
+        verification: None where it was switched off.
+        search_s: Seconds the search took.
+        total_s: Seconds the whole compilation took.
+    """
+
+    model: str
+    graph_inputs: tuple[str, ...]
+    graph_outputs: tuple[str, ...]
+    batch: int
+    bindings: Mapping[str, int]
+    request: Request
+    cluster: str
+    currency: str
+    backend: str
+    stages: tuple[PlannedStage, ...]
+    schedule: Schedule
+    value: float
+    bound: float
+    method: str
+    evaluations: int
+    throughput_samples_per_s: float
+    unused_devices: tuple[str, ...] = ()
+    replicated: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    hashes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    artifacts: tuple[tuple[Artifact, ...], ...] = ()
+    verification: Verification | None = None
+    search_s: float = 0.0
+    total_s: float = 0.0
+
+    @property
+    def price_per_hour(self) -> float:
+        """Give the price of all units of all stages."""
+        return sum(stage.price_per_hour for stage in self.stages)
+
+    @property
+    def price_per_million_samples(self) -> float:
+        """Give what a million samples cost at the plan's throughput."""
+        return self.price_per_hour / 3600 / self.throughput_samples_per_s * 1e6
+
+    @property
+    def gap(self) -> float:
+        """Give (value - bound) / value, 0 where both are 0."""
+        return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)

@@ -1,0 +1,121 @@
+"""Quantities with their units: parsed from text such as "25 Gbit/s", printed for people.
+
+Every number that a person writes carries a unit, and every number in the code carries it in its name.
+Decimal prefixes (k, M, G, T, P) are powers of 1,000; binary ones (Ki, Mi, Gi, Ti) powers of 1,024.
+Bits and bytes are never mixed: "bit" is a bit, "B" a byte.
+
+Left out: conversion between currencies, compound units beyond those below.
+"""
+
+import math
+import re
+
+from .errors import InputError
+
+_PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40
+}  # fmt: skip
+
+# dimension -> {base unit: factor to the unit of the result}
+_UNITS: dict[str, dict[str, float]] = {
+    "bytes": {"B": 1.0},
+    "bytes per second": {"B/s": 1.0, "bit/s": 0.125, "bps": 0.125},
+    "FLOP per second": {"FLOP/s": 1.0, "FLOPS": 1.0, "OP/s": 1.0},
+    "seconds": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
+}
+_EXAMPLES = {
+    "bytes": "16 GiB",
+    "bytes per second": "25 Gbit/s",
+    "FLOP per second": "14 TFLOP/s",
+    "seconds": "20 us",
+}
+_NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*")
+_PRICE = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Z]{3})\s*/\s*(h|hour)\s*")
+
+
+def parse_quantity(text: object, dimension: str) -> float:
+    """Parse "16 GiB" and the like into bytes, bytes per second, FLOP per second or seconds.
+
+    Args:
+        text: What the person wrote.
+        dimension: A key of the table above.
+
+    Raises:
+        InputError: where the text is no positive number with a unit of that dimension.
+    """
+    expected = f'expected {dimension} with a unit, such as "{_EXAMPLES[dimension]}"'
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InputError(f"{text!r} is no quantity: {expected}")
+    amount, unit = float(match[1]), match[2]
+    for base, factor in _UNITS[dimension].items():
+        prefix = unit.removesuffix(base)
+        # seconds take no prefix here: ms, us and ns are units of their own, and "Ms" is nobody's intention
+        if unit.endswith(base) and (prefix == "" or (prefix in _PREFIXES and dimension != "seconds")):
+            result = amount * _PREFIXES[prefix] * factor
+            if not math.isfinite(result) or result <= 0:
+                raise InputError(f"{text!r} must be positive and finite: {expected}")
+            return result
+    missing = "has no unit" if unit == "" else f"has unknown unit {unit!r}"
+    raise InputError(f"{text!r} {missing}: {expected}")
+
+
+def parse_price(text: object) -> tuple[float, str]:
+    """Parse "2.42 USD/h" into (2.42, "USD"), or "free" into (0.0, "USD").
+
+    Raises:
+        InputError: where the text is neither "free" nor a positive price per hour with its currency.
+    """
+    expected = 'expected a price per hour with its currency, such as "2.42 USD/h", or "free"'
+    if text == "free":
+        return 0.0, "USD"
+    match = _PRICE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InputError(f"{text!r} is no price: {expected}")
+    amount = float(match[1])
+    if not math.isfinite(amount) or amount <= 0:
+        raise InputError(f"{text!r} must be above zero: {expected}")
+    return amount, match[2]
+
+
+def _scaled(amount: float, steps: tuple[tuple[float, str], ...]) -> str:
+    for size, unit in steps:
+        if abs(amount) >= size:
+            return f"{amount / size:.3g} {unit}" if abs(amount) / size < 999.5 else f"{amount / size:,.0f} {unit}"
+    size, unit = steps[-1]
+    return f"{amount / size:.3g} {unit}"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Print bytes with a binary prefix: "1.5 GiB"."""
+    if size_bytes < 1024:
+        return f"{size_bytes:.0f} B"
+    return _scaled(size_bytes, ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")))
+
+
+def format_seconds(time_s: float) -> str:
+    """Print a time: "3.2 ms"."""
+    if time_s == 0:
+        return "0 s"
+    return _scaled(time_s, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
+
+
+def format_count(number: float) -> str:
+    """Print a large count with a decimal prefix: "3.9 G"."""
+    if abs(number) < 1000:
+        return f"{number:.3g}"
+    return _scaled(number, ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")))
+
+
+def format_rate(samples_per_s: float) -> str:
+    """Print a throughput: "12,300 samples/s"."""
+    if samples_per_s >= 100:
+        return f"{samples_per_s:,.0f} samples/s"
+    return f"{samples_per_s:.3g} samples/s"
+
+
+def format_money(amount: float) -> str:
+    """Print money with as many digits as it needs: "2.42", "0.00031"."""
+    if amount == 0:
+        return "0"
+    return f"{amount:,.2f}" if abs(amount) >= 1 else f"{amount:.3g}"
