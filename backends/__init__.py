@@ -1,0 +1,1 @@
+"""Backends: what a plan becomes."""

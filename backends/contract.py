@@ -5,6 +5,7 @@ cut's inputs in order, it gives those of its cut's outputs in order.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -60,11 +61,17 @@ class Backend(Protocol):
         """Give the whole model, ready to run."""
         ...
 
+    def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
+        """Seed the runtime's random numbers, and on leaving put back what running the model changes (buffers)."""
+        ...
+
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate seeded inputs by name that the model accepts (indices inside their tables, and so on)."""
         ...
 
-    def write(self, graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path) -> list[list[str]]:
+    def write(
+        self, graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path
+    ) -> list[list[str]]:
         """Write every stage into a directory; give the names of the files of each, the one to open first.
 
         File names are made from stage indices alone, never from a model's names.
@@ -74,7 +81,9 @@ class Backend(Protocol):
         """
         ...
 
-    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[StageCut]) -> tuple[Stage, ...]:
+    def read(
+        self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[StageCut]
+    ) -> tuple[Stage, ...]:
         """Read stages back from the files ``write`` named; the caller has checked their hashes.
 
         ``cuts`` gives inputs and outputs of each stage; nodes and parameters are empty there.

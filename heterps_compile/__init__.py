@@ -1,0 +1,53 @@
+"""heterps-compile: cut a neural network into stages, and give each the hardware it suits at the lowest price.
+
+The public face; every name is loaded when it is first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import CompiledModel, compile, load  # noqa: A004 - the product's verb
+    from .cluster.devices import Cluster, DeviceType
+    from .cluster.load import load_cluster
+    from .errors import HeterpsError
+    from .ir.graph import Graph
+    from .plan.plan import Plan
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cluster",
+    "CompiledModel",
+    "DeviceType",
+    "Graph",
+    "HeterpsError",
+    "Plan",
+    "compile",
+    "load",
+    "load_cluster",
+]
+
+_HOMES = {
+    "Cluster": ".cluster.devices",
+    "CompiledModel": ".api",
+    "DeviceType": ".cluster.devices",
+    "Graph": ".ir.graph",
+    "HeterpsError": ".errors",
+    "Plan": ".plan.plan",
+    "compile": ".api",
+    "load": ".api",
+    "load_cluster": ".cluster.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted([*__all__, "__version__"])

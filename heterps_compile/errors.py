@@ -22,6 +22,9 @@ import difflib
 from collections.abc import Iterable
 
 
+_SHOWN = 16
+
+
 class HeterpsError(Exception):
     """The root of every error a user can cause."""
 
@@ -42,10 +45,11 @@ class UnknownNameError(HeterpsError):
     """A name is not among the known ones; the message gives the nearest."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
-        choices = sorted(known)
+        choices = list(dict.fromkeys(known))
         near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(choices)})")
+        more = f" and {len(choices) - _SHOWN} more" if len(choices) > _SHOWN else ""
+        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(choices[:_SHOWN])}{more})")
 
 
 class InfeasibleError(HeterpsError):

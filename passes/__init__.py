@@ -1,0 +1,1 @@
+"""Passes: one file, one pass; each refines a draft."""

@@ -6,7 +6,7 @@ fills in what it ``ensures`` from what it ``requires``. Passes never import each
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.intensity import LayerCost
@@ -14,6 +14,7 @@ from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.errors import HeterpsError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.ir.partition import Partition
 from heterps_compile.plan.plan import PlannedStage, Schedule
 from heterps_compile.plan.request import Request
 
@@ -31,6 +32,8 @@ class Draft:
     search: SearchResult | None = None
     stages: tuple[PlannedStage, ...] | None = None
     schedule: Schedule | None = None
+    partition: Partition | None = None
+    runnable: tuple[Any, ...] | None = None
 
 
 class Pass(Protocol):
@@ -48,7 +51,9 @@ class Pass(Protocol):
 Observer = Callable[[Pass, Draft], None]
 
 
-def run_passes(draft: Draft, passes: Sequence[Pass], observer: Observer = lambda _pass, _draft: None) -> Draft:
+def run_passes(
+    draft: Draft, passes: Sequence[Pass], observer: Observer = lambda _pass, _draft: None
+) -> Draft:
     """Run passes in order, checking what each requires and ensures.
 
     Args:
@@ -63,7 +68,9 @@ def run_passes(draft: Draft, passes: Sequence[Pass], observer: Observer = lambda
     for step in passes:
         missing = [name for name in step.requires if getattr(draft, name) is None]
         if missing:
-            raise HeterpsError(f"pass {step.name!r} needs {', '.join(missing)}; passes run before: {done or 'none'}")
+            raise HeterpsError(
+                f"pass {step.name!r} needs {', '.join(missing)}; passes run before: {done or 'none'}"
+            )
         draft = step(draft)
         unkept = [name for name in step.ensures if getattr(draft, name) is None]
         if unkept:

@@ -1,0 +1,1 @@
+"""Clusters: device types, their prices, and the pools they form."""

@@ -6,7 +6,7 @@ Left out: the files pools are read from (``pools.py``), link topology beyond one
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import UnknownNameError
+from heterps_compile.errors import UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The cost model: work, time, memory, and the problem a search solves."""

@@ -6,6 +6,18 @@ what a placement costs.
 Legend (HeterPS, arXiv 2111.10635, section 4): L layers, T device types, B samples in a batch, OCT and ODT the
 computation and data-movement time of a layer on one unit, alpha and beta their parallel fractions, k replicas.
 
+A stage s of layers i..j-1 on type t with k replicas takes, for a batch of B samples::
+
+    CT(k) = sum OCT * (1 - alpha_t) + sum OCT * alpha_t / k
+    D     = sum data_s + (bytes in + bytes out) * seconds_per_byte_t + latency_t * ((in > 0) + (out > 0))
+    DT(k) = D * (1 - beta_t) + D * beta_t / k + (sum sync_s if k > 1)
+    ET(k) = max(CT(k), DT(k))
+
+A plan's throughput is min over stages of B / ET; its price per hour the sum of price_t * k. The objective ``cost``
+is price_per_hour / 3600 / throughput * 1e6, the price of a million samples, minimised over placements *and* over
+replicas, subject to throughput >= min_throughput, sum of k on type t <= max_units_t, memory of every stage <=
+memory_t, min_stages <= stages <= max_stages, uncuttable positions respected.
+
 Left out: what depends on the pair of types that talk (each side is charged at its own bandwidth).
 """
 
@@ -29,6 +41,7 @@ class Problem:
     Attributes:
         layer_names: [L].
         type_names: [T].
+        type_kinds: [T], ``"cpu"``, ``"gpu"`` or ``"npu"``.
         layer_kinds: [L], values of ``OpKind``.
         batch: B, samples in one step.
         compute_s: [L, T], OCT of a batch on one unit; inf where the type cannot run the layer.
@@ -37,7 +50,7 @@ class Problem:
             movement of a stage with more than one replica; 0 in inference.
         compute_parallel: [T], alpha.
         data_parallel: [T], beta.
-        edge_producer: [E], layer that makes a value, or -1 for a graph input.
+        edge_producer: [E], layer that makes a value other layers read; graph inputs are in ``data_s`` instead.
         edge_bytes: [E], bytes that cross, both directions counted in training.
         edge_readers: For each value the layers that read it, ascending; concatenated.
         edge_starts: [E + 1], where each value's readers begin in ``edge_readers``.
@@ -48,7 +61,8 @@ class Problem:
         max_units: [T].
         memory_bytes: [T], of one unit.
         weight_bytes: [L], weights, gradients and optimiser state held by a stage with this layer.
-        activation_bytes: [L], activations of one batch held while this layer's stage runs.
+        activation_bytes: [L], activations of one batch.
+        keeps_activations: True in training, where a stage holds the sum over its layers; else it holds the largest.
         tied_first, tied_second: [P], pairs of layers that share a storage, neighbours in its list of readers.
         tied_bytes: [P], held once, not twice, where both layers of the pair are in one stage.
         allowed: [L, T], False where a pin or an unsupported op forbids the type.
@@ -59,6 +73,7 @@ class Problem:
 
     layer_names: tuple[str, ...]
     type_names: tuple[str, ...]
+    type_kinds: tuple[str, ...]
     layer_kinds: tuple[str, ...]
     batch: int
     compute_s: Floats
@@ -78,6 +93,7 @@ class Problem:
     memory_bytes: Floats
     weight_bytes: Floats
     activation_bytes: Floats
+    keeps_activations: bool
     tied_first: Ints
     tied_second: Ints
     tied_bytes: Floats

@@ -1,0 +1,1 @@
+"""Front ends: what a user brings becomes a graph."""

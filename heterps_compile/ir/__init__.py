@@ -1,0 +1,1 @@
+"""The intermediate representation: graphs, layers, partitions, and their laws."""

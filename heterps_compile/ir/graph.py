@@ -65,7 +65,15 @@ class OpKind(StrEnum):
 
 
 _ANCHORS = frozenset(
-    {OpKind.CONV, OpKind.GEMM, OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT, OpKind.EMBEDDING, OpKind.CONTROL}
+    {
+        OpKind.CONV,
+        OpKind.GEMM,
+        OpKind.MATMUL,
+        OpKind.ATTENTION,
+        OpKind.RECURRENT,
+        OpKind.EMBEDDING,
+        OpKind.CONTROL,
+    }
 )
 
 

@@ -5,7 +5,8 @@ Left out: whether shapes agree with ops (shape inference in the front end decide
 
 from collections.abc import Callable, Iterator
 
-from ..errors import GraphError
+from heterps_compile.errors import GraphError
+
 from .graph import ITEM_BITS, OPAQUE, Graph
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..errors import GraphError
+from heterps_compile.errors import GraphError
+
 from .graph import OPAQUE, Graph, OpKind
 
 
@@ -68,6 +69,13 @@ class LayerGraph:
                 owner[node] = index
         return tuple(owner)
 
+    def dtype(self, layer: int) -> str:
+        """Give the dtype a layer computes in: that of its costliest node's first tensor output."""
+        nodes = (self.graph.nodes[i] for i in self.layers[layer].nodes)
+        lead = max(nodes, key=lambda node: node.flops)
+        dtypes = (self.graph.values[out].dtype for out in lead.outputs)
+        return next((dtype for dtype in dtypes if dtype != OPAQUE), "float32")
+
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """Give every value that passes between layers, or from a caller to them; O(nodes + edges)."""
@@ -82,7 +90,12 @@ class LayerGraph:
             readers = sorted({owner[i] for i in graph.consumers.get(name, ())} - {producer})
             if readers or name in returned:
                 yield Edge(
-                    name, producer, tuple(readers), name in returned, graph.size_bytes(name), value.dtype == OPAQUE
+                    name,
+                    producer,
+                    tuple(readers),
+                    name in returned,
+                    graph.size_bytes(name),
+                    value.dtype == OPAQUE,
                 )
 
     @cached_property

@@ -10,7 +10,8 @@ Left out: devices, replicas and prices (``plan/``), and how a stage is built (``
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..errors import PartitionError
+from heterps_compile.errors import PartitionError
+
 from .graph import OPAQUE, Graph
 
 

@@ -1,0 +1,1 @@
+"""The plan: request, decisions, estimates, and the file they are kept in."""

@@ -3,28 +3,13 @@
 Left out: the file it is kept in (``file.py``) and the passes that make it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from collections.abc import Mapping
+
+from heterps_compile.cost.memory import MemoryParts
 
 from .request import Request
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryParts:
-    """Bytes one replica of a stage holds, part by part; the total has the safety factor in it."""
-
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    activations_bytes: int
-    safety_factor: float
-
-    @property
-    def total_bytes(self) -> int:
-        """Give the sum of the parts times the safety factor, rounded up."""
-        parts = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
-        return -int(-parts * self.safety_factor // 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +20,8 @@ class PlannedStage:
         index: Place in the order of execution.
         device: Name of its device type.
         layers: Names of its layers, in order.
+        inputs: Names of the values that enter it, in the order its artefact takes them.
+        outputs: Names of the values it gives, in order.
         replicas: Units of the device type; 0 until provisioned.
         compute_s: CT of a batch with that many replicas.
         data_s: DT of a batch with that many replicas.
@@ -47,6 +34,8 @@ class PlannedStage:
     index: int
     device: str
     layers: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     replicas: int = 0
     compute_s: float = 0.0
     data_s: float = 0.0
@@ -118,6 +107,7 @@ class Plan:
         cluster: Name of the pool.
         currency: Of every price.
         backend: Name of the backend that wrote the stages.
+        signature: How calls map to graph inputs and graph outputs to results, as JSON; "" for plain tensors by name.
         stages: In order of execution.
         schedule: How micro-batches flow.
         value: The objective reached; for ``cost`` the price of a million samples.
@@ -151,6 +141,7 @@ class Plan:
     method: str
     evaluations: int
     throughput_samples_per_s: float
+    signature: str = ""
     unused_devices: tuple[str, ...] = ()
     replicated: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

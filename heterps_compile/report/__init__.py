@@ -1,0 +1,1 @@
+"""Reports: plans printed for people."""

@@ -1,0 +1,1 @@
+"""Schedules: how micro-batches flow through the stages."""

@@ -1,0 +1,1 @@
+"""Placement methods: one file, one method."""

@@ -1,0 +1,1 @@
+"""The built-in pools, as TOML files."""

@@ -1,0 +1,63 @@
+# Everything a developer or CI runs. Each target sets up .venv by itself, again when the pins change.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.NOTPARALLEL:
+.PHONY: help demo test test-fast check format bench clean
+
+help:
+	@echo 'make demo       build a CTR network, compile it, run its stages, compare with the whole model'
+	@echo 'make test       run every test'
+	@echo 'make test-fast  run the tests that take less than ten seconds each'
+	@echo 'make check      formatting, lint, types'
+	@echo 'make format     rewrite the sources as `make check` wants them'
+	@echo 'make bench      time whole compilations'
+	@echo 'make clean      remove .venv and everything that was generated'
+	@echo 'PYTHON=python3.12 chooses the interpreter, VENV=dir the environment'
+
+demo: $(VENV)/.demo
+	$(BIN)/python tools/demo.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -m 'not slow'
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(VENV)/.dev
+	$(BIN)/python tools/bench_compile.py
+
+clean:
+	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# What is too old or missing is said in a sentence, before pip says it in a page.
+$(VENV)/.created:
+	@command -v $(PYTHON) > /dev/null || { echo 'make: $(PYTHON) is not installed; Debian and Ubuntu: apt install python3 python3-venv' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: $$($(PYTHON) --version) is too old, 3.11 or newer is needed; another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || \
+	  { echo 'make: $(PYTHON) cannot make virtual environments; Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.created pyproject.toml constraints.txt
+	$(INSTALL) -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.created pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	@touch $@

@@ -1,0 +1,352 @@
+"""``compile()``: front end, passes, backend; the only place that knows the default pipeline.
+
+Left out: how each step works (its own module), and the command line (``cli/``).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.backends.contract import Backend
+from heterps_compile.backends.find import BACKENDS, find_backend
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.errors import GraphError, InputError, UnknownNameError
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.laws import verify_graph
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.ir.partition import Partition
+from heterps_compile.passes.annotate_intensity import AnnotateIntensity
+from heterps_compile.passes.choose_schedule import ChooseSchedule
+from heterps_compile.passes.contract import Draft, Observer, Pass, run_passes
+from heterps_compile.passes.emit_stages import EmitStages
+from heterps_compile.passes.fuse_stages import FuseStages
+from heterps_compile.passes.group_layers import GroupLayers
+from heterps_compile.passes.place_layers import PlaceLayers
+from heterps_compile.passes.placement.methods import find_method
+from heterps_compile.passes.pose_problem import PoseProblem
+from heterps_compile.passes.provision import Provision
+from heterps_compile.plan.plan import Plan, Verification
+from heterps_compile.plan.provenance import make_hashes
+from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, MODES, OBJECTIVES, Request
+from heterps_compile.runtime.in_process import run_stages
+from heterps_compile.runtime.signature import Signature
+from heterps_compile.runtime.verify import compare_outputs
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, steps done, steps in all."""
+
+PASS_NAMES = tuple(
+    step.name
+    for step in (
+        GroupLayers,
+        AnnotateIntensity,
+        PoseProblem,
+        PlaceLayers,
+        FuseStages,
+        Provision,
+        ChooseSchedule,
+        EmitStages,
+    )
+)
+"""Names of the default passes, in order."""
+
+_STEPS = len(PASS_NAMES) + 2  # reading before them, verification after them
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A model cut into stages that run.
+
+    Attributes:
+        plan: Decisions, estimates, provenance.
+        stages: What runs, one a stage: ``nn.Module`` for the torch backend.
+        graph: The whole model; None where it was loaded from a folder.
+        partition: How it was cut; None where it was loaded from a folder.
+        layers: Its layers; None where it was loaded from a folder.
+        costs: The work of each layer, in the same order; empty where it was loaded from a folder.
+    """
+
+    plan: Plan
+    stages: tuple[Any, ...]
+    graph: Graph | None = field(default=None, repr=False)
+    partition: Partition | None = field(default=None, repr=False)
+    layers: LayerGraph | None = field(default=None, repr=False)
+    costs: tuple[LayerCost, ...] = field(default=(), repr=False)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run all stages in this process.
+
+        Takes what the model takes and returns what the model returns, structure included. An ONNX model takes
+        arrays in the order of its inputs or by their names, and returns a list of arrays, as an ONNX Runtime
+        session does.
+
+        Raises:
+            InputError: where the arguments are not those of the model.
+        """
+        signature = Signature.from_json(self.plan.signature)
+        values = signature.bind(args, kwargs)
+        return signature.assemble(run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs))
+
+    def save(self, directory: str | Path, *, force: bool = False) -> "CompiledModel":
+        """Write ``plan.json``, the stages and a README, atomically; give the model with its artefacts named.
+
+        Args:
+            directory: The folder; it is made, or replaced where a compilation wrote it before.
+            force: Replace a folder that no compilation wrote.
+
+        Raises:
+            InputError: where the folder cannot be written, or is somebody else's.
+        """
+        from heterps_compile.plan.folder import write_folder  # noqa: PLC0415 - pydantic and jinja2 only when saving
+
+        if self.graph is None or self.partition is None:
+            raise InputError("a model loaded from a folder is not saved again; copy its folder")
+        backend, graph, cuts = find_backend(self.plan.backend), self.graph, self.partition.stages
+
+        def write(target: Path) -> list[list[str]]:
+            return backend.write(graph, self.stages, cuts, target)
+
+        return replace(self, plan=write_folder(Path(directory), self.plan, write, force=force))
+
+
+def compile(  # noqa: A001 - the product's verb
+    model: Any,
+    example_inputs: tuple[Any, ...] = (),
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    cluster: str | Path | Cluster = DEFAULT_CLUSTER,
+    objective: str = "cost",
+    min_throughput: float | None = None,
+    batch: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    mode: str = "inference",
+    method: str = DEFAULT_METHOD,
+    backend: str | None = None,
+    min_stages: int = 1,
+    max_stages: int | None = None,
+    pins: Mapping[str, str] | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    verify: bool = True,
+    dynamic_shapes: Any = None,
+    on_progress: Progress | None = None,
+    observer: Observer | None = None,
+) -> CompiledModel:
+    """Cut a model into stages, give each the devices it suits at the lowest price, and build what runs.
+
+    Args:
+        model: An ``nn.Module``, a ``torch.fx.GraphModule``, a ``torch.export.ExportedProgram``, the path of an
+            ONNX file, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
+        example_inputs: Positional inputs of a PyTorch model, of the shapes it is compiled for.
+        example_kwargs: Its keyword inputs.
+        cluster: A pool, the name of a built-in one, or the path of a TOML file.
+        objective: What is minimised: ``"cost"``, the price of a million samples.
+        min_throughput: Samples/s the plan must reach; None for no floor.
+        batch: Number of the batch dimension, where it is dynamic.
+        shapes: Numbers of other dynamic dimensions by name.
+        mode: ``"inference"`` or ``"training"``.
+        method: How the placement is searched; see ``heterps_compile.passes.placement.methods``.
+        backend: What the stages run on; None for the model's own family.
+        min_stages: The plan has at least so many stages.
+        max_stages: And at most so many; None for no limit.
+        pins: Device types that layers must go to, by layer name, kind or pattern: ``{"embedding": "cpu-core"}``.
+        seed: Of the search and of the inputs generated for verification.
+        time_limit: Seconds the search may take; None for no limit.
+        verify: Run the stages against the whole model on generated inputs.
+        dynamic_shapes: Passed to ``torch.export.export``.
+        on_progress: Called as the work proceeds.
+        observer: Called with every pass and the draft after it.
+
+    Raises:
+        HeterpsError: one of its kinds, with a message that says thing, fault, numbers and way out.
+    """
+    began = time.perf_counter()
+    report = on_progress or (lambda _step, _done, _total: None)
+    pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    request = _request(objective, min_throughput, mode, method, min_stages, max_stages, pins, seed, time_limit)
+    find_method(method)  # an unknown name is told before the long work
+    if backend is not None:
+        find_backend(backend)
+    report("reading", 0, _STEPS)
+    graph = _read(model, example_inputs, example_kwargs, batch, shapes or {}, dynamic_shapes)
+    verify_graph(graph)
+    _refuse_constant_outputs(graph)
+    chosen = _choose_backend(graph, backend)
+    passes: tuple[Pass, ...] = (
+        GroupLayers(),
+        AnnotateIntensity(),
+        PoseProblem(),
+        PlaceLayers(),
+        FuseStages(),
+        Provision(),
+        ChooseSchedule(),
+        EmitStages(chosen.build),
+    )
+    done = 1
+
+    def observe(step: Pass, draft: Draft) -> None:
+        nonlocal done
+        done += 1
+        following = PASS_NAMES[done - 1] if done <= len(PASS_NAMES) else "verify" if verify else "done"
+        report(following, done, _STEPS)
+        if observer is not None:
+            observer(step, draft)
+
+    report(PASS_NAMES[0], done, _STEPS)
+    draft = run_passes(Draft(graph, pool, request), passes, observe)
+    verification = _verify(chosen, draft, seed) if verify else None
+    report("done", _STEPS, _STEPS)
+    plan = replace(
+        _plan(draft, chosen), verification=verification, total_s=time.perf_counter() - began
+    )
+    assert draft.runnable is not None  # noqa: S101 - EmitStages ensures it; this tells the type checker
+    assert draft.costs is not None  # noqa: S101
+    return CompiledModel(plan, draft.runnable, graph, draft.partition, draft.layers, draft.costs)
+
+
+def load(directory: str | Path) -> CompiledModel:
+    """Load a folder that ``save`` or the command wrote; every artefact's hash is checked before it is opened.
+
+    Raises:
+        InputError: no such folder, or no plan in it.
+        PlanError: the plan is not what its schema says.
+        StalePlanError: an artefact is not the one the plan was written with.
+    """
+    from heterps_compile.plan.folder import read_folder  # noqa: PLC0415 - pydantic only when loading
+
+    plan, files = read_folder(Path(directory))
+    return CompiledModel(plan, find_backend(plan.backend).read(Path(directory), files, plan.stages))
+
+
+def _request(
+    objective: str,
+    min_throughput: float | None,
+    mode: str,
+    method: str,
+    min_stages: int,
+    max_stages: int | None,
+    pins: Mapping[str, str] | None,
+    seed: int,
+    time_limit: float | None,
+) -> Request:
+    if objective not in OBJECTIVES:
+        raise UnknownNameError("objective", objective, OBJECTIVES)
+    if mode not in MODES:
+        raise UnknownNameError("mode", mode, MODES)
+    floor = 0.0 if min_throughput is None else float(min_throughput)
+    if not 0 <= floor < float("inf"):
+        raise InputError(f"the throughput floor is {min_throughput} samples/s; it must be 0 or more, and finite")
+    if min_stages < 1:
+        raise InputError(f"at least {min_stages} stages are asked for; it must be 1 or more")
+    if max_stages is not None and max_stages < min_stages:
+        raise InputError(f"at least {min_stages} and at most {max_stages} stages are asked for; no plan has both")
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"the time limit is {time_limit} s; it must be above 0")
+    return Request(
+        objective, floor, mode, method, min_stages, max_stages, tuple((pins or {}).items()), seed, time_limit
+    )
+
+
+def _read(
+    model: Any,
+    example_inputs: tuple[Any, ...],
+    example_kwargs: Mapping[str, Any] | None,
+    batch: int | None,
+    shapes: Mapping[str, int],
+    dynamic_shapes: Any,
+) -> Graph:
+    if isinstance(model, (str, Path)) or type(model).__module__.partition(".")[0] in ("onnx", "onnx_ir"):
+        from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
+
+        return import_onnx(model, batch=batch, shapes=shapes)
+    if isinstance(model, Graph):
+        return model
+    from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
+
+    return import_torch(
+        model, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
+    )
+
+
+def _refuse_constant_outputs(graph: Graph) -> None:
+    for name in graph.outputs:
+        if name in graph.parameters:
+            raise GraphError(
+                f"output {name!r} of {graph.name!r} is a constant, not computed by any node; no stage could "
+                f"give it: leave it out of the model's outputs"
+            )
+
+
+def _choose_backend(graph: Graph, name: str | None) -> Backend:
+    if name is None:
+        for candidate in map(find_backend, BACKENDS):
+            if graph.family in candidate.families:
+                return candidate
+        raise InputError(f"no backend takes models of the family {graph.family!r}")
+    backend = find_backend(name)
+    if graph.family not in backend.families:
+        fitting = [n for n in BACKENDS if graph.family in find_backend(n).families]
+        raise InputError(
+            f"the backend {name!r} takes models of {' or '.join(backend.families)}, and {graph.name!r} is of "
+            f"{graph.family}; backends that take it: {', '.join(fitting)}"
+        )
+    return backend
+
+
+def _verify(backend: Backend, draft: Draft, seed: int) -> Verification:
+    assert draft.partition is not None  # noqa: S101 - EmitStages ensures both; this tells the type checker
+    assert draft.runnable is not None  # noqa: S101
+    graph, cuts = draft.graph, draft.partition.stages
+    inputs = backend.example_inputs(graph, seed)
+    with backend.reproducible(graph, seed):
+        whole = backend.reference(graph)(inputs)
+    with backend.reproducible(graph, seed):
+        values = run_stages(cuts, draft.runnable, inputs, graph.outputs)
+    staged = [values[name] for name in graph.outputs]
+    return compare_outputs(graph.outputs, staged, whole, backend.tolerance)
+
+
+def _plan(draft: Draft, backend: Backend) -> Plan:
+    assert draft.stages is not None  # noqa: S101 - the passes ensure all four; this tells the type checker
+    assert draft.search is not None  # noqa: S101
+    assert draft.schedule is not None  # noqa: S101
+    assert draft.partition is not None  # noqa: S101
+    graph, pool, search, stages = draft.graph, draft.cluster, draft.search, draft.stages
+    used = {stage.device for stage in stages}
+    free = any(device.price_per_hour == 0 for device in pool.device_types)
+    throughput = min(graph.batch / stage.time_s for stage in stages)
+    price_per_hour = sum(stage.price_per_hour for stage in stages)
+    return Plan(
+        model=graph.name,
+        graph_inputs=graph.inputs,
+        graph_outputs=graph.outputs,
+        batch=graph.batch,
+        bindings=dict(graph.bindings),
+        request=draft.request,
+        cluster=pool.name,
+        currency=pool.currency,
+        backend=backend.name,
+        stages=stages,
+        schedule=draft.schedule,
+        value=price_per_hour / 3600 / throughput * 1e6,
+        bound=0.0 if free else search.bound,
+        method=search.method,
+        evaluations=search.evaluations,
+        throughput_samples_per_s=throughput,
+        signature=Signature.of(graph).to_json(),
+        unused_devices=tuple(device.name for device in pool.device_types if device.name not in used),
+        replicated=draft.partition.replicated,
+        notes=_notes(draft),
+        hashes=make_hashes(graph, pool, draft.request),
+        search_s=search.search_s,
+    )
+
+
+def _notes(draft: Draft) -> tuple[str, ...]:
+    assert draft.search is not None  # noqa: S101 - PlaceLayers ensures it; this tells the type checker
+    notes: Sequence[str] = getattr(draft.graph.source, "notes", ())
+    return (*notes, *draft.search.notes)

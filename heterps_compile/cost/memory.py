@@ -1,0 +1,98 @@
+"""What a stage holds in memory, part by part.
+
+Every storage is held once. Training adds a gradient of every weight and two optimiser states (Adam); the
+gradient of an embedding is sparse, the rows one batch touches. Activations are those of one whole batch: in
+training the sum over layers, which the backward pass reads, in inference those of the largest layer. A safety
+factor covers workspace and fragmentation.
+
+Left out: recomputation, schedules that hold fewer micro-batches in flight, optimisers other than Adam.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.layers import LayerGraph
+
+from .intensity import LayerCost
+
+SAFETY_FACTOR = 1.2
+OPTIMIZER_STATES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """Bytes one replica of a stage holds, part by part; the total has the safety factor in it."""
+
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    safety_factor: float = SAFETY_FACTOR
+
+    @property
+    def total_bytes(self) -> int:
+        """Give the sum of the parts times the safety factor, rounded up."""
+        parts = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
+        return math.ceil(parts * self.safety_factor)
+
+
+def parameter_parts(
+    graph: Graph, names: Sequence[str], touched: float, *, training: bool
+) -> tuple[int, int, int]:
+    """Give bytes of weights, gradients and optimiser state for parameters of distinct storages.
+
+    Args:
+        graph: Where the parameters are described.
+        names: The parameters.
+        touched: The part of them, in [0, 1], that a batch reads: dense gradients are whole, sparse ones are not.
+        training: Whether gradients and optimiser state are held at all.
+    """
+    held = sum(graph.parameters[name].size_bytes for name in names)
+    if not training:
+        return held, 0, 0
+    trained = sum(
+        graph.parameters[name].size_bytes for name in names if graph.parameters[name].kind == "weight"
+    )
+    return held, math.ceil(trained * touched), OPTIMIZER_STATES * trained
+
+
+def layer_parameters_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost, *, training: bool) -> int:
+    """Give the bytes that a stage holds for a layer's parameters, each storage counted once."""
+    return sum(
+        parameter_parts(layer_graph.graph, _distinct(layer_graph, index), _touched(cost), training=training)
+    )
+
+
+def stage_memory(
+    layer_graph: LayerGraph, costs: Sequence[LayerCost], first: int, end: int, *, training: bool
+) -> MemoryParts:
+    """Give what a stage of layers ``first .. end - 1`` holds, every storage counted once."""
+    seen: set[str] = set()
+    weights = gradients = optimizer = 0
+    for index in range(first, end):
+        names = [
+            n for n in _distinct(layer_graph, index) if layer_graph.graph.parameters[n].storage not in seen
+        ]
+        seen.update(layer_graph.graph.parameters[name].storage for name in names)
+        parts = parameter_parts(layer_graph.graph, names, _touched(costs[index]), training=training)
+        weights, gradients, optimizer = weights + parts[0], gradients + parts[1], optimizer + parts[2]
+    activations = [activation_bytes(costs[index]) for index in range(first, end)]
+    return MemoryParts(weights, gradients, optimizer, sum(activations) if training else max(activations))
+
+
+def activation_bytes(cost: LayerCost) -> int:
+    """Give the activations of one batch that a layer reads and makes."""
+    return cost.input_bytes + cost.output_bytes
+
+
+def _distinct(layer_graph: LayerGraph, index: int) -> list[str]:
+    by_storage = {
+        layer_graph.graph.parameters[n].storage: n for n in reversed(layer_graph.layers[index].parameters)
+    }
+    return list(by_storage.values())
+
+
+def _touched(cost: LayerCost) -> float:
+    return cost.touched_bytes / cost.parameter_bytes if cost.parameter_bytes else 1.0

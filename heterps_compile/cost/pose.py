@@ -1,0 +1,157 @@
+"""Pose the problem: layers, costs and a pool, reduced to the arrays that every search method sees.
+
+Left out: the search (``passes/placement``), measured profiles.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.errors import UnknownNameError
+from heterps_compile.ir.graph import OpKind
+from heterps_compile.ir.layers import LayerGraph
+
+from .intensity import LayerCost
+from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes, parameter_parts
+from .problem import Bools, Problem
+from .roofline import layer_time_s
+
+FREE_PRICE_PER_HOUR = 1e-9
+"""Stands for "free" in a search, so that of two free plans the one with fewer unit-hours wins."""
+
+_SECONDS_PER_GRADIENT_BYTE_FACTOR = 2.0
+"""A ring all-reduce sends and receives every gradient byte about twice (Patarasuk and Yuan, JPDC 2009)."""
+
+
+def pose_problem(
+    layer_graph: LayerGraph,
+    costs: Sequence[LayerCost],
+    cluster: Cluster,
+    *,
+    training: bool = False,
+    min_throughput: float = 0.0,
+    min_stages: int = 1,
+    max_stages: int | None = None,
+    pins: Sequence[tuple[str, str]] = (),
+) -> Problem:
+    """Reduce layers, costs and a pool to arrays; O(layers * types + edges).
+
+    Args:
+        layer_graph: The layers.
+        costs: The work of each.
+        cluster: The pool.
+        training: Forward and backward, gradients synchronised among replicas; else forward alone.
+        min_throughput: Samples/s, 0 for no floor.
+        min_stages: At least so many stages.
+        max_stages: At most so many; None for no limit.
+        pins: (pattern, device type): layers whose name or kind matches go to that type; the last match wins.
+
+    Raises:
+        UnknownNameError: for a pin to an unknown device type, or with a pattern that matches no layer.
+    """
+    graph, layers, devices = layer_graph.graph, layer_graph.layers, cluster.device_types
+    count = len(layers)
+    directions = 2.0 if training else 1.0
+    edges = [edge for edge in layer_graph.edges if edge.producer >= 0 and edge.consumers]
+    dtypes = [layer_graph.dtype(i) for i in range(count)]
+    starts = np.zeros(len(edges) + 1, np.int64)
+    np.cumsum([len(edge.consumers) for edge in edges], out=starts[1:])
+    tied = _tied_pairs(layer_graph, training=training)
+    return Problem(
+        layer_names=tuple(layer.name for layer in layers),
+        type_names=tuple(device.name for device in devices),
+        type_kinds=tuple(device.kind for device in devices),
+        layer_kinds=tuple(str(layer.kind) for layer in layers),
+        batch=graph.batch,
+        compute_s=np.array(
+            [
+                [layer_time_s(cost, device, dtypes[i], training=training) for device in devices]
+                for i, cost in enumerate(costs)
+            ]
+        ),
+        data_s=np.outer(_input_bytes(layer_graph), [1 / device.input_bytes_per_s for device in devices]),
+        sync_s=np.outer(
+            [_gradient_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
+            [_SECONDS_PER_GRADIENT_BYTE_FACTOR / device.network_bytes_per_s for device in devices],
+        ),
+        compute_parallel=np.array([device.compute_parallel for device in devices]),
+        data_parallel=np.array([device.data_parallel for device in devices]),
+        edge_producer=np.array([edge.producer for edge in edges], np.int64),
+        edge_bytes=np.array([edge.size_bytes * directions for edge in edges], np.float64),
+        edge_readers=np.array([reader for edge in edges for reader in edge.consumers], np.int64),
+        edge_starts=starts,
+        uncuttable=_uncuttable(layer_graph),
+        seconds_per_byte=np.array([1 / device.network_bytes_per_s for device in devices]),
+        latency_s=np.array([device.network_latency_s for device in devices]),
+        price_per_hour=np.array([device.price_per_hour or FREE_PRICE_PER_HOUR for device in devices]),
+        max_units=np.array([device.max_units for device in devices], np.int64),
+        memory_bytes=np.array([device.memory_bytes for device in devices]),
+        weight_bytes=SAFETY_FACTOR
+        * np.array(
+            [layer_parameters_bytes(layer_graph, i, cost, training=training) for i, cost in enumerate(costs)],
+            np.float64,
+        ),
+        activation_bytes=SAFETY_FACTOR * np.array([activation_bytes(cost) for cost in costs], np.float64),
+        keeps_activations=training,
+        tied_first=np.array([first for first, _, _ in tied], np.int64),
+        tied_second=np.array([second for _, second, _ in tied], np.int64),
+        tied_bytes=SAFETY_FACTOR * np.array([size for _, _, size in tied], np.float64),
+        allowed=_allowed(layer_graph, cluster, pins),
+        min_throughput=min_throughput,
+        min_stages=min_stages,
+        max_stages=count if max_stages is None else max_stages,
+    )
+
+
+def _input_bytes(layer_graph: LayerGraph) -> list[int]:
+    """Give the bytes of graph inputs each layer reads; one that several read is charged to the first."""
+    size = [0] * len(layer_graph.layers)
+    for edge in layer_graph.edges:
+        if edge.producer < 0 and edge.consumers:
+            size[edge.consumers[0]] += edge.size_bytes
+    return size
+
+
+def _gradient_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost) -> int:
+    graph, names = layer_graph.graph, layer_graph.layers[index].parameters
+    dense = parameter_parts(graph, names, 1.0, training=True)[1]
+    return min(dense, cost.touched_bytes) if layer_graph.layers[index].kind is OpKind.EMBEDDING else dense
+
+
+def _uncuttable(layer_graph: LayerGraph) -> Bools:
+    """Mark the positions that a value which is no tensor passes over; O(edges + layers)."""
+    change = np.zeros(len(layer_graph.layers) + 2, np.int64)
+    for edge in layer_graph.edges:
+        if edge.is_opaque and edge.producer >= 0 and edge.consumers:
+            change[edge.producer + 1] += 1
+            change[edge.consumers[-1] + 1] -= 1
+    return np.asarray(np.cumsum(change)[: len(layer_graph.layers) + 1] > 0)
+
+
+def _tied_pairs(layer_graph: LayerGraph, *, training: bool) -> list[tuple[int, int, int]]:
+    graph = layer_graph.graph
+    by_storage = {parameter.storage: name for name, parameter in graph.parameters.items()}
+    pairs = []
+    for storage, readers in layer_graph.tied_layers.items():
+        # an embedding's sparse gradient is smaller than this dense one: the saving is understated, never overstated
+        size = sum(parameter_parts(graph, [by_storage[storage]], 0.0, training=training))
+        pairs += [(first, second, size) for first, second in zip(readers, readers[1:], strict=False)]
+    return pairs
+
+
+def _allowed(layer_graph: LayerGraph, cluster: Cluster, pins: Sequence[tuple[str, str]]) -> Bools:
+    layers, devices = layer_graph.layers, cluster.device_types
+    allowed = np.ones((len(layers), len(devices)), np.bool_)
+    known: Mapping[str, int] = {device.name: t for t, device in enumerate(devices)}
+    for pattern, device in pins:
+        matching = [i for i, layer in enumerate(layers) if pattern in (layer.name, layer.kind)]
+        matching = matching or [i for i, layer in enumerate(layers) if fnmatchcase(layer.name, pattern)]
+        if not matching:
+            raise UnknownNameError(
+                "layer or kind of layer in a pin", pattern, {layer.kind for layer in layers}
+            )
+        allowed[matching] = False
+        allowed[matching, known[cluster.device_type(device).name]] = True
+    return allowed

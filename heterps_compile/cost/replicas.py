@@ -1,0 +1,95 @@
+"""How long a stage takes with k replicas, how many it needs, and how many are best: formulas on arrays of stages.
+
+Legend (HeterPS, arXiv 2111.10635, section 4): C the computation of a batch on one unit, D its data movement, alpha
+and beta their parallel fractions, s the synchronisation among replicas, p the price of a unit, tau the time of a
+batch in the slowest stage (batch / throughput)::
+
+    ET(k)    = max(C (1 - alpha) + C alpha / k,  D (1 - beta) + D beta / k + (s if k > 1))
+    units(x) = the smallest k with ET(k) <= x
+    price of a batch = tau * sum over stages of p k
+
+An exact search needs a lower bound on ``k tau`` for *every* tau up to some x
+(:meth:`StageWork.units_and_bound`):
+
+1. ``k tau >= k ET(k) >= max(C, D)``: replicas never do the same work in fewer unit-seconds than one does;
+2. ``k tau >= tau max(C alpha / (tau - C (1 - alpha)), ...)``, which does not decrease as tau falls: take it at x.
+
+Left out: which layers a stage has (``segments.py``), limits on units (``best_units.py``).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .problem import Floats
+
+TIME_TOLERANCE = 1e-12
+"""Relative: rounding of sums must not cost a replica."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageWork:
+    """The work of many stages for one batch; all arrays broadcast together.
+
+    Attributes:
+        compute_s: C.
+        data_s: D.
+        sync_s: s.
+        compute_parallel: alpha.
+        data_parallel: beta.
+    """
+
+    compute_s: Floats
+    data_s: Floats
+    sync_s: Floats
+    compute_parallel: Floats
+    data_parallel: Floats
+
+    def take(self, index: object) -> "StageWork":
+        """Give the work of some of the stages; every array must have the full shape."""
+        return StageWork(*(getattr(self, name)[index] for name in self.__slots__))
+
+    def compute_time_s(self, units: Floats) -> Floats:
+        """Give CT(k)."""
+        return self.compute_s * (1 - self.compute_parallel + self.compute_parallel / units)
+
+    def data_time_s(self, units: Floats) -> Floats:
+        """Give DT(k)."""
+        moved = self.data_s * (1 - self.data_parallel + self.data_parallel / units)
+        return moved + np.where(units > 1, self.sync_s, 0.0)
+
+    def time_s(self, units: Floats) -> Floats:
+        """Give ET(k), the longer of CT and DT: the two overlap."""
+        return np.maximum(self.compute_time_s(units), self.data_time_s(units))
+
+    def units(self, time_s: Floats) -> Floats:
+        """Give the fewest replicas that take at most ``time_s``; inf where no number of them does."""
+        limit = time_s * (1 + TIME_TOLERANCE)
+        return self._round_up(self._fraction(limit), limit)
+
+    def units_and_bound(self, time_s: Floats) -> tuple[Floats, Floats]:
+        """Give :meth:`units`, and a lower bound on k * tau over all tau <= time_s and k that take at most tau."""
+        limit = time_s * (1 + TIME_TOLERANCE)
+        need = self._fraction(limit)
+        most = np.maximum(self.compute_s, self.data_s)
+        with np.errstate(invalid="ignore"):  # 0 * inf where time_s is inf, and then `most` is taken
+            relaxed = np.maximum(most, need * time_s)
+        # one replica needs no synchronisation: the fraction, which has it, holds only where one is too slow
+        return self._round_up(need, limit), np.where(most <= limit, most, relaxed)
+
+    def _round_up(self, need: Floats, limit: Floats) -> Floats:
+        units = np.maximum(np.ceil(need), 2.0)
+        return np.where(np.maximum(self.compute_s, self.data_s) <= limit, 1.0, units)
+
+    def _fraction(self, time_s: Floats) -> Floats:
+        """Give the replicas, as a real number, that synchronising stages need; inf where no number is enough."""
+        return np.maximum(
+            _share(self.compute_s, self.compute_parallel, time_s),
+            _share(self.data_s, self.data_parallel, time_s - self.sync_s),
+        )
+
+
+def _share(work_s: Floats, parallel: Floats, time_s: Floats) -> Floats:
+    slack = time_s - work_s * (1 - parallel)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(slack > 0, work_s * parallel / slack, np.inf)

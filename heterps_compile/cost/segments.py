@@ -1,0 +1,161 @@
+"""The stages of a batch of placements, as flat arrays: layers, type, work, bytes in and out, memory.
+
+Left out: replicas (``replicas.py``, ``best_units.py``), and all segments of a chain (``passes/placement/chain.py``).
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from .problem import Bools, Floats, Ints, Problem
+from .replicas import StageWork
+
+MEMORY_TOLERANCE = 1e-9
+"""Relative: rounding of sums must not make a stage that fits exactly too large."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProblemTables:
+    """What depends on the problem alone, computed once.
+
+    Attributes:
+        usable: [L, T], whether the type may run the layer.
+        compute_s, data_s: [L, T], 0 where not usable.
+        sent_by, sent_until: Of every value with readers, its producer and its last reader.
+        sent_bytes: Its size.
+        read_by: [R], reader of a value.
+        read_after: [R], the reader before it, or the value's producer.
+        read_bytes: [R], size of the value.
+        synchronises: Whether any ``sync_s`` is above zero.
+        memory_binds: Whether some type cannot hold the whole model.
+    """
+
+    usable: Bools
+    compute_s: Floats
+    data_s: Floats
+    sent_by: Ints
+    sent_until: Ints
+    sent_bytes: Floats
+    read_by: Ints
+    read_after: Ints
+    read_bytes: Floats
+    synchronises: bool
+    memory_binds: bool
+
+
+@lru_cache(maxsize=8)
+def problem_tables(problem: Problem) -> ProblemTables:
+    """Give the tables of a problem; kept for the problems used last, since a search asks thousands of times."""
+    usable = problem.allowed & np.isfinite(problem.compute_s) & np.isfinite(problem.data_s)
+    counts = np.diff(problem.edge_starts)
+    read = counts > 0
+    read_after = np.roll(problem.edge_readers, 1)
+    read_after[problem.edge_starts[:-1][read]] = problem.edge_producer[read]
+    activations = problem.activation_bytes
+    held = problem.weight_bytes.sum() + (activations.sum() if problem.keeps_activations else activations.max())
+    return ProblemTables(
+        usable=usable,
+        compute_s=np.where(usable, problem.compute_s, 0.0),
+        data_s=np.where(usable, problem.data_s, 0.0),
+        sent_by=problem.edge_producer[read],
+        sent_until=problem.edge_readers[problem.edge_starts[1:][read] - 1],
+        sent_bytes=problem.edge_bytes[read],
+        read_by=problem.edge_readers,
+        read_after=read_after,
+        read_bytes=np.repeat(problem.edge_bytes, counts),
+        synchronises=bool(np.any(problem.sync_s > 0)),
+        memory_binds=bool(np.any(problem.memory_bytes < held)),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatStages:
+    """The stages of B placements, one placement after the other.
+
+    Attributes:
+        placement: [N], which of the B placements.
+        offsets: [B], index of the first stage of every placement.
+        first, end: [N], layers first .. end - 1.
+        type: [N].
+        work: [N], computation, data movement and synchronisation of a batch on one unit.
+        received_bytes, sent_bytes: [N].
+        memory_bytes: [N], of one replica; zeros where nobody asked and no type is too small.
+        forbidden: [N], layers of the stage that its type may not run.
+    """
+
+    placement: Ints
+    offsets: Ints
+    first: Ints
+    end: Ints
+    type: Ints
+    work: StageWork
+    received_bytes: Floats
+    sent_bytes: Floats
+    memory_bytes: Floats
+    forbidden: Ints
+
+
+def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory: bool = False) -> FlatStages:
+    """Cut placements into stages; O(B * (L + readers)), without a loop over placements.
+
+    Args:
+        problem: The problem.
+        types: [B, L].
+        cuts: [B, L], True at p where a stage begins at layer p in any case.
+        memory: Fill in memory even where it cannot bind.
+    """
+    tables = problem_tables(problem)
+    batch, layers = types.shape
+    begins = np.ones((batch, layers), np.bool_)
+    np.not_equal(types[:, 1:], types[:, :-1], out=begins[:, 1:])
+    if cuts is not None:
+        begins[:, 1:] |= cuts[:, 1:]
+    starts = np.flatnonzero(begins)
+    stage_of = (np.cumsum(begins) - 1).reshape(batch, layers)
+    count = len(starts)
+    placement, first = np.divmod(starts, layers)
+    chosen = types.ravel()[starts]
+    cell = types + np.arange(layers) * problem.type_count
+
+    def total(table: Floats | Bools | Ints) -> Floats:
+        return np.asarray(np.add.reduceat(np.take(table, cell).ravel(), starts), np.float64)
+
+    enters = stage_of[:, tables.read_by]
+    crosses = enters != stage_of[:, tables.read_after]
+    received = np.bincount(enters.ravel(), (crosses * tables.read_bytes).ravel(), count)
+    leaves = stage_of[:, tables.sent_by]
+    crosses = leaves != stage_of[:, tables.sent_until]
+    sent = np.bincount(leaves.ravel(), (crosses * tables.sent_bytes).ravel(), count)
+    talks = (received > 0).astype(np.float64) + (sent > 0)
+    data_s = total(tables.data_s) + (received + sent) * problem.seconds_per_byte[chosen]
+    return FlatStages(
+        placement=placement,
+        offsets=np.searchsorted(placement, np.arange(batch)),
+        first=first,
+        end=np.append(starts[1:], batch * layers) - placement * layers,
+        type=chosen,
+        work=StageWork(
+            compute_s=total(tables.compute_s),
+            data_s=data_s + talks * problem.latency_s[chosen],
+            sync_s=total(problem.sync_s) if tables.synchronises else np.zeros(count),
+            compute_parallel=problem.compute_parallel[chosen],
+            data_parallel=problem.data_parallel[chosen],
+        ),
+        received_bytes=received,
+        sent_bytes=sent,
+        memory_bytes=_memory(problem, stage_of, starts) if memory or tables.memory_binds else np.zeros(count),
+        forbidden=np.add.reduceat(np.take(~tables.usable, cell).ravel(), starts, dtype=np.int64),
+    )
+
+
+def _memory(problem: Problem, stage_of: Ints, starts: Ints) -> Floats:
+    batch = len(stage_of)
+    weights = np.add.reduceat(np.tile(problem.weight_bytes, batch), starts)
+    together = stage_of[:, problem.tied_first] == stage_of[:, problem.tied_second]
+    saved = np.bincount(
+        stage_of[:, problem.tied_first].ravel(), (together * problem.tied_bytes).ravel(), len(starts)
+    )
+    gather = np.add.reduceat if problem.keeps_activations else np.maximum.reduceat
+    activations = gather(np.tile(problem.activation_bytes, batch), starts)
+    return np.asarray(weights - saved + activations)

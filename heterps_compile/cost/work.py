@@ -1,0 +1,61 @@
+"""The work of every layer: FLOPs and bytes, from shapes alone.
+
+What fuses is free: an elementwise or view result that stays inside its layer is assumed to stay in registers
+or cache, as in ONNX Runtime and compiled PyTorch; every other intermediate is written once and read once.
+An embedding reads the rows it gathers, not its table.
+
+Left out: caches, padding to tile sizes, the order in which a kernel walks its operands.
+"""
+
+from heterps_compile.ir.graph import Graph, OpKind
+from heterps_compile.ir.layers import Layer, LayerGraph
+
+from .intensity import LayerCost
+
+_STAYS_IN_CACHE = frozenset({OpKind.ELEMENTWISE, OpKind.VIEW, OpKind.SHAPE, OpKind.CONSTANT})
+_STARTS_NO_KERNEL = frozenset({OpKind.VIEW, OpKind.SHAPE})
+
+
+def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
+    """Give the work of every layer for one batch, forward; O(nodes + edges)."""
+    entering = [0] * len(layer_graph.layers)
+    leaving = [0] * len(layer_graph.layers)
+    for edge in layer_graph.edges:
+        if edge.producer >= 0:
+            leaving[edge.producer] += edge.size_bytes
+        for reader in edge.consumers:
+            entering[reader] += edge.size_bytes
+    crossing = {edge.value for edge in layer_graph.edges}
+    return tuple(
+        _layer_cost(layer_graph.graph, layer, entering[i], leaving[i], crossing)
+        for i, layer in enumerate(layer_graph.layers)
+    )
+
+
+def _layer_cost(
+    graph: Graph, layer: Layer, input_bytes: int, output_bytes: int, crossing: set[str]
+) -> LayerCost:
+    flops = operations = intermediate_bytes = 0
+    gathered: dict[str, int] = {}
+    for i in layer.nodes:
+        node = graph.nodes[i]
+        flops += node.flops
+        operations += node.kind not in _STARTS_NO_KERNEL
+        if node.kind is OpKind.EMBEDDING:
+            rows_bytes = sum(graph.size_bytes(out) for out in node.outputs)
+            for name in node.inputs:
+                if name in graph.parameters:
+                    gathered[name] = gathered.get(name, 0) + rows_bytes
+        if node.kind not in _STAYS_IN_CACHE:
+            intermediate_bytes += sum(graph.size_bytes(out) for out in node.outputs if out not in crossing)
+    sizes = {name: graph.parameters[name].size_bytes for name in layer.parameters}
+    touched_bytes = sum(min(size, gathered.get(name, size)) for name, size in sizes.items())
+    return LayerCost(
+        flops=flops,
+        parameter_bytes=sum(sizes.values()),
+        touched_bytes=touched_bytes,
+        input_bytes=input_bytes,
+        output_bytes=output_bytes,
+        moved_bytes=input_bytes + output_bytes + touched_bytes + 2 * intermediate_bytes,
+        operations=operations,
+    )

@@ -1,0 +1,49 @@
+"""Say of every layer whether data or computation dominates it, and why.
+
+A layer is *data-intensive* where its arithmetic intensity (FLOP per byte moved) lies below the ridge of every
+device type's roofline: memory, not arithmetic, sets its time everywhere in the pool. Otherwise it is
+*compute-intensive*. (HeterPS, arXiv 2111.10635, section 3, tells the two apart by kind of layer; the roofline
+gives the same answer for its embeddings and wide inputs, and a number to argue with.)
+
+Left out: measured times; the label explains, it decides nothing.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.intensity import COMPUTE_INTENSIVE, DATA_INTENSIVE, LayerCost
+from heterps_compile.cost.roofline import ridge_flop_per_byte
+from heterps_compile.cost.work import layer_costs
+
+from .contract import Draft, refine
+
+
+def annotate(cost: LayerCost, dtype: str, cluster: Cluster) -> LayerCost:
+    """Give the cost with its label and the reason for it."""
+    ridges = sorted((ridge_flop_per_byte(device, dtype), device.name) for device in cluster.device_types)
+    below = [name for ridge, name in ridges if cost.flop_per_byte < ridge]
+    lowest, easiest = ridges[0]
+    intensity = f"{cost.flop_per_byte:.3g} FLOP/B"
+    if len(below) == len(ridges):
+        return replace(cost, label=DATA_INTENSIVE, reason=f"{intensity} < {lowest:.3g} (ridge of {easiest})")
+    where = "every ridge" if not below else f"{lowest:.3g} (ridge of {easiest})"
+    return replace(cost, label=COMPUTE_INTENSIVE, reason=f"{intensity} >= {where}")
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotateIntensity:
+    """Count the work of every layer and label it data- or compute-intensive."""
+
+    name: ClassVar[str] = "annotate-intensity"
+    requires: ClassVar[tuple[str, ...]] = ("layers",)
+    ensures: ClassVar[tuple[str, ...]] = ("costs",)
+
+    def __call__(self, draft: Draft) -> Draft:
+        """Fill in ``costs``."""
+        assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
+        costs = tuple(
+            annotate(cost, draft.layers.dtype(i), draft.cluster)
+            for i, cost in enumerate(layer_costs(draft.layers))
+        )
+        return refine(draft, costs=costs)

@@ -1,0 +1,180 @@
+"""Choose how many micro-batches a step has and the schedule they follow, by simulating every choice.
+
+A micro-batch occupies one replica of a stage for the longer of its computation and its data movement. Of a batch
+these are CT and DT of the plan; replicas take micro-batches in turn, so that with k replicas and M micro-batches one
+of them lasts k * CT / M, and the plan's throughput holds while all are busy. What M cannot divide is paid M times:
+starting every operation, and the latency of every transfer. More micro-batches fill the pipeline better and pay more
+of it, so that the best M lies between 1 and the batch.
+
+The shortest step wins; among equals, the one that holds the fewest bytes of activations.
+
+Left out: operations that run less efficiently on fewer samples; stages that need not wait for the one before them;
+gradient synchronisation, which is paid once a step but spread here, as in the plan's DT, over its micro-batches.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from heterps_compile.cost.roofline import TRAINING_FACTOR
+from heterps_compile.plan.plan import Schedule
+from heterps_compile.schedule.names import orders
+from heterps_compile.schedule.simulate import simulate
+from heterps_compile.units import format_bytes, format_seconds
+
+from .contract import Draft, refine
+
+_USUAL_MICRO_BATCHES = 32
+_ROUNDS_OF_REPLICAS = 8
+"""Replicas that get 8 micro-batches or 9 differ by an eighth at most; more rounds only add launches."""
+
+_SAME_TIME = 1 + 1e-9
+"""Times closer than this factor differ by rounding alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a step asks of one stage.
+
+    Attributes:
+        replicas: That share its micro-batches.
+        compute_s, data_s: CT and DT of a batch in the plan.
+        compute_again_s, data_again_s: The part of them that every further micro-batch pays once more.
+        activations_bytes: Activations of the batch.
+    """
+
+    replicas: int
+    compute_s: float
+    data_s: float
+    compute_again_s: float
+    data_again_s: float
+    activations_bytes: int
+
+    def micro_batch_s(self, micro_batches: int) -> float:
+        """Give the time that one of so many micro-batches occupies one replica."""
+        compute_s = self.replicas * self.compute_s + (micro_batches - 1) * self.compute_again_s
+        data_s = self.replicas * self.data_s + (micro_batches - 1) * self.data_again_s
+        return max(compute_s, data_s) / micro_batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A simulated choice."""
+
+    name: str
+    micro_batches: int
+    step_s: float
+    bubble: float
+    held_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseSchedule:
+    """Pick the number of micro-batches and the schedule: the shortest step, then the least memory."""
+
+    name: ClassVar[str] = "choose-schedule"
+    requires: ClassVar[tuple[str, ...]] = ("layers", "costs", "stages")
+    ensures: ClassVar[tuple[str, ...]] = ("schedule",)
+
+    def __call__(self, draft: Draft) -> Draft:
+        """Fill in ``schedule``."""
+        training = draft.request.mode == "training"
+        loads = _loads(draft, training=training)
+        if draft.graph.batch_symbol is None:
+            trials = list(_simulated(loads, [1], training=training))
+            why = f"1 micro-batch, as the model fixes its batch at {draft.graph.batch}"
+        else:
+            counts = micro_batch_counts(draft.graph.batch, max(load.replicas for load in loads))
+            trials = list(_simulated(loads, counts, training=training))
+            why = ""
+        shortest_s = min(trial.step_s for trial in trials)
+        equals = [trial for trial in trials if trial.step_s <= shortest_s * _SAME_TIME]
+        best = min(equals, key=lambda trial: (trial.held_bytes, trial.micro_batches))
+        reason = f"{why or _against_undivided(best, loads, trials)}; {_against_others(best, trials, training=training)}"
+        return refine(draft, schedule=Schedule(best.name, best.micro_batches, reason, best.step_s, best.bubble))
+
+
+def micro_batch_counts(batch: int, replicas: int) -> list[int]:
+    """Give the divisors of a batch worth trying, ascending: at most 32, or 8 for each of a stage's replicas."""
+    most = min(batch, max(_USUAL_MICRO_BATCHES, _ROUNDS_OF_REPLICAS * replicas))
+    return [count for count in range(1, most + 1) if batch % count == 0]
+
+
+def _loads(draft: Draft, *, training: bool) -> list[_Load]:
+    assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
+    assert draft.costs is not None  # noqa: S101
+    assert draft.stages is not None  # noqa: S101
+    operations = {layer.name: cost.operations for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)}
+    loads = []
+    for stage in draft.stages:
+        device = draft.cluster.device_type(stage.device)
+        launched = sum(operations[name] for name in stage.layers) * (TRAINING_FACTOR if training else 1)
+        transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
+        loads.append(
+            _Load(
+                replicas=stage.replicas,
+                compute_s=stage.compute_s,
+                data_s=stage.data_s,
+                compute_again_s=launched * device.launch_s,
+                data_again_s=transfers * device.network_latency_s,
+                activations_bytes=stage.memory.activations_bytes if stage.memory else 0,
+            )
+        )
+    return loads
+
+
+def _simulated(loads: Sequence[_Load], counts: Sequence[int], *, training: bool) -> Iterator[_Trial]:
+    """Simulate every schedule for every count that could be the best, the most promising first."""
+    replicas = [load.replicas for load in loads]
+    promising = sorted(counts, key=lambda count: _shortest_step_s(loads, count, training=training))
+    shortest_s = float("inf")
+    for count in promising:
+        if count != 1 and _shortest_step_s(loads, count, training=training) > shortest_s * _SAME_TIME:
+            continue  # 1 is always simulated: the reason compares with it
+        times_s = [load.micro_batch_s(count) for load in loads]
+        forward_s = [time_s / TRAINING_FACTOR for time_s in times_s] if training else times_s
+        backward_s = [whole - part for whole, part in zip(times_s, forward_s, strict=True)] if training else None
+        for name in ("gpipe", "1f1b") if training else ("gpipe",):
+            timeline = simulate(
+                orders(name, replicas, count, training=training), forward_s, backward_s, replicas=replicas
+            )
+            held_bytes = sum(
+                load.replicas * load.activations_bytes * peak / count
+                for load, peak in zip(loads, timeline.peak_in_flight, strict=True)
+            )
+            shortest_s = min(shortest_s, timeline.makespan_s)
+            yield _Trial(name, count, timeline.makespan_s, timeline.bubble, held_bytes)
+
+
+def _shortest_step_s(loads: Sequence[_Load], count: int, *, training: bool) -> float:
+    """Give a lower bound on the step under any schedule.
+
+    The busiest replica of a stage cannot start before one micro-batch has come through the stages before; once it
+    has ended, its last micro-batch must still go through those after, or in training back through those before.
+    """
+    times_s = [load.micro_batch_s(count) for load in loads]
+    bounds_s = []
+    for stage, load in enumerate(loads):
+        others_s = sum(times_s[:stage]) + (0.0 if training else sum(times_s[stage + 1 :]))
+        bounds_s.append(others_s + -(-count // load.replicas) * times_s[stage])
+    return max(bounds_s)
+
+
+def _against_undivided(best: _Trial, loads: Sequence[_Load], trials: Sequence[_Trial]) -> str:
+    undivided_s = min(trial.step_s for trial in trials if trial.micro_batches == 1)
+    if best.micro_batches > 1:
+        gain = f"{format_seconds(best.step_s)} a step, undivided {format_seconds(undivided_s)}"
+        return f"{best.micro_batches} micro-batches: {gain}"
+    again_s = sum(max(load.compute_again_s, load.data_again_s) for load in loads)
+    cost = f"each further one would pay {format_seconds(again_s)} of launches and latency again"
+    return f"1 micro-batch: {format_seconds(undivided_s)} a step, and {cost}"
+
+
+def _against_others(best: _Trial, trials: Sequence[_Trial], *, training: bool) -> str:
+    if not training:
+        return "forward only, filled and drained"
+    other = next(t for t in trials if t.micro_batches == best.micro_batches and t.name != best.name)
+    return (
+        f"{best.name} takes {format_seconds(best.step_s)} and holds {format_bytes(best.held_bytes)} of activations, "
+        f"{other.name} {format_seconds(other.step_s)} and {format_bytes(other.held_bytes)}"
+    )

@@ -1,0 +1,43 @@
+"""Fuse neighbours on one device type into pipeline stages.
+
+::
+
+    layers     emb  emb  cat  fc   fc   fc
+    types      cpu  cpu  cpu  gpu  gpu  gpu      cuts: before the last fc
+    stages     [---- cpu ---] [- gpu -] [gpu]
+
+Left out: how many replicas a stage gets (``provision.py``).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.plan.plan import PlannedStage
+
+from .contract import Draft, refine
+
+
+def fuse(problem: Problem, placement: Placement) -> tuple[PlannedStage, ...]:
+    """Give the stages of a placement: its maximal runs of one type, divided where it asks for a cut."""
+    starts = placement.starts()
+    ends = (*starts[1:], problem.layer_count)
+    return tuple(
+        PlannedStage(index, problem.type_names[placement.types[first]], problem.layer_names[first:end])
+        for index, (first, end) in enumerate(zip(starts, ends, strict=True))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FuseStages:
+    """Fuse neighbours on one device type into stages."""
+
+    name: ClassVar[str] = "fuse-stages"
+    requires: ClassVar[tuple[str, ...]] = ("problem", "search")
+    ensures: ClassVar[tuple[str, ...]] = ("stages",)
+
+    def __call__(self, draft: Draft) -> Draft:
+        """Fill in ``stages``, without replicas."""
+        assert draft.problem is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
+        assert draft.search is not None  # noqa: S101
+        return refine(draft, stages=fuse(draft.problem, draft.search.placement))

@@ -1,0 +1,40 @@
+"""What a placement method is: a name, its options as fields, and one call from a problem to a result.
+
+Left out: the table of the methods (``methods.py``).
+"""
+
+from typing import ClassVar, Protocol
+
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
+
+
+class PlacementMethod(Protocol):
+    """A frozen dataclass with a name; its fields are its options.
+
+    A method is deterministic for a seed unless a time limit stops it, never returns a placement worse than a feasible
+    warm start, keeps to ``problem.allowed``, and leaves ``bound`` at minus infinity where it proves none
+    (``certificate.py`` fills it in).
+    """
+
+    name: ClassVar[str]
+
+    def __call__(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        time_limit_s: float | None = None,
+        warm_start: Placement | None = None,
+    ) -> SearchResult:
+        """Search for the placement of the lowest objective.
+
+        Args:
+            problem: What to place.
+            seed: Seeds whatever is random.
+            time_limit_s: Stop after this and give the best so far; None for no limit.
+            warm_start: A placement to begin from, such as an old plan's.
+
+        Raises:
+            InfeasibleError: where the method found no feasible placement.
+        """
+        ...

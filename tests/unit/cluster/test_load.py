@@ -1,0 +1,66 @@
+"""Pools: the built-in ones load, a wrong file says file, key and what was expected."""
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from heterps_compile.cluster.load import builtin_names, load_cluster
+from heterps_compile.errors import InputError, UnknownNameError
+
+PAPER = resources.files("heterps_compile.cluster").joinpath("pools", "heterps-paper.toml").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_every_builtin_pool_loads(name: str) -> None:
+    cluster = load_cluster(name)
+    assert cluster.name == name
+    assert all(device.price_source and device.max_units >= 1 for device in cluster.device_types)
+
+
+def test_the_paper_pool_has_its_prices() -> None:
+    prices = {device.name: device.price_per_hour for device in load_cluster("heterps-paper").device_types}
+    assert prices == {"cpu-core": 0.04, "v100": 2.42}
+
+
+def test_a_users_copy_of_a_builtin_pool_loads(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(PAPER)
+    assert load_cluster(file).device_types == load_cluster("heterps-paper").device_types
+    assert load_cluster(str(file)).name == "mine"
+
+
+def test_an_unknown_pool_gives_the_nearest_name() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'heterps-paper'"):
+        load_cluster("heterps-papr")
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(InputError, match=r"cannot read the cluster file 'nowhere/pool.toml': No such file"):
+        load_cluster("nowhere/pool.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('price = "2.42 USD/h"', 'price = "2.42"', r"device 'v100', key price: '2.42' is no price"),
+        ('price = "2.42 USD/h"', 'price = "0 USD/h"', "must be above zero"),
+        ('price = "2.42 USD/h"', "", "device 'v100', key price: the key is missing"),
+        ('price = "2.42 USD/h"', 'price = "2.42 EUR/h"', "priced in EUR, the pool in USD"),
+        ('memory = "32 GiB"', 'memory = "32"', "device 'v100', key memory: '32' has no unit"),
+        ('memory = "32 GiB"', "memory = nan", "key memory: nan is no quantity"),
+        ('name = "v100"', 'name = "cpu-core"', "stands 2 times"),
+        ('name = "v100"', 'name = "../v100"', "key name"),
+        ("max_units = 32", "max_units = 0", "key max_units"),
+        ("efficiency = 0.6", "efficiency = 1.5", "key efficiency"),
+        ('launch = "8 us"', 'launch = "8 us"\nturbo = true', "key turbo: unknown key; known keys: name, kind"),
+        ('currency = "USD"', "currency = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_says_where_and_what(tmp_path: Path, old: str, new: str, fault: str) -> None:
+    assert old in PAPER
+    file = tmp_path / "pool.toml"
+    file.write_text(PAPER.replace(old, new))
+    with pytest.raises(InputError, match=fault) as caught:
+        load_cluster(file)
+    assert str(file) in str(caught.value)

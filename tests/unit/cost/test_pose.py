@@ -1,0 +1,151 @@
+"""Layers, costs and a pool become the arrays a search sees; every number can be checked by hand."""
+
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cost.memory import SAFETY_FACTOR, stage_memory
+from heterps_compile.cost.pose import pose_problem
+from heterps_compile.cost.problem import Problem
+from heterps_compile.cost.work import layer_costs
+from heterps_compile.errors import UnknownNameError
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.passes.annotate_intensity import annotate
+from heterps_compile.passes.group_layers import group_nodes
+
+from sketch import sketch
+
+DEVICE = DeviceType(
+    name="unit",
+    kind="cpu",
+    price_per_hour=1.0,
+    price_source="test",
+    max_units=10,
+    memory_bytes=1e9,
+    peak_flops=MappingProxyType({"float32": 1000.0}),
+    memory_bytes_per_s=100.0,
+    network_bytes_per_s=10.0,
+    network_latency_s=0.5,
+    input_bytes_per_s=20.0,
+    launch_s=0.25,
+    efficiency=0.5,
+    compute_parallel=0.9,
+    data_parallel=0.8,
+)
+POOL = Cluster("test", "", "USD", (DEVICE,))
+
+
+def layers() -> LayerGraph:
+    return group_nodes(
+        sketch("""
+            in ids 4x1
+            par table 100x8
+            par w 8x2
+            par again 8x2 tied=w
+            embedding emb : ids table -> e 4x8
+            gemm fc : e w -> h 4x2 flops=128
+            elementwise act : h -> a 4x2 flops=8
+            gemm head : a again -> y 4x2 flops=64
+            out y
+        """)
+    )
+
+
+def posed(**options: object) -> Problem:
+    return pose_problem(layers(), layer_costs(layers()), POOL, **options)  # type: ignore[arg-type] # forwarded as they are
+
+
+def test_an_embedding_touches_its_rows_and_not_its_table() -> None:
+    cost = layer_costs(layers())[0]
+    rows = 4 * 8 * 4
+    assert (cost.parameter_bytes, cost.touched_bytes) == (100 * 8 * 4, rows)
+    assert cost.moved_bytes == 4 * 4 + rows + rows  # ids in, rows read, rows out
+
+
+def test_what_fuses_is_free() -> None:
+    cost = layer_costs(layers())[1]
+    assert cost.flops == 128 + 8
+    assert cost.moved_bytes == 4 * 8 * 4 + 8 * 2 * 4 + 4 * 2 * 4 + 2 * (4 * 2 * 4)
+    assert cost.operations == 2
+
+
+def test_time_is_the_roofline_plus_the_launches() -> None:
+    fc = layer_costs(layers())[1]
+    expected = max(136 / 500, fc.moved_bytes / 50) + 2 * 0.25
+    assert posed().compute_s[1, 0] == pytest.approx(expected)
+    assert posed(training=True).compute_s[1, 0] == pytest.approx(3 * expected)
+
+
+def test_a_cut_moves_the_value_that_crosses_twice_in_training() -> None:
+    assert posed().edge_bytes.tolist() == [4 * 8 * 4, 4 * 2 * 4]
+    assert posed(training=True).edge_bytes.tolist() == [2 * 4 * 8 * 4, 2 * 4 * 2 * 4]
+    assert posed().edge_producer.tolist() == [0, 1]
+    assert posed().edge_readers.tolist() == [1, 2]
+
+
+def test_graph_inputs_are_read_at_the_input_bandwidth() -> None:
+    assert posed().data_s[:, 0].tolist() == [4 * 4 / 20.0, 0.0, 0.0]
+
+
+def test_gradients_are_synchronised_in_training_only_and_sparsely_for_embeddings() -> None:
+    assert not posed().sync_s.any()
+    assert posed(training=True).sync_s[:, 0].tolist() == pytest.approx(
+        [2 * 4 * 8 * 4 / 10, 2 * 8 * 2 * 4 / 10, 2 * 8 * 2 * 4 / 10]
+    )
+
+
+def test_tied_weights_are_held_once_where_both_readers_are_in_one_stage() -> None:
+    problem = posed()
+    assert (problem.tied_first.tolist(), problem.tied_second.tolist()) == ([1], [2])
+    assert problem.tied_bytes.tolist() == [SAFETY_FACTOR * 8 * 2 * 4]
+    costs = layer_costs(layers())
+    assert stage_memory(layers(), costs, 1, 3, training=False).weights_bytes == 8 * 2 * 4
+    assert stage_memory(layers(), costs, 1, 3, training=True).optimizer_bytes == 2 * 8 * 2 * 4
+
+
+def test_the_stage_memory_of_the_search_is_that_of_the_plan() -> None:
+    costs = layer_costs(layers())
+    for training in (False, True):
+        problem = posed(training=training)
+        for first, end in ((0, 1), (1, 2), (2, 3)):
+            parts = stage_memory(layers(), costs, first, end, training=training)
+            searched = problem.weight_bytes[first] + problem.activation_bytes[first]
+            assert parts.total_bytes == np.ceil(searched)
+
+
+def test_a_pin_by_kind_or_name_leaves_one_type() -> None:
+    two = Cluster("two", "", "USD", (DEVICE, DeviceType(**{**_fields(DEVICE), "name": "other"})))
+    costs = layer_costs(layers())
+    problem = pose_problem(layers(), costs, two, pins=[("embedding", "other"), ("h*", "unit")])
+    assert problem.allowed.tolist() == [[False, True], [True, True], [True, False]]
+    with pytest.raises(UnknownNameError, match="unknown device type 'othr'; did you mean 'other'"):
+        pose_problem(layers(), costs, two, pins=[("embedding", "othr")])
+    with pytest.raises(UnknownNameError, match="in a pin 'embeding'; did you mean 'embedding'"):
+        pose_problem(layers(), costs, two, pins=[("embeding", "other")])
+
+
+def test_what_is_no_tensor_forbids_a_cut() -> None:
+    graph = sketch("""
+        in x 4x8
+        par w 8x8
+        recurrent lstm : x w -> t opaque
+        gemm fc : x w -> h 4x8
+        recurrent second : t h -> y 4x8
+        out y
+    """)
+    problem = pose_problem(group_nodes(graph), layer_costs(group_nodes(graph)), POOL)
+    assert problem.uncuttable.tolist() == [False, True, True, False]
+
+
+def test_intensity_is_labelled_against_the_ridge() -> None:
+    costs = layer_costs(layers())
+    ridge = 1000.0 / 100.0
+    low = annotate(costs[0], "float32", POOL)
+    assert low.label == "data"
+    assert f"< {ridge:.3g} (ridge of unit)" in low.reason
+
+
+def _fields(device: DeviceType) -> dict[str, object]:
+    return {name: getattr(device, name) for name in DeviceType.__dataclass_fields__}

@@ -1,0 +1,163 @@
+"""The choice of micro-batches and schedule, on stages whose times are in sight."""
+
+import pytest
+
+from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.ir.graph import Graph, Node, OpKind, Value
+from heterps_compile.ir.layers import Layer, LayerGraph
+from heterps_compile.passes import choose_schedule
+from heterps_compile.passes.choose_schedule import ChooseSchedule, micro_batch_counts
+from heterps_compile.passes.contract import Draft, run_passes
+from heterps_compile.plan.plan import PlannedStage, Schedule
+from heterps_compile.plan.request import Request
+
+MIB = 1 << 20
+
+
+def device(launch_s: float, latency_s: float) -> DeviceType:
+    return DeviceType(
+        name="any",
+        kind="cpu",
+        price_per_hour=1.0,
+        price_source="made up",
+        max_units=100,
+        memory_bytes=1e12,
+        peak_flops={"float32": 1e12},
+        memory_bytes_per_s=1e11,
+        network_bytes_per_s=1e9,
+        network_latency_s=latency_s,
+        input_bytes_per_s=1e9,
+        launch_s=launch_s,
+        efficiency=1.0,
+        compute_parallel=1.0,
+        data_parallel=1.0,
+    )
+
+
+def chosen(
+    *stages: tuple[float, int],
+    batch: int = 64,
+    fixed: bool = False,
+    mode: str = "inference",
+    launch_s: float = 0.0,
+    latency_s: float = 0.0,
+    operations: int = 10,
+) -> Schedule:
+    """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations."""
+    count = len(stages)
+    names = [f"layer{i}" for i in range(count)]
+    values = [Value(f"v{i}", "float32", (batch, 1)) for i in range(count + 1)]
+    graph = Graph(
+        name="chain",
+        nodes=tuple(Node(n, "Gemm", OpKind.GEMM, (f"v{i}",), (f"v{i + 1}",)) for i, n in enumerate(names)),
+        inputs=("v0",),
+        outputs=(f"v{count}",),
+        values={value.name: value for value in values},
+        parameters={},
+        batch_symbol=None if fixed else "batch",
+        batch=batch,
+    )
+    layers = LayerGraph(graph, tuple(Layer(name, OpKind.GEMM, (i,), ()) for i, name in enumerate(names)))
+    draft = Draft(
+        graph=graph,
+        cluster=Cluster("pool", "", "USD", (device(launch_s, latency_s),)),
+        request=Request(mode=mode),
+        layers=layers,
+        costs=(LayerCost(1, 0, 0, 1, 1, 2, operations),) * count,
+        stages=tuple(
+            PlannedStage(
+                index=i,
+                device="any",
+                layers=(names[i],),
+                replicas=replicas,
+                compute_s=time_s,
+                data_s=latency_s * ((i > 0) + (i < count - 1)),
+                received_bytes=int(i > 0),
+                sent_bytes=int(i < count - 1),
+                memory=MemoryParts(0, 0, 0, 64 * MIB),
+            )
+            for i, (time_s, replicas) in enumerate(stages)
+        ),
+    )
+    schedule = run_passes(draft, [ChooseSchedule()]).schedule
+    assert schedule is not None
+    return schedule
+
+
+def test_without_fixed_costs_the_pipeline_is_cut_as_finely_as_allowed():
+    schedule = chosen((1.0, 1), (1.0, 1))
+    assert (schedule.name, schedule.micro_batches) == ("gpipe", 32)
+    assert schedule.step_s == pytest.approx((32 + 1) / 32)
+    assert schedule.bubble == pytest.approx(1 / 33)
+
+
+def test_launches_make_coarser_micro_batches_better():
+    """A step takes (M + 1)(1 + 0.04 (M - 1)) / M: 2, 1.56, 1.4, 1.44 for 1, 2, 4, 8."""
+    schedule = chosen((1.0, 1), (1.0, 1), launch_s=0.004, operations=10)
+    assert schedule.micro_batches == 4
+    assert schedule.step_s == pytest.approx(1.4)
+    assert schedule.reason == "4 micro-batches: 1.4 s a step, undivided 2 s; forward only, filled and drained"
+
+
+def test_latency_is_paid_by_every_micro_batch_of_a_stage_bound_by_data():
+    """Both stages send or receive once: DT is 0.5 s, and 0.5 s more for each further micro-batch."""
+    schedule = chosen((0.1, 1), (0.1, 1), latency_s=0.5)
+    assert (schedule.micro_batches, schedule.step_s) == (1, 1.0)
+
+
+def test_one_stage_has_nobody_to_overlap_with():
+    schedule = chosen((1.0, 1), launch_s=1e-3)
+    assert (schedule.micro_batches, schedule.step_s, schedule.bubble) == (1, 1.0, 0.0)
+    assert schedule.reason == (
+        "1 micro-batch: 1 s a step, and each further one would pay 10 ms of launches and latency again; "
+        "forward only, filled and drained"
+    )
+
+
+def test_a_fixed_batch_is_one_micro_batch_and_says_so():
+    schedule = chosen((1.0, 1), (1.0, 1), fixed=True, batch=8)
+    assert (schedule.micro_batches, schedule.step_s) == (1, 2.0)
+    assert schedule.reason.startswith("1 micro-batch, as the model fixes its batch at 8; ")
+
+
+def test_training_of_equal_stages_takes_1f1b_which_holds_less():
+    schedule = chosen((3.0, 1), (3.0, 1), mode="training", batch=8)
+    assert (schedule.name, schedule.micro_batches) == ("1f1b", 8)
+    assert schedule.step_s == pytest.approx((8 + 1) / 8 * 3)
+    # stages hold 2 and 1 of 8 micro-batches of 8 MiB, against all of both
+    assert schedule.reason == (
+        "8 micro-batches: 3.38 s a step, undivided 6 s; "
+        "1f1b takes 3.38 s and holds 24 MiB of activations, gpipe 3.38 s and 128 MiB"
+    )
+
+
+def test_training_pays_three_launches_for_every_operation():
+    """A step takes (M + 1)(3 + 0.12 (M - 1)) / M: 6, 4.68, 4.2, 4.32 for 1, 2, 4, 8."""
+    schedule = chosen((3.0, 1), (3.0, 1), mode="training", launch_s=0.004, operations=10)
+    assert (schedule.micro_batches, schedule.step_s) == (4, pytest.approx(4.2))
+
+
+def test_every_replica_gets_its_share_of_micro_batches():
+    schedule = chosen((1.0, 16), (1.0, 1), batch=256)
+    assert schedule.micro_batches == 128
+    assert schedule.step_s == pytest.approx(16 / 128 + 1.0)
+
+
+def test_a_batch_no_number_divides_stays_whole_or_falls_into_samples():
+    assert micro_batch_counts(31, 1) == [1, 31]
+    assert micro_batch_counts(37, 1) == [1]
+
+
+def test_counts_divide_the_batch_and_stop_at_32_or_8_per_replica():
+    assert micro_batch_counts(96, 1) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    assert micro_batch_counts(96, 12) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96]
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("stages", [((0.7, 3), (0.2, 1), (0.5, 2)), ((1.0, 1), (0.1, 1)), ((0.1, 5), (1.0, 2))])
+def test_counts_skipped_by_the_lower_bound_change_nothing(mode, stages, monkeypatch):
+    quick = chosen(*stages, batch=60, mode=mode, launch_s=1e-3)
+    monkeypatch.setattr(choose_schedule, "_shortest_step_s", lambda *_args, **_kwargs: 0.0)
+    assert chosen(*stages, batch=60, mode=mode, launch_s=1e-3) == quick

@@ -1,0 +1,116 @@
+"""Layers are anchors with the cheap nodes around them, in an order in which every edge runs forward."""
+
+from heterps_compile.ir.layers import verify_layers
+from heterps_compile.passes.group_layers import group_nodes
+
+from sketch import layers_text, sketch
+
+
+def grouped(text: str) -> str:
+    layers = group_nodes(sketch(text))
+    verify_layers(layers)
+    return layers_text(layers)
+
+
+def test_cheap_nodes_join_the_anchor_before_them() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            par w 8x8
+            par v 8x8
+            gemm fc1 : x w -> a 4x8
+            elementwise act : a -> b 4x8
+            gemm fc2 : b v -> y 4x8
+            out y
+        """)
+        == "fc1: fc1 act | fc2: fc2"
+    )
+
+
+def test_a_residual_sum_joins_the_later_branch() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            par w 8x8
+            gemm fc1 : x w -> a 4x8
+            gemm fc2 : a w -> b 4x8
+            elementwise sum : a b -> y 4x8
+            out y
+        """)
+        == "fc1: fc1 | fc2: fc2 sum"
+    )
+
+
+def test_work_on_inputs_goes_with_its_earliest_reader() -> None:
+    assert (
+        grouped("""
+            in mask 4x8
+            in x 4x8
+            par w 8x8
+            elementwise cast : mask -> m 4x8
+            gemm fc1 : x w -> a 4x8
+            gemm fc2 : a m -> b 4x8
+            gemm fc3 : b m -> y 4x8
+            out y
+        """)
+        == "fc1: fc1 | fc2: cast fc2 | fc3: fc3"
+    )
+
+
+def test_shape_arithmetic_goes_with_its_reader_and_shape_itself_with_its_tensor() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            par w 8x8
+            gemm fc1 : x w -> a 4x8
+            shape shape : a -> s 2
+            elementwise half : s -> h 2
+            gemm fc2 : a w -> b 4x8
+            view reshape : b h -> y 4x8
+            out y
+        """)
+        == "fc1: fc1 shape | fc2: half fc2 reshape"
+    )
+
+
+def test_the_shape_of_an_input_is_read_where_the_input_is_read() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            par w 8x8
+            shape shape : x -> s 2
+            gemm fc1 : x w -> a 4x8
+            gemm fc2 : a w -> b 4x8
+            view reshape : b s -> y 4x8
+            out y
+        """)
+        == "fc1: shape fc1 | fc2: fc2 reshape"
+    )
+
+
+def test_a_model_without_anchors_is_one_layer() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            elementwise relu : x -> a 4x8 flops=32
+            elementwise exp : a -> y 4x8 flops=64
+            out y
+        """)
+        == "exp: relu exp"
+    )
+
+
+def test_nodes_that_feed_no_layer_form_the_last_one() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            in z 4x8
+            par w 8x8
+            elementwise copy : z -> c 4x8
+            elementwise double : c -> d 4x8
+            gemm fc1 : x w -> a 4x8
+            gemm fc2 : a c -> y 4x8
+            out y d
+        """)
+        == "fc1: fc1 | fc2: copy fc2 | double: double"
+    )

@@ -1,0 +1,72 @@
+"""The simulator against closed forms."""
+
+import pytest
+
+from heterps_compile.errors import HeterpsError
+from heterps_compile.schedule.names import orders
+from heterps_compile.schedule.order import Action, Phase
+from heterps_compile.schedule.simulate import simulate
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (1, 7), (4, 1), (4, 8), (6, 3)])
+def test_equal_stages_fill_and_drain_in_the_closed_form(stages, micro_batches):
+    timeline = simulate(orders("gpipe", [1] * stages, micro_batches, training=False), [0.5] * stages)
+    assert timeline.makespan_s == pytest.approx((micro_batches + stages - 1) * 0.5)
+    assert timeline.bubble == pytest.approx((stages - 1) / (micro_batches + stages - 1))
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (4, 4), (4, 12), (3, 2)])
+def test_training_takes_a_forward_and_a_backward_as_long(name, stages, micro_batches):
+    timeline = simulate(orders(name, [1] * stages, micro_batches, training=True), [1.0] * stages, [2.0] * stages)
+    assert timeline.makespan_s == pytest.approx((micro_batches + stages - 1) * 3.0)
+
+
+def test_one_slow_stage_sets_the_pace():
+    timeline = simulate(orders("gpipe", [1, 1, 1], 10, training=False), [1.0, 4.0, 2.0])
+    assert timeline.makespan_s == 1.0 + 10 * 4.0 + 2.0
+
+
+def test_replicas_make_a_slow_stage_keep_up():
+    timeline = simulate(orders("gpipe", [1, 4, 1], 8, training=False), [1, 4, 1], replicas=[1, 4, 1])
+    assert timeline.makespan_s == 1 + 4 + 1 + 7
+
+
+def test_transfers_delay_what_follows_and_occupy_nobody():
+    timeline = simulate(orders("gpipe", [1, 1], 3, training=False), [1.0, 1.0], transfer_s=[0.25])
+    assert [span.start_s for span in timeline.spans] == [0.0, 1.0, 2.0, 1.25, 2.25, 3.25]
+
+
+def test_gradients_travel_back_over_the_same_link():
+    timeline = simulate(orders("gpipe", [1, 1], 1, training=True), [1.0, 1.0], [2.0, 2.0], transfer_s=[0.5])
+    assert timeline.makespan_s == 1.0 + 0.5 + 1.0 + 2.0 + 0.5 + 2.0
+
+
+def test_gpipe_holds_every_micro_batch_and_1f1b_one_per_stage_to_come():
+    peaks = {
+        name: simulate(orders(name, [1] * 4, 9, training=True), [1.0] * 4, [2.0] * 4).peak_in_flight
+        for name in ("gpipe", "1f1b")
+    }
+    assert peaks == {"gpipe": (9, 9, 9, 9), "1f1b": (4, 3, 2, 1)}
+
+
+def test_inference_keeps_nothing_for_a_backward():
+    assert simulate(orders("1f1b", [1, 1], 5, training=False), [1.0, 1.0]).peak_in_flight == (1, 1)
+
+
+def test_replicas_without_a_micro_batch_wait_the_whole_step():
+    assert simulate(orders("gpipe", [4], 1, training=False), [1.0], replicas=[4]).bubble == 0.75
+
+
+def test_a_step_that_takes_no_time_has_no_bubble():
+    timeline = simulate(orders("gpipe", [1, 1], 2, training=False), [0.0, 0.0])
+    assert (timeline.makespan_s, timeline.bubble) == (0.0, 0.0)
+
+
+def test_orders_that_wait_for_each_other_are_an_error():
+    backward_first = [
+        [Action(0, 0, Phase.BACKWARD), Action(0, 0, Phase.FORWARD)],
+        [Action(1, 0, Phase.FORWARD), Action(1, 0, Phase.BACKWARD)],
+    ]
+    with pytest.raises(HeterpsError, match=r"stage 0 waits for B0 of stage 1, which never runs \(0 of 4 actions ran\)"):
+        simulate(backward_first, [1.0, 1.0], [1.0, 1.0])

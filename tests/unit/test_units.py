@@ -1,0 +1,61 @@
+"""Quantities are read with their unit or not at all."""
+
+import pytest
+
+from heterps_compile.errors import InputError
+from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds, parse_price, parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "amount"),
+    [
+        ("16 GiB", "bytes", 16 * 2**30),
+        ("16GB", "bytes", 16e9),
+        ("25 Gbit/s", "bytes per second", 25e9 / 8),
+        ("900 GB/s", "bytes per second", 900e9),
+        ("15.7 TFLOP/s", "FLOP per second", 15.7e12),
+        ("20 us", "seconds", 20e-6),
+        ("1_000 B", "bytes", 1000),
+        ("1e3 B", "bytes", 1000),
+    ],
+)
+def test_a_quantity_with_its_unit(text: str, dimension: str, amount: float) -> None:
+    assert parse_quantity(text, dimension) == pytest.approx(amount, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "fault"),
+    [
+        ("16", "bytes", "has no unit"),
+        (16, "bytes", "is no quantity"),
+        ("16 Gbit", "bytes", "unknown unit 'Gbit'"),
+        ("-1 GiB", "bytes", "must be positive"),
+        ("0 GiB", "bytes", "must be positive"),
+        ("nan GiB", "bytes", "is no quantity"),
+        ("1e999 B", "bytes", "must be positive and finite"),
+        ("25 GB", "bytes per second", "unknown unit 'GB'"),
+        ("3 Ms", "seconds", "unknown unit 'Ms'"),
+    ],
+)
+def test_anything_else_is_an_error_with_an_example(text: object, dimension: str, fault: str) -> None:
+    with pytest.raises(InputError, match=fault) as caught:
+        parse_quantity(text, dimension)
+    assert "such as" in str(caught.value)
+
+
+def test_prices() -> None:
+    assert parse_price("2.42 USD/h") == (2.42, "USD")
+    assert parse_price("free") == (0.0, "USD")
+    for wrong in ("2.42", "0 USD/h", "-1 USD/h", "2.42 usd/h", "2.42 USD", 2.42, None):
+        with pytest.raises(InputError, match="expected a price per hour"):
+            parse_price(wrong)
+
+
+def test_numbers_for_people() -> None:
+    assert format_bytes(1.5 * 2**30) == "1.5 GiB"
+    assert format_bytes(12) == "12 B"
+    assert format_seconds(0.0032) == "3.2 ms"
+    assert format_seconds(0) == "0 s"
+    assert format_rate(12345.6) == "12,346 samples/s"
+    assert format_money(0.000312) == "0.000312"
+    assert format_money(2.42) == "2.42"
