@@ -149,9 +149,8 @@ def _allowed(layer_graph: LayerGraph, cluster: Cluster, pins: Sequence[tuple[str
         matching = [i for i, layer in enumerate(layers) if pattern in (layer.name, layer.kind)]
         matching = matching or [i for i, layer in enumerate(layers) if fnmatchcase(layer.name, pattern)]
         if not matching:
-            raise UnknownNameError(
-                "layer or kind of layer in a pin", pattern, {layer.kind for layer in layers}
-            )
+            names = [*dict.fromkeys(str(layer.kind) for layer in layers), *(layer.name for layer in layers)]
+            raise UnknownNameError("layer or kind of layer in a pin", pattern, names)
         allowed[matching] = False
         allowed[matching, known[cluster.device_type(device).name]] = True
     return allowed
