@@ -33,7 +33,7 @@ from heterps_compile.plan.plan import Plan, Verification
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, MODES, OBJECTIVES, Request
 from heterps_compile.runtime.in_process import run_stages
-from heterps_compile.runtime.signature import Signature
+from heterps_compile.runtime.signature import Signature, signature_of_graph, signature_of_plan
 from heterps_compile.runtime.verify import compare_outputs
 
 Progress = Callable[[str, int, int], None]
@@ -64,6 +64,7 @@ class CompiledModel:
     Attributes:
         plan: Decisions, estimates, provenance.
         stages: What runs, one a stage: ``nn.Module`` for the torch backend.
+        signature: How calls map to graph inputs, and graph outputs to results.
         graph: The whole model; None where it was loaded from a folder.
         partition: How it was cut; None where it was loaded from a folder.
         layers: Its layers; None where it was loaded from a folder.
@@ -72,6 +73,7 @@ class CompiledModel:
 
     plan: Plan
     stages: tuple[Any, ...]
+    signature: Signature = field(repr=False)
     graph: Graph | None = field(default=None, repr=False)
     partition: Partition | None = field(default=None, repr=False)
     layers: LayerGraph | None = field(default=None, repr=False)
@@ -87,9 +89,8 @@ class CompiledModel:
         Raises:
             InputError: where the arguments are not those of the model.
         """
-        signature = Signature.from_json(self.plan.signature)
-        values = signature.bind(args, kwargs)
-        return signature.assemble(run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs))
+        values = self.signature.bind(args, kwargs)
+        return self.signature.assemble(run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs))
 
     def save(self, directory: str | Path, *, force: bool = False) -> "CompiledModel":
         """Write ``plan.json``, the stages and a README, atomically; give the model with its artefacts named.
@@ -200,12 +201,12 @@ def compile(  # noqa: A001 - the product's verb
     draft = run_passes(Draft(graph, pool, request), passes, observe)
     verification = _verify(chosen, draft, seed) if verify else None
     report("done", _STEPS, _STEPS)
-    plan = replace(
-        _plan(draft, chosen), verification=verification, total_s=time.perf_counter() - began
-    )
+    plan = replace(_plan(draft, chosen), verification=verification, total_s=time.perf_counter() - began)
     assert draft.runnable is not None  # noqa: S101 - EmitStages ensures it; this tells the type checker
     assert draft.costs is not None  # noqa: S101
-    return CompiledModel(plan, draft.runnable, graph, draft.partition, draft.layers, draft.costs)
+    return CompiledModel(
+        plan, draft.runnable, signature_of_graph(graph), graph, draft.partition, draft.layers, draft.costs
+    )
 
 
 def load(directory: str | Path) -> CompiledModel:
@@ -219,7 +220,10 @@ def load(directory: str | Path) -> CompiledModel:
     from heterps_compile.plan.folder import read_folder  # noqa: PLC0415 - pydantic only when loading
 
     plan, files = read_folder(Path(directory))
-    return CompiledModel(plan, find_backend(plan.backend).read(Path(directory), files, plan.stages))
+    names = [[path.name for path in paths] for paths in files]
+    stages = find_backend(plan.backend).read(Path(directory), names, plan.stages)
+    signature = signature_of_plan(plan)
+    return CompiledModel(plan, stages, signature)
 
 
 def _request(
@@ -337,7 +341,7 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
         method=search.method,
         evaluations=search.evaluations,
         throughput_samples_per_s=throughput,
-        signature=Signature.of(graph).to_json(),
+        signature=signature_of_graph(graph).to_json(),
         unused_devices=tuple(device.name for device in pool.device_types if device.name not in used),
         replicated=draft.partition.replicated,
         notes=_notes(draft),

@@ -43,7 +43,6 @@ class AnnotateIntensity:
         """Fill in ``costs``."""
         assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
         costs = tuple(
-            annotate(cost, draft.layers.dtype(i), draft.cluster)
-            for i, cost in enumerate(layer_costs(draft.layers))
+            annotate(cost, draft.layers.dtype(i), draft.cluster) for i, cost in enumerate(layer_costs(draft.layers))
         )
         return refine(draft, costs=costs)

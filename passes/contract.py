@@ -51,9 +51,7 @@ class Pass(Protocol):
 Observer = Callable[[Pass, Draft], None]
 
 
-def run_passes(
-    draft: Draft, passes: Sequence[Pass], observer: Observer = lambda _pass, _draft: None
-) -> Draft:
+def run_passes(draft: Draft, passes: Sequence[Pass], observer: Observer = lambda _pass, _draft: None) -> Draft:
     """Run passes in order, checking what each requires and ensures.
 
     Args:
@@ -68,9 +66,7 @@ def run_passes(
     for step in passes:
         missing = [name for name in step.requires if getattr(draft, name) is None]
         if missing:
-            raise HeterpsError(
-                f"pass {step.name!r} needs {', '.join(missing)}; passes run before: {done or 'none'}"
-            )
+            raise HeterpsError(f"pass {step.name!r} needs {', '.join(missing)}; passes run before: {done or 'none'}")
         draft = step(draft)
         unkept = [name for name in step.ensures if getattr(draft, name) is None]
         if unkept:

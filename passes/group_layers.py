@@ -54,9 +54,7 @@ def _sink_shapes(graph: Graph, owner: list[int]) -> None:
     from_shapes = [False] * len(graph.nodes)
     for i, node in enumerate(graph.nodes):
         producers = _producers(graph, i)
-        from_shapes[i] = node.kind is OpKind.SHAPE or (
-            bool(producers) and all(from_shapes[p] for p in producers)
-        )
+        from_shapes[i] = node.kind is OpKind.SHAPE or (bool(producers) and all(from_shapes[p] for p in producers))
     for i in range(len(graph.nodes) - 1, -1, -1):
         if from_shapes[i] and graph.nodes[i].kind is not OpKind.SHAPE and owner[i] != _FLOATING:
             readers = [owner[r] for r in _readers(graph, i)]
@@ -73,9 +71,7 @@ def _sink_floating(graph: Graph, owner: list[int], last: int) -> bool:
         candidates = [owner[r] for r in _readers(graph, i)]
         if graph.nodes[i].kind is OpKind.SHAPE:
             inputs = graph.nodes[i].inputs
-            candidates += [
-                owner[r] for name in inputs for r in graph.consumers.get(name, ()) if owner[r] != _FLOATING
-            ]
+            candidates += [owner[r] for name in inputs for r in graph.consumers.get(name, ()) if owner[r] != _FLOATING]
         owner[i] = min(candidates, default=last)
         needed = needed or owner[i] == last
     return needed
@@ -89,9 +85,7 @@ def _collect(graph: Graph, owner: Sequence[int], count: int) -> tuple[Layer, ...
     for nodes in members:
         anchors = [i for i in nodes if graph.nodes[i].kind.is_anchor]
         lead = graph.nodes[anchors[0] if anchors else max(nodes, key=lambda i: graph.nodes[i].flops)]
-        read = dict.fromkeys(
-            name for i in nodes for name in graph.nodes[i].inputs if name in graph.parameters
-        )
+        read = dict.fromkeys(name for i in nodes for name in graph.nodes[i].inputs if name in graph.parameters)
         layers.append(Layer(lead.name, lead.kind, tuple(nodes), tuple(read)))
     return tuple(layers)
 

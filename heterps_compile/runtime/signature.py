@@ -1,0 +1,105 @@
+"""How a call's arguments become graph inputs, and graph outputs what the model returns.
+
+An ONNX model takes arrays by position or name and returns a list. A PyTorch model's nested structures are
+kept by its front end (``frontends/torch_call.py``), which is imported only for such models.
+
+Left out: what the values are; a stage checks its own.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from heterps_compile.errors import InputError, PlanError
+from heterps_compile.ir.graph import Graph
+from heterps_compile.plan.plan import Plan
+
+
+class Signature(Protocol):
+    """Maps calls to graph inputs and graph outputs to results."""
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Give graph inputs by name.
+
+        Raises:
+            InputError: where the arguments are not those of the model.
+        """
+        ...
+
+    def assemble(self, values: Mapping[str, Any]) -> Any:
+        """Give what the model returns out of graph outputs by name."""
+        ...
+
+    def to_json(self) -> str:
+        """Give text that :func:`signature_of_plan` reads back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySignature:
+    """Arrays in, by position or name; a list of arrays out, as an ONNX Runtime session gives.
+
+    Attributes:
+        inputs: Names, in the model's order.
+        outputs: Names, in the model's order, repeats allowed.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Give graph inputs by name."""
+        takes = f"the model takes {', '.join(map(repr, self.inputs)) or 'nothing'}"
+        if len(args) > len(self.inputs):
+            raise InputError(f"{len(args)} arguments are given; {takes}")
+        values = dict(zip(self.inputs, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in self.inputs:
+                raise InputError(f"there is no input {name!r}; {takes}")
+            if name in values:
+                raise InputError(f"input {name!r} is given twice, by position and by name")
+            values[name] = value
+        missing = [name for name in self.inputs if name not in values]
+        if missing:
+            raise InputError(f"input {missing[0]!r} is missing; {takes}")
+        return values
+
+    def assemble(self, values: Mapping[str, Any]) -> list[Any]:
+        """Give the outputs as a list."""
+        return [values[name] for name in self.outputs]
+
+    def to_json(self) -> str:
+        """Give text; the names stand in the plan already."""
+        return json.dumps({"kind": "arrays"})
+
+
+def signature_of_graph(graph: Graph) -> Signature:
+    """Give the signature of a model that was just read."""
+    if graph.family == "torch":
+        from heterps_compile.frontends.torch_call import CallStructure  # noqa: PLC0415 - torch only for torch models
+
+        structure: CallStructure = graph.source.call
+        return structure
+    return ArraySignature(graph.inputs, graph.outputs)
+
+
+def signature_of_plan(plan: Plan) -> Signature:
+    """Give the signature of a model that is loaded from its plan.
+
+    Raises:
+        PlanError: where the plan's signature is none.
+    """
+    try:
+        content = json.loads(plan.signature)
+        kind = content["kind"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise PlanError(f"model.signature: {plan.signature[:60]!r} is no signature") from error
+    if kind == "arrays":
+        return ArraySignature(plan.graph_inputs, plan.graph_outputs)
+    if kind != "torch":
+        raise PlanError(f"model.signature: unknown kind {str(kind)[:60]!r}; expected 'arrays' or 'torch'")
+    from heterps_compile.frontends.torch_call import call_from_json  # noqa: PLC0415 - torch only for torch models
+
+    structure: Signature = call_from_json(content)
+    return structure
