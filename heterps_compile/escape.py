@@ -8,7 +8,8 @@ Left out: JSON (``json`` escapes everything outside printable ASCII by itself), 
 
 import re
 
-_MARKDOWN = re.compile(r"([!\"#$%'()*+,\-./:;=?@\[\\\]^_`{|}~])")
+# Markup anywhere, what makes a list or heading at the start, and what GitHub turns into links and formulas.
+_MARKDOWN = re.compile(r"[\\`*_\[\]#|~@$]|^[-+=]|(?<=^\d)[.)]|(?<=:)//|(?<=www)\.")
 
 
 def printable(text: str) -> str:
@@ -37,5 +38,5 @@ def shorten(text: str, width: int) -> str:
 
 def for_markdown(text: str) -> str:
     """Give the text so that Markdown shows it as it is: one line, no markup, no HTML."""
-    escaped = _MARKDOWN.sub(r"\\\1", printable(text))
+    escaped = _MARKDOWN.sub(r"\\\g<0>", printable(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -19,22 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .problem import Bools, Floats, Ints, Problem
+from .replicas import TIME_TOLERANCE, ReplicaDemand
 from .segments import FlatStages
 
-_GRID = 0.85 ** np.arange(13)  # tau at the borders of the first intervals, relative to the slowest
+_GRID = np.append(0.85 ** np.arange(13), 0.0)  # borders of the first intervals, relative to the slowest
 _PARTS = 4  # how many intervals one with many steps is split into
-_FEW_STEPS = 48
+_FEW_STEPS = 128
+_STEPS_PER_STAGE = 2
 _NARROWEST = 1e-10  # relative; what happens inside cannot be told from rounding
-
-
-@dataclass(frozen=True, slots=True)
-class _Intervals:
-    placement: Ints
-    slow_s: Floats
-    fast_s: Floats
-
-    def keep(self, mask: Bools) -> "_Intervals":
-        return _Intervals(self.placement[mask], self.slow_s[mask], self.fast_s[mask])
 
 
 def best_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Floats:
@@ -43,123 +35,134 @@ def best_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Float
     Args:
         problem: The problem.
         stages: N stages of B placements.
-        slowest_s: [B], the longest time of a batch that is allowed; it must be reachable.
+        slowest_s: [B], the longest time of a batch that is allowed; it must be reachable within the limits.
 
     Returns:
         [N], whole numbers.
     """
-    price = problem.price_per_hour[stages.type]
-    best = np.full(len(slowest_s), np.inf)
-    best_s = slowest_s.copy()
-    open_ = _Intervals(np.arange(len(slowest_s)), slowest_s, np.zeros(len(slowest_s)))
-    while len(open_.placement):
-        owner, stage, offsets = _expand(stages, open_.placement)
-        work, slow_s = stages.work.take(stage), open_.slow_s[owner]
-        units, unit_seconds = work.units_and_bound(slow_s)
-        within = _within_limits(problem, stages.type[stage], owner, units, len(open_.placement))
-        paid = np.add.reduceat(price[stage] * units, offsets)
-        _improve(best, best_s, open_.placement, np.where(within, paid * open_.slow_s, np.inf), open_.slow_s)
-        bound = np.add.reduceat(
-            price[stage] * np.maximum(units * open_.fast_s[owner], unit_seconds), offsets
+    demand, price = stages.work.demand(), problem.price_per_hour[stages.type]
+    search = _Search(problem, stages, demand, price, np.full(len(slowest_s), np.inf), slowest_s.copy())
+    intervals = _Intervals(np.arange(len(slowest_s)), slowest_s, np.zeros(len(slowest_s)))
+    while len(intervals.placement):
+        intervals = search.narrow(intervals)
+    return demand.units(search.best_s[stages.placement])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Intervals:
+    """Ranges of tau, each of one placement, with fast_s < tau <= slow_s."""
+
+    placement: Ints
+    slow_s: Floats
+    fast_s: Floats
+
+    def keep(self, mask: Bools) -> "_Intervals":
+        return _Intervals(self.placement[mask], self.slow_s[mask], self.fast_s[mask])
+
+    def split(self) -> "_Intervals":
+        tail = self.fast_s == 0
+        ratio = self.fast_s[~tail] / self.slow_s[~tail]
+        inner = self.slow_s[~tail, None] * ratio[:, None] ** (np.arange(_PARTS + 1) / _PARTS)
+        outer = self.slow_s[tail, None] * _GRID
+        return _Intervals(
+            np.concatenate([np.repeat(self.placement[~tail], _PARTS), np.repeat(self.placement[tail], len(_GRID) - 1)]),
+            np.concatenate([inner[:, :-1].ravel(), outer[:, :-1].ravel()]),
+            np.concatenate([inner[:, 1:].ravel(), outer[:, 1:].ravel()]),
         )
-        alive = within & (bound <= best[open_.placement]) & (open_.fast_s < open_.slow_s * (1 - _NARROWEST))
-        open_, rest, units = open_.keep(alive), alive[owner], units
-        if not len(open_.placement):
-            break
-        owner, stage, offsets = _expand(stages, open_.placement)
-        units = units[rest]
-        limit = problem.max_units[stages.type[stage]] + 1.0
-        last = np.minimum(stages.work.take(stage).units(open_.fast_s[owner]), limit)
-        few = np.add.reduceat(last - units, offsets) <= _FEW_STEPS
-        _price_steps(problem, stages, price, open_, few, units, last, best, best_s)
-        open_ = _split(open_.keep(~few))
-    return stages.work.units(best_s[stages.placement])
 
 
-def _expand(stages: FlatStages, placements: Ints) -> tuple[Ints, Ints, Ints]:
-    """Give, for the stages of every listed placement in turn: position in the list, stage; and offsets per entry."""
-    ends = np.append(stages.offsets[1:], len(stages.type))
-    counts = (ends - stages.offsets)[placements]
-    offsets = np.cumsum(counts) - counts
-    owner = np.repeat(np.arange(len(placements)), counts)
-    return owner, np.arange(len(owner)) + (stages.offsets[placements] - offsets)[owner], offsets
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    problem: Problem
+    stages: FlatStages
+    demand: ReplicaDemand
+    price: Floats
+    best: Floats  # [B], lowest price * tau seen
+    best_s: Floats  # [B], its tau
+
+    def narrow(self, intervals: _Intervals) -> _Intervals:
+        """Drop the intervals that cannot win, price those with few steps, split the others."""
+        owner, stage, offsets = self._expand(intervals.placement)
+        slow_s, price, types = intervals.slow_s[owner], self.price[stage], self.stages.type[stage]
+        units, unit_seconds = self.demand.take(stage).units_and_bound(slow_s)
+        within = np.all(self._used(types, owner, units, len(offsets)) <= self.problem.max_units, axis=1)
+        values = np.add.reduceat(price * units, offsets) * intervals.slow_s
+        self._improve(intervals.placement, np.where(within, values, np.inf), intervals.slow_s)
+        with np.errstate(invalid="ignore"):  # inf * 0 where no number of units is enough, and that is not within
+            unit_seconds = np.maximum(units * intervals.fast_s[owner], unit_seconds)
+        bound = np.add.reduceat(price * unit_seconds, offsets)
+        alive = within & (bound < self.best[intervals.placement] * (1 - TIME_TOLERANCE))
+        alive &= intervals.fast_s < intervals.slow_s * (1 - _NARROWEST)
+        intervals, units = intervals.keep(alive), units[alive[owner]]
+        if not len(intervals.placement):
+            return intervals
+        owner, stage, offsets = self._expand(intervals.placement)
+        # one unit beyond the limit stands for all that are too many
+        most = self.problem.max_units[self.stages.type[stage]] + 1.0
+        last = np.minimum(self.demand.take(stage).units(intervals.fast_s[owner]), most)
+        few = np.add.reduceat(last - units - _STEPS_PER_STAGE, offsets) <= _FEW_STEPS
+        if np.any(few):
+            self._price_steps(intervals.keep(few), units[few[owner]], last[few[owner]])
+        return intervals.keep(~few).split()
+
+    def _price_steps(self, intervals: _Intervals, units: Floats, last: Floats) -> None:
+        """Price the plan before every step in which a stage goes from ``units`` towards ``last``."""
+        owner, stage, offsets = self._expand(intervals.placement)
+        types = self.stages.type[stage]
+        used = self._used(types, owner, units, len(offsets))
+        beyond = self._used(types, owner, last, len(offsets)) > self.problem.max_units
+        count = (last - units).astype(np.int64)
+        step = np.repeat(np.arange(len(count)), count)
+        work, before = self.stages.work.take(stage[step]), units[step]
+        # synchronisation may make two replicas slower than one: the time reached so far is a running minimum
+        reached = np.minimum(work.time_s(before + _ranks(count)), work.time_s(before))
+
+        steps = np.add.reduceat(count, offsets)
+        at = (owner[step], _ranks(steps))  # one row per interval, so that its sums do not depend on the others
+        reached_s = np.zeros((len(steps), steps.max(initial=0)))
+        reached_s[at] = np.clip(reached, intervals.fast_s[at[0]], intervals.slow_s[at[0]])
+        which = np.full(reached_s.shape, -1)  # the stage that takes the step; the last of all pads
+        which[at] = stage[step]
+        order = np.argsort(-reached_s, axis=1, kind="stable")
+        reached_s = np.take_along_axis(reached_s, order, axis=1)
+        which = np.take_along_axis(which, order, axis=1)
+
+        price = self.price[which]
+        paid = np.add.reduceat(self.price[stage] * units, offsets)
+        values = (paid[:, None] + np.cumsum(price, axis=1) - price) * reached_s
+        for t in np.flatnonzero(np.any(beyond, axis=0)):
+            is_type = self.stages.type[which] == t
+            taken = np.cumsum(is_type, axis=1) - is_type
+            values[used[:, t, None] + taken > self.problem.max_units[t]] = np.inf
+        values[reached_s == 0] = np.inf
+        row = np.arange(len(steps))
+        first = np.argmin(values, axis=1)
+        self._improve(intervals.placement, values[row, first], reached_s[row, first])
+
+    def _improve(self, placement: Ints, values: Floats, time_s: Floats) -> None:
+        order = np.lexsort((time_s, -values))  # the best comes last: it is what repeated assignment leaves
+        order = order[values[order] < self.best[placement[order]]]
+        self.best[placement[order]] = values[order]
+        self.best_s[placement[order]] = time_s[order]
+
+    def _expand(self, placements: Ints) -> tuple[Ints, Ints, Ints]:
+        """List the stages of the placements in turn: entry in ``placements``, stage; and where entries begin."""
+        ends = np.append(self.stages.offsets[1:], len(self.stages.type))
+        counts = (ends - self.stages.offsets)[placements]
+        offsets = np.cumsum(counts) - counts
+        owner = np.repeat(np.arange(len(placements)), counts)
+        return owner, np.arange(len(owner)) + (self.stages.offsets[placements] - offsets)[owner], offsets
+
+    def _used(self, types: Ints, owner: Ints, units: Floats, owners: int) -> Floats:
+        return units_by_type(self.problem.type_count, types, owner, units, owners)
 
 
-def units_by_type(problem: Problem, types: Ints, owner: Ints, units: Floats, owners: int) -> Floats:
-    """Give [owners, T], the units that each owner's stages take of each type."""
-    count = problem.type_count
-    return np.bincount(owner * count + types, units, owners * count).reshape(owners, count)
+def units_by_type(type_count: int, types: Ints, owner: Ints, units: Floats, owners: int) -> Floats:
+    """Give [owners, T], the units of each type that each owner's stages take."""
+    used = np.bincount(owner * type_count + types, units, owners * type_count)
+    return np.asarray(used, np.float64).reshape(owners, type_count)
 
 
-def _within_limits(problem: Problem, types: Ints, owner: Ints, units: Floats, owners: int) -> Bools:
-    used = units_by_type(problem, types, owner, units, owners)
-    return np.asarray(np.all(used <= problem.max_units, axis=1))
-
-
-def _improve(best: Floats, best_s: Floats, placement: Ints, values: Floats, time_s: Floats) -> None:
-    order = np.lexsort((time_s, -values))  # the best comes last, so it is what repeated assignment leaves
-    order = order[values[order] < best[placement[order]]]
-    best[placement[order]] = values[order]
-    best_s[placement[order]] = time_s[order]
-
-
-def _split(intervals: _Intervals) -> _Intervals:
-    tail = intervals.fast_s == 0
-    ratio = np.where(tail, 1.0, intervals.fast_s / intervals.slow_s)
-    parts = np.arange(_PARTS + 1) / _PARTS
-    inner = intervals.slow_s[~tail, None] * ratio[~tail, None] ** parts
-    outer = np.append(intervals.slow_s[tail, None] * _GRID, np.zeros((np.count_nonzero(tail), 1)), axis=1)
-    return _Intervals(
-        np.concatenate(
-            [np.repeat(intervals.placement[~tail], _PARTS), np.repeat(intervals.placement[tail], len(_GRID))]
-        ),
-        np.concatenate([inner[:, :-1].ravel(), outer[:, :-1].ravel()]),
-        np.concatenate([inner[:, 1:].ravel(), outer[:, 1:].ravel()]),
-    )
-
-
-def _price_steps(
-    problem: Problem,
-    stages: FlatStages,
-    price: Floats,
-    intervals: _Intervals,
-    few: Bools,
-    units: Floats,
-    last: Floats,
-    best: Floats,
-    best_s: Floats,
-) -> None:
-    """Price every step of the units inside the intervals marked ``few``; keep what improves ``best``."""
-    chosen = intervals.keep(few)
-    mask = few[_expand(stages, intervals.placement)[0]]
-    owner, stage, offsets = _expand(stages, chosen.placement)
-    start = units[mask]
-    count = (last[mask] - start).astype(np.int64)
-    step = np.repeat(np.arange(len(count)), count)  # the (interval, stage) that takes one more unit
-    taken = np.arange(len(step)) - np.repeat(np.cumsum(count) - count, count)
-    by, owner = stage[step], owner[step]
-    work = stages.work.take(by)
-    # synchronisation may make two replicas slower than one: the time that units reach is a running minimum
-    reached = np.minimum(work.time_s(start[step] + taken), work.time_s(start[step]))
-    slow_s, fast_s = chosen.slow_s[owner], chosen.fast_s[owner]
-    reached = np.clip(reached, fast_s, slow_s)
-    order = np.argsort(owner + (slow_s - reached) / (slow_s - fast_s) * (1 - 1e-9), kind="stable")
-    by, owner, reached = by[order], owner[order], reached[order]
-    paid_before = _sums_before(price[by], owner, len(chosen.placement))
-    paid_first = np.add.reduceat(price[stage] * start, offsets)
-    used_first = units_by_type(
-        problem, stages.type[stage], np.repeat(np.arange(len(offsets)), np.diff(offsets, append=len(stage))), start, len(offsets)
-    )
-    within = np.ones(len(by), np.bool_)
-    for t in np.flatnonzero(np.any(used_first + 0 <= np.inf, axis=0)):
-        used = used_first[owner, t] + _sums_before((stages.type[by] == t).astype(np.float64), owner, len(offsets))
-        within &= used <= problem.max_units[t]
-    values = np.where(within, (paid_first[owner] + paid_before) * reached, np.inf)
-    _improve(best, best_s, chosen.placement[owner], values, reached)
-
-
-def _sums_before(amounts: Floats, owner: Ints, owners: int) -> Floats:
-    """Give for every entry the sum of the earlier entries of its owner; entries are grouped by owner."""
-    before = np.cumsum(amounts) - amounts
-    first = np.searchsorted(owner, np.arange(owners))
-    return np.asarray(before - np.append(before, 0.0)[first][owner])
+def _ranks(counts: Ints) -> Ints:
+    """Give 0 .. counts[0] - 1, then 0 .. counts[1] - 1, and so on."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

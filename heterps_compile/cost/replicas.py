@@ -9,7 +9,7 @@ batch in the slowest stage (batch / throughput)::
     price of a batch = tau * sum over stages of p k
 
 An exact search needs a lower bound on ``k tau`` for *every* tau up to some x
-(:meth:`StageWork.units_and_bound`):
+(:meth:`ReplicaDemand.units_and_bound`):
 
 1. ``k tau >= k ET(k) >= max(C, D)``: replicas never do the same work in fewer unit-seconds than one does;
 2. ``k tau >= tau max(C alpha / (tau - C (1 - alpha)), ...)``, which does not decrease as tau falls: take it at x.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .problem import Floats
+from .problem import Bools, Floats, Ints
 
 TIME_TOLERANCE = 1e-12
 """Relative: rounding of sums must not cost a replica."""
@@ -62,34 +62,71 @@ class StageWork:
         """Give ET(k), the longer of CT and DT: the two overlap."""
         return np.maximum(self.compute_time_s(units), self.data_time_s(units))
 
+    def demand(self) -> "ReplicaDemand":
+        """Give what it takes to find units for a time."""
+        fixed_compute_s = self.compute_s * (1 - self.compute_parallel)
+        fixed_data_s = self.data_s * (1 - self.data_parallel) + self.sync_s
+        return ReplicaDemand(
+            once_s=np.maximum(self.compute_s, self.data_s),
+            fixed_s=np.maximum(fixed_compute_s, fixed_data_s),
+            fixed_compute_s=fixed_compute_s,
+            fixed_data_s=fixed_data_s,
+            shared_compute_s=self.compute_s * self.compute_parallel,
+            shared_data_s=self.data_s * self.data_parallel,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplicaDemand:
+    """The inverse of ET: from a time to the replicas that reach it; all arrays have one shape.
+
+    Attributes:
+        once_s: ET(1).
+        fixed_s: What ET falls to with ever more replicas.
+        fixed_compute_s, fixed_data_s: The parts of CT and DT that replicas do not divide, synchronisation included.
+        shared_compute_s, shared_data_s: The parts that they do.
+    """
+
+    once_s: Floats
+    fixed_s: Floats
+    fixed_compute_s: Floats
+    fixed_data_s: Floats
+    shared_compute_s: Floats
+    shared_data_s: Floats
+
+    def take(self, index: Ints | Bools | slice | tuple[Ints, ...]) -> "ReplicaDemand":
+        """Give the demand of some of the stages."""
+        return ReplicaDemand(*(getattr(self, name)[index] for name in self.__slots__))
+
+    def time_s(self, units: Floats) -> Floats:
+        """Give ET(k)."""
+        compute_s = self.fixed_compute_s + self.shared_compute_s / units
+        data_s = self.fixed_data_s + self.shared_data_s / units
+        return np.where(units > 1, np.maximum(compute_s, data_s), self.once_s)
+
     def units(self, time_s: Floats) -> Floats:
         """Give the fewest replicas that take at most ``time_s``; inf where no number of them does."""
         limit = time_s * (1 + TIME_TOLERANCE)
-        return self._round_up(self._fraction(limit), limit)
+        return self._round_up(self._fraction(limit), self.once_s <= limit)
 
     def units_and_bound(self, time_s: Floats) -> tuple[Floats, Floats]:
         """Give :meth:`units`, and a lower bound on k * tau over all tau <= time_s and k that take at most tau."""
         limit = time_s * (1 + TIME_TOLERANCE)
-        need = self._fraction(limit)
-        most = np.maximum(self.compute_s, self.data_s)
-        with np.errstate(invalid="ignore"):  # 0 * inf where time_s is inf, and then `most` is taken
-            relaxed = np.maximum(most, need * time_s)
+        need, one = self._fraction(limit), self.once_s <= limit
         # one replica needs no synchronisation: the fraction, which has it, holds only where one is too slow
-        return self._round_up(need, limit), np.where(most <= limit, most, relaxed)
+        bound = np.where(one, self.once_s, np.maximum(self.once_s, need * time_s))
+        return self._round_up(need, one), bound
 
-    def _round_up(self, need: Floats, limit: Floats) -> Floats:
-        units = np.maximum(np.ceil(need), 2.0)
-        return np.where(np.maximum(self.compute_s, self.data_s) <= limit, 1.0, units)
-
-    def _fraction(self, time_s: Floats) -> Floats:
+    def _fraction(self, limit_s: Floats) -> Floats:
         """Give the replicas, as a real number, that synchronising stages need; inf where no number is enough."""
-        return np.maximum(
-            _share(self.compute_s, self.compute_parallel, time_s),
-            _share(self.data_s, self.data_parallel, time_s - self.sync_s),
-        )
+        with np.errstate(divide="ignore", invalid="ignore"):  # where no time is left, which the last line answers
+            need = self.shared_compute_s / (limit_s - self.fixed_compute_s)
+            np.maximum(need, self.shared_data_s / (limit_s - self.fixed_data_s), out=need)
+        need[limit_s <= self.fixed_s] = np.inf
+        return need
 
-
-def _share(work_s: Floats, parallel: Floats, time_s: Floats) -> Floats:
-    slack = time_s - work_s * (1 - parallel)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(slack > 0, work_s * parallel / slack, np.inf)
+    def _round_up(self, need: Floats, one: Bools) -> Floats:
+        units = np.ceil(need)
+        np.maximum(units, 2.0, out=units)
+        units[one] = 1.0
+        return units

@@ -95,6 +95,23 @@ class FlatStages:
     memory_bytes: Floats
     forbidden: Ints
 
+    def of(self, chosen: Bools) -> "FlatStages":
+        """Give the stages of some of the placements, which are numbered anew."""
+        kept = chosen[self.placement]
+        placement = (np.cumsum(chosen) - 1)[self.placement[kept]]
+        return FlatStages(
+            placement=placement,
+            offsets=np.searchsorted(placement, np.arange(np.count_nonzero(chosen))),
+            first=self.first[kept],
+            end=self.end[kept],
+            type=self.type[kept],
+            work=self.work.take(kept),
+            received_bytes=self.received_bytes[kept],
+            sent_bytes=self.sent_bytes[kept],
+            memory_bytes=self.memory_bytes[kept],
+            forbidden=self.forbidden[kept],
+        )
+
 
 def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory: bool = False) -> FlatStages:
     """Cut placements into stages; O(B * (L + readers)), without a loop over placements.
@@ -142,8 +159,8 @@ def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory:
             compute_parallel=problem.compute_parallel[chosen],
             data_parallel=problem.data_parallel[chosen],
         ),
-        received_bytes=received,
-        sent_bytes=sent,
+        received_bytes=np.asarray(received, np.float64),
+        sent_bytes=np.asarray(sent, np.float64),
         memory_bytes=_memory(problem, stage_of, starts) if memory or tables.memory_binds else np.zeros(count),
         forbidden=np.add.reduceat(np.take(~tables.usable, cell).ravel(), starts, dtype=np.int64),
     )
@@ -153,9 +170,7 @@ def _memory(problem: Problem, stage_of: Ints, starts: Ints) -> Floats:
     batch = len(stage_of)
     weights = np.add.reduceat(np.tile(problem.weight_bytes, batch), starts)
     together = stage_of[:, problem.tied_first] == stage_of[:, problem.tied_second]
-    saved = np.bincount(
-        stage_of[:, problem.tied_first].ravel(), (together * problem.tied_bytes).ravel(), len(starts)
-    )
+    saved = np.bincount(stage_of[:, problem.tied_first].ravel(), (together * problem.tied_bytes).ravel(), len(starts))
     gather = np.add.reduceat if problem.keeps_activations else np.maximum.reduceat
     activations = gather(np.tile(problem.activation_bytes, batch), starts)
     return np.asarray(weights - saved + activations)

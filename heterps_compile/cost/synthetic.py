@@ -2,20 +2,20 @@
 
 A pool is drawn first: CPU cores that are cheap and read data well, GPUs and NPUs whose speed grows a little faster
 or slower than their price, each with an efficiency of its own for every kind of layer. Then a model from one of
-five families, and a floor: nearly the throughput of the best single type that a drawn budget buys. Prices and
+five families, and a floor: nearly the best throughput that a drawn budget buys with one or two stages. Prices and
 speeds cross, so that the best plan usually mixes types.
 
-Every problem is feasible by construction: one *witness* type can hold the whole model in one stage, and has units
-enough to meet the floor alone.
+Every problem is feasible by construction: that best plan of one or two stages is its *witness*.
 
 Left out: graphs (a problem has arrays only), sharing of weights over more than two layers, prices that are free.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .problem import Floats, Ints, Problem
+from .segments import flatten_stages
 
 FAMILIES = ("ctr", "conv", "transformer", "mixed", "plain")
 """Kinds of model. ``plain`` has independent random times per layer and type, without any device behind them."""
@@ -32,7 +32,7 @@ class Recipe:
         layers: L.
         types: T.
         branched: Values are read by several layers, some far away; some positions cannot be cut.
-        limited: Every type but the witness has few units, so that stages compete for them.
+        limited: Types have few units, so that stages compete for them.
         tight_memory: Most types hold only a part of the model.
         family: One of :data:`FAMILIES`, or "" for one drawn by the seed.
     """
@@ -98,23 +98,16 @@ def synthetic_problem(recipe: Recipe) -> Problem:
     held = weight_bytes.sum() + (activation_bytes.sum() if training else activation_bytes.max())
     memory_bytes = np.maximum(pool.memory_bytes, 1.1 * held)
     if recipe.tight_memory:
-        memory_bytes = np.maximum(
-            held * rng.uniform(0.15, 0.8, recipe.types), 1.1 * (weight_bytes + activation_bytes).max()
-        )
-
-    witness, units, floor = _draw_floor(rng, batch, compute_s, data_s, sync_s, pool)
-    memory_bytes[witness] = max(memory_bytes[witness], 1.1 * held)
-    max_units = np.full(recipe.types, 100_000)
-    if recipe.limited:
-        max_units = rng.integers(1, np.maximum(2, units // 2) + 1)
-        max_units[witness] = units[witness] + int(rng.integers(0, 4))
+        least = 1.1 * (weight_bytes + activation_bytes).max()
+        memory_bytes = np.maximum(held * rng.uniform(0.15, 0.8, recipe.types), least)
+        memory_bytes[rng.integers(recipe.types)] = 1.1 * held  # one type holds it all, so that something is feasible
     uncuttable = np.zeros(recipe.layers + 1, dtype=bool)
     tied_first, tied_second = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     if recipe.branched:
         uncuttable[1:-1] = rng.random(recipe.layers - 1) < 0.1
         if recipe.layers > 4 and rng.random() < 0.3:
             tied_first, tied_second = np.array([0]), np.array([recipe.layers - 1])
-    return Problem(
+    problem = Problem(
         layer_names=tuple(f"{kind}_{i}" for i, kind in enumerate(model.kinds)),
         type_names=tuple(f"{kind}_{t}" for t, kind in enumerate(pool.kinds)),
         type_kinds=pool.kinds,
@@ -126,14 +119,14 @@ def synthetic_problem(recipe: Recipe) -> Problem:
         compute_parallel=pool.compute_parallel,
         data_parallel=pool.data_parallel,
         edge_producer=producer,
-        edge_bytes=sizes * (2.0 if training else 1.0),
+        edge_bytes=np.ceil(sizes) * (2.0 if training else 1.0),
         edge_readers=readers,
         edge_starts=starts,
         uncuttable=uncuttable,
         seconds_per_byte=1.0 / pool.network_bytes_per_s,
         latency_s=np.full(recipe.types, 2e-5),
         price_per_hour=pool.price,
-        max_units=max_units.astype(np.int64),
+        max_units=np.full(recipe.types, 100_000),
         memory_bytes=memory_bytes,
         weight_bytes=weight_bytes,
         activation_bytes=activation_bytes,
@@ -142,8 +135,13 @@ def synthetic_problem(recipe: Recipe) -> Problem:
         tied_second=tied_second,
         tied_bytes=np.minimum(weight_bytes[tied_first], weight_bytes[tied_second]),
         allowed=np.ones((recipe.layers, recipe.types), dtype=bool),
-        min_throughput=floor,
     )
+    units, floor = _draw_floor(rng, problem)
+    if recipe.limited:
+        spare = np.maximum(1, units.max() // 2)
+        limits = np.where(units > 0, units + rng.integers(0, 3, recipe.types), rng.integers(1, spare + 1, recipe.types))
+        problem = replace(problem, max_units=limits.astype(np.int64))
+    return replace(problem, min_throughput=floor)
 
 
 def _draw_pool(rng: np.random.Generator, count: int) -> _Pool:
@@ -254,19 +252,31 @@ def _draw_edges(
     )
 
 
-def _draw_floor(
-    rng: np.random.Generator, batch: int, compute_s: Floats, data_s: Floats, sync_s: Floats, pool: _Pool
-) -> tuple[int, Ints, float]:
-    """Draw a budget, and ask for nearly the throughput of the best single type that it buys.
+def _draw_floor(rng: np.random.Generator, problem: Problem) -> tuple[Floats, float]:
+    """Draw a budget, and ask for nearly the best throughput it buys among plans of one or two stages.
 
     Returns:
-        The best type, the units [T] of every type that the budget buys, the floor.
+        The units [T] that the best of them takes, which is the witness that the problem is feasible; the floor.
     """
-    dear = np.median(pool.price[pool.price >= np.median(pool.price)])
-    budget = dear * np.exp(rng.uniform(np.log(2), np.log(40)))
-    units = np.maximum(1, np.floor(budget / pool.price)).astype(np.int64)
-    time_c = compute_s.sum(0) * (1 - pool.compute_parallel + pool.compute_parallel / units)
-    time_d = data_s.sum(0) * (1 - pool.data_parallel + pool.data_parallel / units) + sync_s.sum(0) * (units > 1)
-    time_s = np.maximum(time_c, time_d)
-    witness = int(np.argmin(time_s))
-    return witness, units, float(0.999 * batch / time_s[witness])
+    layers, types = problem.layer_count, problem.type_count
+    price = problem.price_per_hour
+    dear = float(np.median(price[price >= np.median(price)]))
+    budget = dear * float(np.exp(rng.uniform(np.log(2), np.log(40))))
+    places = np.append(np.flatnonzero(~problem.uncuttable[1:-1]) + 1, layers)  # cut at L: one stage
+    places = places[np.unique(np.linspace(0, len(places) - 1, 8).astype(np.int64))]
+    first, second, place = (grid.ravel() for grid in np.meshgrid(np.arange(types), np.arange(types), places))
+    stages = flatten_stages(problem, np.where(np.arange(layers) < place[:, None], first[:, None], second[:, None]), None)
+    fits = np.logical_and.reduceat(stages.memory_bytes <= problem.memory_bytes[stages.type], stages.offsets)
+    demand = stages.work.demand()
+    slow_s = np.maximum.reduceat(demand.once_s, stages.offsets)
+    fast_s = np.zeros(len(place))
+    for _ in range(40):  # bisection on the time of a batch, all plans at once
+        batch_s = (slow_s + fast_s) / 2
+        units = demand.units(batch_s[stages.placement])
+        within = np.add.reduceat(price[stages.type] * units, stages.offsets) <= budget
+        slow_s, fast_s = np.where(within, batch_s, slow_s), np.where(within, fast_s, batch_s)
+    best = int(np.argmin(np.where(fits, slow_s, np.inf)))
+    batch_s = float(slow_s[best]) / 0.99
+    units = demand.units(np.full(len(stages.type), batch_s))
+    mine = stages.placement == best
+    return np.bincount(stages.type[mine], units[mine], types), problem.batch / batch_s

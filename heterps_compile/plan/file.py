@@ -8,7 +8,7 @@ code (they are the artefacts of the folder, ``folder.py``).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +24,7 @@ from .plan import Artifact, Plan, PlannedStage, Schedule, Verification
 from .request import Request
 
 _MAKERS = ("heterps-compile", "numpy", "onnx", "onnxruntime", "torch")
-_MAX_NESTING_ON_LINES = 2  # records deeper than this stand on one line where they hold plain values alone
+_ONE_LINE_DEPTH = 3  # of pins, memory parts and artefacts
 _SHOWN_INPUT = 60
 
 
@@ -50,8 +50,7 @@ def to_json(plan: Plan, versions: Mapping[str, str] | None = None) -> str:
         PlanError: where the plan breaks the schema, naming the JSON path; reading it back would fail.
     """
     document = _document(plan, installed_versions() if versions is None else versions)
-    _check(document, "the plan")
-    return _render(document) + "\n"
+    return _render(_check(document, "the plan").model_dump()) + "\n"
 
 
 def from_json(text: str, where: str) -> Plan:
@@ -95,7 +94,7 @@ def _no_constant(name: str) -> Any:
 def _check(document: Any, where: str) -> schema.PlanFile:
     version = document.get("version") if isinstance(document, dict) else None
     if type(version) is not int:
-        raise PlanError(f"{where} is no plan: expected a record with the key \"version\" and the value {schema.VERSION}")
+        raise PlanError(f'{where} is no plan: expected a record with "version": {schema.VERSION}')
     if version > schema.VERSION:
         raise PlanError(
             f"{where} has version {version}, this heterps-compile reads version {schema.VERSION}: "
@@ -106,8 +105,6 @@ def _check(document: Any, where: str) -> schema.PlanFile:
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
         raise PlanError(f"{where}: {_fault(faults[0])}{_more(len(faults))}") from error
-    except OverflowError as error:
-        raise PlanError(f"{where}: a number is too large") from error
     wrong = list(schema.contradictions(file))
     if wrong:
         path, fault = wrong[0]
@@ -134,18 +131,15 @@ def _fault(fault: Any) -> str:
 
 
 def _render(value: Any, depth: int = 0) -> str:
-    """Lay out JSON: one entry a line, but a deep record or pair of plain values on one line."""
-    if isinstance(value, Mapping):
-        entries = [(f"{json.dumps(key)}: ", item) for key, item in value.items()]
-        brackets = "{}"
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        entries = [("", item) for item in value]
-        brackets = "[]"
+    """Lay out JSON with one entry a line, but a small record of plain values deep inside on one line."""
+    if isinstance(value, dict):
+        brackets, entries = "{}", [(f"{json.dumps(key)}: ", item) for key, item in value.items()]
+        is_small = depth >= _ONE_LINE_DEPTH and not any(isinstance(item, dict | list) for item in value.values())
+    elif isinstance(value, list):
+        brackets, entries, is_small = "[]", [("", item) for item in value], False
     else:
         return json.dumps(value, allow_nan=False)
-    is_flat = all(isinstance(item, str | int | float | None) for _, item in entries)
-    is_record = isinstance(value, Mapping) or depth > _MAX_NESTING_ON_LINES + 2
-    if not entries or (is_flat and depth > _MAX_NESTING_ON_LINES - 1 and is_record):
+    if is_small or not entries:
         return brackets[0] + ", ".join(key + _render(item) for key, item in entries) + brackets[1]
     inner = ",\n".join("  " * (depth + 1) + key + _render(item, depth + 1) for key, item in entries)
     return f"{brackets[0]}\n{inner}\n{'  ' * depth}{brackets[1]}"
@@ -170,7 +164,7 @@ def _document(plan: Plan, versions: Mapping[str, str]) -> dict[str, Any]:
             "method": request.method,
             "min_stages": request.min_stages,
             "max_stages": request.max_stages,
-            "pins": [list(pin) for pin in request.pins],
+            "pins": [{"pattern": pattern, "device": device} for pattern, device in request.pins],
             "seed": request.seed,
             "time_limit_s": request.time_limit_s,
         },
@@ -247,15 +241,13 @@ def _verification(verification: Verification) -> dict[str, Any]:
 
 def _plan(file: schema.PlanFile) -> Plan:
     decisions, estimates = file.decisions, file.estimates
-    request = file.request.model_dump()
-    pins = tuple((pattern, device) for pattern, device in request.pop("pins"))
     return Plan(
         model=file.model.name,
         graph_inputs=tuple(file.model.inputs),
         graph_outputs=tuple(file.model.outputs),
         batch=file.model.batch,
         bindings=MappingProxyType(file.model.bindings),
-        request=Request(**request, pins=pins),
+        request=Request(**_fields(file.request, "pins"), pins=tuple((p.pattern, p.device) for p in file.request.pins)),
         cluster=decisions.cluster,
         currency=estimates.currency,
         backend=decisions.backend,
@@ -268,12 +260,12 @@ def _plan(file: schema.PlanFile) -> Plan:
                 inputs=tuple(decided.inputs),
                 outputs=tuple(decided.outputs),
                 replicas=decided.replicas,
-                **(estimated.model_dump(exclude={"memory"})),
-                memory=None if estimated.memory is None else MemoryParts(**estimated.memory.model_dump()),
+                **_fields(estimated, "memory"),
+                memory=None if estimated.memory is None else MemoryParts(**_fields(estimated.memory)),
             )
             for index, (decided, estimated) in enumerate(zip(decisions.stages, estimates.stages, strict=True))
         ),
-        schedule=Schedule(**decisions.schedule.model_dump(), **estimates.schedule.model_dump()),
+        schedule=Schedule(**_fields(decisions.schedule), **_fields(estimates.schedule)),
         value=estimates.value,
         bound=estimates.bound,
         method=file.provenance.method,
@@ -284,5 +276,9 @@ def _plan(file: schema.PlanFile) -> Plan:
         notes=tuple(file.notes),
         hashes=MappingProxyType(file.provenance.hashes),
         artifacts=tuple(tuple(Artifact(a.file, a.sha256) for a in files) for files in file.artifacts),
-        verification=None if file.verification is None else Verification(**file.verification.model_dump()),
+        verification=None if file.verification is None else Verification(**_fields(file.verification)),
     )
+
+
+def _fields(part: schema.Part, *without: str) -> dict[str, Any]:
+    return part.model_dump(exclude=set(without))

@@ -43,6 +43,13 @@ class ModelPart(Part):
     signature: str
 
 
+class Pin(Part):
+    """Layers, by a pattern of their name or their kind, and the device type they must stand on."""
+
+    pattern: str
+    device: Name
+
+
 class RequestPart(Part):
     """What was asked; the fields of :class:`~heterps_compile.plan.request.Request`."""
 
@@ -52,7 +59,7 @@ class RequestPart(Part):
     method: str
     min_stages: Positive
     max_stages: Positive | None
-    pins: list[Annotated[list[str], Field(min_length=2, max_length=2)]]
+    pins: list[Pin]
     seed: int
     time_limit_s: Amount | None
 
@@ -170,9 +177,9 @@ def contradictions(plan: PlanFile) -> Iterator[tuple[str, str]]:
     home: dict[str, int] = {}
     for index, stage in enumerate(stages):
         for place, layer in enumerate(stage.layers):
-            first = home.setdefault(layer, index)
-            if first != index or stage.layers.index(layer) != place:
-                yield f"decisions.stages[{index}].layers[{place}]", f"layer {layer!r} is in stage {first} already"
+            if layer in home:
+                yield f"decisions.stages[{index}].layers[{place}]", f"layer {layer!r} is in stage {home[layer]} already"
+            home.setdefault(layer, index)
     made = set(plan.model.inputs)
     for index, stage in enumerate(stages):
         for place, name in enumerate(stage.inputs):

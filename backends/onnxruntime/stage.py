@@ -1,0 +1,100 @@
+"""A stage that ONNX Runtime runs: a part of an ONNX model, and the session opened when it is first called.
+
+Left out: I/O binding, and bfloat16 or 8-bit floats between stages (ONNX Runtime gives no arrays of them).
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import onnx_ir as ir
+
+from heterps_compile.errors import BackendError
+from heterps_compile.escape import one_line, shorten
+from heterps_compile.frontends.onnx_session import (
+    CPU,
+    ORT_ERRORS,
+    Session,
+    available_providers,
+    open_file,
+    open_session,
+)
+
+_REASON_SHOWN = 500
+
+
+@dataclass(eq=False)
+class LazySession:
+    """A session that is opened when it is first run; two threads open it once.
+
+    Attributes:
+        what: What it runs, for messages: ``stage 2``.
+        model: The model, in memory or as a file.
+        provider: ONNX Runtime's name of what it runs on.
+    """
+
+    what: str
+    model: ir.Model | Path
+    provider: str = CPU
+    _session: Session | None = field(default=None, repr=False)
+    _opening: Lock = field(default_factory=Lock, repr=False)
+
+    def open(self) -> Session:
+        """Give the session.
+
+        Raises:
+            BackendError: naming what it was to run, and the op where ONNX Runtime names it.
+        """
+        with self._opening:
+            if self._session is None:
+                self._session = self._open()
+        return self._session
+
+    def _open(self) -> Session:
+        if self.provider not in available_providers():
+            raise BackendError(
+                f"{self.what} is to run on {self.provider}, which the installed ONNX Runtime does not have (it has "
+                f"{', '.join(available_providers())})"
+            )
+        try:
+            if isinstance(self.model, Path):
+                return open_file(self.model, self.provider)
+            return open_session(self.model, self.provider)
+        except ORT_ERRORS as e:
+            raise BackendError(f"ONNX Runtime cannot open {self.what}: {_reason(e)}") from e
+
+    def run(self, outputs: tuple[str, ...], feeds: dict[str, Any]) -> list[Any]:
+        """Run on arrays by name.
+
+        Raises:
+            BackendError: naming what was run, and the op where ONNX Runtime names it.
+        """
+        session = self.open()
+        try:
+            return session.run(outputs, feeds)
+        except ORT_ERRORS as e:
+            raise BackendError(f"ONNX Runtime cannot run {self.what}: {_reason(e)}") from e
+
+
+def _reason(error: Exception) -> str:
+    return shorten(one_line(str(error)), _REASON_SHOWN)
+
+
+@dataclass(slots=True, eq=False)
+class OnnxRuntimeStage:
+    """One runnable stage.
+
+    Attributes:
+        inputs: Names of the values it takes, in order.
+        outputs: Names of the values it gives, in order.
+        session: What runs it.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    session: LazySession
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """Run on arrays in the order of ``inputs``; give arrays in the order of ``outputs``."""
+        return tuple(self.session.run(self.outputs, dict(zip(self.inputs, values, strict=True))))

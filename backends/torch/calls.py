@@ -1,0 +1,155 @@
+"""How each op is written in a stage's source: as people write it where that is the same op, else by its full name.
+
+Left out: ops of other libraries than PyTorch, which a written stage could not import.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from .literals import literal
+
+_FUNCTIONS = {
+    **dict.fromkeys(("linear", "gelu", "silu", "scaled_dot_product_attention", "one_hot", "pad"), "F"),
+    **dict.fromkeys(
+        (
+            "addmm", "batch_norm", "bmm", "clamp", "conv1d", "cumsum", "dropout", "embedding", "exp", "group_norm",
+            "layer_norm", "log", "logsumexp", "matmul", "mm", "neg", "relu", "relu_", "rsqrt", "sigmoid", "sqrt",
+            "square", "tanh",
+        ),
+        "torch",
+    ),
+}  # fmt: skip
+_FUNCTION_OVERLOADS = {
+    "aten.cat.default": "torch.cat",
+    "aten.conv2d.default": "torch.conv2d",
+    "aten.softmax.int": "torch.softmax",
+    "aten.log_softmax.int": "torch.log_softmax",
+    "aten.stack.default": "torch.stack",
+    "aten.where.self": "torch.where",
+    "aten.where.ScalarOther": "torch.where",
+}
+_METHODS = {
+    "aten.add_.Tensor": "add_",
+    "aten.chunk.default": "chunk",
+    "aten.clone.default": "clone",
+    "aten.contiguous.default": "contiguous",
+    "aten.detach.default": "detach",
+    "aten.expand.default": "expand",
+    "aten.flatten.using_ints": "flatten",
+    "aten.masked_fill.Scalar": "masked_fill",
+    "aten.mean.dim": "mean",
+    "aten.permute.default": "permute",
+    "aten.reshape.default": "reshape",
+    "aten.select.int": "select",
+    "aten.split.Tensor": "split",
+    "aten.split_with_sizes.default": "split",
+    "aten.squeeze.dim": "squeeze",
+    "aten.sum.dim_IntList": "sum",
+    "aten.sym_size.int": "size",
+    "aten.t.default": "t",
+    "aten.to.device": "to",
+    "aten.to.dtype": "to",
+    "aten.transpose.int": "transpose",
+    "aten.unsqueeze.default": "unsqueeze",
+    "aten.view.default": "view",
+}
+_INFIX = {
+    "aten.add.Tensor": "+",
+    "aten.sub.Tensor": "-",
+    "aten.mul.Tensor": "*",
+    "aten.div.Tensor": "/",
+    "aten.pow.Tensor_Scalar": "**",
+    "aten.eq.Tensor": "==",
+    "aten.eq.Scalar": "==",
+    "aten.ne.Scalar": "!=",
+    "aten.lt.Scalar": "<",
+    "aten.le.Tensor": "<=",
+    "aten.gt.Scalar": ">",
+    "aten.ge.Scalar": ">=",
+    "aten.__and__.Tensor": "&",
+}
+_ON_NUMBERS = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.floordiv: "//", operator.truediv: "/",
+    operator.mod: "%", operator.pow: "**", operator.eq: "==", operator.ne: "!=", operator.lt: "<",
+    operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.and_: "&", operator.or_: "|",
+}  # fmt: skip
+_SYMBOLIC = {
+    torch.sym_max: "torch.sym_max",
+    torch.sym_min: "torch.sym_min",
+    torch.sym_not: "torch.sym_not",
+    torch.sym_float: "torch.sym_float",
+    torch.sym_int: "torch.sym_int",
+}
+
+WRITTEN_AS: dict[str, str] = {
+    **{f"aten.{name}.default": f"{module}.{name}" for name, module in _FUNCTIONS.items()},
+    **_FUNCTION_OVERLOADS,
+    **{op: f".{method}" for op, method in _METHODS.items()},
+    **_INFIX,
+}
+"""Ops that are not written by their full name: as a function, a ``.method`` or an infix operator."""
+
+_FAR_END = 2**63 - 1  # what torch writes for an open end of a slice
+
+
+def can_write(node: fx.Node) -> bool:
+    """Say whether a node is an op of PyTorch itself, or arithmetic on numbers."""
+    if node.op in ("placeholder", "output", "get_attr"):
+        return True
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target.namespace == "aten"
+    return node.target in _ON_NUMBERS or node.target in _SYMBOLIC or node.target in (operator.getitem, operator.neg)
+
+
+def write_call(node: fx.Node, find: Callable[[fx.Node], str]) -> str:
+    """Write a node as an expression.
+
+    Args:
+        node: For which :func:`can_write` holds.
+        find: Gives the expression of an operand: a variable or an attribute.
+
+    Raises:
+        TypeError: for an argument that has no literal.
+    """
+    target: Any = node.target
+    args = [literal(a, find) for a in node.args]
+    named = [f"{key}={literal(value, find)}" for key, value in node.kwargs.items()]
+    if target is operator.getitem:
+        return f"{args[0]}[{args[1]}]"
+    if target is operator.neg:
+        return f"-{args[0]}"
+    if target in _ON_NUMBERS:
+        return f"{args[0]} {_ON_NUMBERS[target]} {args[1]}"
+    if target in _SYMBOLIC:
+        return f"{_SYMBOLIC[target]}({', '.join(args)})"
+    form = WRITTEN_AS.get(str(target), "")
+    is_method = form.startswith(".")
+    if is_method and isinstance(node.args[0], fx.Node):
+        return f"{args[0]}{form}({', '.join(args[1:] + named)})"
+    if form and not is_method and form[0].isalpha():
+        return f"{form}({', '.join(args + named)})"
+    if form and not is_method and len(args) == 2 and not named and isinstance(node.args[0], fx.Node):
+        return f"{args[0]} {form} {args[1]}"
+    if str(target) == "aten.slice.Tensor" and not named:
+        indexed = _slice(node, args)
+        if indexed:
+            return indexed
+    return f"torch.ops.{target}({', '.join(args + named)})"
+
+
+def _slice(node: fx.Node, args: list[str]) -> str:
+    """Write a slice with brackets, or give "" where it has no such form."""
+    dim = node.args[1] if len(node.args) > 1 else 0
+    if not isinstance(dim, int) or dim < -1:
+        return ""
+    start = args[2] if len(args) > 2 and node.args[2] not in (None, 0) else ""
+    stop = args[3] if len(args) > 3 and node.args[3] not in (None, _FAR_END) else ""
+    step = f":{args[4]}" if len(args) > 4 and node.args[4] != 1 else ""
+    before = "..., " if dim == -1 else ":, " * dim
+    return f"{args[0]}[{before}{start}:{stop}{step}]"

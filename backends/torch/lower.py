@@ -1,0 +1,123 @@
+"""A stage as a graph of PyTorch's own ops, which is what can be written as source.
+
+A stage of exported ops is that already. One with modules, methods or functions in it (from a traced
+``GraphModule``) is traced once more with ``torch.export``, on examples of what crosses into it.
+
+Left out: ops that are not PyTorch's own.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import Dim
+
+from heterps_compile.errors import BackendError, InputError
+from heterps_compile.escape import printable
+from heterps_compile.frontends.torch_clean import erase_checks, inline_grad_modes
+from heterps_compile.frontends.torch_export import export_module
+from heterps_compile.ir.graph import Graph
+
+from .calls import can_write
+from .stage import TorchStage
+
+
+@dataclass(frozen=True, slots=True)
+class OpGraph:
+    """The nodes of a stage, all of which can be written.
+
+    Attributes:
+        graph: The nodes.
+        parameters: Names of the tensors that some of them stand for.
+        inputs: The node of each input of the stage; None where the nodes do not need it.
+    """
+
+    graph: fx.Graph
+    parameters: dict[fx.Node, str]
+    inputs: tuple[fx.Node | None, ...]
+
+
+def lower_stage(graph: Graph, stage: TorchStage) -> OpGraph:
+    """Give a stage's nodes as ops that can be written.
+
+    Raises:
+        BackendError: naming stage, node and op of what cannot be.
+    """
+    found = _body(stage)
+    if all(map(can_write, found.graph.nodes)):
+        return found
+    lowered = _export(graph, stage)
+    for node in lowered.graph.nodes:
+        if not can_write(node):
+            raise BackendError(
+                f"stage {stage.index} cannot be written: node {node.name!r} is a {printable(str(node.target))}, which "
+                f"is no op of PyTorch's own; the stage runs in memory, or leave that op out of the model"
+            )
+    return lowered
+
+
+def _body(stage: TorchStage) -> OpGraph:
+    placeholders = [node for node in stage.body.graph.nodes if node.op == "placeholder"]
+    count = len(stage.parameter_names)
+    parameters = dict(zip(placeholders[:count], stage.parameter_names, strict=True))
+    return OpGraph(stage.body.graph, parameters, tuple(placeholders[count:]))
+
+
+def _export(graph: Graph, stage: TorchStage) -> OpGraph:
+    examples = [_example(graph, name) for name in stage.inputs]
+    dynamic = [_dynamic(graph, stage, name, value) for name, value in zip(stage.inputs, examples, strict=True)]
+    has_symbols = any(entry for entry in dynamic)
+    unwritable = next(node for node in stage.body.graph.nodes if not can_write(node))
+    what = f"{unwritable.op} {printable(str(_target(stage, unwritable)))}"
+    try:
+        program = export_module(
+            stage, tuple(examples), {}, (tuple(dynamic),) if has_symbols else None, f"stage {stage.index}"
+        )
+        inline_grad_modes(program.graph, program.modules, program.name)
+    except InputError as error:
+        raise BackendError(
+            f"stage {stage.index} cannot be written: its node {unwritable.meta.get('name', unwritable.name)!r} ({what}) "
+            f"has to be traced, and {error}"
+        ) from error
+    erase_checks(program.graph)
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    parameters = {node: str(node.target) for node in program.graph.nodes if node.op == "get_attr"}
+    inputs = tuple(placeholders[leaf] if isinstance(leaf, str) else None for leaf in program.in_leaves)
+    return OpGraph(program.graph, parameters, inputs)
+
+
+def _target(stage: TorchStage, node: fx.Node) -> Any:
+    return type(stage.body.get_submodule(str(node.target))).__name__ if node.op == "call_module" else node.target
+
+
+def _example(graph: Graph, name: str) -> Any:
+    """Give a value of the right dtype, shape and memory order; its contents do not matter."""
+    value = graph.values[name]
+    fake = next(n.meta["val"] for n in graph.source.graph.nodes if n.name == name)
+    if isinstance(fake, torch.Tensor):
+        shape = graph.shape(name)
+        if all(isinstance(d, int) for d in fake.shape):
+            return torch.empty_strided(shape, fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
+        return torch.zeros(shape, dtype=fake.dtype, device=fake.device)
+    if value.dtype == "int64":
+        return int(fake.node.hint) if isinstance(fake, torch.SymInt) else fake
+    return fake
+
+
+def _dynamic(graph: Graph, stage: TorchStage, name: str, example: Any) -> Any:
+    """Give what ``torch.export`` is told of an input's dimensions.
+
+    Raises:
+        BackendError: for a number that would become a constant, though it depends on what the caller gives.
+    """
+    if isinstance(example, torch.Tensor):
+        return {axis: Dim.DYNAMIC for axis, dim in enumerate(graph.values[name].shape) if isinstance(dim, str)}
+    if type(example) is int and name in graph.inputs:
+        return Dim.DYNAMIC
+    if name in graph.inputs or not isinstance(example, (bool, int)):
+        raise BackendError(
+            f"stage {stage.index} cannot be written: its input {name!r} is a number, which torch.export makes a "
+            f"constant; give the model a tensor there"
+        )
+    return None

@@ -1,0 +1,141 @@
+"""Write a stage as Python source: one class, plain PyTorch, the model's own parameter names.
+
+The source needs nothing but torch to be imported, and safetensors to read its weights.
+
+Left out: the weights themselves (``weights.py``).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import fx
+
+from heterps_compile.errors import BackendError
+from heterps_compile.ir.graph import OPAQUE, Graph, Value
+
+from .calls import write_call
+from .lower import OpGraph
+from .naming import LocalNames, attribute
+from .stage import TorchStage
+from .stage_template import TEMPLATE
+from .weights import HeldTensor
+
+_FREED_FROM_BYTES = 2**20  # smaller values live until forward returns, which reads better
+
+
+def print_stage(graph: Graph, stage: TorchStage, ops: OpGraph, held: Mapping[str, HeldTensor]) -> str:
+    """Write a stage's source.
+
+    Args:
+        graph: The whole model.
+        stage: The stage.
+        ops: Its nodes.
+        held: Every tensor it holds, by name.
+
+    Raises:
+        BackendError: naming stage, node and op where an argument cannot be written.
+    """
+    tied = {name: tensor.saved_as for name, tensor in held.items() if tensor.saved_as != name}
+    parts = {
+        "INDEX": str(stage.index),
+        "MODEL": ascii(graph.name)[1:-1].replace("\\", "/").replace('"', "'"),
+        "TENSORS": "".join(f"    {ascii(name)}: {tensor.described},\n" for name, tensor in held.items()),
+        "TIED": "".join(f"    {ascii(name)}: {ascii(origin)},\n" for name, origin in tied.items()),
+        "INPUTS": "".join(f"        {ascii(name)},\n" for name in stage.inputs),
+        "OUTPUTS": "".join(f"        {ascii(name)},\n" for name in stage.outputs),
+        "FORWARD": "\n".join(_Forward(graph, stage, ops).lines()),
+    }
+    for key in ("TENSORS", "TIED"):
+        parts[key] = f"{{\n{parts[key]}}}" if parts[key] else "{}"
+    for key in ("INPUTS", "OUTPUTS"):
+        parts[key] = f"(\n{parts[key]}    )" if parts[key] else "()"
+    # one pass, so that a placeholder's name inside what was put in stays as it is
+    pieces = TEMPLATE.split("@@")
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+class _Forward:
+    """Writes the method that runs a stage's nodes."""
+
+    def __init__(self, graph: Graph, stage: TorchStage, ops: OpGraph) -> None:
+        self.graph, self.stage, self.ops = graph, stage, ops
+        self._names = LocalNames()
+        self._expressions: dict[fx.Node, str] = {node: attribute(name) for node, name in ops.parameters.items()}
+        self._last = {operand: node for node in ops.graph.nodes for operand in node.all_input_nodes}
+
+    def lines(self) -> Iterator[str]:
+        arguments = [
+            self._local(node, wish) for node, wish in zip(self.ops.inputs, self.stage.inputs, strict=True)
+        ]
+        yield f"    def forward(self{''.join(f', {argument}' for argument in arguments)}):"
+        for argument, name in zip(arguments, self.stage.inputs, strict=True):
+            yield f"        # {argument}: {_describe(self.graph.values[name])}"
+        path = ""
+        for node in self.ops.graph.nodes:
+            if node.op == "output":
+                yield self._return(node)
+            elif node.op not in ("placeholder", "get_attr"):
+                if node.meta.get("path", "") != path:
+                    path = node.meta.get("path", "")
+                    yield f"        # {ascii(path)[1:-1]}" if path else ""
+                yield from self._statement(node)
+
+    def _local(self, node: fx.Node | None, wish: str) -> str:
+        name = self._names.new(wish)
+        if node is not None:
+            self._expressions[node] = name
+        return name
+
+    def _statement(self, node: fx.Node) -> Iterator[str]:
+        try:
+            call = write_call(node, self._expressions.__getitem__)
+        except TypeError as error:
+            raise BackendError(
+                f"stage {self.stage.index} cannot be written: node {node.name!r} ({node.target}) takes what has no "
+                f"Python source: {error}; the stage runs in memory, or leave that argument out of the model"
+            ) from error
+        if not node.users:
+            yield f"        {call}"
+            return
+        name = self._local(node, str(node.meta.get("name", node.name)))
+        described = self._description(node)
+        yield f"        {name} = {call}{f'  # {described}' if described else ''}"
+        done = [o for o in node.all_input_nodes if self._last[o] is node and o not in self.ops.parameters]
+        large = [self._expressions[o] for o in done if _size_bytes(o) >= _FREED_FROM_BYTES]
+        if large:
+            yield f"        del {', '.join(large)}"
+
+    def _description(self, node: fx.Node) -> str:
+        value = self.graph.values.get(str(node.meta.get("name", "")))
+        if value is not None:
+            return _describe(value)
+        fake = node.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
+            return ""
+        return _describe(Value("", str(fake.dtype).removeprefix("torch."), tuple(map(_dim, fake.shape))))
+
+    def _return(self, node: fx.Node) -> str:
+        results = node.args[0]
+        assert isinstance(results, tuple)  # noqa: S101 - our own graphs end so; this tells the type checker
+        written = [self._expressions[r] if isinstance(r, fx.Node) else repr(r) for r in results]
+        return f"        return ({', '.join(written)}{',' if len(written) == 1 else ''})"
+
+
+def _dim(size: int | torch.SymInt) -> int | str:
+    return size if isinstance(size, int) else str(size)
+
+
+def _describe(value: Value) -> str:
+    """Give dtype and shape as a comment has it: ``float32[batch, 8]``; only what fx and torch themselves name."""
+    if value.dtype == OPAQUE:
+        return ""
+    dims = ", ".join(ascii(d)[1:-1] if isinstance(d, str) else str(d) for d in value.shape)
+    return f"{value.dtype}[{dims}]"
+
+
+def _size_bytes(node: fx.Node) -> int:
+    fake = node.meta.get("val")
+    if not isinstance(fake, torch.Tensor) or not all(isinstance(d, int) for d in fake.shape):
+        return 0
+    return math.prod(fake.shape) * fake.itemsize

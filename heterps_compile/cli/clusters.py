@@ -1,0 +1,69 @@
+"""``heterps-compile clusters``: the pools that plans may rent from.
+
+Left out: editing a pool (it is a TOML file) and catalogues of clouds.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from heterps_compile.escape import printable
+
+from .output import printing, terminal_width
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def clusters(ctx: click.Context) -> None:
+    """List, show and check pools of device types.
+
+    \b
+    Examples:
+      heterps-compile clusters
+      heterps-compile clusters show heterps-paper
+      heterps-compile clusters check my-pool.toml
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_clusters)
+
+
+@clusters.command("list")
+def list_clusters() -> None:
+    """List the built-in pools."""
+    from heterps_compile.cluster.load import builtin_names, load_cluster  # noqa: PLC0415 - pydantic
+
+    names = builtin_names()
+    width = max(map(len, names))
+    with printing("the pools"):
+        for name in names:
+            click.echo(f"{name.ljust(width)}  {printable(load_cluster(name).description)}")
+
+
+@clusters.command("show")
+@click.argument("cluster", metavar="NAME|FILE")
+def show_cluster(cluster: str) -> None:
+    """Show the device types of a pool: price, number, memory and speed of each."""
+    from heterps_compile.cluster.load import load_cluster  # noqa: PLC0415 - pydantic
+    from heterps_compile.report.tables import cluster_table, make_console  # noqa: PLC0415 - rich
+
+    pool = load_cluster(cluster)
+    console = make_console(sys.stdout, terminal_width(sys.stdout))
+    with printing("the pool"):
+        console.print(f"{printable(pool.name)}: {printable(pool.description)}")
+        console.print()
+        console.print(cluster_table(pool, console.width))
+
+
+@clusters.command("check")
+@click.argument("file", metavar="FILE")
+def check_cluster(file: str) -> None:
+    """Check a pool's file: names, units and prices."""
+    from heterps_compile.cluster.load import load_cluster  # noqa: PLC0415 - pydantic
+
+    pool = load_cluster(Path(file))
+    count = len(pool.device_types)
+    names = ", ".join(device.name for device in pool.device_types)
+    text = f"{printable(file)}: {count} device type{'s' if count > 1 else ''} ({names}), priced in {pool.currency}"
+    with printing("the result"):
+        click.echo(text)

@@ -1,0 +1,220 @@
+"""``heterps-compile [compile] MODEL.onnx``: compile, write the folder, print the plan.
+
+Left out: the work itself (``api.py``) and the looks of it (``report/``).
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, MODES, OBJECTIVES
+
+from . import options
+from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+
+if TYPE_CHECKING:
+    from heterps_compile.api import CompiledModel
+    from heterps_compile.passes.contract import Draft, Pass
+
+
+@click.command("compile", epilog="The folder it writes runs with heterps_compile.load(DIR).run(...) in Python.")
+@click.argument("model", metavar="MODEL.onnx")
+@click.option("-o", "--output", metavar="DIR", help="Folder to write.  [default: MODEL.heterps here]")
+@click.option("--force", is_flag=True, help="Replace DIR, with all that is in it, also where no compilation wrote it.")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    default=DEFAULT_CLUSTER,
+    show_default=True,
+    help="Pool of device types: a built-in one (see the command clusters) or a TOML file.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    default=OBJECTIVES[0],
+    show_default=True,
+    help="What to minimise; cost is the price of a million samples.",
+)
+@click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="Throughput the plan must reach.")
+@click.option(
+    "--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step, where the model leaves it open."
+)
+@click.option(
+    "--shape",
+    "shapes",
+    metavar="NAME=N",
+    callback=options.sizes,
+    multiple=True,
+    help="Number of an open dimension; may be repeated.",
+)
+@click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="What the stages are for.")
+@click.option("--method", metavar="NAME", default=DEFAULT_METHOD, show_default=True, help="Search method: rl, exact, …")
+@click.option("--backend", metavar="NAME", help="What the stages run on.  [default: the model's own]")
+@click.option(
+    "--min-stages",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Cut into so many or more.",
+)
+@click.option("--max-stages", metavar="N", type=click.IntRange(min=1), help="Cut into so many or fewer.")
+@click.option(
+    "--pin",
+    "pins",
+    metavar="PATTERN=DEVICE",
+    callback=options.pins,
+    multiple=True,
+    help="Device type for layers, by name, kind or pattern.",
+)
+@click.option(
+    "--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Of search and verification."
+)
+@click.option(
+    "--time-limit",
+    metavar="SECONDS",
+    callback=options.positive_amount,
+    help="Stop the search with the best plan so far.",
+)
+@click.option("--no-verify", is_flag=True, help="Do not run the stages against the whole model.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@click.option("--print-after", metavar="PASS", multiple=True, help="Print the draft after a pass; may be repeated.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the folder's path alone.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every layer, and libraries' warnings.")
+def compile_model(  # noqa: PLR0917 - click passes them by name
+    model: str,
+    output: str | None,
+    force: bool,
+    cluster: str,
+    objective: str,
+    min_throughput: float | None,
+    batch: int | None,
+    shapes: dict[str, int],
+    mode: str,
+    method: str,
+    backend: str | None,
+    min_stages: int,
+    max_stages: int | None,
+    pins: dict[str, str],
+    seed: int,
+    time_limit: float | None,
+    no_verify: bool,
+    as_json: bool,
+    print_after: tuple[str, ...],
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Compile MODEL.onnx: print the plan and write a folder that runs.
+
+    \b
+    Examples:
+      heterps-compile model.onnx
+      heterps-compile model.onnx -o out --batch 64 --shape seq=128
+      heterps-compile model.onnx --min-throughput 20000 --max-stages 4
+      heterps-compile model.onnx --pin embedding=cpu-core --method exact
+      heterps-compile model.onnx --print-after group-layers
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    began = time.perf_counter()
+    if quiet and (verbose or as_json):
+        raise click.UsageError(f"-q and {'-v' if verbose else '--json'} contradict each other.")
+    if max_stages is not None and max_stages < min_stages:
+        raise click.UsageError(f"--min-stages {min_stages} is more than --max-stages {max_stages}.")
+    request: dict[str, Any] = {
+        "cluster": cluster,
+        "objective": objective,
+        "min_throughput": min_throughput,
+        "batch": batch,
+        "shapes": shapes,
+        "mode": mode,
+        "method": method,
+        "backend": backend,
+        "min_stages": min_stages,
+        "max_stages": max_stages,
+        "pins": pins,
+        "seed": seed,
+        "time_limit": time_limit,
+        "verify": not no_verify,
+    }
+    directory = output if output is not None else f"{Path(model).stem or 'model'}.heterps"
+    with (
+        result_stream() as stream,
+        quiet_libraries(verbose=verbose),
+        closing(Progress(sys.stderr, wanted=not quiet)) as progress,
+    ):
+        _check_target(directory, model, cluster, force=force)
+        dumps = sys.stderr if as_json or quiet else stream
+        observer = _print_after(print_after, dumps, progress)
+        from heterps_compile.api import compile as compile_  # noqa: PLC0415 - torch and onnx
+
+        compiled = compile_(model, on_progress=progress.show, observer=observer, **request)
+        compiled = compiled.save(directory, force=force)
+        compiled = replace(compiled, plan=replace(compiled.plan, total_s=time.perf_counter() - began))
+        progress.close()
+        _print_result(compiled, directory, stream, as_json=as_json, quiet=quiet, verbose=verbose)
+
+
+def _check_target(directory: str, model: str, cluster: str, *, force: bool) -> None:
+    """Check, before the long work, that the folder can be written and that no input lies in it."""
+    from heterps_compile.plan.folder import check_target  # noqa: PLC0415 - pydantic
+
+    target = check_target(directory, force=force)
+    for option, path in (("the model", model), ("the cluster file", cluster)):
+        if target.exists() and os.path.exists(path) and Path(path).resolve().is_relative_to(target):
+            raise InputError(
+                f"{option} {path!r} lies in the output folder {directory!r}, which is replaced as a whole; "
+                f"choose another folder (-o DIR)"
+            )
+
+
+def _print_after(names: tuple[str, ...], stream: TextIO, progress: Progress) -> "Callable[[Pass, Draft], None]":
+    """Give an observer that prints the draft after the named passes.
+
+    Raises:
+        UnknownNameError: where there is no such pass.
+    """
+    if not names:
+        return lambda _step, _draft: None
+    from heterps_compile.api import PASS_NAMES  # noqa: PLC0415 - torch and onnx
+    from heterps_compile.report.draft_text import draft_text  # noqa: PLC0415 - as above
+
+    for name in names:
+        if name not in PASS_NAMES:
+            raise UnknownNameError("pass", name, PASS_NAMES)
+
+    def observe(step: "Pass", draft: "Draft") -> None:
+        if step.name in names:
+            progress.close()
+            with printing(f"the draft after {step.name}"):
+                stream.write(draft_text(step, draft))
+                stream.flush()
+
+    return observe
+
+
+def _print_result(
+    compiled: "CompiledModel", directory: str, stream: TextIO, *, as_json: bool, quiet: bool, verbose: bool
+) -> None:
+    """Print the plan on stdout."""
+    from heterps_compile.report.document import to_document  # noqa: PLC0415 - only what the result needs
+    from heterps_compile.report.rows import layer_rows  # noqa: PLC0415
+    from heterps_compile.report.tables import make_console, print_plan  # noqa: PLC0415
+
+    with printing(f"the plan (the folder {directory!r} is written all the same)"):
+        if quiet:
+            stream.write(f"{directory}\n")
+        else:
+            rows = layer_rows(compiled.plan, compiled.layers, compiled.costs) if compiled.layers is not None else []
+            if as_json:
+                stream.write(to_document(compiled.plan, rows, directory) + "\n")
+            else:
+                console = make_console(stream, terminal_width(stream))
+                print_plan(console, compiled.plan, rows, directory=directory, all_layers=verbose)
+        stream.flush()

@@ -1,0 +1,96 @@
+"""What a command may write where: its result alone on stdout, progress and other people's chatter on stderr.
+
+Left out: what the result looks like (``report/``).
+"""
+
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TextIO
+
+from heterps_compile.errors import InputError
+
+_STDOUT = 1  # the descriptor that C libraries write to
+_ERASE_LINE = "\r\x1b[K"
+
+
+@contextmanager
+def result_stream() -> Iterator[TextIO]:
+    """Give a stream onto stdout that nobody else has.
+
+    Whatever else is written to stdout meanwhile, from Python or from a C library, lands on stderr.
+    """
+    shared = sys.stdout
+    try:
+        own, original, elsewhere = os.dup(shared.fileno()), os.dup(_STDOUT), sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or a stand-in that lives in memory
+        with redirect_stdout(sys.stderr), open(os.devnull, "w", encoding="utf-8") as nowhere:
+            yield shared or nowhere
+        return
+    shared.flush()
+    stream = open(own, "w", encoding=shared.encoding, errors="backslashreplace")  # noqa: SIM115 - see its close
+    try:
+        os.dup2(elsewhere, _STDOUT)
+        with redirect_stdout(sys.stderr):
+            yield stream
+        stream.flush()
+    finally:
+        os.dup2(original, _STDOUT)
+        os.close(original)
+        with suppress(OSError):  # what cannot be written has failed once, above or in the block
+            stream.close()
+
+
+@contextmanager
+def printing(what: str) -> Iterator[None]:
+    """Tell what could not be printed where stdout takes no more, a full disk for one.
+
+    Raises:
+        InputError: with the reason; a closed pipe stays what it is, for click to end quietly.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        raise InputError(f"cannot print {what}: {error.strerror}") from error
+
+
+@contextmanager
+def quiet_libraries(*, verbose: bool) -> Iterator[None]:
+    """Keep libraries' warnings off the screen, unless verbose or Python was told to show them (``-W``)."""
+    with warnings.catch_warnings():
+        if not verbose and not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        yield
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Give the columns of the terminal that a stream writes to, or None where it is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
+
+
+class Progress:
+    """One line on a terminal that says what is being done; nothing where there is no terminal."""
+
+    def __init__(self, stream: TextIO | None, *, wanted: bool) -> None:
+        self._stream = stream if wanted and stream is not None and stream.isatty() else None
+
+    def show(self, step: str, done: int, total: int) -> None:
+        """Say what is being done; ``done`` of ``total`` steps are behind."""
+        if self._stream is not None:
+            width = terminal_width(self._stream) or 80
+            self._stream.write(_ERASE_LINE + f"[{done}/{total}] {step} …"[: width - 1])
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Erase the line, before anything else is printed; it may be shown again."""
+        if self._stream is not None:
+            self._stream.write(_ERASE_LINE)
+            self._stream.flush()

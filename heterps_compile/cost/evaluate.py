@@ -1,0 +1,219 @@
+"""What placements cost: the single truth of every search method, of provisioning and of the report.
+
+The formulas stand in :mod:`.problem`. For a placement the replicas are chosen exactly (:mod:`.best_units`), so a
+placement's value is the lowest price of a million samples that any replicas give it.
+
+Left out: the search for a placement (``passes/placement``).
+"""
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+import numpy as np
+
+from .best_units import best_units, units_by_type
+from .problem import Bools, Floats, Ints, Placement, Problem
+from .segments import MEMORY_TOLERANCE, FlatStages, flatten_stages
+
+FLOOR_TOLERANCE = 1e-9
+"""Relative: a floor is met when rounding alone stands between it and the throughput."""
+
+_SHORTEST_S = 1e-30  # stands for the time of a batch without any work
+_CELLS_AT_ONCE = 1 << 18  # layers of placements that are evaluated together, so that memory stays small
+
+
+class Fault(IntFlag):
+    """Why a placement is infeasible; several may hold at once."""
+
+    NONE = 0
+    FLOOR = 1  # a stage cannot reach the throughput floor with any number of replicas
+    UNITS = 2  # the replicas that the floor needs exceed a type's limit
+    MEMORY = 4  # a stage does not fit on its type
+    STAGE_COUNT = 8  # too few or too many stages
+    FORBIDDEN = 16  # a layer is on a type it may not use
+    UNCUTTABLE = 32  # a stage begins where none may
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """What B placements cost.
+
+    Attributes:
+        values: [B], price of a million samples; inf where infeasible.
+        throughput: [B], samples/s; 0 where infeasible.
+        price_per_hour: [B]; inf where infeasible.
+        faults: [B], bits of :class:`Fault`, 0 where feasible.
+        violation: [B], 0 where feasible; else how far from feasible, as a sum of relative excesses (layers and stages
+            count whole). It guides searches out of infeasible regions and has no other meaning.
+    """
+
+    values: Floats
+    throughput: Floats
+    price_per_hour: Floats
+    faults: Ints
+    violation: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class StageDetail:
+    """One stage with its best replicas.
+
+    Attributes:
+        first_layer, end_layer: Layers first_layer .. end_layer - 1.
+        type: Index of its device type.
+        replicas: Units; where the placement is infeasible, those the floor needs, or 0 where no number is enough.
+        compute_s, data_s: CT and DT of a batch with those replicas; inf with 0 replicas.
+        received_bytes, sent_bytes: Of a batch.
+        memory_bytes: Of one replica.
+        price_per_hour: Of all replicas.
+    """
+
+    first_layer: int
+    end_layer: int
+    type: int
+    replicas: int
+    compute_s: float
+    data_s: float
+    received_bytes: float
+    sent_bytes: float
+    memory_bytes: float
+    price_per_hour: float
+
+    @property
+    def time_s(self) -> float:
+        """Give ET."""
+        return max(self.compute_s, self.data_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDetail:
+    """One placement, stage by stage; value, throughput, price and faults as :class:`Evaluation` has them."""
+
+    stages: tuple[StageDetail, ...]
+    value: float
+    throughput: float
+    price_per_hour: float
+    faults: Fault
+
+
+def evaluate(problem: Problem, types: Ints, cuts: Bools | None = None) -> Evaluation:
+    """Evaluate placements with the best replicas for each.
+
+    Args:
+        problem: The problem.
+        types: [B, L], index of the device type of every layer.
+        cuts: [B, L], True at p where a stage begins at layer p although p - 1 has the same type; None for no cuts.
+    """
+    rows = max(1, _CELLS_AT_ONCE // max(1, problem.layer_count))
+    parts = [
+        _price(problem, flatten_stages(problem, types[i : i + rows], None if cuts is None else cuts[i : i + rows]))[0]
+        for i in range(0, len(types), rows)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return Evaluation(*(np.concatenate([getattr(part, name) for part in parts]) for name in Evaluation.__slots__))
+
+
+def evaluate_one(problem: Problem, placement: Placement) -> float:
+    """Give the value of one placement: the price of a million samples, inf where infeasible."""
+    return float(evaluate(problem, *to_arrays([placement])).values[0])
+
+
+def to_arrays(placements: list[Placement]) -> tuple[Ints, Bools]:
+    """Give the arrays [B, L] of types and of cuts that :func:`evaluate` takes."""
+    types = np.array([placement.types for placement in placements], np.int64)
+    cuts = np.zeros(types.shape, np.bool_)
+    for row, placement in zip(cuts, placements, strict=True):
+        row[list(placement.cuts)] = True
+    return types, cuts
+
+
+def to_placement(types: Ints, cuts: Bools | None = None) -> Placement:
+    """Give the placement of one row [L]; cuts where the type changes anyway are left out."""
+    kept = () if cuts is None else 1 + np.flatnonzero(cuts[1:] & (types[1:] == types[:-1]))
+    return Placement(tuple(int(t) for t in types), tuple(int(p) for p in kept))
+
+
+def detail(problem: Problem, placement: Placement) -> PlacementDetail:
+    """Give a placement's stages with their best replicas; its numbers are those of :func:`evaluate`."""
+    types, cuts = to_arrays([placement])
+    stages = flatten_stages(problem, types, cuts, memory=True)
+    evaluation, units = _price(problem, stages)
+    price = problem.price_per_hour[stages.type] * units
+    with np.errstate(divide="ignore", invalid="ignore"):
+        compute_s, data_s = stages.work.compute_time_s(units), stages.work.data_time_s(units)
+    reachable = units > 0
+    compute_s, data_s = np.where(reachable, compute_s, np.inf), np.where(reachable, data_s, np.inf)
+    return PlacementDetail(
+        stages=tuple(
+            StageDetail(
+                first_layer=int(stages.first[s]),
+                end_layer=int(stages.end[s]),
+                type=int(stages.type[s]),
+                replicas=int(units[s]),
+                compute_s=float(compute_s[s]),
+                data_s=float(data_s[s]),
+                received_bytes=float(stages.received_bytes[s]),
+                sent_bytes=float(stages.sent_bytes[s]),
+                memory_bytes=float(stages.memory_bytes[s]),
+                price_per_hour=float(price[s]),
+            )
+            for s in range(len(units))
+        ),
+        value=float(evaluation.values[0]),
+        throughput=float(evaluation.throughput[0]),
+        price_per_hour=float(evaluation.price_per_hour[0]),
+        faults=Fault(int(evaluation.faults[0])),
+    )
+
+
+def slowest_batch_s(problem: Problem) -> float:
+    """Give the longest time of a batch that the throughput floor allows; inf without a floor."""
+    if problem.min_throughput <= 0:
+        return float("inf")
+    return problem.batch / problem.min_throughput * (1 + FLOOR_TOLERANCE)
+
+
+def _price(problem: Problem, stages: FlatStages) -> tuple[Evaluation, Floats]:
+    """Give the evaluation of B placements, and the units of their N stages (0 where no number is enough)."""
+    demand, offsets = stages.work.demand(), stages.offsets
+    once_s = np.maximum.reduceat(demand.once_s, offsets)
+    slowest_s = np.minimum(once_s, slowest_batch_s(problem))
+    units = demand.units(slowest_s[stages.placement])
+    faults, violation = _faults(problem, stages, units)
+    values, throughput = np.full(len(offsets), np.inf), np.zeros(len(offsets))
+    price_per_hour = np.full(len(offsets), np.inf)
+    feasible = faults == 0
+    if np.any(feasible):
+        kept = stages if np.all(feasible) else stages.of(feasible)
+        best = best_units(problem, kept, slowest_s[feasible])
+        units[feasible[stages.placement]] = best
+        batch_s = np.maximum(np.maximum.reduceat(kept.work.time_s(best), kept.offsets), _SHORTEST_S)
+        paid = np.add.reduceat(problem.price_per_hour[kept.type] * best, kept.offsets)
+        throughput[feasible] = problem.batch / batch_s
+        price_per_hour[feasible] = paid
+        values[feasible] = paid / 3600 / throughput[feasible] * 1e6
+    return Evaluation(values, throughput, price_per_hour, faults, violation), np.where(np.isinf(units), 0.0, units)
+
+
+def _faults(problem: Problem, stages: FlatStages, units: Floats) -> tuple[Ints, Floats]:
+    """Give the bits of :class:`Fault` and the violation of every placement; ``units`` are the fewest at the floor."""
+    owners = len(stages.offsets)
+    stuck = np.isinf(units)
+    used = units_by_type(problem.type_count, stages.type, stages.placement, np.where(stuck, 1.0, units), owners)
+    count = np.diff(stages.offsets, append=len(stages.type))
+    uncuttable = problem.uncuttable[stages.first] & (stages.first > 0)
+    limits = np.maximum(problem.max_units, 1e-9)  # a type without units has limit 0
+    excess_memory = stages.memory_bytes / problem.memory_bytes[stages.type] - 1
+    excesses = {
+        Fault.FLOOR: np.add.reduceat(stuck.astype(np.float64), stages.offsets),
+        Fault.UNITS: np.sum(np.maximum(used / limits - 1, 0.0), axis=1),
+        Fault.MEMORY: np.add.reduceat(np.where(excess_memory > MEMORY_TOLERANCE, excess_memory, 0.0), stages.offsets),
+        Fault.STAGE_COUNT: np.maximum(problem.min_stages - count, 0) + np.maximum(count - problem.max_stages, 0),
+        Fault.FORBIDDEN: np.add.reduceat(stages.forbidden, stages.offsets),
+        Fault.UNCUTTABLE: np.add.reduceat(uncuttable.astype(np.float64), stages.offsets),
+    }
+    faults = np.zeros(owners, np.int64)
+    for fault, excess in excesses.items():
+        faults |= np.where(excess > 0, int(fault), 0)
+    return faults, np.asarray(sum(excesses.values()), np.float64)

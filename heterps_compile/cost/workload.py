@@ -1,0 +1,185 @@
+"""A workload: a graph that has costs and nothing else, with the pool of devices it is to be spread over.
+
+The problem is that of "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020, arXiv
+2006.16423): k equal accelerators with a memory limit, l equal CPUs without one; an accelerator's load is the time
+of its nodes plus, once for every node whose output enters or leaves it, that node's transfer time; a CPU's load is
+the time of its nodes alone. The largest load is the time a sample takes in a full pipeline, and is minimised.
+
+Left out: prices, the files workloads come in (``frontends/workload.py``), the search (``passes/max_load/``).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from heterps_compile.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadNode:
+    """One operator or layer.
+
+    Attributes:
+        id: Unique in the workload; what a split names the node by.
+        name: For people.
+        accelerator_ms: Time on an accelerator; inf where it cannot run on one.
+        cpu_ms: Time on a CPU; inf where it cannot run on one.
+        size_bytes: Memory it takes on an accelerator.
+        transfer_ms: Time to move its output between an accelerator and the host, whatever the number of readers.
+        colour: Nodes of one colour share a device; None for a node that is free.
+        is_backward: Whether it belongs to the backward pass.
+    """
+
+    id: int
+    name: str
+    accelerator_ms: float
+    cpu_ms: float
+    size_bytes: float = 0.0
+    transfer_ms: float = 0.0
+    colour: int | None = None
+    is_backward: bool = False
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Nodes, edges, and the pool.
+
+    Times are in milliseconds where the source says so; any unit does, so long as all times share it.
+
+    Attributes:
+        name: For people.
+        nodes: In the order of the source.
+        edges: (source id, target id) pairs.
+        accelerators: k, how many accelerators there are.
+        cpus: l, how many CPUs there are.
+        memory_bytes: Memory of one accelerator.
+        assumptions: What the source did not say and the reader filled in.
+    """
+
+    name: str
+    nodes: tuple[WorkloadNode, ...]
+    edges: tuple[tuple[int, int], ...]
+    accelerators: int
+    cpus: int
+    memory_bytes: float
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def device_count(self) -> int:
+        """k + l; devices are numbered accelerators first."""
+        return self.accelerators + self.cpus
+
+    @cached_property
+    def position(self) -> Mapping[int, int]:
+        """Give the index in :attr:`nodes` of every id."""
+        return {node.id: i for i, node in enumerate(self.nodes)}
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Give, per node, the indices of the nodes that read its output, ascending, each once."""
+        found: list[set[int]] = [set() for _ in self.nodes]
+        for source, target in self.edges:
+            found[self.position[source]].add(self.position[target])
+        return tuple(tuple(sorted(targets)) for targets in found)
+
+
+def _has_a_node(workload: Workload) -> Iterator[str]:
+    if not workload.nodes:
+        yield "it has no nodes"
+
+
+def _has_a_device(workload: Workload) -> Iterator[str]:
+    for what, count in (("accelerators", workload.accelerators), ("CPUs", workload.cpus)):
+        if count < 0:
+            yield f"it has {count} {what}; give 0 or more"
+    if workload.device_count < 1:
+        yield "it has neither an accelerator nor a CPU to place nodes on; give at least one"
+    if not 0 <= workload.memory_bytes < math.inf:
+        yield f"an accelerator's memory is {workload.memory_bytes} bytes; it must be a finite number, 0 or more"
+
+
+def _names_each_node_once(workload: Workload) -> Iterator[str]:
+    seen: set[int] = set()
+    for node in workload.nodes:
+        if node.id in seen:
+            yield f"two nodes have the id {node.id}; every id must be unique"
+        seen.add(node.id)
+
+
+def _has_sane_numbers(workload: Workload) -> Iterator[str]:
+    for node in workload.nodes:
+        for what, number, may_be_inf in (
+            ("time on an accelerator", node.accelerator_ms, True),
+            ("time on a CPU", node.cpu_ms, True),
+            ("size", node.size_bytes, False),
+            ("transfer time", node.transfer_ms, False),
+        ):
+            if math.isnan(number) or number < 0 or (math.isinf(number) and not may_be_inf):
+                yield f"the {what} of node {node.id} ({node.name!r}) is {number}; it must be 0 or more"
+
+
+def _edges_join_known_nodes(workload: Workload) -> Iterator[str]:
+    known = {node.id for node in workload.nodes}
+    for source, target in workload.edges:
+        for end in (source, target):
+            if end not in known:
+                yield f"the edge {source} -> {target} names node {end}, which does not exist"
+
+
+def _has_no_cycle(workload: Workload) -> Iterator[str]:
+    waiting = [0] * len(workload.nodes)
+    for targets in workload.readers:
+        for target in targets:
+            waiting[target] += 1
+    ready = [i for i, count in enumerate(waiting) if count == 0]
+    while ready:
+        for target in workload.readers[ready.pop()]:
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                ready.append(target)
+    stuck = {i for i, count in enumerate(waiting) if count}
+    if not stuck:
+        return
+    # Every stuck node has a stuck predecessor, so walking backwards from any of them closes a cycle.
+    before: dict[int, int] = {}
+    for source in sorted(stuck):
+        before.update((target, source) for target in workload.readers[source] if target in stuck)
+    walk = [min(stuck)]
+    while walk[-1] not in walk[:-1]:
+        walk.append(before[walk[-1]])
+    cycle = [workload.nodes[i].id for i in reversed(walk[walk.index(walk[-1]) :])]
+    shown = [str(i) for i in (cycle if len(cycle) <= 12 else [*cycle[:6], "...", *cycle[-5:]])]
+    yield f"its edges form a cycle, {' -> '.join(shown)}; a model's graph must be acyclic"
+
+
+def _forward_never_waits_for_backward(workload: Workload) -> Iterator[str]:
+    for source, target in workload.edges:
+        tail, head = (workload.nodes[workload.position[end]] for end in (source, target))
+        if tail.is_backward and not head.is_backward:
+            yield f"the edge {source} -> {target} runs from the backward into the forward pass"
+
+
+Law = tuple[str, Callable[[Workload], Iterator[str]]]
+
+LAWS: tuple[Law, ...] = (
+    ("there is a node", _has_a_node),
+    ("there is a device", _has_a_device),
+    ("every id names one node", _names_each_node_once),
+    ("numbers are numbers, and none is negative", _has_sane_numbers),
+    ("edges join nodes that exist", _edges_join_known_nodes),
+    ("no node waits for itself", _has_no_cycle),
+    ("the forward pass never waits for the backward pass", _forward_never_waits_for_backward),
+)
+"""What a workload must keep, in the order it is checked: a later law may rely on an earlier one."""
+
+
+def verify_workload(workload: Workload) -> None:
+    """Check a workload against :data:`LAWS`.
+
+    Raises:
+        InputError: for the first fault of the first law broken.
+    """
+    for _, faults in LAWS:
+        for fault in faults(workload):
+            raise InputError(f"workload {workload.name!r}: {fault}")

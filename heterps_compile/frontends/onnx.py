@@ -1,0 +1,256 @@
+"""Read an ONNX model into a graph.
+
+What becomes what:
+
+- a node whose result depends on the inputs becomes a node; one whose result is the same in every run (a
+  ``ConstantOfShape`` of an initialiser, a ``DequantizeLinear`` of a weight) does not: what it makes is a parameter of
+  the nodes that read it, and every stage that needs it computes it for itself;
+- floating parameters with at least one dimension are ``weight``, the running statistics of a ``BatchNormalization``
+  ``buffer``, all others ``constant``;
+- values have shapes in numbers, at the bindings; only the inputs keep their symbols;
+- results that nobody reads are left out of their node's outputs, nodes that reach no output are left out altogether.
+
+Left out: gradients; what the ops compute (ONNX Runtime runs the original).
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx
+import onnx_ir as ir
+
+from heterps_compile.ir.graph import ITEM_BITS, Graph, Node, OpKind, Parameter, Value
+
+from .onnx_dims import bind_inputs
+from .onnx_files import load_model
+from .onnx_names import describe, module_path, number, op_name, quote_some
+from .onnx_ops import Operation, classify
+from .onnx_shapes import DTYPES, Inference, find_values, infer
+from .onnx_structure import Roles, find_roles, normalize, subgraphs
+
+_KEEPS_STORAGE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
+_FLOATING = ("float", "bfloat")
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxSource:
+    """What an ONNX graph keeps of the model it was read from.
+
+    Attributes:
+        model: The model, normalised; ``Node.origin`` counts its nodes. Not to be changed.
+        path: Where it was read from, or None.
+        notes: What a user should know: where shapes come from, what was left out.
+    """
+
+    model: ir.Model
+    path: Path | None
+    notes: tuple[str, ...]
+
+
+def import_onnx(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, int] = MappingProxyType({}),
+    name: str | None = None,
+) -> Graph:
+    """Read an ONNX model; near-linear in nodes and edges, weights are not read.
+
+    Args:
+        model: Path of a file, or a model in memory, which is not changed but shares its weights with the graph.
+        batch: The number of the batch dimension, where it is dynamic.
+        shapes: Numbers of other dynamic dimensions by name.
+        name: Of the graph; by default the file's, or the model's own.
+
+    Raises:
+        InputError: an unreadable model, or a dimension without a number.
+        UnknownNameError: a dimension that the model does not have.
+        UnsupportedOpError: an op or domain that neither ONNX nor ONNX Runtime knows.
+        GraphError: a cycle, an undefined value, a value made twice, a shape that cannot be found.
+    """
+    source, path = load_model(model)
+    notes = normalize(source)
+    roles = find_roles(source.graph)
+    bound = bind_inputs(source.graph.inputs, batch, shapes)
+    inputs = {
+        value.name or "": Value(value.name or "", DTYPES[value.dtype.value], bound.shapes[value.name or ""])
+        for value in source.graph.inputs
+        if value.dtype is not None
+    }
+    numbers = {name: Value(name, value.dtype, bound.numbers(name)) for name, value in inputs.items()}
+    inference = infer(source, {name: bound.numbers(name) for name in inputs})
+    made, shape_notes = find_values(source, _wanted(source.graph, roles), inference, numbers, bound.bindings)
+    reader = _Reader(roles, inference, made | numbers, bound.bindings)
+    nodes = tuple(reader.node(origin, node) for origin, node in roles.computed)
+    parameters = reader.parameters(source.graph)
+    constants = {value.name for value in roles.constants}
+    return Graph(
+        name=name or (path.stem if path is not None else source.graph.name) or "model",
+        nodes=nodes,
+        inputs=tuple(inputs),
+        outputs=tuple(value.name or "" for value in source.graph.outputs),
+        values=inputs | {name: value for name, value in made.items() if name not in constants},
+        parameters=parameters,
+        bindings=bound.bindings,
+        batch_symbol=bound.batch_symbol,
+        batch=bound.batch,
+        family="onnx",
+        source=OnnxSource(source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes)),
+    )
+
+
+def _wanted(graph: ir.Graph, roles: Roles) -> Iterable[ir.Value]:
+    """Give the values that a graph describes: what is read or returned, and was made by a node."""
+    read = dict.fromkeys(value for values in roles.reads.values() for value in values)
+    return (value for value in dict.fromkeys((*read, *graph.outputs)) if value.producer() is not None)
+
+
+def _role_notes(roles: Roles) -> Iterable[str]:
+    for nodes, what in (
+        (roles.dead, "left out, since no output needs them"),
+        (roles.random, "drawn by chance, so that no two runs agree"),
+    ):
+        if nodes:
+            yield f"{what}: {number(len(nodes), 'node')} ({quote_some(node.name or '' for node in nodes)})"
+
+
+class _Reader:
+    """Turns nodes into nodes, given what they read and the values' shapes."""
+
+    def __init__(
+        self, roles: Roles, inference: Inference, values: Mapping[str, Value], bindings: Mapping[str, int]
+    ) -> None:
+        self.notes: list[str] = []
+        self._roles = roles
+        self._inference = inference
+        self._values = values
+        self._bindings = bindings
+        self._read = {value for values in roles.reads.values() for value in values}
+        self._statistics: set[ir.Value] = set()
+
+    def node(self, origin: int, node: ir.Node) -> Node:
+        """Give the node of the graph that stands for a node of the model."""
+        kind, flops = classify(self._operation(node))
+        if kind is OpKind.CONTROL:
+            flops += self._body_flops(origin, node)
+        if node.op_type == "BatchNormalization":
+            self._statistics.update(value for value in node.inputs[3:5] if value is not None)
+        return Node(
+            name=node.name or "",
+            op=op_name(node),
+            kind=kind,
+            inputs=tuple(value.name or "" for value in self._roles.reads[node]),
+            outputs=tuple(out.name or "" for out in node.outputs if out in self._read or out.is_graph_output()),
+            flops=flops,
+            origin=origin,
+            module_path=module_path(node),
+        )
+
+    def _operation(self, node: ir.Node) -> Operation:
+        constants = self._roles.constants
+        return Operation(
+            node,
+            [self._shape(value) for value in node.inputs],
+            [self._shape(value) for value in node.outputs],
+            frozenset(i for i, value in enumerate(node.inputs) if value in constants),
+            frozenset(i for i, value in enumerate(node.inputs) if value is not None and self._is_floating(value)),
+        )
+
+    def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        if value.const_value is not None:
+            return tuple(value.const_value.shape.numpy())
+        found = self._values.get(value.name or "")
+        if found is None:
+            partial = self._inference.values.get(value.name or "")
+            found = None if partial is None else partial.value(value.name or "")
+        return None if found is None else tuple(dim for dim in found.shape if isinstance(dim, int))
+
+    def _is_floating(self, value: ir.Value) -> bool:
+        if value.const_value is not None:
+            return value.const_value.dtype.is_floating_point()
+        found = self._values.get(value.name or "")
+        return found is not None and found.dtype.startswith(_FLOATING)
+
+    def _body_flops(self, origin: int, node: ir.Node) -> int:
+        """Count what the subgraphs of a node cost: the dearest branch, or the body times the trips."""
+        uncounted: list[ir.Node] = []
+        costs = [self._graph_flops(body, uncounted) for body in self._inference.bodies.get(origin, ())]
+        trips = 1 if node.op_type == "If" else self._trips(node)
+        if trips is None:
+            self.notes.append(f"nobody knows how often {describe(node)} runs its body: its FLOPs count it once")
+        if uncounted:
+            self.notes.append(
+                f"FLOPs of {describe(node)} leave out {number(len(uncounted), 'node')} of its body, of unknown shape"
+            )
+        return max(costs, default=0) * (1 if trips is None else trips)
+
+    def _trips(self, node: ir.Node) -> int | None:
+        if node.op_type == "Loop":
+            limit = node.inputs[0]
+            tensor = None if limit is None else ir.convenience.get_const_tensor(limit)
+            return None if tensor is None or tensor.size != 1 else max(int(tensor.numpy().reshape(-1)[0]), 0)
+        if node.op_type == "Scan" and node.inputs and "scan_input_axes" not in node.attributes:
+            shape = self._shape(node.inputs[-1])
+            return shape[0] if shape else None
+        return None
+
+    def _graph_flops(self, body: ir.Graph, uncounted: list[ir.Node]) -> int:
+        total = 0
+        for node in body:
+            shapes = [None if value is None else self._inner_shape(value) for value in node.inputs]
+            made = [self._inner_shape(value) for value in node.outputs]
+            read = [shape for value, shape in zip(node.inputs, shapes, strict=True) if value is not None]
+            inner = [self._graph_flops(held, uncounted) for held in subgraphs(node)]
+            if None in read or None in made:
+                uncounted.append(node)
+            else:
+                total += classify(Operation(node, shapes, made))[1] + max(inner, default=0)
+        return total
+
+    def _inner_shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Give a shape inside a subgraph, as inference left it there; what is captured has its shape outside."""
+        if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
+            return self._shape(value)
+        if value.shape is None:
+            return None
+        dims = [dim if isinstance(dim, int) else self._bindings.get(dim.value or "") for dim in value.shape]
+        known = tuple(dim for dim in dims if dim is not None)
+        return known if len(known) == len(dims) else None
+
+    def parameters(self, graph: ir.Graph) -> dict[str, Parameter]:
+        """Give every parameter that a node reads or the model returns, in order of first use."""
+        read = [value for values in self._roles.reads.values() for value in values]
+        used = dict.fromkeys(value for value in (*read, *graph.outputs) if value in self._roles.constants)
+        return {value.name or "": self._parameter(value) for value in used}
+
+    def _parameter(self, value: ir.Value) -> Parameter:
+        name = value.name or ""
+        tensor = value.const_value
+        if tensor is not None and value.is_initializer():
+            dtype, shape, size_bytes = DTYPES[tensor.dtype.value], tuple(tensor.shape.numpy()), tensor.nbytes
+        else:
+            made = self._values[name]
+            dtype, shape = made.dtype, tuple(dim for dim in made.shape if isinstance(dim, int))
+            size_bytes = (prod(shape) * ITEM_BITS[dtype] + 7) // 8
+        kind = "constant"
+        if dtype.startswith(_FLOATING) and shape:
+            kind = "buffer" if value in self._statistics else "weight"
+        return Parameter(name, dtype, shape, _storage(value), size_bytes, kind)
+
+
+def _storage(value: ir.Value) -> str:
+    """Name the array behind a constant: equal for external data in one place, and through what only reshapes it."""
+    maker = value.producer()
+    while maker is not None and maker.domain == "" and maker.op_type in _KEEPS_STORAGE and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+        maker = value.producer()
+    tensor = value.const_value
+    if isinstance(tensor, ir.ExternalTensor):
+        return f"{os.path.normpath(tensor.location)}@{tensor.offset or 0}+{tensor.nbytes}"
+    return value.name or ""

@@ -1,0 +1,192 @@
+"""Find the data type and shape of the values in an ONNX model.
+
+Three sources, in this order: ONNX's own shape inference on a copy whose inputs have numbers; what the model
+itself says; for what is still unknown (contrib ops, shapes that depend on data) one run of the model on generated
+inputs, with those values exposed.
+
+Left out: shapes that change from run to run (the run shows one of them, and a note says so).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from heterps_compile.errors import GraphError
+from heterps_compile.escape import one_line, shorten
+from heterps_compile.ir.graph import OPAQUE, Dim, Value
+
+from .onnx_inputs import generate_inputs
+from .onnx_names import describe, number, quote, quote_some
+from .onnx_session import ORT_ERRORS, open_session, skeleton
+from .onnx_structure import quiet
+
+_REASON_SHOWN = 300
+
+DTYPES: Mapping[int, str] = {
+    dtype.value: "string" if dtype is ir.DataType.STRING else dtype.numpy().name
+    for dtype in ir.DataType
+    if dtype is not ir.DataType.UNDEFINED
+}
+"""Names of ONNX's data types by their number; those of :data:`heterps_compile.ir.graph.ITEM_BITS`."""
+
+PartialShape = tuple[int | str | None, ...]
+"""A shape as far as it is known: a symbol, or None, stands for what is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What is known of a value: None where the dtype, or the number of dimensions, is not."""
+
+    dtype: str | None = None
+    shape: PartialShape | None = None
+
+    def value(self, name: str) -> Value | None:
+        """Give the value, or None where anything about it is unknown."""
+        if self.dtype == OPAQUE:
+            return Value(name, OPAQUE, ())
+        if self.dtype is None or self.shape is None:
+            return None
+        shape: tuple[Dim, ...] = tuple(dim for dim in self.shape if isinstance(dim, int))
+        return Value(name, self.dtype, shape) if len(shape) == len(self.shape) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What shape inference found.
+
+    Attributes:
+        values: By name, of the main graph.
+        bodies: For the index of every node that holds subgraphs, these, with the shapes inside them.
+    """
+
+    values: Mapping[str, Partial]
+    bodies: Mapping[int, tuple[ir.Graph, ...]]
+
+
+def infer(model: ir.Model, bound: Mapping[str, Sequence[int]]) -> Inference:
+    """Run ONNX's shape inference; O(nodes).
+
+    Args:
+        model: A normalised model; it is not changed.
+        bound: Shapes in numbers, by input; the others keep their symbols.
+    """
+    proto, large = skeleton(model)
+    graph: Any = proto.graph
+    for value in graph.input:
+        if value.name in bound:
+            del value.type.tensor_type.shape.dim[:]
+            value.type.tensor_type.shape.dim.extend(
+                onnx.TensorShapeProto.Dimension(dim_value=dim) for dim in bound[value.name]
+            )
+    for value in graph.output:
+        value.ClearField("type")  # else inference is bound to what the model claims
+    del graph.value_info[:]
+    for name, tensor in large.items():
+        graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.dtype.value, tensor.shape.numpy()))
+    inferred: Any = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True).graph
+    found = {t.name: Partial(DTYPES.get(t.data_type), tuple(t.dims)) for t in inferred.initializer}
+    found |= {v.name: _read_type(v.type) for v in (*inferred.input, *inferred.value_info, *inferred.output)}
+    with quiet():  # what a body captures is not found in it
+        bodies = {
+            i: tuple(
+                ir.serde.deserialize_graph(body)
+                for attribute in node.attribute
+                for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+            )
+            for i, node in enumerate(inferred.node)
+            if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+        }
+    return Inference(found, bodies)
+
+
+def _read_type(proto: Any) -> Partial:
+    kind = proto.WhichOneof("value")
+    if kind is None:
+        return Partial()
+    if kind != "tensor_type":
+        return Partial(OPAQUE, ())
+    tensor = proto.tensor_type
+    shape: PartialShape | None = None
+    if tensor.HasField("shape"):
+        shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+    return Partial(DTYPES.get(tensor.elem_type), shape)
+
+
+def declared(value: ir.Value, bindings: Mapping[str, int]) -> Partial:
+    """Give what the model itself says of a value, with numbers in place of the symbols that have one."""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return Partial(OPAQUE, ())
+    shape: PartialShape | None = None
+    if value.shape is not None:
+        dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+        shape = tuple(bindings.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
+    return Partial(None if value.dtype is None else DTYPES.get(value.dtype.value), shape)
+
+
+def merge(first: Partial, second: Partial) -> Partial:
+    """Give what either knows; where both do, what the first says."""
+    dtype = first.dtype or second.dtype
+    if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
+        return Partial(dtype, second.shape if first.shape is None else first.shape)
+    pairs = zip(first.shape, second.shape, strict=True)
+    return Partial(dtype, tuple(a if isinstance(a, int) or not isinstance(b, int) else b for a, b in pairs))
+
+
+def find_values(
+    model: ir.Model,
+    wanted: Iterable[ir.Value],
+    inference: Inference,
+    inputs: Mapping[str, Value],
+    bindings: Mapping[str, int],
+) -> tuple[dict[str, Value], list[str]]:
+    """Give dtype and shape, in numbers, of the wanted values, and notes on what only a run could tell.
+
+    Args:
+        model: A normalised model.
+        wanted: Values that nodes make.
+        inference: On the model with its inputs bound.
+        inputs: Of the model, in numbers.
+        bindings: The number of every symbol.
+
+    Raises:
+        GraphError: where a shape cannot be found, naming value and op, and why the run failed.
+    """
+    found: dict[str, Value] = {}
+    unknown: list[ir.Value] = []
+    for value in wanted:
+        name = value.name or ""
+        partial = inference.values.get(name, Partial())
+        known = partial.value(name) or merge(partial, declared(value, bindings)).value(name)
+        if known is None:
+            unknown.append(value)
+        else:
+            found[name] = known
+    if not unknown:
+        return found, []
+    found |= _see_in_a_run(model, unknown, inputs, found)
+    names = quote_some(value.name or "" for value in unknown)
+    return found, [f"seen in a run on generated inputs: the shapes of {number(len(unknown), 'value')} ({names})"]
+
+
+def _see_in_a_run(
+    model: ir.Model, unknown: Sequence[ir.Value], inputs: Mapping[str, Value], known: Mapping[str, Value]
+) -> dict[str, Value]:
+    part = ir.Model(ir.convenience.extract(model.graph, model.graph.inputs, unknown), ir_version=model.ir_version)
+    names = [value.name or "" for value in unknown]
+    try:
+        seen = open_session(part).describe(names, generate_inputs(model.graph, inputs, known, seed=0))
+    except ORT_ERRORS as e:
+        reason = shorten(one_line(str(e)), _REASON_SHOWN)
+        maker = unknown[0].producer()
+        made_by = f", made by {describe(maker)}," if maker is not None else ""
+        raise GraphError(
+            f"the shape of value {quote(names[0])}{made_by} cannot be inferred, and a run of the model to see it "
+            f"failed ({reason}); mend the model, or store the shapes of its values in it"
+        ) from e
+    return {
+        name: Value(name, DTYPES[dtype], shape) if dtype else Value(name, OPAQUE, ())
+        for name, (dtype, shape) in zip(names, seen, strict=True)
+    }

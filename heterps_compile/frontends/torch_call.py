@@ -1,0 +1,268 @@
+"""How a torch model's calls map onto its graph: nested structures outside, named values inside.
+
+A model takes and returns tuples, dicts, dataclasses, None; a graph has flat, named inputs and outputs. A structure is
+kept as a tree (``torch.utils._pytree``) with a leaf for every value and every constant.
+
+Left out: the values themselves.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import InputError
+from ..escape import printable, shorten
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A leaf that is no value of the graph but always the same object."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """What is left in a file of a constant that JSON does not have: its ``repr``."""
+
+    text: str
+
+
+Leaf = str | Fixed
+"""A leaf of a structure: the name of a value, or something fixed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """What an input may be.
+
+    Attributes:
+        dtype: Of the tensor, as in ``"float32"``; None for a number, or for a tensor of any dtype and shape.
+        shape: Of the tensor, None for a dimension that may vary; None for any.
+    """
+
+    dtype: str | None = None
+    shape: tuple[int | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class CallStructure:
+    """Maps calls to graph inputs and graph outputs to results.
+
+    Attributes:
+        in_spec: Structure of ``(args, kwargs)``, as JSON; its leaves are ``in_leaves``.
+        out_spec: Structure of the result, as JSON or, where JSON cannot have it, as the tree itself.
+        names: Names of the positional parameters of the model's ``forward``, in order.
+        accepts: What each named input may be.
+    """
+
+    in_spec: pytree.TreeSpec | str
+    in_leaves: tuple[Leaf, ...]
+    out_spec: pytree.TreeSpec | str
+    out_leaves: tuple[Leaf, ...]
+    names: tuple[str, ...]
+    accepts: Mapping[str, Accepts]
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the graph inputs by name out of a call's arguments.
+
+        Raises:
+            InputError: where the arguments are structured otherwise than the example's, or are no such tensors.
+        """
+        in_spec = _tree(self.in_spec, "takes")
+        leaves, spec = pytree.tree_flatten(self._arrange(args, kwargs))
+        if spec != in_spec:
+            raise InputError(
+                f"the arguments are structured as {_outline(spec)}, the model was read with {_outline(in_spec)}; "
+                f"call it as in the example inputs"
+            )
+        values = {}
+        for leaf, value in zip(self.in_leaves, leaves, strict=True):
+            if isinstance(leaf, str):
+                values[leaf] = _accepted(leaf, value, self.accepts[leaf])
+            else:
+                _check_fixed(leaf.value, value)
+        return values
+
+    def unbind(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Give a call's arguments out of the graph inputs by name: the inverse of :meth:`bind`."""
+        leaves = [values[leaf] if isinstance(leaf, str) else leaf.value for leaf in self.in_leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, _tree(self.in_spec, "takes"))
+        return args, kwargs
+
+    def assemble(self, values: Mapping[str, Any]) -> Any:
+        """Give what the model itself returns, structure included, out of the graph outputs by name.
+
+        Raises:
+            InputError: naming the output that is missing, or the type that is unknown here.
+        """
+        out_spec = _tree(self.out_spec, "returns")
+        missing = [leaf for leaf in self.out_leaves if isinstance(leaf, str) and leaf not in values]
+        if missing:
+            raise InputError(f"output {missing[0]!r} is missing; given are {', '.join(map(repr, values))}")
+        return pytree.tree_unflatten(
+            [values[leaf] if isinstance(leaf, str) else leaf.value for leaf in self.out_leaves], out_spec
+        )
+
+    def disassemble(self, result: Any) -> tuple[Any, ...]:
+        """Give the graph outputs, in order, out of what the model returned: the inverse of :meth:`assemble`.
+
+        Raises:
+            InputError: where the model returns another structure than when it was read.
+        """
+        leaves, spec = pytree.tree_flatten(result)
+        if len(leaves) != len(self.out_leaves):
+            expected = _outline(_tree(self.out_spec, "returns"))
+            raise InputError(f"the model returns {_outline(spec)}; when it was read it returned {expected}")
+        return tuple(v for leaf, v in zip(self.out_leaves, leaves, strict=True) if isinstance(leaf, str))
+
+    def to_json(self) -> str:
+        """Give text that :func:`call_from_json` understands once it is parsed."""
+        return json.dumps(
+            {
+                "kind": "torch",
+                "takes": _spec_text(self.in_spec),
+                "inputs": [_leaf_json(leaf) for leaf in self.in_leaves],
+                "returns": _spec_text(self.out_spec),
+                "outputs": [_leaf_json(leaf) for leaf in self.out_leaves],
+                "names": self.names,
+                "accepts": {name: [a.dtype, a.shape] for name, a in self.accepts.items()},
+            },
+            allow_nan=False,
+        )
+
+    def _arrange(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Move arguments between positions and keywords until they stand as in the example."""
+        positional, keyword = pytree.tree_unflatten([None] * len(self.in_leaves), _tree(self.in_spec, "takes"))
+        count, by_name, moved = len(positional), dict(kwargs), list(args)
+        for name in self.names[len(moved) : count]:
+            if name not in by_name:
+                break
+            moved.append(by_name.pop(name))
+        for name, value in zip(self.names[count:], moved[count:], strict=False):
+            if name in by_name:
+                raise InputError(f"argument {name!r} is given twice, by position and by name")
+            by_name[name] = value
+        if len(moved) < count or len(moved) > max(count, len(self.names)):
+            raise InputError(
+                f"{len(args)} positional arguments are given, the model was read with {count}"
+                f" ({', '.join(self.names[:count])}); call it as in the example inputs"
+            )
+        faults = [f"{key!r} is missing" for key in keyword if key not in by_name]
+        faults += [f"{key!r} was not among them" for key in by_name if key not in keyword]
+        if faults:
+            raise InputError(
+                f"the arguments are not those the model was read with: {'; '.join(faults)}; "
+                f"call it as in the example inputs, or read it again with others"
+            )
+        return tuple(moved[:count]), {key: by_name[key] for key in keyword}
+
+
+def call_from_json(content: Mapping[str, Any]) -> CallStructure:
+    """Give the structure out of what :meth:`CallStructure.to_json` wrote, parsed.
+
+    Raises:
+        InputError: where it is not such a thing.
+    """
+    try:
+        return CallStructure(
+            in_spec=str(content["takes"]),
+            in_leaves=tuple(map(_leaf_from_json, content["inputs"])),
+            out_spec=str(content["returns"]),
+            out_leaves=tuple(map(_leaf_from_json, content["outputs"])),
+            names=tuple(map(str, content["names"])),
+            accepts={
+                str(name): Accepts(dtype, None if shape is None else tuple(shape))
+                for name, (dtype, shape) in content["accepts"].items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the plan does not say how the model is called: {printable(str(error))}") from error
+
+
+def _tree(spec: pytree.TreeSpec | str, what: str) -> pytree.TreeSpec:
+    if not isinstance(spec, str):
+        return spec
+    if spec.startswith("!"):
+        raise InputError(f"the model {what} {spec[1:]}, which no file can hold; run its stages one by one")
+    try:
+        return pytree.treespec_loads(spec)
+    except (NotImplementedError, KeyError, ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"the model {what} a structure that is unknown here: {shorten(printable(str(error)), 200)}; import the "
+            f"library that the model came from first"
+        ) from error
+
+
+def _spec_text(spec: pytree.TreeSpec | str) -> str:
+    if isinstance(spec, str):
+        return spec
+    try:
+        return pytree.treespec_dumps(spec)
+    except (NotImplementedError, TypeError):  # a type that was registered without a name for files
+        return f"!{shorten(_outline(spec), 200)}"
+
+
+def _leaf_json(leaf: Leaf) -> Any:
+    if isinstance(leaf, str):
+        return leaf
+    value = leaf.value
+    if isinstance(value, Printed):
+        return {"printed": value.text}
+    is_finite = not isinstance(value, float) or abs(value) < float("inf")
+    return {"is": value} if type(value) in _PLAIN and is_finite else {"printed": repr(value)}
+
+
+def _leaf_from_json(leaf: Any) -> Leaf:
+    if isinstance(leaf, str):
+        return leaf
+    return Fixed(leaf["is"] if "is" in leaf else Printed(str(leaf["printed"])))
+
+
+def _check_fixed(expected: Any, given: Any) -> None:
+    if isinstance(expected, Printed):
+        is_same, shown = repr(given) == expected.text, expected.text
+    else:
+        is_same = given is expected or (type(given) is type(expected) and bool(given == expected))
+        shown = repr(expected)
+    if not is_same:
+        raise InputError(
+            f"an argument is {shorten(printable(repr(given)), 60)}, the model was read with "
+            f"{shorten(printable(shown), 60)} there and is right for that alone; read it again with the new one"
+        )
+
+
+def _accepted(name: str, value: Any, accepts: Accepts) -> Any:
+    """Give the value back, or say why it is none for that input."""
+    if accepts.shape is None:
+        return value
+    if accepts.dtype is None:
+        if not isinstance(value, (bool, int, float)):
+            raise InputError(f"input {name!r} must be a number, not a {type(value).__name__}")
+        return value
+    if not isinstance(value, torch.Tensor):
+        raise InputError(f"input {name!r} must be a tensor, not a {type(value).__name__}")
+    dtype = str(value.dtype).removeprefix("torch.")
+    fits = value.dim() == len(accepts.shape) and all(
+        d in (None, e) for d, e in zip(accepts.shape, value.shape, strict=True)
+    )
+    if not fits or dtype != accepts.dtype:
+        shown = ", ".join("any" if d is None else str(d) for d in accepts.shape)
+        raise InputError(
+            f"input {name!r} is {dtype}{list(value.shape)}, the model was read with {accepts.dtype}[{shown}]; "
+            f"read it again with such an example, or with dynamic_shapes"
+        )
+    return value
+
+
+def _outline(spec: pytree.TreeSpec) -> str:
+    """Print a structure on one line, with a star for every leaf."""
+    return printable(" ".join(str(spec).split()))

@@ -1,0 +1,279 @@
+"""Read an ``nn.Module`` or a ``torch.export.ExportedProgram``.
+
+The graph is taken at the level of ``torch.export``, before decomposition: ``aten.linear``, not ``t`` and ``addmm``.
+The program's own graph is read, parameters as placeholders, so that no code is made from parameter names.
+
+Left out: programs with custom objects or effect tokens, and backward graphs.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from ..errors import InputError
+from .torch_call import Fixed, Leaf
+from .torch_memory import storages
+from .torch_program import Program, find_aliases, first_reason, module_path
+
+
+_CONSTANT = (int, float, bool, str, complex, type(None))
+
+
+def export_module(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any, name: str
+) -> Program:
+    """Trace a module with ``torch.export`` in its present mode, without changing it.
+
+    Raises:
+        InputError: with the reason of ``torch.export`` where it fails.
+    """
+    if not args and not kwargs:
+        raise InputError(f"{name} is traced on example inputs, and none are given; pass example_inputs=(...)")
+    try:
+        program = torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:  # noqa: BLE001 - whatever the model's own forward raises comes out here
+        raise InputError(
+            f"torch.export cannot trace {name}: {first_reason(error)}; make its forward traceable (no branches on "
+            f"tensor values, no calls out of PyTorch), or pass a torch.fx.GraphModule"
+        ) from error
+    names = _positional_names(model)
+    examples = _examples(program, args, kwargs)
+    dimensions = _dimension_names(program, names, args, kwargs, dynamic_shapes)
+    return _read(program, name, names, examples, dimensions, lambda: model)
+
+
+def read_exported(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Program:
+    """Read an exported program; its own example inputs are used where none are given."""
+    if not args and not kwargs and program.example_inputs is not None:
+        args, kwargs = program.example_inputs
+    examples = _examples(program, args, kwargs) if args or kwargs else {}
+    # the graph names a top-level positional input as forward does; those of nested inputs are not needed
+    count = len(pytree.tree_unflatten([None] * program.call_spec.in_spec.num_leaves, program.call_spec.in_spec)[0])
+    leaves = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    names = tuple(leaves[:count]) if _is_flat(program) else ()
+    return _read(program, name, names, examples, {}, program.module)
+
+
+def _is_flat(program: ExportedProgram) -> bool:
+    args, kwargs = pytree.tree_unflatten([0] * program.call_spec.in_spec.num_leaves, program.call_spec.in_spec)
+    return len(args) + len(kwargs) == program.call_spec.in_spec.num_leaves
+
+
+def _positional_names(model: nn.Module) -> tuple[str, ...]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(p.name for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds)
+
+
+def _input_specs(program: ExportedProgram) -> Iterator[Any]:
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            yield spec
+
+
+def _examples(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    if spec != program.call_spec.in_spec:
+        raise InputError("the example inputs are structured otherwise than those the program was exported with")
+    given = zip(_input_specs(program), leaves, strict=True)
+    return {s.arg.name: leaf for s, leaf in given if not isinstance(s.arg, ConstantArgument)}
+
+
+def _dimension_names(
+    program: ExportedProgram,
+    names: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: Any,
+) -> dict[tuple[str, int], str]:
+    """Give the names that ``dynamic_shapes`` gives to dimensions, by input and axis."""
+    if isinstance(dynamic_shapes, (tuple, list)):
+        by_name: dict[Any, Any] = dict(zip(names, dynamic_shapes, strict=False))
+    elif isinstance(dynamic_shapes, Mapping):
+        by_name = dict(dynamic_shapes)
+    else:
+        return {}
+    arranged = {**dict(zip(names, args, strict=False)), **kwargs}
+    paths, _ = pytree.tree_flatten_with_path(arranged)
+    found = {}
+    for (path, _leaf), spec in zip(paths, _input_specs(program), strict=False):
+        entry: Any = by_name
+        for key in path:
+            entry = _step(entry, key)
+        axes = entry.items() if isinstance(entry, Mapping) else enumerate(entry or ())
+        for axis, dim in axes:
+            label = getattr(dim, "__name__", None)
+            if isinstance(axis, int) and isinstance(label, str):
+                found[spec.arg.name, axis] = label
+    return found
+
+
+def _step(entry: Any, key: Any) -> Any:
+    try:
+        return entry[getattr(key, "key", getattr(key, "idx", None))]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _read(
+    exported: ExportedProgram,
+    name: str,
+    parameter_names: tuple[str, ...],
+    examples: dict[str, Any],
+    dimension_names: dict[tuple[str, int], str],
+    whole: Callable[[], Callable[..., Any]],
+) -> Program:
+    reader = _Reader(exported, name)
+    reader.read()
+    named = [*exported.state_dict.items(), *_tensors(exported.constants)]
+    return Program(
+        name=name,
+        graph=reader.graph,
+        tensors=reader.tensors,
+        kinds=reader.kinds,
+        modules=reader.modules,
+        module_tensors={},
+        transient=frozenset(reader.transient),
+        state=exported.state_dict,
+        aliases=find_aliases(named),
+        writes={},
+        in_spec=exported.call_spec.in_spec,
+        in_leaves=tuple(reader.in_leaves),
+        out_spec=exported.call_spec.out_spec,
+        parameter_names=parameter_names,
+        fixed_shapes=True,
+        whole=whole,
+        examples=examples,
+        ranges={s: (float(r.lower), float(r.upper)) for s, r in exported.range_constraints.items()},
+        dimension_names=dimension_names,
+        notes=reader.notes,
+    )
+
+
+def _tensors(constants: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in constants.items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+
+
+class _Reader:
+    """Copies an exported program's graph into one of our own."""
+
+    def __init__(self, exported: ExportedProgram, name: str) -> None:
+        self.exported, self.name = exported, name
+        self.graph = fx.Graph()
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.kinds: dict[str, str] = {}
+        self.modules: dict[str, nn.Module] = {}
+        self.transient: list[str] = []
+        self.in_leaves: list[Leaf] = []
+        self.notes: list[str] = []
+        self._env: dict[fx.Node, Any] = {}
+
+    def read(self) -> None:
+        mutated = self._mutations()
+        written_back = self._write_backs(mutated)
+        specs = iter(self.exported.graph_signature.input_specs)
+        for node in self.exported.graph.nodes:
+            if node.op == "placeholder":
+                self._read_placeholder(node, next(specs), mutated)
+            elif node.op == "output":
+                self._read_output(node)
+            else:
+                self._read_node(node)
+            for value, target in written_back.get(node.name, ()):
+                self._write_back(value, target)
+
+    def _read_placeholder(self, node: fx.Node, spec: Any, mutated: Mapping[str, str]) -> None:
+        if spec.kind is InputKind.USER_INPUT:
+            self._read_input(node, spec.arg)
+            return
+        kind = {InputKind.PARAMETER: "weight", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
+        if spec.kind not in kind:
+            raise InputError(
+                f"input {spec.target!r} of {self.name} is a {spec.kind.name}, which no graph can hold; "
+                f"keep such objects out of the exported part"
+            )
+        stored = self.exported.state_dict.get(spec.target)
+        tensor = self.exported.constants.get(spec.target) if stored is None else stored
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"{spec.target!r} of {self.name} is in the graph but not among its tensors")
+        if node.users or spec.target in mutated:
+            self.tensors[spec.target], self.kinds[spec.target] = tensor, kind[spec.kind]
+            if stored is None:
+                self.transient.append(spec.target)
+            self._env[node] = self._create(node, "get_attr", spec.target)
+
+    def _read_input(self, node: fx.Node, argument: Any) -> None:
+        if isinstance(argument, ConstantArgument):
+            self.in_leaves.append(Fixed(argument.value))
+            self._env[node] = argument.value
+            return
+        made = self._create(node, "placeholder", node.name)
+        self.in_leaves.append(made.name)
+        self._env[node] = made
+
+    def _read_node(self, node: fx.Node) -> None:
+        if node.op == "get_attr":
+            module = self.exported.graph_module.get_submodule(str(node.target))
+            self.modules[str(node.target)] = module
+            self._env[node] = self._create(node, "get_attr", str(node.target))
+            return
+        made = self.graph.node_copy(node, lambda n: self._env[n])
+        made.meta = {"val": node.meta.get("val"), "path": module_path(node)}
+        self._env[node] = made
+
+    def _create(self, node: fx.Node, op: str, target: str) -> fx.Node:
+        made = self.graph.create_node(op, target, name=node.name)
+        made.meta = {"val": node.meta.get("val"), "path": ""}
+        return made
+
+    def _read_output(self, node: fx.Node) -> None:
+        results = node.args[0]
+        assert isinstance(results, (tuple, list))  # noqa: S101 - torch.export's form; this tells the type checker
+        leaves = []
+        for spec, result in zip(self.exported.graph_signature.output_specs, results, strict=True):
+            if spec.kind is OutputKind.USER_OUTPUT or spec.kind is OutputKind.LOSS_OUTPUT:
+                if result is not None and not isinstance(result, (fx.Node, *_CONSTANT)):
+                    raise InputError(f"{self.name} returns a {type(result).__name__}, which is no tensor or constant")
+                leaves.append(self._env[result] if isinstance(result, fx.Node) else result)
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                self.notes.append(f"{self.name} changes its input {spec.target!r} in place; its stages do not")
+            elif spec.kind not in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+                raise InputError(f"{self.name} has an output of kind {spec.kind.name}; export its forward alone")
+        self.graph.output(tuple(leaves))
+
+    def _mutations(self) -> dict[str, str]:
+        """Give the value that a functional program writes back to a buffer, by the buffer's name."""
+        kinds = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+        specs = self.exported.graph_signature.output_specs
+        return {spec.target: spec.arg.name for spec in specs if spec.kind in kinds and spec.target is not None}
+
+    def _write_backs(self, mutations: Mapping[str, str]) -> dict[str, list[tuple[fx.Node, str]]]:
+        """Give what to write back after which node: as soon as the value is made and the old one is read by no more."""
+        found: dict[str, list[tuple[fx.Node, str]]] = {}
+        nodes = {node.name: node for node in self.exported.graph.nodes}
+        signature = zip(self.exported.graph_signature.input_specs, nodes.values(), strict=False)
+        for spec, placeholder in signature:
+            if spec.target in mutations and spec.kind is not InputKind.USER_INPUT:
+                value = nodes[mutations[spec.target]]
+                memory = storages(placeholder)
+                touching = [
+                    n.name
+                    for n in nodes.values()
+                    if n.op != "output" and any(memory & storages(m) for m in (n, *n.all_input_nodes))
+                ]
+                order = list(nodes)
+                last = max([*touching, value.name], key=order.index)
+                found.setdefault(last, []).append((value, spec.target))
+        return found
+
+    def _write_back(self, value: fx.Node, target: str) -> None:
+        buffer = next(n for n in self.graph.nodes if n.op == "get_attr" and n.target == target)
+        made = self.graph.call_function(torch.ops.aten.copy_.default, (buffer, self._env[value]))
+        made.meta = {"val": buffer.meta["val"], "path": module_path(value)}

@@ -1,0 +1,158 @@
+"""Which values share memory, and which nodes change it in place.
+
+A stage may run on another device than its neighbours, so that a change in place is seen only inside it. Two rules
+make a graph with such changes safe to cut:
+
+1. Where a value is changed and the old one is read no more, later readers read the changing node's result, as in
+   ``y = relu_(x)``: from then on data alone says the order.
+2. Where the old name is still read, or a view of it, or where a parameter or buffer is changed, all nodes that
+   touch the memory are tied by values that are no tensors: those never cross, so the nodes share a stage.
+
+What enters a stage and is changed there is cloned on entry; the backend does that.
+
+Left out: changes that an op hides from its schema, those of normalisation layers excepted.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+# Positions of running mean and variance, and of the flag that says whether they are updated.
+_HIDDEN_WRITES = {
+    torch.ops.aten.batch_norm.default: (3, 4, 5),
+    torch.ops.aten.instance_norm.default: (3, 4, 5),
+    torch.ops.aten.native_batch_norm.default: (3, 4, 5),
+    torch.ops.aten.cudnn_batch_norm.default: (3, 4, 5),
+    torch.ops.aten.miopen_batch_norm.default: (3, 4, 5),
+    torch.nn.functional.batch_norm: (1, 2, 5),
+    torch.nn.functional.instance_norm: (1, 2, 5),
+    torch.batch_norm: (3, 4, 5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What must hold beyond the data that flows.
+
+    Attributes:
+        writes: Names of the values and parameters a node changes, by the node's name.
+        chains: Nodes that share a stage, in order.
+        pinned: Storages that a chain of rule 2 is about.
+    """
+
+    writes: dict[str, tuple[str, ...]]
+    chains: tuple[tuple[fx.Node, ...], ...]
+    pinned: frozenset[int]
+
+
+def storages(node: fx.Node) -> set[int]:
+    """Give the storages of a node's value, by the identity of its fake tensors' memory."""
+    return {
+        leaf.untyped_storage()._cdata
+        for leaf in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+    }
+
+
+def written_operands(node: fx.Node) -> tuple[fx.Node, ...]:
+    """Give the operands that a node changes in place, as the op's schema says."""
+    found: list[Any] = []
+    if isinstance(node.target, torch._ops.OpOverload):
+        for position, argument in enumerate(node.target._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                found.append(_argument(node, position, argument.name))
+    if node.op == "call_function" and node.target in _HIDDEN_WRITES:
+        mean, variance, flag = _HIDDEN_WRITES[node.target]
+        names = ("running_mean", "running_var", "training")
+        given = [_argument(node, p, n) for p, n in zip((mean, variance, flag), names, strict=True)]
+        use_input = node.kwargs.get("use_input_stats", given[2])
+        found += given[:2] if use_input else []
+    return tuple(leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, fx.Node))
+
+
+def _argument(node: fx.Node, position: int, name: str) -> Any:
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name)
+
+
+def order_writes(
+    graph: fx.Graph, observed: dict[fx.Node, tuple[fx.Node | str, ...]], module_tensors: dict[str, tuple[str, ...]]
+) -> Order:
+    """Apply both rules to a graph; rule 1 changes it.
+
+    Args:
+        graph: Of a program.
+        observed: What nodes were seen to change when they ran.
+        module_tensors: Names of the tensors that ``call_module`` nodes read, by target.
+    """
+    nodes = list(graph.nodes)
+    changed = {n: tuple(dict.fromkeys((*observed.get(n, ()), *written_operands(n)))) for n in nodes}
+    changed = {node: operands for node, operands in changed.items() if operands}
+    if not changed:
+        return Order({}, (), frozenset())
+    position = {node: i for i, node in enumerate(nodes)}
+    memory = {node: storages(node) for node in nodes}
+    held = set().union(*(memory[n] for n in nodes if n.op == "get_attr"))
+    touched: set[int] = set()
+    latest: dict[fx.Node | str, fx.Node] = {}
+    for node, operands in changed.items():
+        now = tuple(latest.get(operand, operand) for operand in operands)
+        changed[node] = now
+        for old, operand in zip(operands, now, strict=True):
+            for storage in memory[operand] if isinstance(operand, fx.Node) else ():
+                if storage not in held and _redirect(node, operand, storage, position, memory):
+                    latest[old] = latest[operand] = node
+                else:
+                    touched.add(storage)
+    chains = [_touching(nodes, memory, storage) for storage in sorted(touched)]
+    for name in dict.fromkeys(o for operands in changed.values() for o in operands if isinstance(o, str)):
+        chains.append(_holding(nodes, name, module_tensors))
+    writes = {
+        n.name: tuple(o if isinstance(o, str) else str(o.target) if o.op == "get_attr" else o.name for o in operands)
+        for n, operands in changed.items()
+    }
+    return Order(writes, tuple(c for c in dict.fromkeys(chains) if len(c) > 1), frozenset(touched))
+
+
+def _redirect(
+    node: fx.Node,
+    operand: fx.Node | str,
+    storage: int,
+    position: dict[fx.Node, int],
+    memory: dict[fx.Node, set[int]],
+) -> bool:
+    """Let later readers of the operand read the node's result, where rule 1 allows it."""
+    here = position[node]
+    older = [n for n, found in memory.items() if storage in found and position[n] < here]
+    still_read = [n for n in older if n is not operand and any(position[u] > here for u in n.users)]
+    gives_it_back = storage in memory[node] and _shape(node) == _shape(operand)
+    if still_read or not gives_it_back:
+        return False
+    operand.replace_all_uses_with(node, delete_user_cb=lambda user: position[user] > here)
+    return True
+
+
+def _shape(node: fx.Node) -> Any:
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def _touching(nodes: Iterable[fx.Node], memory: dict[fx.Node, set[int]], storage: int) -> tuple[fx.Node, ...]:
+    return tuple(
+        n
+        for n in nodes
+        if n.op.startswith("call_")
+        and (storage in memory[n] or any(storage in memory[source] for source in n.all_input_nodes))
+    )
+
+
+def _holding(nodes: Iterable[fx.Node], name: str, module_tensors: dict[str, tuple[str, ...]]) -> tuple[fx.Node, ...]:
+    return tuple(
+        n
+        for n in nodes
+        if (n.op == "call_module" and name in module_tensors.get(str(n.target), ()))
+        or (n.op.startswith("call_") and any(s.op == "get_attr" and s.target == name for s in n.all_input_nodes))
+    )

@@ -1,0 +1,106 @@
+"""A torch model on its way into the IR: what an exported program and a traced module have in common.
+
+Left out: the two readers that make it (``torch_export.py``, ``torch_module.py``).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from ..errors import InputError
+from ..escape import printable
+from .torch_call import Leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A model as an fx graph of our own, and what the graph refers to.
+
+    ``meta["val"]`` of every node is its fake value, ``meta["path"]`` the module it came from. The output node's
+    only argument is a flat tuple, a node or a constant for every leaf of ``out_spec``. Fields are as in
+    :class:`~heterps_compile.frontends.torch_source.TorchSource` where not described here.
+
+    Attributes:
+        name: Of the model.
+        kinds: ``"weight"``, ``"buffer"`` or ``"constant"`` for each name in ``tensors``.
+        module_tensors: Names of the tensors a ``call_module`` node reads, by target.
+        writes: What each node changes in place: nodes, and names of tensors that modules hold.
+        state: Every tensor of the model's ``state_dict`` by name, those that no node reads included.
+        aliases: All names the model has for the tensor of each name, where there are several.
+        fixed_shapes: Whether the graph is right for the recorded shapes only, symbolic dimensions aside.
+        parameter_names: Names of the positional parameters of the model's ``forward``, in order.
+        in_spec, in_leaves, out_spec: Structure of (args, kwargs) and of the result; see ``torch_call.py``.
+        ranges: Least and largest number of each symbol.
+        dimension_names: Names the user gave to dimensions, by input and axis.
+    """
+
+    name: str
+    graph: fx.Graph
+    tensors: dict[str, torch.Tensor]
+    kinds: dict[str, str]
+    modules: dict[str, nn.Module]
+    module_tensors: dict[str, tuple[str, ...]]
+    transient: frozenset[str]
+    state: Mapping[str, torch.Tensor]
+    aliases: Mapping[str, tuple[str, ...]]
+    writes: dict[fx.Node, tuple[fx.Node | str, ...]]
+    in_spec: pytree.TreeSpec
+    in_leaves: tuple[Leaf, ...]
+    out_spec: pytree.TreeSpec
+    parameter_names: tuple[str, ...]
+    fixed_shapes: bool
+    whole: Callable[[], Callable[..., Any]]
+    examples: dict[str, Any]
+    ranges: Mapping[Any, tuple[float, float]] = field(default_factory=dict)
+    dimension_names: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def module_path(node: fx.Node) -> str:
+    """Give the dotted path of the innermost module a node came from, or ""."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple) and isinstance(entry[0], str)]
+    path = paths[-1] if paths else ""
+    return "" if path.startswith("_empty_nn_module_stack") else path.removeprefix("L['self'].")
+
+
+def storage_key(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
+    """Give a key that tied tensors share: where their memory begins; a tensor without memory is tied to none."""
+    try:
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr() or storage._cdata
+    except (NotImplementedError, RuntimeError):  # sparse and other layouts have no single storage
+        return (name,)
+    if tensor.numel() == 0:
+        return (name,)
+    return (str(tensor.device), address, tensor.storage_offset())
+
+
+def find_aliases(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, tuple[str, ...]]:
+    """Give all names of a tensor for each of its names, where it has several."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for name, tensor in tensors:
+        groups.setdefault((*storage_key(name, tensor), tuple(tensor.shape)), []).append(name)
+    return {name: tuple(names) for names in groups.values() if len(names) > 1 for name in names}
+
+
+def first_reason(error: Exception) -> str:
+    """Give the first line of an error that says something, printable."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return printable(lines[0]) if lines else type(error).__name__
+
+
+def check_examples(args: object, kwargs: object) -> None:
+    """Check that example inputs are a tuple and a mapping.
+
+    Raises:
+        InputError: saying what they are instead.
+    """
+    if not isinstance(args, (tuple, list)):
+        raise InputError(f"example_inputs must be a tuple of positional inputs, not {type(args).__name__}")
+    if not isinstance(kwargs, Mapping):
+        raise InputError(f"example_kwargs must be a mapping from names to inputs, not {type(kwargs).__name__}")

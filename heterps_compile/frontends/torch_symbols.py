@@ -1,0 +1,183 @@
+"""Symbolic dimensions: their names, their numbers, and shapes at those numbers.
+
+A dimension that is one symbol keeps its name; one that is computed from symbols (``2*batch``) becomes a number.
+
+Left out: which numbers a symbol may have beyond one range (divisibility and the like).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import InputError, UnknownNameError
+from ..ir.graph import Dim
+
+Symbol = Any  # a sympy.Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """The symbols of a program.
+
+    Attributes:
+        names: Name of each symbol.
+        numbers: Number of each symbol.
+        batch: The symbol of the batch dimension, or None.
+    """
+
+    names: Mapping[Symbol, str]
+    numbers: Mapping[Symbol, int]
+    batch: Symbol | None
+
+    @property
+    def bindings(self) -> dict[str, int]:
+        """Give the number of each symbol by its name."""
+        return {name: self.numbers[symbol] for symbol, name in self.names.items()}
+
+    def number(self, size: Any) -> int:
+        """Give the number a size stands for."""
+        if isinstance(size, int):
+            return size
+        return int(size.node.expr.xreplace(self.numbers))
+
+    def shape(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """Give a fake tensor's shape in numbers."""
+        return tuple(self.number(size) for size in tensor.shape)
+
+    def dims(self, tensor: torch.Tensor) -> tuple[Dim, ...]:
+        """Give a fake tensor's shape, symbols by name."""
+        return tuple(
+            self.names[size.node.expr]
+            if isinstance(size, torch.SymInt) and size.node.expr in self.names
+            else self.number(size)
+            for size in tensor.shape
+        )
+
+
+def bind_symbols(
+    model: str,
+    inputs: Sequence[tuple[str, Any]],
+    others: Sequence[tuple[str, Any]],
+    *,
+    batch: int | None,
+    shapes: Mapping[str, int],
+    user_names: Mapping[tuple[str, int], str],
+    ranges: Mapping[Symbol, tuple[float, float]],
+) -> Symbols:
+    """Name every symbol and give it a number: the user's, or else the example's.
+
+    Args:
+        model: Name of the model.
+        inputs: Names and fake values of the inputs.
+        others: Names and fake values of all other nodes; their symbols depend on data.
+        batch: The user's number for the batch dimension.
+        shapes: The user's numbers for other dimensions, by name.
+        user_names: Names the user gave to dimensions, by input and axis.
+        ranges: Least and largest number of each symbol.
+
+    Raises:
+        InputError: where a number is missing, or contradicts the model.
+        UnknownNameError: where ``shapes`` names no dimension of the model.
+    """
+    names, leading = _name_symbols(inputs, user_names)
+    hints = {s: size.node.hint for _, value in inputs for size in _sizes(value) for s in _free(size) if _plain(size, s)}
+    for node, value in others:
+        for size in _sizes(value) if not isinstance(value, torch.SymInt) else ():
+            for symbol in _free(size):
+                if symbol not in names:
+                    names[symbol] = _unique(str(symbol), names)
+                    if str(symbol) not in shapes:
+                        raise InputError(
+                            f"node {node!r} of {model} makes a tensor whose size {str(symbol)!r} depends on data; "
+                            f"say what to plan for (shapes={{{str(symbol)!r}: ...}})"
+                        )
+    first = next((v for _, v in inputs if isinstance(v, torch.Tensor) and v.dim() > 0), None)
+    numbers = dict(hints)
+    by_name = {name: symbol for symbol, name in names.items()}
+    for name, number in shapes.items():
+        if name not in by_name:
+            raise UnknownNameError("dimension", name, by_name)
+        numbers[by_name[name]] = _positive(name, number)
+    if batch is not None:
+        if leading is not None:
+            if names[leading] in shapes and shapes[names[leading]] != batch:
+                raise InputError(f"the batch is {batch} and {names[leading]!r} is {shapes[names[leading]]}; give one")
+            numbers[leading] = _positive("batch", batch)
+        else:
+            _check_fixed_batch(model, inputs, first, batch)
+    for symbol, name in names.items():
+        if symbol not in numbers:
+            raise InputError(f"dimension {name!r} of {model} has no number; give it one (shapes={{{name!r}: ...}})")
+        number = numbers[symbol]
+        low, high = ranges.get(symbol, (0, float("inf")))
+        if not low <= number <= high:
+            raise InputError(
+                f"dimension {name!r} of {model} is {number}, it may be {low:g} to {high:g}; "
+                f"give a number in that range or export the model with a wider one"
+            )
+    return Symbols(names, numbers, leading)
+
+
+def _name_symbols(
+    inputs: Sequence[tuple[str, Any]], user_names: Mapping[tuple[str, int], str]
+) -> tuple[dict[Symbol, str], Symbol | None]:
+    """Name the symbols of the inputs: as the user does, else ``batch`` where one leads, else ``INPUT_AXIS``."""
+    names: dict[Symbol, str] = {}
+    leading: Symbol | None = None
+    for name, value in inputs:
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            expression = getattr(getattr(value.shape[0], "node", None), "expr", None)
+            leading = expression if expression is not None and expression.is_Symbol else None
+            break
+    for label_wins in (True, False):
+        for name, value in inputs:
+            for axis, size in enumerate(_sizes(value)):
+                for symbol in _free(size):
+                    label = user_names.get((name, axis)) if _plain(size, symbol) else None
+                    if symbol in names or (label is None and label_wins):
+                        continue
+                    default = "batch" if symbol == leading else f"{name}_{axis}" if len(_sizes(value)) > 1 else name
+                    names[symbol] = _unique(label or default, names)
+    return names, leading
+
+
+def _sizes(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return list(value.shape)
+    if isinstance(value, (tuple, list)):
+        return [size for part in value for size in _sizes(part)]
+    return [value] if isinstance(value, torch.SymInt) else []
+
+
+def _free(size: Any) -> list[Symbol]:
+    return sorted(size.node.expr.free_symbols, key=str) if isinstance(size, torch.SymInt) else []
+
+
+def _plain(size: Any, symbol: Symbol) -> bool:
+    return bool(size.node.expr == symbol)
+
+
+def _unique(name: str, names: Mapping[Symbol, str]) -> str:
+    taken, made, count = set(names.values()), name, 1
+    while made in taken:
+        made, count = f"{name}_{count}", count + 1
+    return made
+
+
+def _positive(name: str, number: int) -> int:
+    if number < 1:
+        raise InputError(f"dimension {name!r} is {number}; it must be 1 or more")
+    return number
+
+
+def _check_fixed_batch(model: str, inputs: Sequence[tuple[str, Any]], first: Any, batch: int) -> None:
+    name = next((n for n, v in inputs if v is first), None)
+    if first is None:
+        raise InputError(f"{model} takes no tensor with a batch dimension; leave out the batch of {batch}")
+    if int(first.shape[0]) != batch:
+        raise InputError(
+            f"{model} fixes its batch at {int(first.shape[0])} (input {name!r}), the request says {batch}; give "
+            f"example inputs of batch {batch}, or make the dimension dynamic (dynamic_shapes), or leave out batch"
+        )

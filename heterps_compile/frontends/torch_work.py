@@ -1,0 +1,142 @@
+"""The work of every node of a torch program, looked up in the table of ops.
+
+Left out: nodes that PyTorch would fuse; each is measured by itself.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from ..escape import printable
+from ..ir.graph import OpKind
+from .torch_memory import Order, storages
+from .torch_ops import OPS, UNKNOWN, Call, Shape, module_op, plain_name
+from .torch_program import Program
+from .torch_symbols import Symbols
+
+_OWN_MODULES = ("torch", "_operator", "operator", "builtins", "math")
+_GATHERS = frozenset({"index", "index_select", "gather", "take", "getitem"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWork:
+    """What a node does: its op in words, its kind, its floating-point operations."""
+
+    op: str
+    kind: OpKind
+    flops: int
+
+
+def measure_nodes(program: Program, order: Order, symbols: Symbols) -> tuple[dict[fx.Node, NodeWork], list[str]]:
+    """Give the work of every node, and a note for every op that is in no table."""
+    work: dict[fx.Node, NodeWork] = {}
+    notes: list[str] = []
+    # parameters, and what is merely another view or dtype of one
+    from_parameter: set[fx.Node] = {n for n in program.graph.nodes if n.op == "get_attr"}
+    for node in program.graph.nodes:
+        if not node.op.startswith("call_"):
+            continue
+        label, name = _names(node, program)
+        if name not in OPS:
+            notes.append(
+                f"op {printable(label)!r} (node {node.name!r}) is in no table; its work is taken for one operation "
+                f"per element it makes"
+            )
+        kind, formula = OPS.get(name, UNKNOWN)
+        call = _call(node, program, symbols, from_parameter)
+        kind = _refine(kind, name, node, call, from_parameter, order)
+        flops = 0 if kind in (OpKind.VIEW, OpKind.MOVE) else _count(formula, call)
+        if kind in (OpKind.VIEW, OpKind.MOVE) and node.all_input_nodes and set(node.all_input_nodes) <= from_parameter:
+            from_parameter.add(node)
+        work[node] = NodeWork(label, kind, flops)
+    return work, notes
+
+
+def _names(node: fx.Node, program: Program) -> tuple[str, str]:
+    """Give a node's op in the source's words, and its name in the table, or ""."""
+    target = node.target
+    if node.op == "call_module":
+        cls = type(program.modules[str(target)])
+        return f"{cls.__module__}.{cls.__qualname__}", _module_name(cls)
+    if node.op == "call_method":
+        return f"Tensor.{target}", plain_name(str(target))
+    if isinstance(target, torch._ops.OpOverload):
+        namespace, _, name = target._schema.name.partition("::")
+        return str(target), plain_name(name) if namespace == "aten" else ""
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}", target.name()
+    name, module = getattr(target, "__name__", ""), getattr(target, "__module__", None) or ""
+    label = f"{module}.{name}" if module else name or type(target).__name__
+    if target is getattr:
+        attribute = str(node.args[1])
+        return f"getattr.{attribute}", attribute if attribute in OPS else "getattr"
+    # a method descriptor or a builtin of torch._C has no module: torch.relu, torch.Tensor.add
+    is_own = not module or module.partition(".")[0] in _OWN_MODULES
+    return label, plain_name(name) if is_own else ""
+
+
+def _module_name(cls: type) -> str:
+    return module_op(cls.__name__) if cls.__module__.startswith("torch.nn.") else ""
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
+def _call(node: fx.Node, program: Program, symbols: Symbols, from_parameter: set[fx.Node]) -> Call:
+    inputs: list[Shape] = []
+    parameters: list[int] = []
+    for operand in pytree.tree_leaves((node.args, dict(node.kwargs))):
+        if isinstance(operand, fx.Node):
+            for tensor in _tensors(operand.meta.get("val")):
+                if operand in from_parameter:
+                    parameters.append(len(inputs))
+                inputs.append(symbols.shape(tensor))
+    if node.op == "call_module":
+        module = program.modules[str(node.target)]
+        held = [*module.parameters()] if not isinstance(module, nn.modules.batchnorm._NormBase) else []
+        parameters += range(len(inputs), len(inputs) + len(held))
+        inputs += [tuple(tensor.shape) for tensor in held]
+    outputs = tuple(symbols.shape(tensor) for tensor in _tensors(node.meta.get("val")))
+    plain = tuple(None if isinstance(a, fx.Node) else a for a in node.args)
+    return Call(tuple(inputs), outputs, tuple(parameters), plain, dict(node.kwargs))
+
+
+def _refine(kind: OpKind, name: str, node: fx.Node, call: Call, from_parameter: set[fx.Node], order: Order) -> OpKind:
+    """Tell apart what the name alone does not: products of activations, gathers from tables, views that copy."""
+    matrices = [i for i, shape in enumerate(call.inputs) if len(shape) > 1]
+    if kind is OpKind.GEMM and not any(i in call.parameters for i in matrices):
+        return OpKind.MATMUL
+    if kind is OpKind.EMBEDDING and not call.parameters:
+        return OpKind.MOVE
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return kind
+    if name in _GATHERS and 0 in call.parameters and len(call.inputs) > 1 and len(call.inputs[0]) > 1:
+        return OpKind.EMBEDDING if _is_table(node) else OpKind.MOVE
+    if kind in (OpKind.CONSTANT, OpKind.SHAPE) or node.name in order.writes:
+        return kind
+    shared = any(storages(node) & storages(source) for source in node.all_input_nodes)
+    if shared:
+        return OpKind.VIEW
+    return OpKind.MOVE if kind is OpKind.VIEW else kind
+
+
+def _is_table(node: fx.Node) -> bool:
+    """Say whether rows are gathered from a trainable table."""
+    value = node.all_input_nodes[0].meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad
+
+
+def _count(formula: Any, call: Call) -> int:
+    try:
+        return int(formula(call))
+    except (IndexError, ValueError):  # an overload with fewer operands than the formula knows
+        return sum(map(math.prod, call.outputs))

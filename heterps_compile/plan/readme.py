@@ -1,0 +1,56 @@
+"""The README of a compiled folder: what it is, how to run it, what is in it.
+
+Left out: what ``plan.json`` says better (every layer, every value).
+"""
+
+from heterps_compile.escape import for_markdown
+from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds
+
+from .plan import Plan
+
+
+def readme(plan: Plan) -> str:
+    """Write the README of a plan whose artefacts are known; every name is escaped."""
+    inputs = ", ".join(map(for_markdown, plan.graph_inputs)) or "nothing"
+    outputs = ", ".join(map(for_markdown, plan.graph_outputs))
+    lines = [
+        f"# {for_markdown(plan.model)}, compiled",
+        "",
+        f"Written by heterps-compile for the pool {for_markdown(plan.cluster)}; the stages run with "
+        f"{for_markdown(plan.backend)}.",
+        "",
+        "## Run it",
+        "",
+        "```python",
+        "import heterps_compile",
+        "",
+        'compiled = heterps_compile.load("path/to/this/folder")',
+        "outputs = compiled.run(...)  # what the model itself takes, and what it returns",
+        "```",
+        "",
+        f"It takes {inputs} and gives {outputs}, at a batch of {plan.batch}.",
+        "Loading checks every file against its SHA-256 in `plan.json`.",
+        "",
+        "## Stages",
+        "",
+        "| stage | device | replicas | layers | time of a batch | memory | files |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for stage, files in zip(plan.stages, plan.artifacts, strict=True):
+        memory = format_bytes(stage.memory.total_bytes) if stage.memory else "not estimated"
+        lines.append(
+            f"| {stage.index} | {for_markdown(stage.device)} | {stage.replicas} | {len(stage.layers)} | "
+            f"{format_seconds(stage.time_s)} | {memory} | {', '.join(f'`{a.file}`' for a in files)} |"
+        )
+    schedule = plan.schedule
+    lines += [
+        "",
+        f"Schedule: {for_markdown(schedule.name)}, micro-batches {schedule.micro_batches} "
+        f"({for_markdown(schedule.reason)}).",
+        "",
+        f"Estimated: {format_rate(plan.throughput_samples_per_s)} for {format_money(plan.price_per_hour)} "
+        f"{plan.currency}/h, {format_money(plan.price_per_million_samples)} {plan.currency} per million samples.",
+    ]
+    if plan.verification is not None:
+        lines += ["", f"Verified against the whole model: largest difference {plan.verification.max_abs:.3g}."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,121 @@
+"""The JSON document that ``--json`` prints: the plan for programs.
+
+Its keys are a promise: keys may be added, none goes and none changes its meaning. Every number has its unit in its
+name or beside it; a number that is not finite is null. Prices in ``price_usd_per_hour`` and
+``usd_per_million_samples`` are null for a pool that is priced in another currency, which the same numbers without
+"usd" in their names are in.
+
+Left out: what only the plan file has (``plan/file.py``): values that cross, hashes of artefacts.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from heterps_compile.plan.plan import Plan, PlannedStage
+
+from .rows import LayerRow
+
+FORMAT_VERSION = 1
+
+
+def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
+    """Write the document.
+
+    Args:
+        plan: With its artefacts named.
+        rows: Its layers.
+        directory: The folder the artefacts are in.
+    """
+    is_usd = plan.currency == "USD"
+    price, per_million = plan.price_per_hour, plan.price_per_million_samples
+    document = {
+        "format_version": FORMAT_VERSION,
+        "model": plan.model,
+        "directory": directory,
+        "cluster": plan.cluster,
+        "currency": plan.currency,
+        "mode": plan.request.mode,
+        "backend": plan.backend,
+        "method": plan.method,
+        "seed": plan.request.seed,
+        "batch": plan.batch,
+        "min_throughput_samples_per_s": plan.request.min_throughput,
+        "objective": {
+            "name": plan.request.objective,
+            "value": plan.value,
+            "unit": f"{plan.currency} per million samples",
+        },
+        "bound": plan.bound,
+        "gap": plan.gap,
+        "evaluations": plan.evaluations,
+        "throughput_samples_per_s": plan.throughput_samples_per_s,
+        "price_usd_per_hour": price if is_usd else None,
+        "usd_per_million_samples": per_million if is_usd else None,
+        "price_per_hour": price,
+        "price_per_million_samples": per_million,
+        "stages": [_stage(plan, stage) for stage in plan.stages],
+        "layers": [_layer(row) for row in rows],
+        "schedule": {
+            "name": plan.schedule.name,
+            "micro_batches": plan.schedule.micro_batches,
+            "step_s": plan.schedule.step_s,
+            "bubble": plan.schedule.bubble,
+            "reason": plan.schedule.reason,
+        },
+        "verification": None
+        if plan.verification is None
+        else {
+            "max_abs": plan.verification.max_abs,
+            "max_rel": plan.verification.max_rel,
+            "tolerance": plan.verification.tolerance,
+            "outputs": plan.verification.outputs,
+        },
+        "unused_devices": list(plan.unused_devices),
+        "replicated_parameters": list(plan.replicated),
+        "notes": list(plan.notes),
+        "search_s": plan.search_s,
+        "total_s": plan.total_s,
+    }
+    return json.dumps(_finite(document), indent=2, allow_nan=False)
+
+
+def _stage(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
+    return {
+        "device": stage.device,
+        "replicas": stage.replicas,
+        "layers": list(stage.layers),
+        "time_s": stage.time_s,
+        "compute_s": stage.compute_s,
+        "data_s": stage.data_s,
+        "throughput_samples_per_s": plan.batch / stage.time_s if stage.time_s > 0 else None,
+        "memory_bytes": None if stage.memory is None else stage.memory.total_bytes,
+        "price_per_hour": stage.price_per_hour,
+        "artifact": plan.artifacts[stage.index][0].file if plan.artifacts else None,
+        "files": [artifact.file for artifact in plan.artifacts[stage.index]] if plan.artifacts else [],
+    }
+
+
+def _layer(row: LayerRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "stage": row.stage,
+        "device": row.device,
+        "parameters": row.parameters,
+        "parameter_bytes": row.cost.parameter_bytes,
+        "flops": row.cost.flops,
+        "moved_bytes": row.cost.moved_bytes,
+        "flop_per_byte": row.cost.flop_per_byte,
+        "intensity": row.cost.label,
+        "reason": row.cost.reason,
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

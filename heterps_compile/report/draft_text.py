@@ -1,0 +1,164 @@
+"""A draft after a pass as plain text, for ``--print-after``: what the pass filled in, one line a thing.
+
+The text is stable: the same draft gives the same text, whatever the terminal.
+
+Left out: times spent.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from heterps_compile.cost.problem import Problem
+from heterps_compile.escape import printable
+from heterps_compile.passes.contract import Draft, Pass
+from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.units import format_bytes, format_count, format_money, format_seconds
+
+
+def draft_text(step: Pass, draft: Draft) -> str:
+    """Give what a pass filled in, under a heading with its name.
+
+    Args:
+        step: The pass that has just run.
+        draft: The draft it gave.
+    """
+    lines = [f"after {step.name}"]
+    for name in step.ensures:
+        lines += [f"  {printable(line)}".rstrip() for line in SECTIONS[name](draft)]
+    return "\n".join(lines) + "\n"
+
+
+def _layers(draft: Draft) -> Iterator[str]:
+    if draft.layers is None:
+        return
+    nodes = draft.layers.graph.nodes
+    yield f"{len(draft.layers.layers)} layers of {len(nodes)} nodes"
+    yield from _columns(
+        [f"{index}", layer.name, layer.kind.value, " ".join(nodes[i].name for i in layer.nodes)]
+        for index, layer in enumerate(draft.layers.layers)
+    )
+
+
+def _costs(draft: Draft) -> Iterator[str]:
+    if draft.layers is None or draft.costs is None:
+        return
+    yield from _columns(
+        [
+            layer.name,
+            f"{format_count(cost.flops)} FLOP",
+            f"moves {format_bytes(cost.moved_bytes)}",
+            f"holds {format_bytes(cost.parameter_bytes)}",
+            cost.label,
+            cost.reason,
+        ]
+        for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)
+    )
+
+
+def _problem(draft: Draft) -> Iterator[str]:
+    problem = draft.problem
+    if problem is None:
+        return
+    yield (
+        f"{problem.layer_count} layers, {problem.type_count} device types, "
+        f"{len(problem.edge_producer)} values between layers, batch {problem.batch}"
+    )
+    yield from _columns(
+        [name, *(_on_type(problem, i, t) for t in range(problem.type_count))]
+        for i, name in enumerate(problem.layer_names)
+    )
+
+
+def _on_type(problem: Problem, layer: int, device: int) -> str:
+    name = problem.type_names[device]
+    if not problem.allowed[layer, device]:
+        return f"{name}: forbidden"
+    compute_s, data_s = problem.compute_s[layer, device], problem.data_s[layer, device]
+    return f"{name}: compute {format_seconds(compute_s)}, data {format_seconds(data_s)}"
+
+
+def _search(draft: Draft) -> Iterator[str]:
+    search, problem = draft.search, draft.problem
+    if search is None or problem is None:
+        return
+    currency = draft.cluster.currency
+    yield (
+        f"{search.method}, seed {search.seed}: {format_money(search.value)} {currency} per million samples, bound "
+        f"{format_money(search.bound)}, gap {100 * search.gap:.3g} %, {search.evaluations:,} placements"
+    )
+    yield from _columns(
+        [name, problem.type_names[kind]] for name, kind in zip(problem.layer_names, search.placement.types, strict=True)
+    )
+    if search.placement.cuts:
+        yield "also cut before " + ", ".join(problem.layer_names[p] for p in search.placement.cuts)
+
+
+def _stages(draft: Draft) -> Iterator[str]:
+    yield from _columns(_stage(stage, draft.cluster.currency) for stage in draft.stages or ())
+
+
+def _stage(stage: PlannedStage, currency: str) -> list[str]:
+    cells = [f"stage {stage.index}", stage.device]
+    if stage.replicas:
+        cells += [
+            f"x{stage.replicas}",
+            f"compute {format_seconds(stage.compute_s)}",
+            f"data {format_seconds(stage.data_s)}",
+            f"in {format_bytes(stage.received_bytes)}",
+            f"out {format_bytes(stage.sent_bytes)}",
+            f"memory {format_bytes(stage.memory.total_bytes)}" if stage.memory else "",
+            f"{format_money(stage.price_per_hour)} {currency}/h",
+        ]
+    return [*cells, " ".join(stage.layers)]
+
+
+def _schedule(draft: Draft) -> Iterator[str]:
+    schedule = draft.schedule
+    if schedule is not None:
+        yield (
+            f"{schedule.name}, micro-batches {schedule.micro_batches}, step {format_seconds(schedule.step_s)}, "
+            f"bubble {100 * schedule.bubble:.3g} %"
+        )
+        yield schedule.reason
+
+
+def _partition(draft: Draft) -> Iterator[str]:
+    if draft.partition is not None:
+        yield from _columns(
+            [
+                f"stage {cut.index}",
+                f"{len(cut.nodes)} nodes",
+                f"takes {' '.join(cut.inputs)}",
+                f"gives {' '.join(cut.outputs)}",
+                f"holds {' '.join(cut.parameters)}",
+            ]
+            for cut in draft.partition.stages
+        )
+
+
+def _runnable(draft: Draft) -> Iterator[str]:
+    for index, stage in enumerate(draft.runnable or ()):
+        yield f"stage {index} is a {type(stage).__name__}"
+
+
+SECTIONS: Mapping[str, Callable[[Draft], Iterator[str]]] = MappingProxyType(
+    {
+        "layers": _layers,
+        "costs": _costs,
+        "problem": _problem,
+        "search": _search,
+        "stages": _stages,
+        "schedule": _schedule,
+        "partition": _partition,
+        "runnable": _runnable,
+    }
+)
+"""How each field of a draft is written; a test holds it against the fields there are."""
+
+
+def _columns(rows: Iterable[list[str]]) -> Iterator[str]:
+    """Align cells; the last of a row is not padded."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in cells), strict=True)]
+    for row in cells:
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]])

@@ -1,0 +1,55 @@
+"""One row per layer: what the tables and the JSON document say of it.
+
+Left out: how a row looks (``tables.py``) and what it is called in JSON (``document.py``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.ir.layers import Layer, LayerGraph
+from heterps_compile.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """A layer, its work, and where it went.
+
+    Attributes:
+        name: Of the layer.
+        kind: Of its anchor.
+        stage: Index of its stage.
+        device: Name of its device type.
+        parameters: Weights and buffers, counted in elements; tied ones once.
+        cost: Its work for one batch.
+    """
+
+    name: str
+    kind: str
+    stage: int
+    device: str
+    parameters: int
+    cost: LayerCost
+
+
+def layer_rows(plan: Plan, layers: LayerGraph, costs: Sequence[LayerCost]) -> list[LayerRow]:
+    """Give the rows in the order of the layers."""
+    home = {name: stage for stage in plan.stages for name in stage.layers}
+    return [
+        LayerRow(
+            name=layer.name,
+            kind=layer.kind.value,
+            stage=home[layer.name].index,
+            device=home[layer.name].device,
+            parameters=_count_parameters(layer, layers),
+            cost=cost,
+        )
+        for layer, cost in zip(layers.layers, costs, strict=True)
+    ]
+
+
+def _count_parameters(layer: Layer, layers: LayerGraph) -> int:
+    read = (layers.graph.parameters[name] for name in layer.parameters)
+    sizes = {parameter.storage: prod(parameter.shape) for parameter in read if parameter.kind != "constant"}
+    return sum(sizes.values())

@@ -1,0 +1,245 @@
+"""The plan for people: tables of layers and stages, the totals, and every fallback and surprise.
+
+Names come from models; each goes through :func:`~heterps_compile.escape.printable` into a ``Text``, so that neither
+escape sequences nor rich's own markup reach the terminal.
+
+Left out: progress (``cli/progress.py``), pictures.
+"""
+
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.escape import printable, shorten
+from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
+
+from .rows import LayerRow
+
+PLAIN_WIDTH = 120  # columns, where the output is no terminal
+LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
+LAYERS_SHOWN = 30  # of a longer table, first and last ones in equal parts
+_NARROW = 100  # columns; below, the tables leave out what the totals or the folder tell as well
+_FILES_SHOWN = 6
+
+
+def make_console(stream: TextIO, terminal_width: int | None) -> Console:
+    """Make a console that prints text as it is.
+
+    Args:
+        stream: Where to.
+        terminal_width: Columns of the terminal, or None where the stream is none.
+    """
+    width = PLAIN_WIDTH if terminal_width is None else max(terminal_width, LEAST_WIDTH)
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+
+
+def print_plan(
+    console: Console, plan: Plan, rows: Sequence[LayerRow], *, directory: str | None, all_layers: bool
+) -> None:
+    """Print layers, stages, totals and notes.
+
+    Args:
+        console: Where to.
+        plan: The plan.
+        rows: Its layers; none where they are not known.
+        directory: The folder it was written to, or None.
+        all_layers: Show every layer of a long table.
+    """
+    if rows:
+        console.print(layer_table(rows, console.width, all_layers=all_layers))
+        console.print()
+    console.print(stage_table(plan, console.width))
+    console.print()
+    console.print(totals_table(plan, directory))
+    for note in notes(plan):
+        console.print(Text(f"note: {printable(note)}"))
+
+
+def layer_table(rows: Sequence[LayerRow], width: int, *, all_layers: bool) -> Table:
+    """Draw what every layer is and costs, and whether data or computation dominates it.
+
+    Args:
+        rows: The layers.
+        width: Columns there are; the table is narrower where it can be.
+        all_layers: Show every layer of a long table.
+    """
+    table = _table()
+    _add_text(table, "layer", min_width=width // 6)
+    _add_text(table, "kind", no_wrap=True)
+    if width >= _NARROW:
+        _add_numbers(table, "stage")
+    _add_numbers(table, "params", "FLOPs", "bytes")
+    _add_text(table, "bound by", no_wrap=True)
+    _add_text(table, "because", min_width=width // 5)
+    hidden = 0 if all_layers else max(0, len(rows) - LAYERS_SHOWN)
+    first = len(rows) if not hidden else LAYERS_SHOWN // 2
+    for row in rows[:first]:
+        table.add_row(*_layer_cells(row, width))
+    if hidden:
+        table.add_row(Text(f"… {hidden} more; -v shows all", style="dim"))
+    for row in rows[first + hidden :]:
+        table.add_row(*_layer_cells(row, width))
+    return table
+
+
+def _layer_cells(row: LayerRow, width: int) -> list[Text]:
+    cost = row.cost
+    return [
+        _name(row.name, width),
+        Text(row.kind),
+        *([Text(f"{row.stage}")] if width >= _NARROW else []),
+        Text(format_count(row.parameters)),
+        Text(format_count(cost.flops)),
+        Text(format_bytes(cost.moved_bytes)),
+        Text(cost.label),
+        Text(printable(cost.reason)),
+    ]
+
+
+def stage_table(plan: Plan, width: int) -> Table:
+    """Draw what every stage holds, runs on, takes and costs, in so many columns."""
+    table = _table()
+    _add_numbers(table, "stage")
+    _add_text(table, "layers", min_width=width // 6)
+    _add_text(table, "device", no_wrap=True)
+    _add_numbers(table, "replicas", "time", "samples/s", "memory", f"{plan.currency}/h")
+    if width >= _NARROW:
+        _add_text(table, "file")
+    for stage in plan.stages:
+        rate = format_count(plan.batch / stage.time_s) if stage.time_s > 0 else "-"
+        file = plan.artifacts[stage.index][0].file if plan.artifacts else "-"
+        table.add_row(
+            Text(f"{stage.index}"),
+            _layers_of(stage, width),
+            _name(stage.device, width),
+            Text(f"{stage.replicas}"),
+            Text(format_seconds(stage.time_s)),
+            Text(rate),
+            Text(format_bytes(stage.memory.total_bytes) if stage.memory else "-"),
+            Text(format_money(stage.price_per_hour)),
+            *([Text(file)] if width >= _NARROW else []),
+        )
+    return table
+
+
+def _layers_of(stage: PlannedStage, width: int) -> Text:
+    first, *others = stage.layers
+    if not others:
+        return _name(first, width)
+    ends = (_name(name, width // 2).plain for name in (first, others[-1]))
+    return Text(f"{(' … ' if len(others) > 1 else ', ').join(ends)} ({len(stage.layers)})")
+
+
+def totals_table(plan: Plan, directory: str | None) -> Table:
+    """Draw what the whole plan reaches, costs and is proven to be close to."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for key, text in _totals(plan, directory):
+        table.add_row(Text(key), Text(text))
+    return table
+
+
+def _totals(plan: Plan, directory: str | None) -> list[tuple[str, str]]:
+    floor = plan.request.min_throughput
+    schedule, verification = plan.schedule, plan.verification
+    totals = [
+        ("model", f"{printable(plan.model)}, {plan.request.mode}, batch {plan.batch}"),
+        (
+            "throughput",
+            format_rate(plan.throughput_samples_per_s) + (f" (floor {format_rate(floor)})" if floor else ""),
+        ),
+        ("price", f"{format_money(plan.price_per_hour)} {plan.currency}/h"),
+        ("per million samples", f"{format_money(plan.price_per_million_samples)} {plan.currency}"),
+        ("proven bound", _bound(plan)),
+        (
+            "schedule",
+            f"{printable(schedule.name)}, micro-batches {schedule.micro_batches}, step "
+            f"{format_seconds(schedule.step_s)}, bubble {100 * schedule.bubble:.3g} %",
+        ),
+        (
+            "method",
+            f"{printable(plan.method)}, placements tried {plan.evaluations:,}, in {format_seconds(plan.search_s)}",
+        ),
+        (
+            "verified",
+            "no (--no-verify)"
+            if verification is None
+            else f"largest difference {verification.max_abs:.3g}, {verification.max_rel:.3g} of the output's scale",
+        ),
+        ("time spent", format_seconds(plan.total_s)),
+    ]
+    if directory is not None:
+        totals.append(("written to", printable(directory)))
+        files = [artifact.file for artifacts in plan.artifacts for artifact in artifacts]
+        more = f" and {len(files) - _FILES_SHOWN} more" if len(files) > _FILES_SHOWN else ""
+        totals.append(("files", f"plan.json, README.md, {', '.join(files[:_FILES_SHOWN])}{more}"))
+    return totals
+
+
+def _bound(plan: Plan) -> str:
+    unit = f"{plan.currency} per million samples"
+    if plan.bound <= 0:
+        return "none"
+    if plan.gap == 0:
+        return f"{format_money(plan.bound)} {unit}: no plan is cheaper"
+    return f"{format_money(plan.bound)} {unit}: no plan is more than {100 * plan.gap:.3g} % cheaper"
+
+
+def notes(plan: Plan) -> list[str]:
+    """Give every fallback, unused device and replicated parameter as a sentence."""
+    found = list(plan.notes)
+    if plan.unused_devices:
+        found.append(f"no stage uses {', '.join(map(repr, plan.unused_devices))}")
+    if plan.replicated:
+        more = f" and {len(plan.replicated) - 3} more" if len(plan.replicated) > 3 else ""
+        found.append(f"several stages hold {', '.join(map(repr, plan.replicated[:3]))}{more}")
+    return found
+
+
+def cluster_table(pool: Cluster, width: int) -> Table:
+    """Draw the device types of a pool, in so many columns."""
+    table = _table()
+    _add_text(table, "device", "kind", no_wrap=True)
+    _add_numbers(table, f"{pool.currency}/h", "units", "memory", "float32")
+    if width >= _NARROW:
+        _add_numbers(table, "memory bw", "network")
+    _add_text(table, "price from", min_width=width // 6)
+    for device in pool.device_types:
+        bandwidths = (device.memory_bytes_per_s, device.network_bytes_per_s) if width >= _NARROW else ()
+        table.add_row(
+            _name(device.name, width),
+            Text(device.kind),
+            Text(format_money(device.price_per_hour) if device.price_per_hour else "free"),
+            Text(f"{device.max_units:,}"),
+            Text(format_bytes(device.memory_bytes)),
+            Text(f"{format_count(device.peak_flops['float32'])}FLOP/s"),
+            *(Text(f"{format_count(bandwidth)}B/s") for bandwidth in bandwidths),
+            Text(printable(device.price_source)),
+        )
+    return table
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+
+
+def _add_text(table: Table, *headings: str, min_width: int | None = None, no_wrap: bool = False) -> None:
+    for heading in headings:
+        table.add_column(heading, overflow="fold", min_width=min_width, no_wrap=no_wrap)
+
+
+def _add_numbers(table: Table, *headings: str) -> None:
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+
+
+def _name(name: str, width: int) -> Text:
+    """Give a name, its middle cut out where it is longer than a quarter of the width."""
+    return Text(shorten(printable(name), max(8, width // 4)))

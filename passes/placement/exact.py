@@ -1,0 +1,65 @@
+"""The exact method: the best placement there is, with the proof; stopped early, the best so far and an honest bound.
+
+Complexity: a pass is O(segments * types), quadratic in the layers where one stage may hold them all; some tens of
+passes are usual, the first few over all segments and the others over the few that can still matter.
+
+Left out: the search itself (``interval_search.py``), and why nothing is feasible (``infeasible.py``).
+"""
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from heterps_compile.cost.evaluate import evaluate_one
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.errors import InfeasibleError
+
+from .infeasible import explain_infeasible
+from .interval_search import IntervalSearch, per_million_samples
+from .paths import Deadline
+from .seeds import seed_placements
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Branch and bound over the throughput, dynamic programming over segments (``--method exact``)."""
+
+    name: ClassVar[str] = "exact"
+
+    def __call__(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        time_limit_s: float | None = None,
+        warm_start: Placement | None = None,
+    ) -> SearchResult:
+        """Find the placement of the lowest objective; see :class:`~.method.PlacementMethod`.
+
+        Raises:
+            InfeasibleError: where no placement is feasible, with the reason, or where none was found in time.
+        """
+        started = time.monotonic()
+        search = IntervalSearch(problem, Deadline.after(time_limit_s), seed_placements(problem, warm_start))
+        search.run()
+        if search.placement is None:
+            if np.isinf(search.bound):
+                raise explain_infeasible(problem)
+            raise InfeasibleError(
+                f"no feasible plan found within {time_limit_s} s, and none proven impossible; "
+                "allow more time (--time-limit)"
+            )
+        value = evaluate_one(problem, search.placement)
+        is_complete = search.bound >= search.best
+        return SearchResult(
+            placement=search.placement,
+            value=value,
+            bound=value if is_complete else per_million_samples(problem, search.bound),
+            method=self.name,
+            seed=seed,
+            evaluations=search.evaluations,
+            search_s=time.monotonic() - started,
+            notes=() if is_complete else ("the time limit came before the proof was complete",),
+        )

@@ -1,0 +1,250 @@
+"""Branch and bound over the time of a batch: the proof behind the exact search.
+
+Let tau be the time of a batch in the slowest stage; the price of a batch is tau times the price of all units. At a
+fixed tau the cheapest plan is a cheapest path over segments (``paths.py``). Over a range (fast, slow] of tau the same
+path, with every segment at the least it can cost in the range, is a *lower bound*, and segments on no path below the
+best plan's value are dropped for the rest of the range::
+
+    (0, slow]  bound < best: drop segments, split
+      (0, mid]   bound >= best: closed, nothing better in here
+      (mid, slow]  cheapest plan at slow costs v >= best: no better one above mid' = slow * best / v; go on below
+        (mid, mid']  ...
+
+Limits on units couple the segments. Multipliers (a fee per unit, :mod:`.unit_fees`) turn them into prices, which
+keeps the bound; where they leave a gap, a mixed-integer programme at a fixed tau closes it (:mod:`.milp`).
+
+All costs in here are in price per hour times seconds, per batch.
+
+Left out: what is reported (``exact.py``).
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from heterps_compile.cost.evaluate import evaluate, slowest_batch_s, to_arrays
+from heterps_compile.cost.problem import Floats, Placement, Problem
+
+from .chain import Chain, Segments
+from .milp import coupled_path
+from .paths import (
+    ROUNDING,
+    Deadline,
+    ListedSegments,
+    SegmentGraph,
+    SegmentPrices,
+    StageCounts,
+    TiledSegments,
+    TimeUpError,
+    cheapest_path,
+)
+
+GAP = 1e-9
+"""Relative: what is closer to the best than rounding can tell counts as not better."""
+
+_MOST_LISTED = 600_000
+_FIRST_RATIO = 0.8  # how far down the first split of an open range goes
+_FEE_STEPS_FIRST, _FEE_STEPS = 40, 8
+_FEW_SEGMENTS, _NARROW = 3000, 0.98  # where a mixed-integer programme takes over from multipliers
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Range:
+    """A range of tau whose plans cost at least ``bound``."""
+
+    bound: float
+    slow_s: float
+    fast_s: float
+    segments: Segments | None = field(compare=False)  # None for all of them
+    fee: Floats = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Solution:
+    """The cheapest path with a fee per unit.
+
+    Attributes:
+        bound: Lower bound on the value of every plan of the range within the limits; inf where there is no path.
+        fee: [T], with which it was found.
+        path: None where there is none.
+        excess: [T], units of the path beyond the limits.
+    """
+
+    bound: float
+    fee: Floats
+    graph: SegmentGraph
+    to_go: Floats
+    path: Segments | None
+    excess: Floats
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether limits on units keep this from being the answer: fees that are not due, or too many units."""
+        return bool(np.any(self.excess > 0) or np.any(self.fee * self.excess < 0))
+
+
+class IntervalSearch:
+    """The search, which can be stopped at any time.
+
+    Attributes:
+        best: Value of the best plan, inf until there is one.
+        placement: That plan.
+        bound: A proven lower bound on the value of every placement; inf where none is feasible.
+        evaluations: Placements evaluated.
+    """
+
+    def __init__(self, problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> None:
+        self.problem, self.deadline = problem, deadline
+        self.best = np.inf
+        self.placement: Placement | None = None
+        self.bound = trivial_bound(problem)
+        self.evaluations = 0
+        self._counts = StageCounts.at_least(problem.min_stages)
+        for start in starts:
+            self._try(start)
+
+    def run(self) -> None:
+        """Search until the best plan is proven best, or the time is up."""
+        slow_s = min(slowest_batch_s(self.problem), _longest_s(self.problem))
+        node = _Range(self.bound, slow_s, 0.0, None, np.zeros(self.problem.type_count))
+        open_: list[_Range] = []
+        try:
+            self._chain = Chain(self.problem)
+            while True:
+                for child in self._open(node):
+                    heapq.heappush(open_, child)
+                if not open_ or open_[0].bound >= self.best * (1 - GAP):
+                    break
+                node = heapq.heappop(open_)
+            self.bound = self.best
+        except TimeUpError:
+            self.bound = min([self.best, node.bound, *(other.bound for other in open_)])
+
+    def _open(self, node: _Range) -> list[_Range]:
+        """Bound a range; give the parts of it that may hold a better plan."""
+        solution = self._solve_with_fees(node)
+        bound = max(node.bound, solution.bound)
+        if bound >= self.best * (1 - GAP):
+            return []
+        segments, slow_s = node.segments, node.slow_s
+        if np.isfinite(self.best) or self._chain.segment_count <= _MOST_LISTED:
+            limit = self.best + float(solution.fee @ self.problem.max_units)
+            kept = solution.graph.keep_below(self._counts, solution.to_go, limit)
+            segments = kept if len(kept) <= _MOST_LISTED else None
+        if segments is not None:
+            slow_s = self._march(segments, node, solution.fee)
+        if slow_s <= node.fast_s:
+            return []
+        middle_s = slow_s * _FIRST_RATIO if node.fast_s == 0 else float(np.sqrt(slow_s * node.fast_s))
+        return [
+            _Range(bound, slow_s, middle_s, segments, solution.fee),
+            _Range(bound, middle_s, node.fast_s, segments, solution.fee),
+        ]
+
+    def _march(self, segments: Segments, node: _Range, fee: Floats) -> float:
+        """Solve at the slow end of a range; give the tau below which alone there may be better plans."""
+        slow_s = node.slow_s
+        solution = self._solve(segments, slow_s, slow_s, fee)
+        if solution.path is None:
+            return 0.0
+        left_s = slow_s * min(1.0, self.best / solution.bound)
+        if not solution.is_coupled:
+            return min(left_s, self._reached(solution.path, slow_s))
+        if left_s < slow_s * _NARROW or (len(segments) > _FEW_SEGMENTS and node.fast_s < slow_s * _NARROW):
+            return left_s
+        return self._march_coupled(segments, slow_s)
+
+    def _march_coupled(self, segments: Segments, slow_s: float) -> float:
+        """Do the same with limits on units, by a mixed-integer programme."""
+        prices = SegmentPrices(slow_s, slow_s, self.problem.price_per_hour, np.zeros(self.problem.type_count))
+        found = coupled_path(
+            segments,
+            prices.of(segments.demand, segments.type),
+            segments.demand.units(np.float64(slow_s * (1 + ROUNDING))),
+            length=self._chain.length,
+            limits=self.problem.max_units.astype(np.float64),
+            least=self.problem.min_stages,
+            most=self.problem.max_stages,
+            time_limit_s=self.deadline.left_s(),
+        )
+        reached_s = slow_s
+        if found.chosen is not None:
+            path = segments.keep(found.chosen)
+            self._try(self._chain.placement(path))
+            if found.is_optimal:
+                reached_s = self._reached(path, slow_s)
+        self.deadline.check()
+        return min(reached_s, slow_s * self.best / found.bound)
+
+    def _solve_with_fees(self, node: _Range) -> _Solution:
+        """Bound a range, with fees per unit that make the bound high: subgradient steps with Polyak's length."""
+        fee, steps = node.fee, _FEE_STEPS_FIRST if node.fast_s == 0 else _FEE_STEPS
+        best = solution = self._solve(node.segments, node.slow_s, node.fast_s, fee)
+        scale = 1.0
+        for _ in range(steps):
+            if not solution.is_coupled or best.bound >= self.best * (1 - GAP):
+                break
+            ascent = np.where((solution.fee > 0) | (solution.excess > 0), solution.excess, 0.0)
+            target = self.best if np.isfinite(self.best) else solution.bound * 1.2
+            length = scale * (target - solution.bound) / float(ascent @ ascent)
+            fee = np.maximum(0.0, solution.fee + length * ascent)
+            solution = self._solve(node.segments, node.slow_s, node.fast_s, fee)
+            if solution.bound > best.bound:
+                best = solution
+            else:
+                scale *= 0.7
+        return best
+
+    def _solve(self, segments: Segments | None, slow_s: float, fast_s: float, fee: Floats) -> _Solution:
+        prices = SegmentPrices(slow_s, fast_s, self.problem.price_per_hour, fee)
+        graph: SegmentGraph = (
+            TiledSegments(self._chain, prices, self.deadline)
+            if segments is None
+            else ListedSegments(segments, prices, self._chain.length, self.deadline)
+        )
+        to_go = graph.to_go(self._counts)
+        limits = self.problem.max_units
+        if not np.isfinite(to_go[0, 0]):
+            return _Solution(np.inf, fee, graph, to_go, None, np.zeros(len(limits)))
+        path = cheapest_path(graph, self._counts, to_go)
+        if len(path) > self.problem.max_stages:  # so far nobody counted that far
+            self._counts = StageCounts.between(self.problem.min_stages, self.problem.max_stages)
+            return self._solve(segments, slow_s, fast_s, fee)
+        self._try(self._chain.placement(path))
+        units = path.demand.units(np.float64(slow_s * (1 + ROUNDING)))
+        excess = np.bincount(path.type, units, len(limits)) - limits
+        return _Solution(float(to_go[0, 0] - fee @ limits), fee, graph, to_go, path, excess)
+
+    def _reached(self, path: Segments, slow_s: float) -> float:
+        """Give a tau just below the one that a path's stages reach with the units they need at slow_s."""
+        units = path.demand.units(np.float64(slow_s * (1 + ROUNDING)))
+        return float(path.demand.time_s(units).max()) * (1 - 3 * ROUNDING)
+
+    def _try(self, placement: Placement) -> None:
+        self.evaluations += 1
+        value = float(evaluate(self.problem, *to_arrays([placement])).values[0])
+        value *= 3600 * self.problem.batch / 1e6
+        if value < self.best:
+            self.best, self.placement = value, placement
+
+
+def per_million_samples(problem: Problem, value: float) -> float:
+    """Turn a value of this search, in price per hour times seconds per batch, into the price of a million samples."""
+    return value / 3600 / problem.batch * 1e6
+
+
+def trivial_bound(problem: Problem) -> float:
+    """Give a bound that costs nothing: every layer's unit-seconds at the cheapest type (rule 1 of ``replicas.py``)."""
+    once = np.where(problem.allowed, np.maximum(problem.compute_s, 0), np.inf) * problem.price_per_hour
+    return float(once.min(axis=1).sum())
+
+
+def _longest_s(problem: Problem) -> float:
+    """Give a time no batch of any plan takes."""
+    compute = np.where(np.isfinite(problem.compute_s), problem.compute_s, 0.0).max(axis=1).sum()
+    data = np.where(np.isfinite(problem.data_s), problem.data_s, 0.0).max(axis=1).sum()
+    moved = 2 * np.repeat(problem.edge_bytes, np.diff(problem.edge_starts)).sum() * problem.seconds_per_byte.max()
+    latency = 2 * problem.layer_count * problem.latency_s.max()
+    return float(compute + data + moved + latency + problem.sync_s.max(axis=1).sum()) * 1.01 + 1e-9

@@ -1,0 +1,56 @@
+"""The placement methods by name; none is imported before it is asked for.
+
+A third party adds a method as an entry point of the group ``heterps_compile.methods``: its name, and a callable that
+gives a :class:`~.method.PlacementMethod`. The names below cannot be taken.
+
+Left out: which method is the default (``plan/request.py``).
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import cast
+
+from heterps_compile.errors import UnknownNameError
+
+from .method import PlacementMethod
+
+ENTRY_POINT_GROUP = "heterps_compile.methods"
+
+
+def _lazy(module: str, cls: str) -> Callable[[], PlacementMethod]:
+    def build() -> PlacementMethod:
+        return cast(PlacementMethod, getattr(import_module(f".{module}", __package__), cls)())
+
+    return build
+
+
+METHODS: Mapping[str, Callable[[], PlacementMethod]] = MappingProxyType(
+    {
+        "rl": _lazy("rl", "Rl"),
+        "rl-rnn": _lazy("rl", "RlRnn"),
+        "exact": _lazy("exact", "Exact"),
+        "brute": _lazy("brute", "Brute"),
+        "greedy": _lazy("greedy", "Greedy"),
+        "genetic": _lazy("genetic", "Genetic"),
+        "bayes": _lazy("bayes", "Bayes"),
+        "cpu-only": _lazy("fixed", "CpuOnly"),
+        "gpu-only": _lazy("fixed", "GpuOnly"),
+        "heuristic": _lazy("fixed", "Heuristic"),
+    }
+)
+
+
+def find_method(name: str) -> PlacementMethod:
+    """Give the method of a name, with its default options.
+
+    Raises:
+        UnknownNameError: with the known names, those of third parties included, and the nearest.
+    """
+    if name in METHODS:
+        return METHODS[name]()
+    others = entry_points(group=ENTRY_POINT_GROUP)
+    if name in others.names:
+        return cast(PlacementMethod, others[name].load()())
+    raise UnknownNameError("placement method", name, {*METHODS, *others.names})

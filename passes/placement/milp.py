@@ -1,0 +1,111 @@
+"""The cheapest path over segments under limits that couple them, as a mixed-integer programme for HiGHS.
+
+Columns are segments, 1 where the path uses them::
+
+    minimise    sum of cost x
+    subject to  segments out of position 0              = 1
+                segments out of a - segments into a     = 0     for every other position but the last
+                sum over segments on type t of units x <= limit t
+                least <= sum of x <= most                      (stages)
+
+The matrix of the path alone has whole-numbered corners; the limits are few, so the relaxation is nearly whole.
+
+Left out: the choice of tau, at which costs and units are fixed (``interval_search.py``).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heterps_compile.cost.problem import Floats, Ints
+
+from .chain import Segments
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoupledPath:
+    """What the programme found.
+
+    Attributes:
+        bound: Proven lower bound on the cost of every path within the limits; inf where there is none.
+        chosen: Indices of the segments of the best path found, in order; None where none was found.
+        is_optimal: Whether that path is proven best (or none proven to exist).
+    """
+
+    bound: float
+    chosen: Ints | None
+    is_optimal: bool
+
+
+def coupled_path(
+    segments: Segments,
+    cost: Floats,
+    units: Floats,
+    *,
+    length: int,
+    limits: Floats,
+    least: int,
+    most: int,
+    time_limit_s: float,
+) -> CoupledPath:
+    """Find the cheapest path from position 0 to ``length`` within limits on units and stages.
+
+    Args:
+        segments: M segments.
+        cost: [M].
+        units: [M], units of its type that a segment takes.
+        length: n, the last position.
+        limits: [T].
+        least: Fewest stages.
+        most: Most stages.
+        time_limit_s: Stop after this.
+    """
+    import highspy  # noqa: PLC0415 - half a second that only coupled limits need
+
+    usable = np.flatnonzero(np.isfinite(cost) & np.isfinite(units))
+    if len(usable) == 0:
+        return CoupledPath(np.inf, None, True)
+    first, end, type_ = segments.first[usable], segments.end[usable], segments.type[usable]
+    count, types = len(usable), len(limits)
+    scale = float(np.max(np.abs(cost[usable]))) or 1.0  # HiGHS measures with absolute tolerances
+    inner = end < length
+    column = np.arange(count)
+    rows = np.concatenate([first, end[inner], length + type_, np.full(count, length + types)])
+    columns = np.concatenate([column, column[inner], column, column])
+    entries = np.concatenate([np.ones(count), -np.ones(np.count_nonzero(inner)), units[usable], np.ones(count)])
+    order = np.argsort(columns, kind="stable")
+
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = count, length + types + 1
+    model.col_cost_ = cost[usable] / scale
+    model.col_lower_, model.col_upper_ = np.zeros(count), np.ones(count)
+    model.integrality_ = [highspy.HighsVarType.kInteger] * count
+    flow = (np.arange(length) == 0).astype(np.float64)
+    model.row_lower_ = np.concatenate([flow, np.full(types, -np.inf), [least]])
+    model.row_upper_ = np.concatenate([flow, limits, [min(most, length)]])
+    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))])
+    model.a_matrix_.index_ = rows[order]
+    model.a_matrix_.value_ = entries[order]
+
+    solver = highspy.Highs()
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("mip_rel_gap", 0.0),
+        ("mip_abs_gap", 1e-9),
+        ("time_limit", float(min(time_limit_s, 1e9))),
+    ):
+        solver.setOptionValue(option, value)
+    solver.passModel(model)
+    solver.run()
+    status, info = solver.getModelStatus(), solver.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return CoupledPath(np.inf, None, True)
+    has_path = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    chosen = None
+    if has_path:
+        taken = usable[np.asarray(solver.getSolution().col_value) > 0.5]
+        chosen = taken[np.argsort(segments.first[taken])]
+    is_optimal = status == highspy.HighsModelStatus.kOptimal
+    return CoupledPath(float(info.mip_dual_bound) * scale, chosen, is_optimal)

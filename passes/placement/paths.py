@@ -1,0 +1,261 @@
+"""Cheapest paths over segments: dynamic programming from the end of the chain, and what no cheap path uses.
+
+Legend: positions 0 .. n, segments (a, c, type) with a cost, Q + 1 states that count stages as far as bounds on their
+number need it. ``to_go[a, q]`` is the cost of the cheapest path from position a to the end that begins in state q::
+
+    to_go[n, q] = 0 where q is enough stages            to_go[a, q] = min over (c, type) of cost(a, c, type) + to_go[c, q + 1]
+
+A segment is on a path cheaper than some limit only where ``from_start[a] + cost + to_go[c] < limit``; the others are
+dropped for good. O(segments) per pass; memory O(positions * Q) and one tile.
+
+Left out: the branch and bound that calls this (``exact.py``).
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.replicas import ReplicaDemand
+
+from .chain import Chain, Segments, Tile
+
+
+class TimeUpError(Exception):
+    """The time limit has passed; never leaves a search method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a search must stop.
+
+    Attributes:
+        end_s: On the clock of ``time.monotonic``; inf for never.
+    """
+
+    end_s: float
+
+    @classmethod
+    def after(cls, time_limit_s: float | None) -> "Deadline":
+        """Give the deadline that lies so far ahead."""
+        return cls(float("inf") if time_limit_s is None else time.monotonic() + time_limit_s)
+
+    def left_s(self) -> float:
+        """Give the time that is left."""
+        return self.end_s - time.monotonic()
+
+    def check(self) -> None:
+        """Raise :class:`TimeUpError` where no time is left."""
+        if time.monotonic() > self.end_s:
+            raise TimeUpError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentPrices:
+    """What a segment costs in any plan whose time of a batch tau lies in (fast_s, slow_s]: a lower bound.
+
+    With both equal it is the exact price of a batch at tau = slow_s, in price per hour times seconds.
+
+    Attributes:
+        slow_s, fast_s: The range.
+        price: [T], per unit.
+        fee: [T], besides, for every unit whatever the time: multipliers of the limits on units.
+    """
+
+    slow_s: float
+    fast_s: float
+    price: Floats
+    fee: Floats
+
+    def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
+        """Give the cost of segments of the given types; inf where no number of replicas is fast enough."""
+        units, unit_seconds = demand.units_and_bound(np.float64(self.slow_s * (1 + ROUNDING)))
+        with np.errstate(invalid="ignore"):  # 0 * inf, which the last line answers
+            if self.fast_s > 0:
+                np.maximum(unit_seconds, units * self.fast_s, out=unit_seconds)
+            unit_seconds *= self.price[types]
+            if np.any(self.fee > 0):
+                unit_seconds += self.fee[types] * units
+        unit_seconds[np.isinf(units)] = np.inf
+        return unit_seconds
+
+
+ROUNDING = 1e-10
+"""Relative: sums of a segment are differences of running sums; so much may be wrong with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """How far stages are counted: states 0 .. last.
+
+    Attributes:
+        least, last: Plans end in states least .. last.
+        more: Whether the last state stands for any larger number too.
+    """
+
+    least: int
+    last: int
+    more: bool
+
+    @classmethod
+    def at_least(cls, least: int) -> "StageCounts":
+        """Count as far as a lower bound needs it; every plan has a stage, so a bound of 1 needs no counting."""
+        return cls(0, 0, True) if least <= 1 else cls(least, least, True)
+
+    @classmethod
+    def between(cls, least: int, most: int) -> "StageCounts":
+        """Count exactly."""
+        return cls(least, most, False)
+
+    def start(self) -> Floats:
+        """Give the costs [Q + 1] at the beginning of the chain."""
+        return np.where(np.arange(self.last + 1) == 0, 0.0, np.inf)
+
+    def finish(self) -> Floats:
+        """Give the costs [Q + 1] at its end."""
+        return np.where(np.arange(self.last + 1) >= self.least, 0.0, np.inf)
+
+    def after_stage(self, costs: Floats) -> Floats:
+        """Give, for costs by state before a stage, the costs by state after it."""
+        moved = np.concatenate([[np.inf], costs[:-1]])
+        if self.more:
+            moved[-1] = min(moved[-1], costs[-1])
+        return moved
+
+    def before_stage(self, costs: Floats) -> Floats:
+        """Give, for costs to go by state after a stage, the costs to go by state before it."""
+        return np.append(costs[1:], costs[-1] if self.more else np.inf)
+
+
+class SegmentGraph(Protocol):
+    """Segments with prices: listed, or made tile by tile."""
+
+    def to_go(self, counts: StageCounts) -> Floats:
+        """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
+        ...
+
+    def row(self, first: int) -> tuple[Segments, Floats]:
+        """Give the segments that begin at a position, and their costs."""
+        ...
+
+    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float) -> Segments:
+        """Give the segments that lie on some path cheaper than the limit."""
+        ...
+
+
+def cheapest_path(graph: SegmentGraph, counts: StageCounts, to_go: Floats) -> Segments:
+    """Give the segments of the cheapest path, in order; there must be one."""
+    steps, position, state = [], 0, 0
+    while position < len(to_go) - 1:
+        segments, cost = graph.row(position)
+        state = min(state + 1, counts.last)
+        best = int(np.argmin(cost + to_go[segments.end, state]))
+        steps.append(segments.keep(slice(best, best + 1)))
+        position = int(steps[-1].end[0])
+    return Segments.join(steps)
+
+
+class ListedSegments:
+    """A list of segments with their prices."""
+
+    def __init__(self, segments: Segments, prices: SegmentPrices, length: int, deadline: Deadline) -> None:
+        self.segments, self._length, self._deadline = segments, length, deadline
+        self.cost = prices.of(segments.demand, segments.type)
+        first, end = segments.first, segments.end
+        count = len(first)
+        opens = np.ones(count, np.bool_)
+        opens[1:] = (first[1:] != first[:-1]) | (end[1:] != end[:-1])
+        pairs = np.flatnonzero(opens)  # one for every first and end, whatever the type
+        self._pair_end = end[pairs]
+        self._pair_cost = np.minimum.reduceat(self.cost, pairs) if count else self.cost
+        self._pair_starts = np.searchsorted(first[pairs], np.arange(length + 1))
+        self._starts = np.searchsorted(first, np.arange(length + 1))
+
+    def to_go(self, counts: StageCounts) -> Floats:
+        """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
+        self._deadline.check()
+        to_go = np.full((self._length + 1, counts.last + 1), np.inf)
+        to_go[-1] = counts.finish()
+        for first, ends, cost in self._rows(reversed(range(self._length))):
+            to_go[first] = counts.before_stage((cost[:, None] + to_go[ends]).min(axis=0))
+        return to_go
+
+    def row(self, first: int) -> tuple[Segments, Floats]:
+        """Give the segments that begin at a position, and their costs."""
+        row = slice(self._starts[first], self._starts[first + 1])
+        return self.segments.keep(row), self.cost[row]
+
+    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float) -> Segments:
+        """Give the segments that lie on some path cheaper than the limit."""
+        self._deadline.check()
+        from_start = np.full((self._length + 1, counts.last + 1), np.inf)
+        from_start[0] = counts.start()
+        after = np.full(from_start.shape, np.inf)
+        for first, ends, cost in self._rows(iter(range(self._length))):
+            after[first] = counts.after_stage(from_start[first])
+            from_start[ends] = np.minimum(from_start[ends], cost[:, None] + after[first])
+        through = np.full(len(self.cost), np.inf)
+        for state in range(counts.last + 1):
+            rest = after[self.segments.first, state] + to_go[self.segments.end, state]
+            np.minimum(through, rest, out=through)
+        return self.segments.keep(through + self.cost < limit)
+
+    def _rows(self, firsts: Iterator[int]) -> Iterator[tuple[int, Ints, Floats]]:
+        starts = self._pair_starts.tolist()
+        for first in firsts:
+            if starts[first] < starts[first + 1]:
+                row = slice(starts[first], starts[first + 1])
+                yield first, self._pair_end[row], self._pair_cost[row]
+
+
+class TiledSegments:
+    """All segments of a chain with their prices, made anew in every pass."""
+
+    def __init__(self, chain: Chain, prices: SegmentPrices, deadline: Deadline) -> None:
+        self._chain, self._prices, self._deadline = chain, prices, deadline
+
+    def to_go(self, counts: StageCounts) -> Floats:
+        """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
+        length = self._chain.length
+        to_go = np.full((length + 1, counts.last + 1), np.inf)
+        to_go[-1] = counts.finish()
+        for tile in self._chain.tiles(self._prices.slow_s, descending=True):
+            self._deadline.check()
+            cheapest = self._cost(tile).min(axis=0)
+            for row in reversed(range(len(cheapest))):
+                first = tile.first + row
+                rest = to_go[first + 1 : tile.first + 1 + tile.width]
+                to_go[first] = counts.before_stage((cheapest[row, row:, None] + rest).min(axis=0))
+        return to_go
+
+    def row(self, first: int) -> tuple[Segments, Floats]:
+        """Give the segments that begin at a position, and their costs."""
+        tile = self._chain.row(first, self._prices.slow_s)
+        segments = tile.segments(tile.possible)
+        return segments, self._prices.of(segments.demand, segments.type)
+
+    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float) -> Segments:
+        """Give the segments that lie on some path cheaper than the limit."""
+        length = self._chain.length
+        from_start = np.full((length + 1, counts.last + 1), np.inf)
+        from_start[0] = counts.start()
+        kept = []
+        for tile in self._chain.tiles(self._prices.slow_s):
+            self._deadline.check()
+            cost = self._cost(tile)
+            cheapest = cost.min(axis=0)
+            rest = np.full(cheapest.shape, np.inf)
+            for row in range(len(cheapest)):
+                first, ends = tile.first + row, slice(tile.first + row + 1, tile.first + 1 + tile.width)
+                after = counts.after_stage(from_start[first])
+                np.minimum(from_start[ends], cheapest[row, row:, None] + after, out=from_start[ends])
+                rest[row, row:] = (after + to_go[ends]).min(axis=1)
+            kept.append(tile.segments(cost + rest < limit))
+        return Segments.join(kept)
+
+    def _cost(self, tile: Tile) -> Floats:
+        cost = self._prices.of(tile.demand, (slice(None), None, None))
+        return np.where(tile.possible, cost, np.inf)

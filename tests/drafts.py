@@ -1,0 +1,115 @@
+"""The plan of ``plans.py`` as the passes would have left it: a graph, its layers, their costs, a pool, a draft."""
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+from plans import PLAN
+from sketch import sketch
+
+from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.ir.layers import Layer, LayerGraph
+from heterps_compile.ir.partition import cut_graph
+from heterps_compile.passes.contract import Draft
+
+GRAPH = sketch(
+    """
+    in ids 64x4
+    in dense 64x13
+    par table 1000x16
+    par w1 29x32
+    par w2 32x1
+    embedding emb : ids table -> rows 64x16
+    gemm fc1 : rows dense w1 -> hidden 64x32 flops=118784
+    elementwise relu : hidden -> active 64x32 flops=2048
+    gemm fc2 : active w2 -> click 64x1 flops=4096
+    out click
+    """,
+    batch=64,
+    name="ctr",
+)
+
+LAYERS = LayerGraph(
+    GRAPH,
+    tuple(
+        Layer(GRAPH.nodes[nodes[0]].name, GRAPH.nodes[nodes[0]].kind, nodes, parameters)
+        for nodes, parameters in (((0,), ("table",)), ((1, 2), ("w1",)), ((3,), ("w2",)))
+    ),
+)
+
+COSTS = (
+    LayerCost(0, 64000, 4096, 1024, 4096, 9216, 1, "data", "0 FLOP/B < 7 (ridge of cpu)"),
+    LayerCost(120832, 3712, 3712, 7424, 8192, 19328, 2, "compute", "9.1 FLOP/B >= 7 (ridge of cpu)"),
+    LayerCost(4096, 128, 128, 8192, 256, 8576, 1, "data", "0.478 FLOP/B < 7 (ridge of cpu)"),
+)
+
+
+def device(name: str, kind: str, price_per_hour: float) -> DeviceType:
+    return DeviceType(
+        name=name,
+        kind=kind,
+        price_per_hour=price_per_hour,
+        price_source="made up",
+        max_units=1000,
+        memory_bytes=2.0**33,
+        peak_flops=MappingProxyType({"float32": 7e10}),
+        memory_bytes_per_s=1e10,
+        network_bytes_per_s=3.125e8,
+        network_latency_s=2e-5,
+        input_bytes_per_s=5e8,
+        launch_s=2e-6,
+        efficiency=0.5,
+        compute_parallel=0.99,
+        data_parallel=0.98,
+    )
+
+
+CLUSTER = Cluster(
+    "heterps-paper",
+    "CPU cores and V100 GPUs",
+    "USD",
+    (device("cpu", "cpu", 0.04), device("v100", "gpu", 2.42), device("t4", "gpu", 0.0)),
+    "made up",
+)
+
+PROBLEM = Problem(
+    **{
+        **{name: np.zeros(1) for name in Problem.__dataclass_fields__},
+        "layer_names": ("emb", "fc1", "fc2"),
+        "type_names": ("cpu", "v100", "t4"),
+        "batch": 64,
+        "compute_s": np.array([[0.001, 0.0001, 0.0002], [0.004, 0.0002, 0.0003], [0.001, 0.0001, 0.0002]]),
+        "data_s": np.array([[0.0, 0.002, 0.002], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
+        "edge_producer": np.array([0, 1]),
+        "allowed": np.array([[True, False, False], [True, True, True], [True, True, True]]),
+    }
+)
+
+PARTITION = cut_graph(GRAPH, [(0,), (1, 2, 3)])
+
+SEARCH = SearchResult(Placement((0, 1, 1), (2,)), PLAN.value, PLAN.bound, "rl", 7, 1234, 0.75)
+
+DRAFT = Draft(
+    graph=GRAPH,
+    cluster=CLUSTER,
+    request=PLAN.request,
+    layers=LAYERS,
+    costs=COSTS,
+    problem=PROBLEM,
+    search=SEARCH,
+    stages=PLAN.stages,
+    schedule=PLAN.schedule,
+    partition=PARTITION,
+    runnable=(print, print),
+)
+
+
+def renamed(name: str) -> Draft:
+    """Give the draft with the first layer, its node and the stage's device renamed."""
+    nodes = (replace(GRAPH.nodes[0], name=name), *GRAPH.nodes[1:])
+    graph = replace(GRAPH, nodes=nodes)
+    layers = LayerGraph(graph, (replace(LAYERS.layers[0], name=name), *LAYERS.layers[1:]))
+    stages = (replace(PLAN.stages[0], layers=(name,)), PLAN.stages[1])
+    return replace(DRAFT, graph=graph, layers=layers, stages=stages)

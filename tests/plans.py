@@ -1,0 +1,89 @@
+"""A plan to print, write and read: two stages, three layers, every field filled in."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.plan.plan import Plan, PlannedStage, Schedule, Verification
+from heterps_compile.plan.request import Request
+
+VERSIONS = {"heterps-compile": "0.1.0", "numpy": "2.0.0"}
+
+PLAN = Plan(
+    model="ctr",
+    graph_inputs=("ids", "dense"),
+    graph_outputs=("click",),
+    batch=64,
+    bindings=MappingProxyType({"N": 64}),
+    request=Request(
+        min_throughput=1000.0, min_stages=2, max_stages=4, pins=(("embedding", "cpu"),), seed=7, time_limit_s=2.5
+    ),
+    cluster="heterps-paper",
+    currency="USD",
+    backend="onnxruntime",
+    stages=(
+        PlannedStage(
+            index=0,
+            device="cpu",
+            layers=("emb",),
+            inputs=("ids",),
+            outputs=("rows",),
+            replicas=12,
+            compute_s=0.001,
+            data_s=0.004,
+            received_bytes=0,
+            sent_bytes=4096,
+            memory=MemoryParts(1_000_000, 0, 0, 8192, 1.2),
+            price_per_hour=0.48,
+        ),
+        PlannedStage(
+            index=1,
+            device="v100",
+            layers=("fc1", "fc2"),
+            inputs=("rows", "dense"),
+            outputs=("click",),
+            replicas=1,
+            compute_s=0.003,
+            data_s=0.0005,
+            received_bytes=4096,
+            sent_bytes=0,
+            memory=MemoryParts(2_000_000, 0, 0, 16384, 1.2),
+            price_per_hour=2.42,
+        ),
+    ),
+    schedule=Schedule("gpipe", 4, "4 micro-batches take 9 ms, 1 takes 12 ms", 0.009, 0.25),
+    value=0.0503,
+    bound=0.05,
+    method="rl",
+    evaluations=1234,
+    throughput_samples_per_s=16000.0,
+    signature='{"inputs": ["ids", "dense"]}',
+    unused_devices=("t4",),
+    replicated=("shared.weight",),
+    notes=("layer 'fc2': float8 runs at its float32 rate on 'cpu'",),
+    hashes=MappingProxyType({"cluster": "b" * 64, "model": "a" * 64, "request": "c" * 64}),
+    verification=Verification(1.5e-7, 2.5e-7, 1e-4, 1),
+    search_s=0.75,
+    total_s=3.25,
+)
+
+
+def as_read(plan: Plan) -> Plan:
+    """Give the plan as it comes back from its file: the times spent are not in there."""
+    return replace(plan, search_s=0.0, total_s=0.0)
+
+
+def with_stage(plan: Plan, index: int, **changes: Any) -> Plan:
+    stages = list(plan.stages)
+    stages[index] = replace(stages[index], **changes)
+    return replace(plan, stages=tuple(stages))
+
+
+def write_two_stages(folder: Path) -> list[list[str]]:
+    """Write what a backend might: one file for the first stage, two for the second."""
+    (folder / "stage_0.onnx").write_bytes(b"first")
+    (folder / "stage_1.onnx").write_bytes(b"second")
+    (folder / "stage_1.onnx.data").write_bytes(b"weights")
+    return [["stage_0.onnx"], ["stage_1.onnx", "stage_1.onnx.data"]]

@@ -1,0 +1,53 @@
+"""The segments of a chain have the work, bytes and memory that the stages of a placement have."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from small_problems import plain_bytes, plain_memory, small_problems
+
+from heterps_compile.cost.problem import Problem
+from heterps_compile.cost.replicas import StageWork
+from heterps_compile.passes.placement import chain as chain_module
+from heterps_compile.passes.placement.chain import Chain
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=small_problems())
+@pytest.mark.parametrize("cells", [1, 40, 1 << 16])
+@pytest.mark.parametrize("descending", [False, True])
+def test_tiles_hold_every_segment_once(cells: int, descending: bool, problem: Problem) -> None:
+    before = chain_module._CELLS_PER_TILE
+    chain_module._CELLS_PER_TILE = cells
+    try:
+        chain = Chain(problem)
+        listed = [tile.segments(tile.possible) for tile in chain.tiles(np.inf, descending=descending)]
+    finally:
+        chain_module._CELLS_PER_TILE = before
+    found = {}
+    for segments in listed:
+        for s in range(len(segments)):
+            key = (int(segments.first[s]), int(segments.end[s]), int(segments.type[s]))
+            assert key not in found
+            found[key] = segments.demand.take(np.array([s]))
+    positions = [p for p in range(problem.layer_count + 1) if p in (0, problem.layer_count) or not problem.uncuttable[p]]
+    assert chain.borders.tolist() == positions
+    for (a, i), (c, j) in itertools.combinations(enumerate(positions), 2):
+        received, sent = plain_bytes(problem, i, j)
+        for t in range(problem.type_count):
+            usable = (problem.allowed[i:j, t] & np.isfinite(problem.compute_s[i:j, t])).all()
+            fits = plain_memory(problem, i, j) <= problem.memory_bytes[t]
+            assert ((a, c, t) in found) == (usable and fits)
+            if (a, c, t) in found:
+                data_s = problem.data_s[i:j, t].sum() + (received + sent) * problem.seconds_per_byte[t]
+                data_s += problem.latency_s[t] * (int(received > 0) + int(sent > 0))
+                work = StageWork(
+                    np.array([problem.compute_s[i:j, t].sum()]),
+                    np.array([data_s]),
+                    np.array([problem.sync_s[i:j, t].sum()]),
+                    problem.compute_parallel[t],
+                    problem.data_parallel[t],
+                ).demand()
+                for name in work.__slots__:
+                    assert getattr(found[a, c, t], name) == pytest.approx(getattr(work, name), rel=1e-9, abs=1e-12)

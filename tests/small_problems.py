@@ -1,0 +1,148 @@
+"""Small random problems with every feature a problem can have, and a slow, plain pricing of placements."""
+
+import itertools
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+
+from heterps_compile.cost.problem import Placement, Problem
+
+
+def small_problem(
+    seed: int,
+    *,
+    layers: int = 6,
+    types: int = 3,
+    floor: bool = True,
+    units: int = 6,
+    memory: bool = True,
+    structure: bool = True,
+) -> Problem:
+    """Draw a problem: skip edges, tied weights, masks, limits, floors; it may well be infeasible."""
+    rng = np.random.default_rng(seed)
+
+    def sometimes(chance: float) -> bool:
+        return bool(rng.random() < chance)
+
+    speed = rng.uniform(0.5, 8.0, types)
+    compute_s = rng.lognormal(0.0, 1.0, (layers, 1)) / speed * rng.uniform(0.7, 1.3, (layers, types))
+    compute_s[rng.random((layers, types)) < (0.1 if structure else 0.0)] = np.inf
+    compute_s[:, 0] = np.where(np.isinf(compute_s).all(axis=1), 1.0, compute_s[:, 0])
+    training = sometimes(0.5)
+    readers = [[p + 1] for p in range(layers - 1)]
+    for p in range(layers - 2):
+        if structure and sometimes(0.3):
+            readers[p] = sorted({*readers[p], *rng.integers(p + 1, layers, 2).tolist()})
+        elif structure and sometimes(0.2):
+            readers[p] = [int(rng.integers(p + 1, layers))]
+    uncuttable = np.zeros(layers + 1, np.bool_)
+    if structure and sometimes(0.3):
+        uncuttable[rng.integers(1, layers + 1)] = True
+    tied = layers >= 2 and structure and sometimes(0.5)
+    first, second = sorted(rng.choice(layers, 2, replace=False).tolist()) if tied else (0, 0)
+    weights = rng.integers(1, 50, layers).astype(float) + 20
+    min_stages = int(rng.integers(1, layers + 1)) if structure and sometimes(0.3) else 1
+    batch = int(rng.integers(1, 65))
+    return Problem(
+        layer_names=tuple(f"layer{i}" for i in range(layers)),
+        type_names=tuple(f"type{t}" for t in range(types)),
+        type_kinds=tuple("cpu" if t == 0 else "gpu" for t in range(types)),
+        layer_kinds=tuple("embedding" if sometimes(0.3) else "gemm" for _ in range(layers)),
+        batch=batch,
+        compute_s=compute_s,
+        data_s=rng.uniform(0, 0.5, (layers, types)) * (rng.random((layers, 1)) < 0.4),
+        sync_s=rng.uniform(0, 0.3, (layers, types)) if training else np.zeros((layers, types)),
+        compute_parallel=rng.choice([0.0, 0.5, 0.8, 0.95, 1.0], types, p=[0.05, 0.15, 0.3, 0.4, 0.1]),
+        data_parallel=rng.choice([0.5, 0.9, 1.0], types),
+        edge_producer=np.arange(layers - 1),
+        edge_bytes=np.round(rng.lognormal(2.0, 1.5, layers - 1)) * (rng.random(layers - 1) < 0.9),
+        edge_readers=np.array(list(itertools.chain(*readers)), np.int64),
+        edge_starts=np.cumsum([0] + [len(r) for r in readers]),
+        uncuttable=uncuttable,
+        seconds_per_byte=rng.uniform(0.001, 0.05, types),
+        latency_s=rng.uniform(0, 0.05, types),
+        price_per_hour=np.round(rng.uniform(0.2, 2.0, types) * speed, 2),
+        max_units=rng.integers(1, units + 1, types),
+        memory_bytes=rng.uniform(80, 500, types) if memory and sometimes(0.5) else np.full(types, 1e9),
+        weight_bytes=weights,
+        activation_bytes=rng.integers(1, 30, layers).astype(float),
+        keeps_activations=training,
+        tied_first=np.array([first] if tied else [], np.int64),
+        tied_second=np.array([second] if tied else [], np.int64),
+        tied_bytes=np.array([float(rng.integers(1, 20))] if tied else []),
+        allowed=(rng.random((layers, types)) < 0.9) | ~np.full((layers, types), structure),
+        min_throughput=float(rng.uniform(0.05, 0.6) * batch) if floor and sometimes(0.7) else 0.0,
+        min_stages=min_stages,
+        max_stages=int(rng.integers(min_stages, layers + 1)) if structure and sometimes(0.3) else 10**9,
+    )
+
+
+def small_problems(max_layers: int = 8, max_types: int = 3, units: int = 6) -> st.SearchStrategy[Problem]:
+    return st.builds(
+        small_problem,
+        st.integers(0, 2**32 - 1),
+        layers=st.integers(1, max_layers),
+        types=st.integers(1, max_types),
+        floor=st.booleans(),
+        units=st.just(units),
+        memory=st.booleans(),
+        structure=st.booleans(),
+    )
+
+
+def plain_value(problem: Problem, placement: Placement) -> float:
+    """Price a placement by the formulas of ``cost/problem.py``, one number at a time; inf where infeasible."""
+    starts = placement.starts()
+    stages = [(i, j, placement.types[i]) for i, j in itertools.pairwise((*starts, problem.layer_count))]
+    if not problem.min_stages <= len(stages) <= problem.max_stages:
+        return math.inf
+    times = []
+    for i, j, t in stages:
+        usable = all(problem.allowed[x, t] and math.isfinite(problem.compute_s[x, t]) for x in range(i, j))
+        if not usable or (i > 0 and problem.uncuttable[i]) or plain_memory(problem, i, j) > problem.memory_bytes[t]:
+            return math.inf
+        times.append([plain_time_s(problem, i, j, t, k) for k in range(1, problem.max_units[t] + 1)])
+    best = math.inf
+    for batch_s in {time for per_units in times for time in per_units}:
+        if problem.batch / batch_s < problem.min_throughput or any(min(row) > batch_s for row in times):
+            continue
+        units = [next(k for k, time in enumerate(row, 1) if time <= batch_s) for row in times]
+        used = [0] * problem.type_count
+        for (_, _, t), k in zip(stages, units, strict=True):
+            used[t] += k
+        if all(u <= most for u, most in zip(used, problem.max_units, strict=True)):
+            price = sum(problem.price_per_hour[t] * k for (_, _, t), k in zip(stages, units, strict=True))
+            actual_s = max(row[k - 1] for row, k in zip(times, units, strict=True))
+            best = min(best, price / 3600 / (problem.batch / actual_s) * 1e6)
+    return best
+
+
+def plain_time_s(problem: Problem, i: int, j: int, t: int, k: int) -> float:
+    alpha, beta = problem.compute_parallel[t], problem.data_parallel[t]
+    compute = sum(problem.compute_s[x, t] for x in range(i, j))
+    received, sent = plain_bytes(problem, i, j)
+    data = sum(problem.data_s[x, t] for x in range(i, j)) + (received + sent) * problem.seconds_per_byte[t]
+    data += problem.latency_s[t] * (int(received > 0) + int(sent > 0))
+    sync = sum(problem.sync_s[x, t] for x in range(i, j)) if k > 1 else 0.0
+    return max(compute * (1 - alpha) + compute * alpha / k, data * (1 - beta) + data * beta / k + sync)
+
+
+def plain_bytes(problem: Problem, i: int, j: int) -> tuple[float, float]:
+    received = sent = 0.0
+    for e, producer in enumerate(problem.edge_producer):
+        readers = problem.edge_readers[problem.edge_starts[e] : problem.edge_starts[e + 1]]
+        inside = i <= producer < j
+        if not inside and any(i <= r < j for r in readers):
+            received += problem.edge_bytes[e]
+        if inside and any(r >= j for r in readers):
+            sent += problem.edge_bytes[e]
+    return received, sent
+
+
+def plain_memory(problem: Problem, i: int, j: int) -> float:
+    held = sum(problem.weight_bytes[i:j])
+    for first, second, size in zip(problem.tied_first, problem.tied_second, problem.tied_bytes, strict=True):
+        held -= size if i <= first < second < j else 0
+    activations = problem.activation_bytes[i:j]
+    return held + (sum(activations) if problem.keeps_activations else max(activations))

@@ -1,0 +1,74 @@
+import pytest
+
+from heterps_compile.cli.main import run
+from heterps_compile.cluster.load import builtin_names
+
+POOL = """
+description = "one core\\u001b[31m"
+[[device]]
+name = "core"
+kind = "cpu"
+price = "0.04 USD/h"
+price_source = "made up"
+max_units = 4
+memory = "8 GiB"
+peak = { float32 = "70 GFLOP/s" }
+memory_bandwidth = "10 GB/s"
+network_bandwidth = "2.5 Gbit/s"
+network_latency = "20 us"
+input_bandwidth = "500 MB/s"
+launch = "2 us"
+efficiency = 0.6
+compute_parallel = 0.99
+data_parallel = 0.99
+"""
+
+
+@pytest.mark.parametrize("words", [["clusters"], ["clusters", "list"]])
+def test_every_built_in_pool_is_listed(capsys, words):
+    assert run(words) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(builtin_names())
+
+
+def test_a_pool_is_shown(capsys):
+    assert run(["clusters", "show", "heterps-paper"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("heterps-paper: ")
+    assert "v100    " in out
+    assert "2.42" in out
+
+
+def test_an_unknown_pool_names_the_nearest(capsys):
+    assert run(["clusters", "show", "heterps-papr"]) == 1
+    assert "unknown cluster 'heterps-papr'; did you mean 'heterps-paper'?" in capsys.readouterr().err
+
+
+def test_a_sound_file_is_called_sound(capsys, tmp_path):
+    (tmp_path / "pool.toml").write_text(POOL)
+    assert run(["clusters", "check", str(tmp_path / "pool.toml")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/pool.toml: 1 device type (core), priced in USD\n"
+
+
+def test_a_file_is_shown_with_its_text_made_harmless(capsys, tmp_path):
+    (tmp_path / "pool.toml").write_text(POOL)
+    assert run(["clusters", "show", str(tmp_path / "pool.toml")]) == 0
+    assert capsys.readouterr().out.startswith(r"pool: one core\x1b[31m" + "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (POOL.replace('"8 GiB"', "8"), "memory"),
+        (POOL.replace("0.04 USD/h", "0 USD/h"), "price"),
+        ("[[device", "is not TOML"),
+        (None, "cannot read the cluster file"),
+    ],
+)
+def test_a_faulty_file_is_one_clear_line(capsys, tmp_path, text, said):
+    if text is not None:
+        (tmp_path / "pool.toml").write_text(text)
+    assert run(["clusters", "check", str(tmp_path / "pool.toml")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1

@@ -1,0 +1,101 @@
+import io
+import os
+import sys
+import warnings
+
+import pytest
+
+from heterps_compile.cli.output import Progress, quiet_libraries, result_stream, terminal_width
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_only_the_result_reaches_stdout(capfd):
+    with result_stream() as stream:
+        print("a library's print")
+        os.write(1, b"a C library's print\n")
+        stream.write("result\n")
+    print("after")
+    out, err = capfd.readouterr()
+    assert out == "result\nafter\n"
+    assert sorted(err.splitlines()) == ["a C library's print", "a library's print"]
+
+
+def test_stdout_is_whole_again_after_a_failure(capfd):
+    with pytest.raises(RuntimeError), result_stream():
+        raise RuntimeError
+    os.write(1, b"raw\n")
+    print("python")
+    assert capfd.readouterr().out == "raw\npython\n"
+
+
+def test_a_stdout_in_memory_works_too(capsys):
+    with result_stream() as stream:
+        print("a library's print")
+        stream.write("result\n")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("result\n", "a library's print\n")
+
+
+def test_a_closed_stdout_is_no_failure(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with result_stream() as stream:
+        stream.write("result\n")
+
+
+def test_the_stream_writes_what_its_encoding_lacks_as_escapes(capfd, monkeypatch):
+    with open(1, "w", encoding="ascii", closefd=False) as ascii_stdout:
+        monkeypatch.setattr(sys, "stdout", ascii_stdout)
+        with result_stream() as stream:
+            stream.write("Größe …\n")
+    assert capfd.readouterr().out == "Gr\\xf6\\xdfe \\u2026\n"
+
+
+def test_warnings_of_libraries_are_kept_quiet_unless_wanted(monkeypatch):
+    monkeypatch.setattr(sys, "warnoptions", [])
+    with quiet_libraries(verbose=False):
+        warnings.warn("noise", UserWarning, stacklevel=1)
+    with pytest.raises(UserWarning), quiet_libraries(verbose=True):
+        warnings.warn("noise", UserWarning, stacklevel=1)
+    monkeypatch.setattr(sys, "warnoptions", ["error"])
+    with pytest.raises(UserWarning), quiet_libraries(verbose=False):
+        warnings.warn("noise", UserWarning, stacklevel=1)
+
+
+def test_what_is_no_terminal_has_no_width(tmp_path):
+    assert terminal_width(io.StringIO()) is None
+    assert terminal_width(Terminal()) is None
+    with (tmp_path / "file").open("w") as file:
+        assert terminal_width(file) is None
+
+
+def test_a_terminal_has_a_width():
+    ours, theirs = os.openpty()
+    with open(ours, "w") as stream, open(theirs, "w"):
+        assert isinstance(terminal_width(stream), int)
+
+
+def test_progress_is_one_line_that_goes_again():
+    stream = Terminal()
+    progress = Progress(stream, wanted=True)
+    progress.show("reading", 0, 10)
+    progress.show("place-layers", 4, 10)
+    progress.close()
+    assert stream.getvalue() == "\r\x1b[K[0/10] reading …\r\x1b[K[4/10] place-layers …\r\x1b[K"
+
+
+def test_progress_fits_the_line():
+    stream = Terminal()
+    Progress(stream, wanted=True).show("x" * 500, 0, 10)
+    assert len(stream.getvalue()) < 90
+
+
+@pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO(), True), (Terminal(), False), (None, True)])
+def test_progress_is_silent_where_nobody_looks(stream, wanted):
+    progress = Progress(stream, wanted=wanted)
+    progress.show("reading", 0, 10)
+    progress.close()
+    assert stream is None or stream.getvalue() == ""

@@ -1,0 +1,234 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plans import PLAN, VERSIONS, as_read, with_stage
+
+from heterps_compile.errors import PlanError
+from heterps_compile.plan.file import from_json, installed_versions, to_json
+from heterps_compile.plan.plan import Artifact, Plan
+
+SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))
+
+
+def edited(path: str, value: object) -> str:
+    """Give the sample file with one place changed; the path is as in error messages."""
+    document = json.loads(to_json(SAVED, VERSIONS))
+    keys = [int(key) if key.isdigit() else key for key in path.replace("[", ".").replace("]", "").split(".")]
+    place = document
+    for key in keys[:-1]:
+        place = place[key]
+    if value is ...:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    return json.dumps(document)
+
+
+def test_every_field_of_a_plan_comes_back_but_the_times_spent():
+    assert from_json(to_json(SAVED), "plan.json") == as_read(SAVED)
+
+
+def test_the_sample_leaves_no_field_at_its_default():
+    defaults = {f.name: f.default for f in fields(Plan)}
+    assert [name for name, default in defaults.items() if getattr(SAVED, name) == default] == []
+
+
+def test_reading_and_writing_again_gives_the_same_bytes():
+    text = to_json(SAVED, VERSIONS)
+    assert to_json(from_json(text, "plan.json"), VERSIONS) == text
+
+
+def test_the_file_reads_well(golden):
+    golden("plan/plan.json", to_json(SAVED, VERSIONS))
+
+
+def test_the_times_spent_do_not_change_the_bytes():
+    assert to_json(replace(SAVED, search_s=1.0, total_s=2.0)) == to_json(replace(SAVED, search_s=3.0, total_s=4.0))
+
+
+def test_the_order_in_which_hashes_were_made_does_not_change_the_bytes():
+    assert to_json(replace(SAVED, hashes=dict(reversed(SAVED.hashes.items())))) == to_json(SAVED)
+
+
+def test_another_process_with_another_hash_seed_gives_the_same_bytes(tmp_path):
+    script = "import sys; sys.path.insert(0, sys.argv[1]); from plans import PLAN; " + (
+        "from heterps_compile.plan.file import to_json; sys.stdout.write(to_json(PLAN))"
+    )
+    here = os.path.join(os.path.dirname(__file__), "..", "..")
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    run = subprocess.run(
+        [sys.executable, "-c", script, os.path.abspath(here)],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout == to_json(PLAN)
+
+
+def test_every_layer_stands_on_a_line_of_its_own():
+    lines = [line.strip().rstrip(",") for line in to_json(SAVED).splitlines()]
+    assert ['"emb"' in lines, '"fc1"' in lines, '"fc2"' in lines] == [True, True, True]
+
+
+def test_the_file_is_printable_ascii_whatever_the_names():
+    name = 'a"b\n\x1b[31m\u202e\x7f\u00e9\U0001f600'
+    text = to_json(with_stage(SAVED, 0, layers=(name,)))
+    assert set(text) <= {chr(c) for c in range(32, 127)} | {"\n"}
+    assert from_json(text, "plan.json").stages[0].layers == (name,)
+
+
+def test_whole_numbers_given_for_rates_read_and_write_as_rates():
+    text = to_json(replace(SAVED, request=replace(SAVED.request, min_throughput=1000)), VERSIONS)
+    assert text == to_json(SAVED, VERSIONS)
+
+
+def test_the_versions_that_made_it_are_in_it():
+    versions = json.loads(to_json(SAVED))["provenance"]["versions"]
+    assert versions == installed_versions()
+    assert {"heterps-compile", "torch", "onnxruntime"} <= set(versions)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("version", ..., 'expected a record with "version": 1'),
+        ("version", "1", 'expected a record with "version": 1'),
+        ("version", True, 'expected a record with "version": 1'),
+        ("version", 2, "has version 2, this heterps-compile reads version 1: a newer release wrote it, so upgrade"),
+        ("version", 0, "version: Input should be 1, got 0"),
+        ("model.batch", "64", "model.batch: Input should be a valid integer, got '64'"),
+        ("model.batch", 0, "model.batch: Input should be greater than or equal to 1, got 0"),
+        ("model.batch", ..., "model.batch: the key is missing"),
+        ("decisions.stages[1].replicas", 0, "decisions.stages[1].replicas: Input should be greater than"),
+        ("decisions.stages[1].layers", [], "decisions.stages[1].layers: List should have at least 1 item"),
+        ("decisions.stages[0].devise", "cpu", "decisions.stages[0].devise: unknown key"),
+        ("decisions.stages[0].two words", 1, "decisions.stages[0].'two words': unknown key"),
+        ("decisions.stages[0].layers", ["fc2"], "stages[1].layers[1]: layer 'fc2' is in stage 0 already"),
+        ("decisions.stages[1].layers", ["fc1", "fc1"], "stages[1].layers[1]: layer 'fc1' is in stage 1 already"),
+        ("decisions.stages[0].inputs", ["click"], "stages[0].inputs[0]: no earlier stage gives the value 'click'"),
+        ("decisions.schedule.micro_batches", 5, "micro_batches: 5 micro-batches do not divide a batch of 64"),
+        ("decisions", [], "decisions: Input should be a valid dictionary"),
+        ("estimates.stages[0]", ..., "estimates.stages: 1 estimates for 2 stages"),
+        ("estimates.unused_devices", ["v100"], "estimates.unused_devices[0]: stage 1 uses device 'v100'"),
+        ("estimates.bound", 0.06, "estimates.bound: a lower bound of 0.06 lies above the value 0.0503"),
+        ("estimates.value", "0.05 USD", "estimates.value: Input should be a valid number, got '0.05 USD'"),
+        ("estimates.value", -1, "estimates.value: Input should be greater than or equal to 0, got -1"),
+        ("estimates.stages[0].compute_s", 10**400, "stages[0].compute_s: Input should be a valid number"),
+        ("estimates.currency", "<script>", "estimates.currency: String should match pattern"),
+        ("provenance.hashes.model", "A" * 64, "provenance.hashes.model: String should match pattern"),
+        ("artifacts[0]", ..., "artifacts: artefacts of 1 stages for 2 stages"),
+        ("artifacts[0][0].file", "../../etc/passwd", "artifacts[0][0].file: String should match pattern"),
+        ("artifacts[0][0].file", "/etc/passwd", "artifacts[0][0].file: String should match pattern"),
+        ("artifacts[0][0].file", "..", "artifacts[0][0].file: String should match pattern"),
+        ("artifacts[0][0].file", "a\n", "artifacts[0][0].file: String should match pattern"),
+        ("artifacts[0][0].file", "a\0b", "artifacts[0][0].file: String should match pattern"),
+        ("request.pins", [["embedding", "cpu"]], "request.pins[0]: Input should be a valid dictionary"),
+    ],
+)
+def test_a_wrong_place_is_named(path, value, said):
+    with pytest.raises(PlanError) as caught:
+        from_json(edited(path, value), "plan.json")
+    assert str(caught.value).startswith("plan.json")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON: Expecting value at line 1, column 1"),
+        ("[1, 2", "is not JSON: Expecting ',' delimiter at line 1, column 6"),
+        ("[]", 'expected a record with "version": 1'),
+        ("null", 'expected a record with "version": 1'),
+        ('{"version": NaN}', "NaN is no number"),
+        ('{"version": -Infinity}', "-Infinity is no number"),
+        ('{"version": 1, "version": 1}', "the key 'version' stands twice"),
+        ("[" * 200_000, "brackets too deep"),
+        ('{"version": ' + "9" * 5000 + "}", "a number too long"),
+    ],
+)
+def test_text_that_is_no_plan_is_refused(text, said):
+    with pytest.raises(PlanError, match=r"plan\.json") as caught:
+        from_json(text, "plan.json")
+    assert said in str(caught.value)
+
+
+def test_a_truncated_file_is_refused_wherever_it_ends():
+    text = to_json(SAVED, VERSIONS).rstrip()
+    for end in range(0, len(text), 97):
+        with pytest.raises(PlanError, match="is not JSON"):
+            from_json(text[:end], "plan.json")
+
+
+def test_a_number_beyond_all_bounds_is_refused():
+    text = to_json(SAVED, VERSIONS).replace("16000.0", "1e999")
+    with pytest.raises(PlanError, match="throughput_samples_per_s: Input should be a finite number"):
+        from_json(text, "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (replace(PLAN, value=float("nan")), "estimates.value"),
+        (replace(PLAN, bound=float("-inf")), "estimates.bound"),
+        (with_stage(PLAN, 0, replicas=0), r"decisions.stages\[0\].replicas"),
+    ],
+)
+def test_a_plan_that_could_not_be_read_back_is_not_written(broken, said):
+    with pytest.raises(PlanError, match=f"^the plan: {said}"):
+        to_json(broken)
+
+
+def test_how_many_more_faults_there_are_is_said():
+    text = edited("decisions.stages[0]", {})
+    with pytest.raises(PlanError, match=r"stages\[0\]\.device: the key is missing \(and 4 more faults\)"):
+        from_json(text, "plan.json")
+
+
+TEXT = to_json(SAVED, VERSIONS)
+
+
+@given(st.integers(0, len(TEXT)), st.integers(0, 40), st.text(st.characters(), max_size=5))
+def test_a_damaged_file_is_a_plan_error_or_a_plan(start, length, inserted):
+    damaged = TEXT[:start] + inserted + TEXT[start + length :]
+    try:
+        plan = from_json(damaged, "plan.json")
+    except PlanError as error:
+        assert str(error).startswith("plan.json")
+    else:
+        assert from_json(to_json(plan), "plan.json") == plan
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
+PATHS = [
+    "model.bindings",
+    "model.inputs[0]",
+    "request.pins[0]",
+    "request.max_stages",
+    "decisions.stages[1]",
+    "decisions.stages[1].layers[0]",
+    "decisions.schedule.micro_batches",
+    "estimates.stages[0].memory",
+    "estimates.stages[0].memory.safety_factor",
+    "verification",
+    "provenance.hashes",
+    "artifacts",
+    "artifacts[0]",
+]
+
+
+@given(st.sampled_from(PATHS), VALUES)
+def test_a_place_with_another_value_is_a_plan_error_or_a_plan(path, value):
+    try:
+        plan = from_json(edited(path, value), "plan.json")
+    except PlanError as error:
+        assert str(error).startswith("plan.json")
+    else:
+        assert from_json(to_json(plan), "plan.json") == plan

@@ -1,0 +1,89 @@
+import json
+from dataclasses import replace
+
+import pytest
+from drafts import COSTS, LAYERS
+from plans import PLAN, with_stage
+
+from heterps_compile.plan.plan import Artifact
+from heterps_compile.report.document import to_document
+from heterps_compile.report.rows import layer_rows
+
+SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))
+ROWS = layer_rows(PLAN, LAYERS, COSTS)
+
+
+def document(plan=SAVED) -> dict:
+    return json.loads(to_document(plan, ROWS, "ctr.heterps"))
+
+
+def test_the_keys_are_these():
+    assert set(document()) == {
+        "format_version", "model", "directory", "cluster", "currency", "mode", "backend", "method", "seed", "batch",
+        "min_throughput_samples_per_s", "objective", "bound", "gap", "evaluations", "throughput_samples_per_s",
+        "price_usd_per_hour", "usd_per_million_samples", "price_per_hour", "price_per_million_samples", "stages",
+        "layers", "schedule", "verification", "unused_devices", "replicated_parameters", "notes", "search_s", "total_s",
+    }  # fmt: skip
+
+
+def test_the_keys_inside_are_these():
+    found = document()
+    assert set(found["objective"]) == {"name", "value", "unit"}
+    assert set(found["verification"]) == {"max_abs", "max_rel", "tolerance", "outputs"}
+    assert set(found["schedule"]) == {"name", "micro_batches", "step_s", "bubble", "reason"}
+    assert set(found["stages"][0]) == {
+        "device", "replicas", "layers", "time_s", "compute_s", "data_s", "throughput_samples_per_s", "memory_bytes",
+        "price_per_hour", "artifact", "files",
+    }  # fmt: skip
+    assert set(found["layers"][0]) == {
+        "name", "kind", "stage", "device", "parameters", "parameter_bytes", "flops", "moved_bytes", "flop_per_byte",
+        "intensity", "reason",
+    }  # fmt: skip
+
+
+def test_the_numbers_are_the_plan_s():
+    found = document()
+    assert found["objective"] == {"name": "cost", "value": 0.0503, "unit": "USD per million samples"}
+    assert found["price_usd_per_hour"] == pytest.approx(2.90)
+    assert found["usd_per_million_samples"] == pytest.approx(2.90 / 3600 / 16000 * 1e6)
+    assert found["gap"] == pytest.approx(0.0003 / 0.0503)
+    assert [stage["artifact"] for stage in found["stages"]] == ["stage_0.onnx", "stage_1.onnx"]
+    assert found["stages"][0]["time_s"] == 0.004
+    assert found["stages"][0]["memory_bytes"] == 1209831
+    assert found["layers"][1] == {
+        "name": "fc1",
+        "kind": "gemm",
+        "stage": 1,
+        "device": "v100",
+        "parameters": 928,
+        "parameter_bytes": 3712,
+        "flops": 120832,
+        "moved_bytes": 19328,
+        "flop_per_byte": 120832 / 19328,
+        "intensity": "compute",
+        "reason": "9.1 FLOP/B >= 7 (ridge of cpu)",
+    }
+
+
+def test_another_currency_is_not_called_dollars():
+    found = document(replace(SAVED, currency="EUR"))
+    assert found["price_usd_per_hour"] is found["usd_per_million_samples"] is None
+    assert found["price_per_hour"] == pytest.approx(2.90)
+    assert found["objective"]["unit"] == "EUR per million samples"
+
+
+def test_a_number_that_is_not_finite_is_null():
+    assert document(replace(SAVED, bound=float("-inf")))["bound"] is None
+    assert document(replace(SAVED, value=float("nan")))["objective"]["value"] is None
+
+
+def test_what_is_not_known_is_null():
+    found = document(replace(with_stage(PLAN, 0, memory=None), verification=None))
+    assert found["verification"] is None
+    assert found["stages"][0]["memory_bytes"] is None
+    assert found["stages"][0]["artifact"] is None
+
+
+def test_the_text_is_printable_ascii_whatever_the_names():
+    text = to_document(replace(SAVED, model="\x1b[31m\x7f\u202e\ud800é"), ROWS, "\n")
+    assert set(text) <= {chr(c) for c in range(32, 127)} | {"\n"}

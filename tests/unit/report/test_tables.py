@@ -1,0 +1,130 @@
+import io
+from dataclasses import replace
+
+import pytest
+from drafts import CLUSTER, COSTS, LAYERS, renamed
+from plans import PLAN, with_stage
+
+from heterps_compile.plan.plan import Artifact
+from heterps_compile.report.rows import layer_rows
+from heterps_compile.report.tables import cluster_table, make_console, notes, print_plan
+
+ROWS = layer_rows(PLAN, LAYERS, COSTS)
+SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))
+
+
+def printed(plan=SAVED, rows=ROWS, *, width=None, directory="ctr.heterps", all_layers=False) -> str:
+    stream = io.StringIO()
+    print_plan(make_console(stream, width), plan, rows, directory=directory, all_layers=all_layers)
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+
+
+def test_a_plan_reads_well_where_there_is_no_terminal(golden):
+    golden("report/plan_120.txt", printed())
+
+
+def test_a_plan_reads_well_in_80_columns(golden):
+    golden("report/plan_80.txt", printed(width=80))
+
+
+@pytest.mark.parametrize("width", [20, 80, 99, 100, 120, 300])
+def test_no_line_is_wider_than_the_terminal(width):
+    names = ("encoder.layer.10." * 20, "x" * 500)
+    plan = with_stage(SAVED, 1, layers=names, device="d" * 64)
+    rows = [replace(row, name=names[0], device="d" * 64) for row in ROWS]
+    assert max(map(len, printed(plan, rows, width=width).splitlines())) <= max(80, width)
+
+
+def test_nothing_but_text_is_printed_where_there_is_no_terminal():
+    assert printed().replace("\n", "").isprintable()
+
+
+def rows_of(count: int) -> list:
+    return [replace(ROWS[0], name=f"layer{i}") for i in range(count)]
+
+
+def test_a_long_table_shows_its_ends_and_says_how_many_it_hides():
+    text = printed(rows=rows_of(100))
+    assert "layer14 " in text
+    assert "layer15 " not in text
+    assert "… 70 more; -v shows all" in text
+    assert "layer84 " not in text
+    assert "layer85 " in text
+
+
+def test_a_table_of_thirty_layers_is_whole():
+    text = printed(rows=rows_of(30))
+    assert all(f"layer{i} " in text for i in range(30))
+    assert "more; -v" not in text
+
+
+def test_all_layers_are_shown_on_demand():
+    text = printed(rows=rows_of(100), all_layers=True)
+    assert all(f"layer{i} " in text for i in range(100))
+
+
+@pytest.mark.parametrize("evil", ["\x1b[31mred\x07", "[red]x[/red]", "[/]", "a\nb", ":smile:", "\u202eabc", "\ud800"])
+def test_a_name_is_text_and_nothing_else(evil):
+    draft = renamed(evil)
+    plan = replace(with_stage(SAVED, 0, layers=(evil,), device=evil), model=evil, unused_devices=(evil,), notes=(evil,))
+    text = printed(plan, layer_rows(plan, draft.layers, COSTS), directory=evil)
+    assert text.replace("\n", "").isprintable()
+    assert evil in text or not evil.isprintable()
+
+
+def test_parameters_are_counted_in_elements_and_tied_ones_once():
+    assert [row.parameters for row in ROWS] == [1000 * 16, 29 * 32, 32]
+    tied = replace(
+        LAYERS.graph,
+        parameters={
+            "table": LAYERS.graph.parameters["table"],
+            "again": replace(LAYERS.graph.parameters["table"], name="again"),
+            "const": replace(LAYERS.graph.parameters["w1"], name="const", storage="const", kind="constant"),
+        },
+    )
+    layer = replace(LAYERS.layers[0], parameters=("table", "again", "const"))
+    rows = layer_rows(with_stage(PLAN, 0, layers=("emb",)), replace(LAYERS, graph=tied, layers=(layer,)), COSTS[:1])
+    assert rows[0].parameters == 16000
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "0.05 USD per million samples: no plan is more than 0.596 % cheaper"),
+        ({"bound": PLAN.value}, "0.0503 USD per million samples: no plan is cheaper"),
+        ({"bound": 0.0}, "proven bound         none"),
+        ({"verification": None}, "verified             no (--no-verify)"),
+        ({"currency": "EUR"}, "price                2.90 EUR/h"),
+        ({"request": replace(PLAN.request, min_throughput=0.0)}, "throughput           16,000 samples/s\n"),
+    ],
+)
+def test_the_totals_say(changes, said):
+    assert said in printed(replace(SAVED, **changes))
+
+
+def test_every_surprise_is_a_note():
+    plan = replace(PLAN, replicated=("a", "b", "c", "d", "e"))
+    assert notes(plan) == [
+        "layer 'fc2': float8 runs at its float32 rate on 'cpu'",
+        "no stage uses 't4'",
+        "several stages hold 'a', 'b', 'c' and 2 more",
+    ]
+
+
+def test_many_files_are_counted():
+    files = tuple(Artifact(f"f{i}", "d" * 64) for i in range(9))
+    text = printed(replace(SAVED, artifacts=(files[:8], files[8:])))
+    assert "plan.json, README.md, f0, f1, f2, f3, f4, f5 and 3 more" in text
+
+
+def test_a_pool_reads_well(golden):
+    stream = io.StringIO()
+    make_console(stream, None).print(cluster_table(CLUSTER, 120))
+    golden("report/cluster_120.txt", "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines()))
+
+
+def test_an_ascii_terminal_gets_ascii_lines():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    print_plan(make_console(stream, None), SAVED, ROWS, directory=None, all_layers=False)
+    stream.flush()
+    assert b"\\u" not in stream.buffer.getvalue()

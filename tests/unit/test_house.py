@@ -1,0 +1,191 @@
+"""The house keeps its own rules: which way imports run, what is packed, how long a file is, what the outside sees."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import heterps_compile
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "heterps_compile"
+
+# From the ground up. A module imports its own folder and rows below its own, never up and never sideways.
+ROWS = (
+    ("errors", "examples"),
+    ("units", "escape"),
+    ("ir",),
+    ("cluster",),
+    ("cost",),
+    ("frontends",),
+    ("plan", "schedule"),
+    ("passes", "backends"),
+    ("runtime", "report"),
+    ("api",),
+    ("cli",),
+    ("__init__", "__main__"),
+)
+ROW = {name: row for row, names in enumerate(ROWS) for name in names}
+
+# Runs below that are not allowed all the same.
+NEVER = {("runtime", "passes")}
+
+HEAVY = ("torch", "onnx", "onnx_ir", "onnxruntime", "jax", "networkx", "transformers")
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Give every module of the package, the linked folders too, by its dotted name inside the package."""
+    for folder, package in ((PACKAGE, ""), (ROOT / "passes", "passes."), (ROOT / "backends", "backends.")):
+        for path in sorted(folder.rglob("*.py")):
+            inside = path.relative_to(folder)
+            if folder != PACKAGE or inside.parts[0] not in ("passes", "backends"):
+                yield package + ".".join(inside.with_suffix("").parts), path
+
+
+def imported(module: str, path: Path) -> Iterator[str]:
+    """Give what a module imports from the package, lazy imports included, as dotted names inside the package."""
+    here = module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            above = ["heterps_compile", *here[: len(here) - node.level + 1]]
+            names = [".".join([*above, *filter(None, [node.module]), alias.name]) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "heterps_compile":
+                yield name.removeprefix("heterps_compile").removeprefix(".")
+
+
+def test_every_module_has_a_row():
+    assert {name.split(".")[0] for name, _ in modules()} <= set(ROW)
+
+
+def test_imports_run_down():
+    climbs = [
+        f"{module} imports {name}"
+        for module, path in modules()
+        for name in imported(module, path)
+        for here, there in [(module.split(".")[0], name.split(".")[0])]
+        if here != there and there in ROW and (ROW[there] >= ROW[here] or (here, there) in NEVER)
+    ]
+    assert climbs == []
+
+
+def test_lazy_and_relative_imports_are_seen(tmp_path):
+    module = tmp_path / "m.py"
+    module.write_text("from . import a\nfrom ..b import c\ndef f():\n    import heterps_compile.cli.main\n")
+    assert list(imported("passes.placement.m", module)) == ["passes.placement.a", "passes.b.c", "cli.main"]
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def package_folders() -> dict[str, Path]:
+    """Give every folder of the package by the name it is imported by."""
+    folders = {module.rpartition(".")[0]: path.parent for module, path in modules()}
+    return {".".join(filter(None, ["heterps_compile", name])): folder for name, folder in folders.items()}
+
+
+def test_pyproject_lists_every_package():
+    assert sorted(project()["tool"]["setuptools"]["packages"]) == sorted(package_folders())
+
+
+def test_every_package_has_an_init():
+    assert [name for name, folder in package_folders().items() if not (folder / "__init__.py").is_file()] == []
+
+
+def test_passes_and_backends_are_links_to_the_top():
+    assert (PACKAGE / "passes").readlink() == Path("../passes")
+    assert (PACKAGE / "backends").readlink() == Path("../backends")
+
+
+def test_a_wheel_has_every_file_of_every_package(tmp_path):
+    tree = tmp_path / "tree"
+    skipped = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "demo-out", "tests")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=skipped)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(tree)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        f"{name.replace('.', '/')}/{path.name}"
+        for name, folder in package_folders().items()
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert wanted - packed == set()
+    assert {name.split("/")[0] for name in packed if "dist-info" not in name} == {"heterps_compile"}
+
+
+def test_no_file_is_longer_than_500_lines():
+    files = [path for _, path in modules()] + sources("tests", "tools")
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
+
+
+def test_no_file_is_a_drawer_for_anything():
+    drawers = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
+    assert [name for name, _ in modules() if name.split(".")[-1] in drawers] == []
+
+
+def unsafe(path: Path) -> Iterator[str]:
+    """Give the uses of what would run or unpickle data: a model file is hostile input."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            yield from (f"import {n}" for n in names if n.split(".")[0] in ("pickle", "shelve", "marshal", "dill"))
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("eval", "exec", "__import__", "os.system", "torch.load", "torch.save", "torch.jit.load"):
+                yield called
+            yield from (
+                k.arg for k in node.keywords if k.arg in ("allow_pickle", "shell") and ast.unparse(k.value) != "False"
+            )
+
+
+def test_nothing_runs_or_unpickles_data():
+    assert {module: uses for module, path in modules() if (uses := list(unsafe(path)))} == {}
+
+
+def test_what_runs_data_is_found(tmp_path):
+    module = tmp_path / "m.py"
+    module.write_text("import pickle\neval('1')\nnp.load(f, allow_pickle=True)\nre.compile('x')\n")
+    assert list(unsafe(module)) == ["import pickle", "eval", "allow_pickle"]
+
+
+def test_the_public_face_is_a_dozen_names_at_most():
+    assert len(heterps_compile.__all__) <= 12
+    assert {"compile", "load", "Plan", "HeterpsError"} <= set(heterps_compile.__all__)
+    assert [name for name in heterps_compile.__all__ if not hasattr(heterps_compile, name)] == []
+
+
+def test_importing_the_package_is_light():
+    script = f"import heterps_compile, json, sys; print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert json.loads(loaded) == []
+
+
+def test_the_pins_satisfy_the_lower_bounds():
+    requirement = pytest.importorskip("packaging.requirements").Requirement
+    pinned = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    version = dict(line.lower().split("==") for line in pinned)
+    extras = project()["project"]["optional-dependencies"]
+    needed = [*project()["project"]["dependencies"], *(text for texts in extras.values() for text in texts)]
+    ours = [parsed for parsed in map(requirement, needed) if parsed.name != "heterps-compile"]
+    assert [str(r) for r in ours if r.name not in version or not r.specifier.contains(version[r.name])] == []
