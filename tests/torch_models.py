@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional as F
 
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.examples.ctrdnn import ctrdnn
@@ -23,7 +22,7 @@ def small_ctrdnn() -> Built:
 
 
 def bert() -> Built:
-    from transformers import BertConfig, BertModel
+    from transformers import BertConfig, BertModel  # noqa: PLC0415 - seconds, and only here
 
     torch.manual_seed(0)
     config = BertConfig(
@@ -34,7 +33,7 @@ def bert() -> Built:
 
 
 def gpt2() -> Built:
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - seconds, and only here
 
     torch.manual_seed(0)
     config = GPT2Config(
@@ -44,7 +43,7 @@ def gpt2() -> Built:
 
 
 def vit() -> Built:
-    from transformers import ViTConfig, ViTForImageClassification
+    from transformers import ViTConfig, ViTForImageClassification  # noqa: PLC0415 - seconds, and only here
 
     torch.manual_seed(0)
     config = ViTConfig(
@@ -54,7 +53,7 @@ def vit() -> Built:
 
 
 def resnet() -> Built:
-    from transformers import ResNetConfig, ResNetForImageClassification
+    from transformers import ResNetConfig, ResNetForImageClassification  # noqa: PLC0415 - seconds, and only here
 
     torch.manual_seed(0)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[16, 32], depths=[2, 2])
@@ -62,7 +61,7 @@ def resnet() -> Built:
 
 
 def resnet50() -> Built:
-    from transformers import ResNetConfig, ResNetForImageClassification
+    from transformers import ResNetConfig, ResNetForImageClassification  # noqa: PLC0415 - seconds, and only here
 
     torch.manual_seed(0)
     return ResNetForImageClassification(ResNetConfig()), (), {"pixel_values": torch.randn(1, 3, 64, 64)}
@@ -95,7 +94,7 @@ class SkipNet(nn.Module):
     def forward(self, ids: Tensor, weights: Tensor) -> dict[str, Any]:
         embedded = (self.words(ids) * weights.unsqueeze(-1)).sum(1)
         hidden = self.act(self.norm(self.mix(embedded))) + self.shift
-        hidden = F.relu(self.last(self.drop(hidden)))
+        hidden = nn.functional.relu(self.last(self.drop(hidden)))
         hidden = hidden + embedded
         return {"logits": self.head(hidden), "pair": (hidden.mean(dim=1), None), "three": 3}
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from heterps_compile.frontends.onnx_session import OLDEST_IR
+from heterps_compile.frontends.onnx_session import format_version
 from heterps_compile.frontends.onnx_shapes import DTYPES, Inference, Partial, declared, infer, merge
 from heterps_compile.frontends.onnx_structure import reads
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import OPAQUE, Graph
 from heterps_compile.ir.partition import Partition, StageCut
 
 _NUMBER_OF_DTYPE: Mapping[str, int] = {name: number for number, name in DTYPES.items()}
@@ -66,7 +66,7 @@ def _cut_part(whole: _Whole, cut: StageCut) -> ir.Model:
     ).clone()
     for value, name in zip((*part.inputs, *part.outputs), (*cut.inputs, *cut.outputs), strict=True):
         _describe(whole, value, name)
-    return ir.Model(part, ir_version=max(whole.model.ir_version, OLDEST_IR), producer_name="heterps-compile")
+    return ir.Model(part, ir_version=format_version(whole.model), producer_name="heterps-compile")
 
 
 def _gather(whole: _Whole, computed: Sequence[ir.Node], inputs: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
@@ -89,6 +89,8 @@ def _gather(whole: _Whole, computed: Sequence[ir.Node], inputs: Sequence[str]) -
 
 def _describe(whole: _Whole, value: ir.Value, name: str) -> None:
     """Write data type and shape into a part's own copy of a boundary value."""
+    if whole.graph.values[name].dtype == OPAQUE:
+        return  # a sequence that the model returns: its type is the model's own
     numbers = whole.graph.shape(name)
     value.dtype = ir.DataType(_NUMBER_OF_DTYPE[whole.graph.values[name].dtype])
     found = merge(whole.unbound.values.get(name, Partial()), declared(value, {})).shape

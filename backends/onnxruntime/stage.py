@@ -11,7 +11,6 @@ from typing import Any
 import onnx_ir as ir
 
 from heterps_compile.errors import BackendError
-from heterps_compile.escape import one_line, shorten
 from heterps_compile.frontends.onnx_session import (
     CPU,
     ORT_ERRORS,
@@ -19,9 +18,8 @@ from heterps_compile.frontends.onnx_session import (
     available_providers,
     open_file,
     open_session,
+    reason,
 )
-
-_REASON_SHOWN = 500
 
 
 @dataclass(eq=False)
@@ -62,7 +60,7 @@ class LazySession:
                 return open_file(self.model, self.provider)
             return open_session(self.model, self.provider)
         except ORT_ERRORS as e:
-            raise BackendError(f"ONNX Runtime cannot open {self.what}: {_reason(e)}") from e
+            raise BackendError(f"ONNX Runtime cannot open {self.what}: {reason(e)}") from e
 
     def run(self, outputs: tuple[str, ...], feeds: dict[str, Any]) -> list[Any]:
         """Run on arrays by name.
@@ -74,11 +72,7 @@ class LazySession:
         try:
             return session.run(outputs, feeds)
         except ORT_ERRORS as e:
-            raise BackendError(f"ONNX Runtime cannot run {self.what}: {_reason(e)}") from e
-
-
-def _reason(error: Exception) -> str:
-    return shorten(one_line(str(error)), _REASON_SHOWN)
+            raise BackendError(f"ONNX Runtime cannot run {self.what}: {reason(e)}") from e
 
 
 @dataclass(slots=True, eq=False)

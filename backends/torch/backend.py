@@ -101,9 +101,7 @@ class TorchBackend:
             written.append(names)
         return written
 
-    def read(
-        self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[StageCut]
-    ) -> tuple[Any, ...]:
+    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[StageCut]) -> tuple[Any, ...]:
         """Read stages back; see ``read_stage.py``.
 
         Raises:

@@ -145,11 +145,12 @@ def write_call(node: fx.Node, find: Callable[[fx.Node], str]) -> str:
 
 def _slice(node: fx.Node, args: list[str]) -> str:
     """Write a slice with brackets, or give "" where it has no such form."""
-    dim = node.args[1] if len(node.args) > 1 else 0
+    given: tuple[Any, ...] = (*node.args, *(None, 0, None, None, 1)[len(node.args) :])
+    _, dim, first, end, stride = given
     if not isinstance(dim, int) or dim < -1:
         return ""
-    start = args[2] if len(args) > 2 and node.args[2] not in (None, 0) else ""
-    stop = args[3] if len(args) > 3 and node.args[3] not in (None, _FAR_END) else ""
-    step = f":{args[4]}" if len(args) > 4 and node.args[4] != 1 else ""
+    start = args[2] if first not in (None, 0) else ""
+    stop = args[3] if end not in (None, _FAR_END) else ""
+    step = f":{args[4]}" if stride != 1 else ""
     before = "..., " if dim == -1 else ":, " * dim
     return f"{args[0]}[{before}{start}:{stop}{step}]"

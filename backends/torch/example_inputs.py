@@ -24,12 +24,10 @@ def generate_inputs(graph: Graph, seed: int) -> dict[str, Any]:
 
 
 def _generate(graph: Graph, name: str, generator: torch.Generator) -> Any:
-    value, example = graph.values[name], graph.source.examples.get(name)
+    example = graph.source.examples.get(name)
     fake = next(n.meta["val"] for n in graph.source.graph.nodes if n.name == name)
     if not isinstance(fake, torch.Tensor):
-        if isinstance(fake, torch.SymInt) and str(fake.node.expr) != str(fake):
-            return example
-        return _number(graph, name, fake, example)
+        return _number(graph, fake, example)
     dtype, shape, device = fake.dtype, graph.shape(name), fake.device
     is_whole_number = not (dtype.is_floating_point or dtype.is_complex)
     if is_whole_number and dtype is not torch.bool:
@@ -44,10 +42,11 @@ def _generate(graph: Graph, name: str, generator: torch.Generator) -> Any:
     return torch.randn(shape, generator=generator, dtype=wide).to(dtype=dtype, device=device)
 
 
-def _number(graph: Graph, name: str, fake: Any, example: Any) -> Any:
-    if isinstance(fake, torch.SymInt):
-        return graph.bindings.get(name, example if example is not None else 1)
-    return fake if example is None else example
+def _number(graph: Graph, fake: Any, example: Any) -> Any:
+    """Give a number's own value: as the example has it, or as it was when the model was read."""
+    if example is not None or not isinstance(fake, torch.SymInt):
+        return fake if example is None else example
+    return int(fake.node.hint)
 
 
 def _table_rows(graph: Graph, name: str) -> int | None:

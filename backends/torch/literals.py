@@ -47,7 +47,7 @@ def literal(value: Any, find: Callable[[fx.Node], str]) -> str:
     if type(value) is complex:
         return f"complex({literal(value.real, find)}, {literal(value.imag, find)})"
     if type(value) is torch.device:
-        return f"torch.device({ascii(str(value))})"
+        return f"torch.device({str(value)!a})"
     if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
         name = str(value).removeprefix("torch.")
         if getattr(torch, name, None) is value:

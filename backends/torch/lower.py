@@ -77,8 +77,8 @@ def _export(graph: Graph, stage: TorchStage) -> OpGraph:
         inline_grad_modes(program.graph, program.modules, program.name)
     except InputError as error:
         raise BackendError(
-            f"stage {stage.index} cannot be written: its node {unwritable.meta.get('name', unwritable.name)!r} ({what}) "
-            f"has to be traced, and {error}"
+            f"stage {stage.index} cannot be written: its node {unwritable.meta['name']!r} ({what}) has to be traced, "
+            f"and {error}"
         ) from error
     erase_checks(program.graph)
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}

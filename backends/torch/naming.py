@@ -50,4 +50,4 @@ def _step(atom: str) -> str:
     if _INDEX.fullmatch(atom):
         return f"[{atom}]"
     is_plain = _PLAIN.fullmatch(atom) and not keyword.iskeyword(atom) and len(atom) <= _LONGEST_ATTRIBUTE
-    return f".{atom}" if is_plain and atom not in _TAKEN else f".at({ascii(atom)})"
+    return f".{atom}" if is_plain and atom not in _TAKEN else f".at({atom!a})"

@@ -40,10 +40,10 @@ def print_stage(graph: Graph, stage: TorchStage, ops: OpGraph, held: Mapping[str
     parts = {
         "INDEX": str(stage.index),
         "MODEL": ascii(graph.name)[1:-1].replace("\\", "/").replace('"', "'"),
-        "TENSORS": "".join(f"    {ascii(name)}: {tensor.described},\n" for name, tensor in held.items()),
-        "TIED": "".join(f"    {ascii(name)}: {ascii(origin)},\n" for name, origin in tied.items()),
-        "INPUTS": "".join(f"        {ascii(name)},\n" for name in stage.inputs),
-        "OUTPUTS": "".join(f"        {ascii(name)},\n" for name in stage.outputs),
+        "TENSORS": "".join(f"    {name!a}: {tensor.described},\n" for name, tensor in held.items()),
+        "TIED": "".join(f"    {name!a}: {origin!a},\n" for name, origin in tied.items()),
+        "INPUTS": "".join(f"        {name!a},\n" for name in stage.inputs),
+        "OUTPUTS": "".join(f"        {name!a},\n" for name in stage.outputs),
         "FORWARD": "\n".join(_Forward(graph, stage, ops).lines()),
     }
     for key in ("TENSORS", "TIED"):
@@ -65,9 +65,7 @@ class _Forward:
         self._last = {operand: node for node in ops.graph.nodes for operand in node.all_input_nodes}
 
     def lines(self) -> Iterator[str]:
-        arguments = [
-            self._local(node, wish) for node, wish in zip(self.ops.inputs, self.stage.inputs, strict=True)
-        ]
+        arguments = [self._local(node, wish) for node, wish in zip(self.ops.inputs, self.stage.inputs, strict=True)]
         yield f"    def forward(self{''.join(f', {argument}' for argument in arguments)}):"
         for argument, name in zip(arguments, self.stage.inputs, strict=True):
             yield f"        # {argument}: {_describe(self.graph.values[name])}"

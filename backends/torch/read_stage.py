@@ -61,7 +61,7 @@ def _import(source: Path, index: int) -> types.ModuleType:
     module = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - whatever a damaged file raises when it is imported
+    except Exception as error:
         raise BackendError(
             f"stage {index}: {str(source)!r} cannot be imported: {type(error).__name__}: {printable(str(error))}; "
             f"compile the model again"

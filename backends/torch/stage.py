@@ -42,9 +42,7 @@ class TorchStage(nn.Module):
     def __init__(self, cut: StageCut, parameter_names: tuple[str, ...]) -> None:
         super().__init__()
         # straight into the instance, which goes before a submodule or parameter of the same name
-        self.__dict__.update(
-            index=cut.index, inputs=cut.inputs, outputs=cut.outputs, parameter_names=parameter_names
-        )
+        self.__dict__.update(index=cut.index, inputs=cut.inputs, outputs=cut.outputs, parameter_names=parameter_names)
 
     def forward(self, *values: Any) -> tuple[Any, ...]:
         """Run the stage on its inputs in order."""
@@ -81,12 +79,8 @@ class _Builder:
         self.all_nodes = list(source.graph.nodes)
         self.nodes = [self.all_nodes[graph.nodes[i].origin] for i in cut.nodes]
         read = [n for node in self.nodes for n in node.all_input_nodes if n.op == "get_attr"]
-        self.parameter_names = tuple(
-            dict.fromkeys(str(n.target) for n in read if str(n.target) in source.tensors)
-        )
-        self.module_targets = tuple(
-            dict.fromkeys(str(n.target) for n in self.nodes if n.op == "call_module")
-        )
+        self.parameter_names = tuple(dict.fromkeys(str(n.target) for n in read if str(n.target) in source.tensors))
+        self.module_targets = tuple(dict.fromkeys(str(n.target) for n in self.nodes if n.op == "call_module"))
         self._roots: dict[str, nn.Module] = {}
         self._parameters: dict[str, fx.Node] = {}
         self._env: dict[str, fx.Node] = {}
@@ -111,7 +105,7 @@ class _Builder:
         self._body.output(tuple(sent.get(name, self._env[name]) for name in self.cut.outputs))
         try:
             return fx.GraphModule(self._roots, self._body)
-        except Exception as error:  # noqa: BLE001 - fx makes code of the nodes' arguments, whatever they are
+        except Exception as error:
             raise BackendError(f"stage {self.cut.index} cannot be built: {printable(str(error))}") from error
 
     def _placeholder(self, node: fx.Node) -> fx.Node:

@@ -37,7 +37,7 @@ class HeldTensor:
     def described(self) -> str:
         """Give kind, dtype and shape as Python source."""
         shape = tuple(self.tensor.shape)
-        return f"({ascii(self.kind)}, {literal(self.tensor.dtype, str)}, {literal(shape, str)})"
+        return f"({self.kind!a}, {literal(self.tensor.dtype, str)}, {literal(shape, str)})"
 
 
 def held_tensors(stage: nn.Module, index: int) -> dict[str, HeldTensor]:
@@ -47,12 +47,12 @@ def held_tensors(stage: nn.Module, index: int) -> dict[str, HeldTensor]:
         BackendError: for weights that overlap in memory without being one tensor.
     """
     persistent = set(stage.state_dict(keep_vars=True))
-    named = [(name, tensor, True) for name, tensor in stage.named_parameters(remove_duplicate=False)]
-    named += [(name, tensor, False) for name, tensor in stage.named_buffers(remove_duplicate=False)]
+    weights, buffers = stage.named_parameters(remove_duplicate=False), stage.named_buffers(remove_duplicate=False)
     held: dict[str, HeldTensor] = {}
     first: dict[tuple[object, ...], str] = {}
-    for name, tensor, is_weight in named:
-        kind = "constant" if name not in persistent else "buffer"
+    for name, tensor in (*weights, *buffers):
+        is_weight = isinstance(tensor, nn.Parameter)
+        kind = "buffer" if name in persistent else "constant"
         if is_weight:
             kind = "weight" if tensor.requires_grad else "frozen weight"
         saved_as = first.setdefault(storage_key(name, tensor), name)

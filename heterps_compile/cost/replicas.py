@@ -104,14 +104,14 @@ class ReplicaDemand:
         data_s = self.fixed_data_s + self.shared_data_s / units
         return np.where(units > 1, np.maximum(compute_s, data_s), self.once_s)
 
-    def units(self, time_s: Floats) -> Floats:
+    def units(self, time_s: Floats | float) -> Floats:
         """Give the fewest replicas that take at most ``time_s``; inf where no number of them does."""
-        limit = time_s * (1 + TIME_TOLERANCE)
+        limit = np.asarray(time_s) * (1 + TIME_TOLERANCE)
         return self._round_up(self._fraction(limit), self.once_s <= limit)
 
-    def units_and_bound(self, time_s: Floats) -> tuple[Floats, Floats]:
+    def units_and_bound(self, time_s: Floats | float) -> tuple[Floats, Floats]:
         """Give :meth:`units`, and a lower bound on k * tau over all tau <= time_s and k that take at most tau."""
-        limit = time_s * (1 + TIME_TOLERANCE)
+        limit = np.asarray(time_s) * (1 + TIME_TOLERANCE)
         need, one = self._fraction(limit), self.once_s <= limit
         # one replica needs no synchronisation: the fraction, which has it, holds only where one is too slow
         bound = np.where(one, self.once_s, np.maximum(self.once_s, need * time_s))

@@ -67,7 +67,7 @@ class Workload:
 
     @property
     def device_count(self) -> int:
-        """k + l; devices are numbered accelerators first."""
+        """Give k + l; devices are numbered accelerators first."""
         return self.accelerators + self.cpus
 
     @cached_property

@@ -28,6 +28,11 @@ def _builder(module: str) -> Builder:
 
 
 EXAMPLES: Mapping[str, Builder] = MappingProxyType(
-    {"ctrdnn": _builder("ctrdnn"), "matchnet": _builder("matchnet"), "2emb": _builder("two_emb"), "nce": _builder("nce")}
+    {
+        "ctrdnn": _builder("ctrdnn"),
+        "matchnet": _builder("matchnet"),
+        "2emb": _builder("two_emb"),
+        "nce": _builder("nce"),
+    }
 )
 """What builds each example, by the paper's name in small letters; sizes are keyword arguments."""

@@ -4,6 +4,7 @@ Left out: fields with several values, and feature crosses.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ class CTRDNN(nn.Module):
         self.tables = nn.ModuleList(nn.Embedding(count, width) for count in rows)
         sizes = (len(rows) * width + dense, *hidden)
         layers: list[nn.Module] = []
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in pairwise(sizes):
             layers += [nn.Linear(before, after), nn.ReLU()]
         self.mlp = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 
 class Tower(nn.Module):
@@ -38,8 +37,8 @@ class MatchNet(nn.Module):
 
     def forward(self, user_ids: Tensor, item_ids: Tensor) -> Tensor:
         """Give scores [batch] from ids [batch, user bag] and [batch, item bag]."""
-        user = F.normalize(self.user(user_ids), dim=1)
-        item = F.normalize(self.item(item_ids), dim=1)
+        user = nn.functional.normalize(self.user(user_ids), dim=1)
+        item = nn.functional.normalize(self.item(item_ids), dim=1)
         return self.scale * (user * item).sum(dim=1)
 
 

@@ -32,7 +32,8 @@ class NCE(nn.Module):
         """Give logits [batch, candidates] from ids [batch, context] and [batch, candidates]."""
         hidden = torch.tanh(self.hidden(self.context(context_ids).mean(dim=1)))
         scores = torch.bmm(self.word(candidates), hidden.unsqueeze(2)).squeeze(2)
-        return scores + self.bias(candidates).squeeze(2) - self.log_noise[candidates]
+        logits: Tensor = scores + self.bias(candidates).squeeze(2) - self.log_noise[candidates]
+        return logits
 
 
 def nce(

@@ -23,11 +23,11 @@ from types import MappingProxyType
 import onnx
 import onnx_ir as ir
 
-from heterps_compile.ir.graph import ITEM_BITS, Graph, Node, OpKind, Parameter, Value
+from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Graph, Node, OpKind, Parameter, Value
 
 from .onnx_dims import bind_inputs
 from .onnx_files import load_model
-from .onnx_names import describe, module_path, number, op_name, quote_some
+from .onnx_names import module_path, number, op_name, quote_some
 from .onnx_ops import Operation, classify
 from .onnx_shapes import DTYPES, Inference, find_values, infer
 from .onnx_structure import Roles, find_roles, normalize, subgraphs
@@ -99,7 +99,7 @@ def import_onnx(
         batch_symbol=bound.batch_symbol,
         batch=bound.batch,
         family="onnx",
-        source=OnnxSource(source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes)),
+        source=OnnxSource(source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes())),
     )
 
 
@@ -124,13 +124,23 @@ class _Reader:
     def __init__(
         self, roles: Roles, inference: Inference, values: Mapping[str, Value], bindings: Mapping[str, int]
     ) -> None:
-        self.notes: list[str] = []
+        self._of_unknown_length: list[ir.Node] = []
+        self._partly_counted: list[ir.Node] = []
         self._roles = roles
         self._inference = inference
         self._values = values
         self._bindings = bindings
         self._read = {value for values in roles.reads.values() for value in values}
         self._statistics: set[ir.Value] = set()
+
+    def notes(self) -> Iterable[str]:
+        """Tell what the FLOPs of the nodes read so far leave out."""
+        for nodes, what in (
+            (self._of_unknown_length, "counted once, since nobody knows how often it runs: the body"),
+            (self._partly_counted, "not counted where shapes are unknown: FLOPs in the body"),
+        ):
+            if nodes:
+                yield f"{what} of {number(len(nodes), 'node')} ({quote_some(node.name or '' for node in nodes)})"
 
     def node(self, origin: int, node: ir.Node) -> Node:
         """Give the node of the graph that stands for a node of the model."""
@@ -183,11 +193,9 @@ class _Reader:
         costs = [self._graph_flops(body, uncounted) for body in self._inference.bodies.get(origin, ())]
         trips = 1 if node.op_type == "If" else self._trips(node)
         if trips is None:
-            self.notes.append(f"nobody knows how often {describe(node)} runs its body: its FLOPs count it once")
+            self._of_unknown_length.append(node)
         if uncounted:
-            self.notes.append(
-                f"FLOPs of {describe(node)} leave out {number(len(uncounted), 'node')} of its body, of unknown shape"
-            )
+            self._partly_counted.append(node)
         return max(costs, default=0) * (1 if trips is None else trips)
 
     def _trips(self, node: ir.Node) -> int | None:
@@ -237,7 +245,7 @@ class _Reader:
         else:
             made = self._values[name]
             dtype, shape = made.dtype, tuple(dim for dim in made.shape if isinstance(dim, int))
-            size_bytes = (prod(shape) * ITEM_BITS[dtype] + 7) // 8
+            size_bytes = 0 if dtype == OPAQUE else (prod(shape) * ITEM_BITS[dtype] + 7) // 8
         kind = "constant"
         if dtype.startswith(_FLOATING) and shape:
             kind = "buffer" if value in self._statistics else "weight"

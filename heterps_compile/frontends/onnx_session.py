@@ -7,8 +7,10 @@ as arrays that share memory with the model, mapped from disk where the model's o
 Left out: I/O binding, devices other than what the execution provider's name says.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +20,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 from numpy.typing import NDArray
+
+from heterps_compile.escape import one_line, shorten
 
 CPU = "CPUExecutionProvider"
 
@@ -33,8 +37,10 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 """Whatever ONNX Runtime raises: its exceptions have no root of their own."""
 
 _LARGE_BYTES = 1024
-OLDEST_IR = 4
-"""The first version of ONNX's format in which initialisers need not be inputs too."""
+_REASON_SHOWN = 500
+_OLDEST_FORMAT = 4  # from here on initialisers need not be inputs too
+# where in its own source ONNX Runtime gave up: "/onnxruntime_src/core/graph.cc:12 void onnxruntime::f(int) "
+_PLACE_IN_SOURCE = re.compile(r"/\S+\.(?:cc|h|cpp):\d+ .*?\) |\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 
 Array = NDArray[Any]
 
@@ -53,9 +59,44 @@ class Session:
 
     def describe(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[tuple[int, tuple[int, ...]]]:
         """Run, and give ONNX's number of the data type and the shape of every output; 0 for what is no tensor."""
+        if any(array.dtype == object for array in feeds.values()):  # strings cannot be handed over as values
+            arrays = self.run(outputs, feeds)
+            return [(_number(array), array.shape) if isinstance(array, np.ndarray) else (0, ()) for array in arrays]
         values = {name: _ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
         results = self.session.run_with_ort_values(list(outputs), values)
         return [(v.element_type(), tuple(v.shape())) if v.is_tensor() else (0, ()) for v in results]
+
+
+def reason(error: Exception) -> str:
+    """Give what ONNX Runtime says went wrong, on one line."""
+    return shorten(one_line(_PLACE_IN_SOURCE.sub("", str(error))), _REASON_SHOWN)
+
+
+def format_version(model: ir.Model) -> int:
+    """Give the version of ONNX's format to write a model in: its own, where ONNX Runtime reads that."""
+    return min(max(model.ir_version, _OLDEST_FORMAT), _newest_format())
+
+
+@cache
+def _newest_format() -> int:
+    """Find by trial the newest version of the format that the installed ONNX Runtime reads: it does not tell."""
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "probe", [value], [])
+    graph.output.add(name="y").type.CopyFrom(value.type)
+    opsets = [onnx.helper.make_opsetid("", 13)]
+    for version in range(onnx.IR_VERSION, _OLDEST_FORMAT, -1):
+        probe: Any = onnx.helper.make_model(graph, ir_version=version, opset_imports=opsets)
+        try:
+            _ort.InferenceSession(probe.SerializeToString(), _session_options(), providers=[CPU])
+        except ORT_ERRORS:
+            continue
+        return version
+    return _OLDEST_FORMAT
+
+
+def _number(array: Array) -> int:
+    is_text = array.dtype == object
+    return int(onnx.TensorProto.STRING if is_text else onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
 def open_session(model: ir.Model, provider: str = CPU) -> Session:
@@ -113,7 +154,7 @@ def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProto
         opset_imports=graph.opset_imports,
         name=graph.name or "graph",
     )
-    proto = onnx.ModelProto(ir_version=max(model.ir_version, OLDEST_IR))
+    proto = onnx.ModelProto(ir_version=format_version(model))
     ir.serde.serialize_graph_into(proto.graph, cast(Any, view))  # a view is what it takes, whatever its protocol says
     for domain, version in graph.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)

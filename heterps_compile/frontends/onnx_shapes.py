@@ -15,15 +15,12 @@ import onnx
 import onnx_ir as ir
 
 from heterps_compile.errors import GraphError
-from heterps_compile.escape import one_line, shorten
 from heterps_compile.ir.graph import OPAQUE, Dim, Value
 
 from .onnx_inputs import generate_inputs
 from .onnx_names import describe, number, quote, quote_some
-from .onnx_session import ORT_ERRORS, open_session, skeleton
+from .onnx_session import ORT_ERRORS, open_session, reason, skeleton
 from .onnx_structure import quiet
-
-_REASON_SHOWN = 300
 
 DTYPES: Mapping[int, str] = {
     dtype.value: "string" if dtype is ir.DataType.STRING else dtype.numpy().name
@@ -179,12 +176,11 @@ def _see_in_a_run(
     try:
         seen = open_session(part).describe(names, generate_inputs(model.graph, inputs, known, seed=0))
     except ORT_ERRORS as e:
-        reason = shorten(one_line(str(e)), _REASON_SHOWN)
         maker = unknown[0].producer()
         made_by = f", made by {describe(maker)}," if maker is not None else ""
         raise GraphError(
             f"the shape of value {quote(names[0])}{made_by} cannot be inferred, and a run of the model to see it "
-            f"failed ({reason}); mend the model, or store the shapes of its values in it"
+            f"failed ({reason(e)}); mend the model, or store the shapes of its values in it"
         ) from e
     return {
         name: Value(name, DTYPES[dtype], shape) if dtype else Value(name, OPAQUE, ())

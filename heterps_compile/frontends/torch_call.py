@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError
-from ..escape import printable, shorten
+from heterps_compile.errors import InputError
+from heterps_compile.escape import printable, shorten
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -137,9 +137,7 @@ class CallStructure:
             allow_nan=False,
         )
 
-    def _arrange(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arrange(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Move arguments between positions and keywords until they stand as in the example."""
         positional, keyword = pytree.tree_unflatten([None] * len(self.in_leaves), _tree(self.in_spec, "takes"))
         count, by_name, moved = len(positional), dict(kwargs), list(args)

@@ -4,11 +4,13 @@ Left out: any other simplification; the graph stays the one the user's model was
 """
 
 import operator
+from typing import Any
 
 import torch
 from torch import fx, nn
 
-from ..errors import InputError
+from heterps_compile.errors import InputError
+
 from .torch_program import module_path
 
 _aten = torch.ops.aten
@@ -23,7 +25,7 @@ _CHECKS = frozenset(
         "aten.sym_constrain_range_for_size",
     }
 )
-_PURE_ON_NUMBERS = frozenset(
+_PURE_ON_NUMBERS: frozenset[Any] = frozenset(
     {operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.ne, operator.and_, operator.or_}
     | {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, torch.sym_not}
     | {_aten.sym_size.int, _aten.sym_numel.default}
@@ -78,9 +80,9 @@ def _inline(graph: fx.Graph, call: fx.Node, modules: dict[str, nn.Module], wrapp
     body = modules[str(region.target)]
     assert isinstance(body, fx.GraphModule)  # noqa: S101
     path = call.meta.get("path", "")
-    env: dict[fx.Node, object] = {}
+    env: dict[fx.Node, Any] = {}
     entering = iter(operands)
-    results: object = ()
+    results: Any = ()
     with graph.inserting_before(call):
         for node in body.graph.nodes:
             if node.op == "placeholder":
@@ -112,7 +114,7 @@ def _inline(graph: fx.Graph, call: fx.Node, modules: dict[str, nn.Module], wrapp
         graph.erase_node(region)
 
 
-def _detached(graph: fx.Graph, operand: object) -> object:
+def _detached(graph: fx.Graph, operand: Any) -> Any:
     value = operand.meta.get("val") if isinstance(operand, fx.Node) else None
     if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
         return operand

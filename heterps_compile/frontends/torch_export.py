@@ -6,6 +6,7 @@ The program's own graph is read, parameters as placeholders, so that no code is 
 Left out: programs with custom objects or effect tokens, and backward graphs.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,11 +17,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError
+from heterps_compile.errors import InputError
+
 from .torch_call import Fixed, Leaf
 from .torch_memory import storages
-from .torch_program import Program, find_aliases, first_reason, module_path
-
+from .torch_program import Program, find_aliases, first_reason, module_path, quiet_tracing
 
 _CONSTANT = (int, float, bool, str, complex, type(None))
 
@@ -36,8 +37,9 @@ def export_module(
     if not args and not kwargs:
         raise InputError(f"{name} is traced on example inputs, and none are given; pass example_inputs=(...)")
     try:
-        program = torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
-    except Exception as error:  # noqa: BLE001 - whatever the model's own forward raises comes out here
+        with quiet_tracing():
+            program = torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:
         raise InputError(
             f"torch.export cannot trace {name}: {first_reason(error)}; make its forward traceable (no branches on "
             f"tensor values, no calls out of PyTorch), or pass a torch.fx.GraphModule"
@@ -45,7 +47,14 @@ def export_module(
     names = _positional_names(model)
     examples = _examples(program, args, kwargs)
     dimensions = _dimension_names(program, names, args, kwargs, dynamic_shapes)
-    return _read(program, name, names, examples, dimensions, lambda: model)
+    return _read(
+        program,
+        name,
+        parameter_names=names,
+        examples=examples,
+        dimension_names=dimensions,
+        whole=lambda: model,
+    )
 
 
 def read_exported(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Program:
@@ -53,16 +62,26 @@ def read_exported(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mappi
     if not args and not kwargs and program.example_inputs is not None:
         args, kwargs = program.example_inputs
     examples = _examples(program, args, kwargs) if args or kwargs else {}
-    # the graph names a top-level positional input as forward does; those of nested inputs are not needed
-    count = len(pytree.tree_unflatten([None] * program.call_spec.in_spec.num_leaves, program.call_spec.in_spec)[0])
-    leaves = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    names = tuple(leaves[:count]) if _is_flat(program) else ()
-    return _read(program, name, names, examples, {}, program.module)
+    in_spec, _ = _specs(program)
+    by_position, by_name = pytree.tree_unflatten([None] * in_spec.num_leaves, in_spec)
+    # where no input is nested, the graph names the positional ones as forward does
+    is_flat = len(by_position) + len(by_name) == in_spec.num_leaves
+    names = [spec.arg.name for spec in _input_specs(program)][: len(by_position)] if is_flat else []
+    return _read(
+        program,
+        name,
+        parameter_names=tuple(names),
+        examples=examples,
+        dimension_names={},
+        whole=functools.cache(program.module),
+    )
 
 
-def _is_flat(program: ExportedProgram) -> bool:
-    args, kwargs = pytree.tree_unflatten([0] * program.call_spec.in_spec.num_leaves, program.call_spec.in_spec)
-    return len(args) + len(kwargs) == program.call_spec.in_spec.num_leaves
+def _specs(program: ExportedProgram) -> tuple[pytree.TreeSpec, pytree.TreeSpec]:
+    in_spec, out_spec = program.call_spec.in_spec, program.call_spec.out_spec
+    if in_spec is None or out_spec is None:
+        raise InputError("the exported program does not say how it is called; export it anew")
+    return in_spec, out_spec
 
 
 def _positional_names(model: nn.Module) -> tuple[str, ...]:
@@ -123,11 +142,13 @@ def _step(entry: Any, key: Any) -> Any:
 def _read(
     exported: ExportedProgram,
     name: str,
+    *,
     parameter_names: tuple[str, ...],
     examples: dict[str, Any],
     dimension_names: dict[tuple[str, int], str],
     whole: Callable[[], Callable[..., Any]],
 ) -> Program:
+    in_spec, out_spec = _specs(exported)
     reader = _Reader(exported, name)
     reader.read()
     named = [*exported.state_dict.items(), *_tensors(exported.constants)]
@@ -142,9 +163,9 @@ def _read(
         state=exported.state_dict,
         aliases=find_aliases(named),
         writes={},
-        in_spec=exported.call_spec.in_spec,
+        in_spec=in_spec,
         in_leaves=tuple(reader.in_leaves),
-        out_spec=exported.call_spec.out_spec,
+        out_spec=out_spec,
         parameter_names=parameter_names,
         fixed_shapes=True,
         whole=whole,
@@ -243,7 +264,9 @@ class _Reader:
                     raise InputError(f"{self.name} returns a {type(result).__name__}, which is no tensor or constant")
                 leaves.append(self._env[result] if isinstance(result, fx.Node) else result)
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-                self.notes.append(f"{self.name} changes its input {spec.target!r} in place; its stages do not")
+                self.notes.append(
+                    f"{self.name} changes its input {spec.target!r} in place; its stages leave it as it is"
+                )
             elif spec.kind not in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
                 raise InputError(f"{self.name} has an output of kind {spec.kind.name}; export its forward alone")
         self.graph.output(tuple(leaves))
@@ -252,25 +275,20 @@ class _Reader:
         """Give the value that a functional program writes back to a buffer, by the buffer's name."""
         kinds = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
         specs = self.exported.graph_signature.output_specs
-        return {spec.target: spec.arg.name for spec in specs if spec.kind in kinds and spec.target is not None}
+        return {str(spec.target): spec.arg.name for spec in specs if spec.kind in kinds}
 
     def _write_backs(self, mutations: Mapping[str, str]) -> dict[str, list[tuple[fx.Node, str]]]:
         """Give what to write back after which node: as soon as the value is made and the old one is read by no more."""
         found: dict[str, list[tuple[fx.Node, str]]] = {}
         nodes = {node.name: node for node in self.exported.graph.nodes}
-        signature = zip(self.exported.graph_signature.input_specs, nodes.values(), strict=False)
-        for spec, placeholder in signature:
-            if spec.target in mutations and spec.kind is not InputKind.USER_INPUT:
-                value = nodes[mutations[spec.target]]
-                memory = storages(placeholder)
-                touching = [
-                    n.name
-                    for n in nodes.values()
-                    if n.op != "output" and any(memory & storages(m) for m in (n, *n.all_input_nodes))
-                ]
-                order = list(nodes)
-                last = max([*touching, value.name], key=order.index)
-                found.setdefault(last, []).append((value, spec.target))
+        for spec, placeholder in zip(self.exported.graph_signature.input_specs, nodes.values(), strict=False):
+            target = str(spec.target)
+            if target in mutations and spec.kind is not InputKind.USER_INPUT:
+                value, memory, last = nodes[mutations[target]], storages(placeholder), ""
+                for node in nodes.values():
+                    reads = any(memory & storages(n) for n in (node, *node.all_input_nodes))
+                    last = node.name if node is value or (reads and node.op != "output") else last
+                found.setdefault(last, []).append((value, target))
         return found
 
     def _write_back(self, value: fx.Node, target: str) -> None:

@@ -15,6 +15,7 @@ Left out: changes that an op hides from its schema, those of normalisation layer
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,11 +43,13 @@ class Order:
         writes: Names of the values and parameters a node changes, by the node's name.
         chains: Nodes that share a stage, in order.
         pinned: Storages that a chain of rule 2 is about.
+        changed_inputs: Names of the graph inputs whose memory is changed.
     """
 
     writes: dict[str, tuple[str, ...]]
     chains: tuple[tuple[fx.Node, ...], ...]
     pinned: frozenset[int]
+    changed_inputs: tuple[str, ...]
 
 
 def storages(node: fx.Node) -> set[int]:
@@ -92,47 +95,49 @@ def order_writes(
     changed = {n: tuple(dict.fromkeys((*observed.get(n, ()), *written_operands(n)))) for n in nodes}
     changed = {node: operands for node, operands in changed.items() if operands}
     if not changed:
-        return Order({}, (), frozenset())
+        return Order({}, (), frozenset(), ())
     position = {node: i for i, node in enumerate(nodes)}
     memory = {node: storages(node) for node in nodes}
     held = set().union(*(memory[n] for n in nodes if n.op == "get_attr"))
-    touched: set[int] = set()
+    touched: dict[int, None] = {}  # in order of discovery, since addresses differ from run to run
     latest: dict[fx.Node | str, fx.Node] = {}
     for node, operands in changed.items():
         now = tuple(latest.get(operand, operand) for operand in operands)
         changed[node] = now
         for old, operand in zip(operands, now, strict=True):
-            for storage in memory[operand] if isinstance(operand, fx.Node) else ():
-                if storage not in held and _redirect(node, operand, storage, position, memory):
+            if isinstance(operand, str):
+                continue
+            for storage in memory[operand]:
+                if storage not in held and _gives_way(node, operand, storage, position, memory):
+                    operand.replace_all_uses_with(node, delete_user_cb=partial(_comes_after, node, position))
                     latest[old] = latest[operand] = node
                 else:
-                    touched.add(storage)
-    chains = [_touching(nodes, memory, storage) for storage in sorted(touched)]
-    for name in dict.fromkeys(o for operands in changed.values() for o in operands if isinstance(o, str)):
-        chains.append(_holding(nodes, name, module_tensors))
+                    touched[storage] = None
+    chains = [_touching(nodes, memory, storage) for storage in touched]
+    held_by_modules = dict.fromkeys(o for operands in changed.values() for o in operands if isinstance(o, str))
+    chains += [_holding(nodes, name, module_tensors) for name in held_by_modules]
     writes = {
         n.name: tuple(o if isinstance(o, str) else str(o.target) if o.op == "get_attr" else o.name for o in operands)
         for n, operands in changed.items()
     }
-    return Order(writes, tuple(c for c in dict.fromkeys(chains) if len(c) > 1), frozenset(touched))
+    written = set().union(*(memory[o] for operands in changed.values() for o in operands if isinstance(o, fx.Node)))
+    changed_inputs = tuple(n.name for n in nodes if n.op == "placeholder" and memory[n] & written)
+    chains = [chain for chain in dict.fromkeys(chains) if len(chain) > 1]
+    return Order(writes, tuple(chains), frozenset(touched), changed_inputs)
 
 
-def _redirect(
-    node: fx.Node,
-    operand: fx.Node | str,
-    storage: int,
-    position: dict[fx.Node, int],
-    memory: dict[fx.Node, set[int]],
+def _gives_way(
+    node: fx.Node, operand: fx.Node, storage: int, position: dict[fx.Node, int], memory: dict[fx.Node, set[int]]
 ) -> bool:
-    """Let later readers of the operand read the node's result, where rule 1 allows it."""
+    """Say whether rule 1 holds: the node gives the changed operand back, and nothing else sees the change."""
     here = position[node]
     older = [n for n, found in memory.items() if storage in found and position[n] < here]
     still_read = [n for n in older if n is not operand and any(position[u] > here for u in n.users)]
-    gives_it_back = storage in memory[node] and _shape(node) == _shape(operand)
-    if still_read or not gives_it_back:
-        return False
-    operand.replace_all_uses_with(node, delete_user_cb=lambda user: position[user] > here)
-    return True
+    return not still_read and storage in memory[node] and _shape(node) == _shape(operand)
+
+
+def _comes_after(node: fx.Node, position: dict[fx.Node, int], user: fx.Node) -> bool:
+    return position[user] > position[node]
 
 
 def _shape(node: fx.Node) -> Any:

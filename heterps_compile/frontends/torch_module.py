@@ -16,11 +16,11 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError
+from heterps_compile.errors import InputError
+
 from .torch_call import Fixed, Leaf
 from .torch_clean import is_check
-from .torch_program import Program, find_aliases, first_reason, module_path
-
+from .torch_program import Program, find_aliases, first_reason, module_path, quiet_tracing
 
 _NUMBER = (bool, int, float)
 _MISSING = object()
@@ -38,7 +38,8 @@ def read_graph_module(module: fx.GraphModule, args: tuple[Any, ...], kwargs: Map
     mode = _fake_mode(placeholders)
     fakes = {node: _fake_input(node, given.get(node, _MISSING), mode, name) for node in placeholders}
     run = _Propagate(module, mode, name)
-    run.run(*fakes.values(), enable_io_processing=False)
+    with quiet_tracing():
+        run.run(*fakes.values(), enable_io_processing=False)
     reader = _Reader(module, run, name)
     reader.read(fakes, out_spec)
     keyword = [str(node.target) for node in placeholders]
@@ -140,7 +141,8 @@ def _fake_input(node: fx.Node, example: Any, mode: FakeTensorMode, name: str) ->
     shape = getattr(node.meta.get("tensor_meta"), "shape", None)
     if shape is None:
         raise InputError(
-            f"the shape of input {node.target!r} of {name} is unknown: the graph carries none; pass example_inputs=(...)"
+            f"the shape of input {node.target!r} of {name} is unknown, since the graph carries none; "
+            f"pass example_inputs=(...)"
         )
     with mode:
         return torch.empty(shape, dtype=node.meta["tensor_meta"].dtype)
@@ -168,7 +170,7 @@ class _Propagate(fx.Interpreter):
                 result = super().run_node(n)
         except InputError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the user's modules and functions raise
+        except Exception as error:
             raise InputError(
                 f"node {n.name!r} ({n.op} {n.target}) of {self.model_name} fails on the example inputs: "
                 f"{first_reason(error)}; pass inputs that the model accepts"

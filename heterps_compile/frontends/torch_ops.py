@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..ir.graph import OpKind
+from heterps_compile.ir.graph import OpKind
 
 Shape = tuple[int, ...]
 

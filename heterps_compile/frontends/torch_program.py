@@ -3,7 +3,10 @@
 Left out: the two readers that make it (``torch_export.py``, ``torch_module.py``).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +14,9 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from ..errors import InputError
-from ..escape import printable
+from heterps_compile.errors import InputError
+from heterps_compile.escape import printable
+
 from .torch_call import Leaf
 
 
@@ -92,6 +96,20 @@ def first_reason(error: Exception) -> str:
     """Give the first line of an error that says something, printable."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return printable(lines[0]) if lines else type(error).__name__
+
+
+@contextmanager
+def quiet_tracing() -> Iterator[None]:
+    """Keep torch from logging what it also raises, and from warning of what its own LSTM does while it is traced."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.[\w.]*\b_flat_weights\[")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def check_examples(args: object, kwargs: object) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import InputError, UnknownNameError
-from ..ir.graph import Dim
+from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.ir.graph import Dim
 
 Symbol = Any  # a sympy.Symbol
 
@@ -93,7 +93,7 @@ def bind_symbols(
                             f"node {node!r} of {model} makes a tensor whose size {str(symbol)!r} depends on data; "
                             f"say what to plan for (shapes={{{str(symbol)!r}: ...}})"
                         )
-    first = next((v for _, v in inputs if isinstance(v, torch.Tensor) and v.dim() > 0), None)
+    first = _first_tensor(inputs)
     numbers = dict(hints)
     by_name = {name: symbol for symbol, name in names.items()}
     for name, number in shapes.items():
@@ -126,11 +126,9 @@ def _name_symbols(
     """Name the symbols of the inputs: as the user does, else ``batch`` where one leads, else ``INPUT_AXIS``."""
     names: dict[Symbol, str] = {}
     leading: Symbol | None = None
-    for name, value in inputs:
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
-            expression = getattr(getattr(value.shape[0], "node", None), "expr", None)
-            leading = expression if expression is not None and expression.is_Symbol else None
-            break
+    first = _first_tensor(inputs)
+    if first is not None and isinstance(first.shape[0], torch.SymInt) and first.shape[0].node.expr.is_Symbol:
+        leading = first.shape[0].node.expr
     for label_wins in (True, False):
         for name, value in inputs:
             for axis, size in enumerate(_sizes(value)):
@@ -141,6 +139,10 @@ def _name_symbols(
                     default = "batch" if symbol == leading else f"{name}_{axis}" if len(_sizes(value)) > 1 else name
                     names[symbol] = _unique(label or default, names)
     return names, leading
+
+
+def _first_tensor(inputs: Sequence[tuple[str, Any]]) -> torch.Tensor | None:
+    return next((v for _, v in inputs if isinstance(v, torch.Tensor) and v.dim() > 0), None)
 
 
 def _sizes(value: Any) -> list[Any]:

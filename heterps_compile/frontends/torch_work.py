@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..escape import printable
-from ..ir.graph import OpKind
+from heterps_compile.escape import printable
+from heterps_compile.ir.graph import OpKind
+
 from .torch_memory import Order, storages
 from .torch_ops import OPS, UNKNOWN, Call, Shape, module_op, plain_name
 from .torch_program import Program
@@ -33,28 +34,76 @@ class NodeWork:
 
 
 def measure_nodes(program: Program, order: Order, symbols: Symbols) -> tuple[dict[fx.Node, NodeWork], list[str]]:
-    """Give the work of every node, and a note for every op that is in no table."""
-    work: dict[fx.Node, NodeWork] = {}
-    notes: list[str] = []
-    # parameters, and what is merely another view or dtype of one
-    from_parameter: set[fx.Node] = {n for n in program.graph.nodes if n.op == "get_attr"}
-    for node in program.graph.nodes:
-        if not node.op.startswith("call_"):
-            continue
-        label, name = _names(node, program)
-        if name not in OPS:
-            notes.append(
-                f"op {printable(label)!r} (node {node.name!r}) is in no table; its work is taken for one operation "
-                f"per element it makes"
-            )
+    """Give the work of every node, and a note on every op that is in no table."""
+    survey = _Survey(program, order, symbols)
+    work = {node: survey.measure(node) for node in program.graph.nodes if node.op.startswith("call_")}
+    return work, survey.notes
+
+
+class _Survey:
+    """Goes over the nodes in order, and knows what is a parameter or merely another view or dtype of one."""
+
+    def __init__(self, program: Program, order: Order, symbols: Symbols) -> None:
+        self.program, self.order, self.symbols = program, order, symbols
+        self.notes: list[str] = []
+        self._from_parameter: set[fx.Node] = {n for n in program.graph.nodes if n.op == "get_attr"}
+
+    def measure(self, node: fx.Node) -> NodeWork:
+        label, name = _names(node, self.program)
         kind, formula = OPS.get(name, UNKNOWN)
-        call = _call(node, program, symbols, from_parameter)
-        kind = _refine(kind, name, node, call, from_parameter, order)
-        flops = 0 if kind in (OpKind.VIEW, OpKind.MOVE) else _count(formula, call)
-        if kind in (OpKind.VIEW, OpKind.MOVE) and node.all_input_nodes and set(node.all_input_nodes) <= from_parameter:
-            from_parameter.add(node)
-        work[node] = NodeWork(label, kind, flops)
-    return work, notes
+        call = self._call(node)
+        kind = self._refine(kind, name, node, call)
+        if name not in OPS:
+            self._note(node, label, "is in no table")
+        flops = 0
+        if kind not in (OpKind.VIEW, OpKind.MOVE):
+            try:
+                flops = int(formula(call))
+            except (IndexError, ValueError):
+                self._note(node, label, "takes other operands than its formula knows")
+                flops = sum(map(math.prod, call.outputs))
+        elif node.all_input_nodes and set(node.all_input_nodes) <= self._from_parameter:
+            self._from_parameter.add(node)
+        return NodeWork(label, kind, flops)
+
+    def _note(self, node: fx.Node, label: str, fault: str) -> None:
+        self.notes.append(
+            f"op {printable(label)!r} (node {node.name!r}) {fault}; its work is taken for one operation per element "
+            f"it makes"
+        )
+
+    def _call(self, node: fx.Node) -> Call:
+        inputs: list[Shape] = []
+        parameters: list[int] = []
+        for operand in pytree.tree_leaves((node.args, dict(node.kwargs))):
+            if isinstance(operand, fx.Node):
+                for tensor in _tensors(operand.meta.get("val")):
+                    if operand in self._from_parameter:
+                        parameters.append(len(inputs))
+                    inputs.append(self.symbols.shape(tensor))
+        if node.op == "call_module":
+            held = [*self.program.modules[str(node.target)].parameters()]
+            parameters += range(len(inputs), len(inputs) + len(held))
+            inputs += [tuple(tensor.shape) for tensor in held]
+        outputs = tuple(self.symbols.shape(tensor) for tensor in _tensors(node.meta.get("val")))
+        plain = tuple(None if isinstance(a, fx.Node) else a for a in node.args)
+        return Call(tuple(inputs), outputs, tuple(parameters), plain, dict(node.kwargs))
+
+    def _refine(self, kind: OpKind, name: str, node: fx.Node, call: Call) -> OpKind:
+        """Tell apart what the name alone does not: products of activations, gathers from tables, views that copy."""
+        if kind is OpKind.GEMM and not any(len(call.inputs[i]) > 1 for i in call.parameters):
+            return OpKind.MATMUL
+        if kind is OpKind.EMBEDDING and not call.parameters:
+            return OpKind.MOVE
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            return kind
+        if name in _GATHERS and 0 in call.parameters and len(call.inputs) > 1 and len(call.inputs[0]) > 1:
+            return OpKind.EMBEDDING if _is_table(node) else OpKind.MOVE
+        if kind in (OpKind.CONSTANT, OpKind.SHAPE) or node.name in self.order.writes:
+            return kind
+        if any(storages(node) & storages(source) for source in node.all_input_nodes):
+            return OpKind.VIEW
+        return OpKind.MOVE if kind is OpKind.VIEW else kind
 
 
 def _names(node: fx.Node, program: Program) -> tuple[str, str]:
@@ -69,7 +118,8 @@ def _names(node: fx.Node, program: Program) -> tuple[str, str]:
         namespace, _, name = target._schema.name.partition("::")
         return str(target), plain_name(name) if namespace == "aten" else ""
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"higher_order.{target.name()}", target.name()
+        name = str(target.name())  # type: ignore[no-untyped-call]  # torch has not annotated it
+        return f"higher_order.{name}", name
     name, module = getattr(target, "__name__", ""), getattr(target, "__module__", None) or ""
     label = f"{module}.{name}" if module else name or type(target).__name__
     if target is getattr:
@@ -90,53 +140,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield leaf
 
 
-def _call(node: fx.Node, program: Program, symbols: Symbols, from_parameter: set[fx.Node]) -> Call:
-    inputs: list[Shape] = []
-    parameters: list[int] = []
-    for operand in pytree.tree_leaves((node.args, dict(node.kwargs))):
-        if isinstance(operand, fx.Node):
-            for tensor in _tensors(operand.meta.get("val")):
-                if operand in from_parameter:
-                    parameters.append(len(inputs))
-                inputs.append(symbols.shape(tensor))
-    if node.op == "call_module":
-        module = program.modules[str(node.target)]
-        held = [*module.parameters()] if not isinstance(module, nn.modules.batchnorm._NormBase) else []
-        parameters += range(len(inputs), len(inputs) + len(held))
-        inputs += [tuple(tensor.shape) for tensor in held]
-    outputs = tuple(symbols.shape(tensor) for tensor in _tensors(node.meta.get("val")))
-    plain = tuple(None if isinstance(a, fx.Node) else a for a in node.args)
-    return Call(tuple(inputs), outputs, tuple(parameters), plain, dict(node.kwargs))
-
-
-def _refine(kind: OpKind, name: str, node: fx.Node, call: Call, from_parameter: set[fx.Node], order: Order) -> OpKind:
-    """Tell apart what the name alone does not: products of activations, gathers from tables, views that copy."""
-    matrices = [i for i, shape in enumerate(call.inputs) if len(shape) > 1]
-    if kind is OpKind.GEMM and not any(i in call.parameters for i in matrices):
-        return OpKind.MATMUL
-    if kind is OpKind.EMBEDDING and not call.parameters:
-        return OpKind.MOVE
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return kind
-    if name in _GATHERS and 0 in call.parameters and len(call.inputs) > 1 and len(call.inputs[0]) > 1:
-        return OpKind.EMBEDDING if _is_table(node) else OpKind.MOVE
-    if kind in (OpKind.CONSTANT, OpKind.SHAPE) or node.name in order.writes:
-        return kind
-    shared = any(storages(node) & storages(source) for source in node.all_input_nodes)
-    if shared:
-        return OpKind.VIEW
-    return OpKind.MOVE if kind is OpKind.VIEW else kind
-
-
 def _is_table(node: fx.Node) -> bool:
     """Say whether rows are gathered from a trainable table."""
     value = node.all_input_nodes[0].meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.requires_grad
-
-
-def _count(formula: Any, call: Call) -> int:
-    try:
-        return int(formula(call))
-    except (IndexError, ValueError):  # an overload with fewer operands than the formula knows
-        return sum(map(math.prod, call.outputs))

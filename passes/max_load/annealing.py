@@ -63,7 +63,24 @@ def anneal(
     Returns:
         The best split that keeps the memory limit; its value is inf where no chain met one.
     """
-    return _Population(blocks, starts).run(steps, hot, cold, best_ms, rng, deadline_s)
+    population = _Population(blocks, starts)
+    scale_ms = float(population.load_ms.mean())
+    best = Annealed(np.inf, (), 0)
+    done = 0
+    while True:
+        best = population.best(best)
+        known_ms = min(best_ms, best.value_ms)
+        if done >= steps or time.perf_counter() > deadline_s:
+            return Annealed(best.value_ms, best.devices, done * len(starts))
+        target_ms = _TARGET * (known_ms if np.isfinite(known_ms) else float(population.load_ms.max(axis=1).min()))
+        shape = (min(_BATCH, steps - done), len(starts))
+        block = rng.integers(0, blocks.count, shape)
+        to = population.first[block] + (rng.random(shape) * population.choices[block]).astype(np.int64)
+        patience = -np.log1p(-rng.random(shape))  # exponential: the Metropolis rule, its logarithm taken once
+        for step in range(shape[0]):
+            temperature_ms = scale_ms * hot * (cold / hot) ** ((done + step) / steps)
+            population.move(block[step], to[step], temperature_ms * patience[step], target_ms)
+        done += shape[0]
 
 
 def random_starts(blocks: Blocks, chains: int, rng: np.random.Generator) -> Ints:
@@ -84,8 +101,8 @@ class _Population:
         self.device = starts.copy()
         # The net after the last is nobody's: it fills up the rows of blocks in few nets, and costs nothing.
         nets_of: list[list[int]] = [[] for _ in range(n)]
-        for number, net in enumerate(blocks.nets):
-            for block in net:
+        for number, pins in enumerate(blocks.nets):
+            for block in pins:
                 nets_of[block].append(number)
         filler = len(blocks.nets)
         width = max(map(len, nets_of), default=0)
@@ -110,29 +127,8 @@ class _Population:
         is_cut = (self.counts > 0) & (self.counts < self.net_size[:, None])
         self.load_ms[:, : self.k] += np.einsum("n,cnd->cd", self.net_ms, is_cut[:, :, : self.k])
 
-    def run(
-        self, steps: int, hot: float, cold: float, best_ms: float, rng: np.random.Generator, deadline_s: float
-    ) -> Annealed:
-        scale_ms = float(self.load_ms.mean())
-        known_ms, best = best_ms, Annealed(np.inf, (), 0)
-        done = 0
-        while True:
-            best = self._best(best)
-            known_ms = min(known_ms, best.value_ms)
-            if done >= steps or time.perf_counter() > deadline_s:
-                break
-            target_ms = _TARGET * (known_ms if np.isfinite(known_ms) else float(self.load_ms.max(axis=1).min()))
-            shape = (min(_BATCH, steps - done), len(self.row))
-            block = rng.integers(0, self.blocks.count, shape)
-            to = self.first[block] + (rng.random(shape) * self.choices[block]).astype(np.int64)
-            threshold = -np.log1p(-rng.random(shape))
-            for step in range(shape[0]):
-                temperature_ms = scale_ms * hot * (cold / hot) ** ((done + step) / steps)
-                self._move(block[step], to[step], temperature_ms * threshold[step], target_ms)
-            done += shape[0]
-        return Annealed(best.value_ms, best.devices, done * len(self.row))
-
-    def _best(self, best: Annealed) -> Annealed:
+    def best(self, best: Annealed) -> Annealed:
+        """Give the best chain that keeps the memory limit where it beats what was seen before."""
         value_ms = self.load_ms.max(axis=1)
         if self.is_scarce:
             is_full = self.size_bytes[:, : self.k].max(axis=1, initial=0.0) > self.blocks.memory_bytes
@@ -142,7 +138,7 @@ class _Population:
             return best
         return Annealed(float(value_ms[chain]), tuple(map(int, self.device[chain])), 0)
 
-    def _move(self, block: Ints, to: Ints, allowed_ms: Floats, target_ms: float) -> None:
+    def move(self, block: Ints, to: Ints, allowed_ms: Floats, target_ms: float) -> None:
         """Move one block of every chain where that raises the chain's energy by no more than allowed."""
         row, k = self.row, self.k
         at = self.device[row, block]

@@ -87,7 +87,7 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """n."""
+        """Give n."""
         return len(self.members)
 
     def spread(self, devices: Sequence[int]) -> tuple[int, ...]:
@@ -107,8 +107,7 @@ def has_backward_edges(workload: Workload) -> bool:
     """Tell whether any edge joins two backward nodes, so that the flow matters."""
     nodes, position = workload.nodes, workload.position
     return any(
-        nodes[position[source]].is_backward and nodes[position[target]].is_backward
-        for source, target in workload.edges
+        nodes[position[source]].is_backward and nodes[position[target]].is_backward for source, target in workload.edges
     )
 
 
@@ -160,13 +159,13 @@ def _colour_classes(workload: Workload) -> list[int]:
 
 def _fuse_cycles(block_of: list[int], pairs: Iterable[tuple[int, int]]) -> list[int]:
     """Give the block of every node after blocks that precede each other became one."""
-    import networkx  # noqa: PLC0415 - 0.3 s that a non-contiguous split does not need
+    import networkx as nx  # noqa: PLC0415 - 0.3 s that a non-contiguous split does not need
 
-    graph = networkx.DiGraph()
+    graph = nx.DiGraph()
     graph.add_nodes_from(range(max(block_of) + 1))
     graph.add_edges_from(sorted(pairs))
     fused: dict[int, int] = {}
-    for number, component in enumerate(networkx.strongly_connected_components(graph)):
+    for number, component in enumerate(nx.strongly_connected_components(graph)):
         fused.update((block, number) for block in component)
     return [fused[block] for block in block_of]
 
@@ -327,7 +326,7 @@ class _Draft:
         )
 
     def _order(self) -> list[int]:
-        """Give the blocks that are left in a topological order; among free ones the one with the first node goes first."""
+        """Give the blocks that are left in a topological order that only the workload decides."""
         waiting = {b: len(self.before[b]) for b, members in enumerate(self.members) if members}
         ready = deque(sorted((b for b, count in waiting.items() if count == 0), key=lambda b: min(self.members[b])))
         order = []

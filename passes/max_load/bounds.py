@@ -12,7 +12,7 @@ Left out: transfers (the searches' own bounds know them).
 import numpy as np
 
 from .blocks import Blocks
-from .contiguous import Relief
+from .chain import Relief
 
 
 def simple_bound(blocks: Blocks) -> float:

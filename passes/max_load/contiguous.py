@@ -1,203 +1,237 @@
-"""The best contiguous split: a bottleneck shortest path through down-sets, layered by the devices used so far.
+"""Contiguous splits: thresholds raised to the optimum over all down-sets, or a sample of them where they are too many.
 
-``best[a, c][D]`` is the least possible largest load when the down-set D lies on a accelerators and c CPUs. From D the
-next device may hold D' - D for every larger down-set D'. With h(D) the blocks of a net that D holds, its load is::
+For each flow of the backward pass (:class:`Flow`):
 
-    time(D') - time(D)  +  cut(D') - cut(D)  +  sum over nets open at D of net_ms * ([h(D') > h(D)] + [D' has it all])
+1. Few down-sets (the ordinary case): a sampled chain gives a first split, then thresholds grow from the lower bound, in
+   steps that double, up to the value known. The last one without a split is the bound; the first with one proves it.
+2. Too many only because loose blocks stay apart where memory is scarce: the search runs once without their memory, for
+   the bound, and where that breaks the memory limit, once with it.
+3. Too many at all: down-sets are sampled around the best chain until the time is up or the simple bound is met.
 
-on an accelerator, so with ``key = time + cut`` only the few nets open at D are looked at; on a CPU it is the time alone.
+The bound of the workload is the lowest of its flows' bounds.
 
-All pairs are too many (17,914 down-sets have 10^8). A *threshold* T on the answer cuts them: only loads up to T count,
-so D' lies in a window of accelerator time above D, and D itself is of use only if what is left fits the devices that
-are left at T each, CPUs relieving accelerators as well as a fractional knapsack allows. The narrower T, the fewer pairs:
-T therefore grows from a lower bound upwards. A threshold without a split is a proven bound; the first with one gives
-the optimum, since every split below T was looked at.
-
-Exact (NeurIPS 2020, section 5, has the same recursion without the threshold); O(N^2) vector operations at worst.
-
-Left out: what to do when there are too many down-sets (``solve.py`` samples them).
+Left out: one threshold (``chain.py``), one family (``down_sets.py``).
 """
 
+import math
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .blocks import Blocks, Floats
-from .down_sets import DownSets
+from heterps_compile.cost.workload import Workload
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.units import format_bytes
+
+from .blocks import Blocks, Flow, Loose, contract, has_backward_edges
+from .bounds import simple_bound
+from .chain import best_chain
+from .down_sets import DownSets, enumerate_down_sets, sample_down_sets, tabulate
+from .split import evaluate_split, faults
+
+MAX_DOWN_SETS = 100_000
+"""Beyond this a table no longer fits comfortably into memory, nor a threshold into a minute."""
+SAMPLED_TIME_LIMIT_S = 60.0
+"""How long sampling goes on where the caller set no limit."""
+_FIRST_STEP = 0.01
+_ROUNDS, _ENDLESS = 8, 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """A contiguous split: the largest load, and the device of every block."""
-
-    value_ms: float
-    devices: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChainResult:
-    """What one threshold gave.
+@dataclass(slots=True)
+class Best:
+    """The best split seen so far, and what it took; changes while a search runs.
 
     Attributes:
-        chain: The best chain at or below the threshold, None where there is none.
-        is_complete: False where the deadline came first; the chain is then only one that was seen.
-        evaluations: How many pairs of down-sets were weighed.
-    """
-
-    chain: Chain | None
-    is_complete: bool
-    evaluations: int
-
-
-class Relief:
-    """How much accelerator time a given amount of CPU time can take over at most: a fractional knapsack."""
-
-    def __init__(self, blocks: Blocks) -> None:
-        both = blocks.on_accelerator & blocks.on_cpu
-        accelerator_ms, cpu_ms = blocks.accelerator_ms[both], blocks.cpu_ms[both]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            order = np.argsort(-(accelerator_ms / cpu_ms), kind="stable")  # nan, for 0 / 0, goes last: it is worth 0
-        self._cpu_ms = np.concatenate([[0.0], np.cumsum(cpu_ms[order])])
-        self._accelerator_ms = np.concatenate([[0.0], np.cumsum(accelerator_ms[order])])
-
-    def __call__(self, cpu_ms: float) -> float:
-        """Give the accelerator time that fits into so much CPU time."""
-        at = int(np.searchsorted(self._cpu_ms, cpu_ms, side="right")) - 1
-        if at + 1 == len(self._cpu_ms):
-            return float(self._accelerator_ms[-1])
-        step_cpu_ms = self._cpu_ms[at + 1] - self._cpu_ms[at]
-        step_ms = self._accelerator_ms[at + 1] - self._accelerator_ms[at]
-        return float(self._accelerator_ms[at] + step_ms * (cpu_ms - self._cpu_ms[at]) / step_cpu_ms)
-
-
-def best_chain(blocks: Blocks, table: DownSets, limit_ms: float, deadline_s: float) -> ChainResult:
-    """Find the contiguous split over a family of down-sets whose largest load is least, if it is at most a threshold.
-
-    Args:
-        blocks: n blocks with their pool.
-        table: N down-sets.
-        limit_ms: The threshold T.
+        workload: What is split.
+        contiguous: Whether only contiguous splits count.
         deadline_s: On ``time.perf_counter``'s clock.
+        value_ms: Its largest load.
+        assignment: Device of every node; empty where none was seen.
+        evaluations: Loads and moves weighed.
+        notes: For the user.
     """
-    return _Search(blocks, table, limit_ms).run(deadline_s)
 
+    workload: Workload
+    contiguous: bool
+    deadline_s: float
+    value_ms: float = math.inf
+    assignment: tuple[int, ...] = ()
+    evaluations: int = 0
+    notes: list[str] = field(default_factory=list)
 
-class _Search:
-    """One threshold's layers: values and parents of every down-set for every (accelerators, CPUs) used."""
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return time.perf_counter() > self.deadline_s
 
-    def __init__(self, blocks: Blocks, table: DownSets, limit_ms: float) -> None:
-        self.blocks, self.table, self.limit_ms = blocks, table, limit_ms
-        self.relief = Relief(blocks)
-        self.key_ms = table.accelerator_ms + table.cut_ms
-        self.room_bytes = blocks.memory_bytes * (1 + 1e-12)
-        self.best: dict[tuple[int, int], Floats] = {(0, 0): np.full(table.count, np.inf)}
-        self.parent: dict[tuple[int, int], NDArray[np.int32]] = {}
-        self.evaluations = 0
-
-    def run(self, deadline_s: float) -> ChainResult:
-        k, last = self.blocks.accelerators, self.table.count - 1
-        self.best[0, 0][0] = 0.0
-        is_complete = True
-        for used in range(k + self.blocks.cpus):
-            for a in range(max(0, used - self.blocks.cpus), min(k, used) + 1):
-                is_complete = is_complete and self._expand(a, used - a, deadline_s)
-        state = min(self.best, key=lambda layer: self.best[layer][last])
-        if not np.isfinite(self.best[state][last]):
-            return ChainResult(None, is_complete, self.evaluations)
-        chain = Chain(float(self.best[state][last]), self._trace(state))
-        return ChainResult(chain, is_complete, self.evaluations)
-
-    def _first_useful(self, a: int, c: int) -> int:
-        """Give the first down-set that leaves no more than the unused devices can do."""
-        k, cpus = self.blocks.accelerators, self.blocks.cpus
-        done_ms = self.table.accelerator_ms
-        left_ms = (k - a) * self.limit_ms + self.relief((cpus - c) * self.limit_ms)
-        # The knapsack is not exact to the last bit; the total is far above its rounding.
-        return int(np.searchsorted(done_ms, float(done_ms[-1]) * (1 - 1e-12) - left_ms, side="left"))
-
-    def _layer(self, a: int, c: int) -> Floats | None:
-        """Give the layer of so many devices, None where the pool has fewer."""
-        if a > self.blocks.accelerators or c > self.blocks.cpus:
-            return None
-        if (a, c) not in self.best:
-            self.best[a, c] = np.full(self.table.count, np.inf)
-            self.parent[a, c] = np.full(self.table.count, -1, np.int32)
-        return self.best[a, c]
-
-    def _expand(self, a: int, c: int, deadline_s: float) -> bool:
-        """Give every down-set of a layer its next device; False where the deadline came first."""
-        table, done_ms = self.table, self.table.accelerator_ms
-        value_ms = self._layer(a, c)
-        if value_ms is None:
-            return True
-        useful = value_ms < np.inf
-        for fewer in ((a - 1, c), (a, c - 1)):
-            if fewer in self.best:  # the same with a device to spare is at least as good
-                useful &= value_ms < self.best[fewer]
-        reach_ms = {True: self.limit_ms, False: self.relief(self.limit_ms)}
-        targets = []
-        for is_accelerator, state in ((True, (a + 1, c)), (False, (a, c + 1))):
-            layer = self._layer(*state)
-            if layer is not None:
-                targets.append((is_accelerator, layer, self.parent[state], self._first_useful(*state)))
-        for start in np.flatnonzero(useful):
-            if time.perf_counter() > deadline_s:
-                return False
-            for is_accelerator, layer, parent, first in targets:
-                low = max(int(start) + 1, first)
-                reach = done_ms[start] + reach_ms[is_accelerator] * (1 + 1e-12)
-                high = int(np.searchsorted(done_ms, reach, side="right"))
-                if low >= high:
-                    continue
-                ends = self._supersets(start, low, high)
-                if ends.size == 0:
-                    continue
-                if is_accelerator:
-                    load_ms = self._accelerator_load(start, ends)
-                    ok = load_ms <= self.limit_ms
-                    ok &= table.size_bytes[ends] - table.size_bytes[start] <= self.room_bytes
-                    ok &= table.no_accelerator[ends] == table.no_accelerator[start]
-                else:
-                    load_ms = table.cpu_ms[ends] - table.cpu_ms[start]
-                    ok = (load_ms <= self.limit_ms) & (table.no_cpu[ends] == table.no_cpu[start])
-                load_ms = np.maximum(load_ms, value_ms[start])
-                ok &= load_ms < layer[ends]
-                better = ends[ok]
-                layer[better] = load_ms[ok]
-                parent[better] = 2 * start + is_accelerator
+    def offer(self, assignment: Sequence[int]) -> bool:
+        """Take a split if it keeps every rule; tell whether it does."""
+        if next(faults(self.workload, assignment, contiguous=self.contiguous), None) is not None:
+            return False
+        value_ms = max(evaluate_split(self.workload, assignment))
+        if value_ms < self.value_ms:
+            self.value_ms, self.assignment = value_ms, tuple(assignment)
         return True
 
-    def _supersets(self, start: np.intp, low: int, high: int) -> NDArray[np.intp]:
-        """Give the down-sets in a window that hold all of a down-set."""
-        self.evaluations += high - low
-        inside = np.ones(high - low, np.bool_)
-        for block in self.table.edge_blocks[start]:
-            inside &= self.table.holds[block, low:high]
-        return np.flatnonzero(inside) + low
 
-    def _accelerator_load(self, start: np.intp, ends: NDArray[np.intp]) -> Floats:
-        """Give the load of an accelerator that holds what lies between a down-set and each larger one."""
-        table = self.table
-        load_ms = self.key_ms[ends] - self.key_ms[start]
-        for net in table.open_nets[start]:
-            counts, size = table.net_counts[net], int(table.net_sizes[net])
-            price_ms = np.zeros(size + 1)
-            price_ms[int(counts[start]) + 1 :] = self.blocks.net_ms[net]
-            price_ms[size] *= 2
-            load_ms += price_ms[counts[ends]]
-        return load_ms
+def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> float:
+    """Improve the best split among contiguous ones, to the optimum where down-sets and time allow.
 
-    def _trace(self, state: tuple[int, int]) -> tuple[int, ...]:
-        """Follow the parents back from the full down-set; devices of each kind are numbered along the line."""
-        table, (a, c) = self.table, state
-        devices = np.zeros(self.blocks.count, np.int64)
-        end = table.count - 1
-        while end != 0:
-            start, is_accelerator = divmod(int(self.parent[a, c][end]), 2)
-            a, c = (a - 1, c) if is_accelerator else (a, c - 1)
-            device = a if is_accelerator else self.blocks.accelerators + c
-            devices[table.holds[:, end] & ~table.holds[:, start]] = device
-            end = start
-        return tuple(int(device) for device in devices)
+    Args:
+        best: Where splits go.
+        rng: For sampling.
+        prove: False to stop after a sample.
+
+    Returns:
+        A proven lower bound on every contiguous split's largest load, in ms.
+
+    Raises:
+        InfeasibleError: where no contiguous split exists.
+    """
+    workload = best.workload
+    flows = tuple(Flow) if has_backward_edges(workload) else (Flow.AGAINST,)
+    lines: list[tuple[Flow, Blocks]] = []
+    refusals: list[InfeasibleError] = []
+    for flow in flows:
+        try:
+            lines.append((flow, contract(workload, flow, Loose.JOIN)))
+        except InfeasibleError as refusal:
+            refusals.append(refusal)
+    if not lines:
+        raise refusals[0]
+    for device in range(workload.device_count):
+        best.offer([device] * len(workload.nodes))
+    for _, blocks in lines:
+        sample = sample_down_sets(blocks, 2, rng)
+        _raise_threshold(best, blocks, tabulate(blocks, sample), math.inf)
+    bounds_ms = [_prove(best, flow, blocks) if prove else simple_bound(blocks) for flow, blocks in lines]
+    if any(bound_ms is None for bound_ms in bounds_ms):
+        best.notes.append(f"over {MAX_DOWN_SETS:,} down-sets: a sample of them was searched")
+    if not prove or None in bounds_ms:
+        _sample(best, lines, rng, rounds=_ENDLESS if prove else _ROUNDS)
+    if not best.assignment:
+        if all(bound_ms == math.inf for bound_ms in bounds_ms):
+            raise InfeasibleError(_why_infeasible(workload, lines[0][0]))
+        raise InfeasibleError(
+            f"workload {workload.name!r}: no contiguous split was found in the time given, and none was ruled out; "
+            "give more time, more memory, or allow a non-contiguous split"
+        )
+    return min(
+        simple_bound(blocks) if bound_ms is None else bound_ms
+        for bound_ms, (_, blocks) in zip(bounds_ms, lines, strict=True)
+    )
+
+
+def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline_s: float) -> float:
+    """Give a lower bound on the splits over a family, and offer the best one where the time suffices.
+
+    The bound is inf where the family has no split at all.
+    """
+    floor_ms = simple_bound(blocks)
+    ceiling_ms = float(blocks.accelerator_ms.sum() + blocks.cpu_ms.sum() + blocks.net_ms.sum())
+    base_ms, step = max(floor_ms, ceiling_ms * 1e-6), _FIRST_STEP
+    bound_ms = floor_ms
+    while True:
+        limit_ms = min(base_ms * (1 + step), best.value_ms * (1 + 1e-12), max(ceiling_ms, base_ms))
+        result = best_chain(blocks, table, limit_ms, deadline_s)
+        best.evaluations += result.evaluations
+        if result.chain is not None:
+            best.offer(blocks.spread(result.chain.devices))
+        if not result.is_complete:
+            return bound_ms
+        if result.chain is not None:
+            return result.chain.value_ms * (1 - 1e-12)
+        if limit_ms >= ceiling_ms:
+            return math.inf
+        bound_ms = limit_ms * (1 - 1e-12)
+        if limit_ms >= best.value_ms:
+            return bound_ms
+        step *= 2
+
+
+def _prove(best: Best, flow: Flow, joined: Blocks) -> float | None:
+    """Give a flow's proven bound, None where there are too many down-sets for one."""
+    apart = contract(best.workload, flow, Loose.STAY)
+    family = enumerate_down_sets(apart, MAX_DOWN_SETS)
+    if family is not None:
+        return _raise_threshold(best, apart, tabulate(apart, family), best.deadline_s)
+    floating = contract(best.workload, flow, Loose.FLOAT)
+    family = enumerate_down_sets(floating, MAX_DOWN_SETS)
+    if family is None:
+        return None
+    # Without the memory of loose blocks a split may look better than any that fits, so it is kept apart from the best.
+    relaxed = Best(replace(best.workload, memory_bytes=_total_bytes(best.workload)), True, best.deadline_s)
+    bound_ms = _raise_threshold(relaxed, floating, tabulate(floating, family), best.deadline_s)
+    best.evaluations += relaxed.evaluations
+    if not relaxed.assignment or not best.offer(relaxed.assignment):
+        family = enumerate_down_sets(joined, MAX_DOWN_SETS)
+        if family is not None:
+            _raise_threshold(best, joined, tabulate(joined, family), best.deadline_s)
+    return bound_ms
+
+
+def _sample(best: Best, lines: Sequence[tuple[Flow, Blocks]], rng: np.random.Generator, rounds: int) -> None:
+    """Search samples of down-sets around the best split, round after round."""
+    deadline_s = min(best.deadline_s, time.perf_counter() + SAMPLED_TIME_LIMIT_S)
+    for _ in range(rounds):
+        for _, blocks in lines:
+            if time.perf_counter() > deadline_s or best.value_ms <= simple_bound(blocks):
+                return
+            through = _prefixes(blocks, best.assignment) if best.assignment else []
+            orders = max(4, 4000 // blocks.count)
+            table = tabulate(blocks, sample_down_sets(blocks, orders, rng, through))
+            _raise_threshold(best, blocks, table, deadline_s)
+
+
+def _prefixes(blocks: Blocks, assignment: Sequence[int]) -> list[int]:
+    """Give the down-sets along a split's line; empty where these blocks cannot express it."""
+    devices = blocks.gather(assignment)
+    if blocks.spread(devices) != tuple(assignment):
+        return []
+    prefixes, down_set = [], 0
+    left = set(devices)
+    while left:
+        waiting = {
+            devices[b]
+            for b in range(blocks.count)
+            if devices[b] in left and any(devices[p] in left and devices[p] != devices[b] for p in blocks.before[b])
+        }
+        if left <= waiting:
+            return []
+        device = min(left - waiting)
+        left.discard(device)
+        down_set |= sum(1 << b for b in range(blocks.count) if devices[b] == device)
+        prefixes.append(down_set)
+    return prefixes
+
+
+def _total_bytes(workload: Workload) -> float:
+    return sum(node.size_bytes for node in workload.nodes)
+
+
+def _why_infeasible(workload: Workload, flow: Flow) -> str:
+    """Say what stands against every contiguous split, and the least memory that would do."""
+    roomy = replace(workload, memory_bytes=_total_bytes(workload))
+    blocks = contract(roomy, flow, Loose.JOIN)
+    weights = replace(
+        blocks,
+        accelerator_ms=np.where(blocks.on_accelerator, blocks.size_bytes, 0.0),
+        cpu_ms=np.zeros(blocks.count),
+        nets=(),
+        net_ms=np.zeros(0),
+    )
+    family = enumerate_down_sets(weights, MAX_DOWN_SETS) or sample_down_sets(weights, 2, np.random.default_rng(0))
+    result = best_chain(weights, tabulate(weights, family), float(weights.accelerator_ms.sum()) + 1.0, math.inf)
+    pool = f"{workload.accelerators} accelerators and {workload.cpus} CPUs"
+    if result.chain is None:
+        return (
+            f"workload {workload.name!r}: contiguity is impossible on {pool}: nodes that only accelerators or only "
+            "CPUs can run take turns along the graph more often than the devices do; add devices or allow a "
+            "non-contiguous split"
+        )
+    return (
+        f"workload {workload.name!r}: no contiguous split on {pool} keeps every accelerator within "
+        f"{format_bytes(workload.memory_bytes)}; {format_bytes(result.chain.value_ms)} would do. Give the accelerators "
+        "that much, add devices, or allow a non-contiguous split"
+    )

@@ -9,10 +9,10 @@ A wide graph has exponentially many down-sets, a deep one few: 242 for ResNet-50
 Inception v3. A down-set is a Python int here, bit i standing for block i; :func:`tabulate` turns a family of them into
 arrays.
 
-Left out: which chain is best (``contiguous.py``).
+Left out: which chain is best (``chain.py``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,19 +50,32 @@ def enumerate_down_sets(blocks: Blocks, limit: int) -> set[int] | None:
     return found
 
 
-def sample_down_sets(blocks: Blocks, orders: int, rng: np.random.Generator) -> set[int]:
+def sample_down_sets(blocks: Blocks, orders: int, rng: np.random.Generator, through: Sequence[int] = ()) -> set[int]:
     """Give the prefixes of some topological orders: depth first, breadth first, and mixtures of both.
 
-    Every order alone makes a chain, so the sample always holds a contiguous split where memory allows one.
+    Every order alone makes a chain, so a sample always holds some contiguous split, memory permitting.
+
+    Args:
+        blocks: n blocks.
+        orders: How many.
+        rng: Makes it repeatable.
+        through: A chain of down-sets, ascending. Every order passes through some of them, so the sample holds
+            variations of that chain; all of them are in the sample.
     """
-    found = {0}
+    found = {0, *through}
     for turn in range(orders):
-        eagerness = (0.0, 1.0)[turn] if turn < 2 else rng.random()
+        eagerness = float(turn == 1) if turn < 2 else rng.random()
+        stops = [stop for stop in through if rng.random() < 0.7]
         waiting = [len(before) for before in blocks.before]
         ready = [i for i, count in enumerate(waiting) if count == 0]
         down_set = 0
         while ready:
-            at = len(ready) - 1 if rng.random() < eagerness else int(rng.integers(len(ready))) if turn > 1 else 0
+            while stops and stops[0] & ~down_set == 0:
+                stops.pop(0)
+            open_now = [at for at, block in enumerate(ready) if not stops or stops[0] >> block & 1]
+            at = open_now[-1] if rng.random() < eagerness else open_now[0]
+            if turn > 1 and rng.random() < 0.5:
+                at = open_now[int(rng.integers(len(open_now)))]
             block = ready.pop(at)
             down_set |= 1 << block
             found.add(down_set)

@@ -22,6 +22,7 @@ Left out: the contiguity constraints.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import highspy
 import numpy as np
@@ -130,7 +131,7 @@ class _Model:
             limit_ms = self.scale_ms * (1 + TOLERANCE)
             upper[self.x[self.blocks.accelerator_ms > limit_ms, : self.k]] = 0.0
             upper[self.x[self.blocks.cpu_ms > limit_ms, self.k :]] = 0.0
-        return upper.tolist()  # type: ignore[no-any-return]  # numpy types tolist as Any
+        return [float(bound) for bound in upper]
 
     def _start(self, known: Sequence[int]) -> list[float]:
         values = np.zeros(self.z + 1)
@@ -140,10 +141,10 @@ class _Model:
             if len(touched) > 1:
                 values[[self.y[h, d] for d in touched if d < self.k]] = 1.0
         values[self.z] = 1.0
-        return values.tolist()  # type: ignore[no-any-return]  # numpy types tolist as Any
+        return [float(value) for value in values]
 
     def solve(self, time_limit_s: float) -> MilpResult:
-        highs = highspy.Highs()
+        highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy ships no types for it
         for option, value in (
             ("output_flag", False),
             ("time_limit", max(time_limit_s, 0.0)),
@@ -173,7 +174,7 @@ class _Model:
         bound_ms = max(info.mip_dual_bound * (1 - TOLERANCE), 0.0) * self.scale_ms
         if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
             return MilpResult(None, 0.0, self.known is None)
-        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        if info.primal_solution_status != int(highspy.SolutionStatus.kSolutionStatusFeasible):
             return MilpResult(None, bound_ms if math.isfinite(bound_ms) else 0.0, False)
         chosen = np.array(highs.getSolution().col_value)[self.x]
         return MilpResult(tuple(map(int, chosen.argmax(axis=1))), bound_ms, False)

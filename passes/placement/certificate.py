@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from heterps_compile.cost.problem import Problem, SearchResult
 
-from .interval_search import GAP, IntervalSearch, per_million_samples
+from .coarse import search_all
+from .interval_search import GAP, per_million_samples
 from .paths import Deadline
 
 _WORTH_A_NOTE = 1e-6  # relative; below it a better plan is no news
@@ -27,8 +28,7 @@ def certify(problem: Problem, result: SearchResult, time_limit_s: float | None =
     if result.bound >= result.value * (1 - GAP):
         return result
     started = time.monotonic()
-    search = IntervalSearch(problem, Deadline.after(time_limit_s), [result.placement])
-    search.run()
+    search = search_all(problem, Deadline.after(time_limit_s), [result.placement])
     proven = per_million_samples(problem, search.bound)
     best = per_million_samples(problem, search.best)
     notes = result.notes

@@ -46,15 +46,11 @@ class Segments:
     @staticmethod
     def join(parts: Sequence["Segments"]) -> "Segments":
         """Put lists one after the other; they must be in order."""
-        return Segments(
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "end", "type")),
-            ReplicaDemand(
-                *(
-                    np.concatenate([getattr(part.demand, name) for part in parts])
-                    for name in ReplicaDemand.__slots__
-                )
-            ),
+        first, end, type_ = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "end", "type")
         )
+        demand = (np.concatenate([getattr(part.demand, name) for part in parts]) for name in ReplicaDemand.__slots__)
+        return Segments(first, end, type_, ReplicaDemand(*demand))
 
     def __len__(self) -> int:
         return len(self.first)
@@ -79,9 +75,7 @@ class Tile:
     def segments(self, chosen: Bools) -> Segments:
         """Give the chosen segments [T, R, W] as a sorted list."""
         row, column, type_ = np.nonzero(chosen.transpose(1, 2, 0))
-        return Segments(
-            self.first + row, self.first + 1 + column, type_, self.demand.take((type_, row, column))
-        )
+        return Segments(self.first + row, self.first + 1 + column, type_, self.demand.take((type_, row, column)))
 
 
 class Chain:
@@ -90,16 +84,18 @@ class Chain:
     Attributes:
         problem: Where they come from.
         borders: [n + 1], the layer at every position.
+        compute_s: [T, n + 1], sums over the layers before each position.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, borders: Ints | None = None) -> None:
+        """Take the positions where stages may begin, or only some of them, 0 and the number of layers included."""
         tables = problem_tables(problem)
         layers = problem.layer_count
         inner = np.flatnonzero(~problem.uncuttable[1:layers]) + 1
         self.problem = problem
-        self.borders = np.concatenate([[0], inner, [layers]])
+        self.borders = np.concatenate([[0], inner, [layers]]) if borders is None else borders
         block = np.repeat(np.arange(len(self.borders) - 1), np.diff(self.borders))
-        self._compute_s = self._prefix(tables.compute_s)
+        self.compute_s = self._prefix(tables.compute_s)
         self._data_s = self._prefix(tables.data_s)
         self._sync_s = self._prefix(problem.sync_s) if tables.synchronises else None
         self._unusable = self._prefix(~tables.usable)
@@ -127,9 +123,21 @@ class Chain:
         per_layer = np.repeat(path.type, ends - starts)
         return Placement(tuple(per_layer.tolist()), tuple(starts[1:][same].tolist()))
 
-    def tiles(self, slowest_s: float, *, descending: bool = False) -> Iterator[Tile]:
-        """Give every segment that can take at most ``slowest_s``, in tiles of rising (or falling) first position."""
-        reach = self._reach(slowest_s)
+    def cheapest_work(self, price: Floats) -> Floats:
+        """Give [n + 1], for the blocks before each position the sum of their computation at the cheapest type."""
+        usable = np.diff(self._unusable) == 0
+        least = np.where(usable, np.diff(self.compute_s) * price[:, None], np.inf).min(axis=0)
+        return np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(least), least, 0.0))])
+
+    def memory_bytes(self, block: int) -> float:
+        """Give what one replica of a stage of one block holds."""
+        return float(self._memory(block, block + 1, 1)[0, 0])
+
+    def tiles(self, reach: Ints, *, descending: bool = False) -> Iterator[Tile]:
+        """Give the segments up to an end [n] for every first position, in tiles of rising (or falling) first position.
+
+        A tile may hold some longer segments as well.
+        """
         done, cells = 0, _CELLS_PER_TILE // self.problem.type_count
         while done < self.length:
             begin = self.length - 1 - done if descending else done
@@ -138,9 +146,9 @@ class Chain:
             yield self._tile(low, low + rows, int(reach[low + rows - 1]))
             done += rows
 
-    def row(self, first: int, slowest_s: float) -> Tile:
-        """Give the segments that begin at one position and can take at most ``slowest_s``."""
-        return self._tile(first, first + 1, int(self._reach(slowest_s)[first]))
+    def row(self, first: int, last: int) -> Tile:
+        """Give the segments that begin at one position and end at another or before."""
+        return self._tile(first, first + 1, last)
 
     def _tile(self, low: int, high: int, last: int) -> Tile:
         """Give the segments that begin at positions low .. high - 1 and end at last or before."""
@@ -154,7 +162,7 @@ class Chain:
         data_s += (enters.astype(np.float64) + leaves) * problem.latency_s[per_type]
         data_s += _between(self._data_s, rows, ends)
         work = StageWork(
-            compute_s=_between(self._compute_s, rows, ends),
+            compute_s=_between(self.compute_s, rows, ends),
             data_s=data_s,
             sync_s=np.zeros(1) if self._sync_s is None else _between(self._sync_s, rows, ends),
             compute_parallel=problem.compute_parallel[per_type],
@@ -173,7 +181,7 @@ class Chain:
         np.cumsum(table.T, axis=1, out=sums[:, 1:])
         return sums[:, self.borders]
 
-    def _reach(self, slowest_s: float) -> Ints:
+    def reach(self, slowest_s: float = np.inf) -> Ints:
         """Give [n], for every first position the last end at which some type may still take at most ``slowest_s``."""
         problem, positions = self.problem, np.arange(self.length)
         reach = positions + 1
@@ -181,9 +189,9 @@ class Chain:
             usable = np.searchsorted(self._unusable[t], self._unusable[t, :-1] + 0.5) - 1
             serial = 1 - problem.compute_parallel[t]
             if serial > 0 and np.isfinite(slowest_s):
-                # what no number of replicas divides; a little more, since tiles are cut exactly by their costs
-                most_s = self._compute_s[t, :-1] + slowest_s * (1 + 1e-6) / serial
-                usable = np.minimum(usable, np.searchsorted(self._compute_s[t], most_s, side="right") - 1)
+                # what no number of replicas divides; a little more, since costs cut exactly
+                most_s = self.compute_s[t, :-1] + slowest_s * (1 + 1e-6) / serial
+                usable = np.minimum(usable, np.searchsorted(self.compute_s[t], most_s, side="right") - 1)
             reach = np.maximum(reach, usable)
         return reach
 
@@ -200,9 +208,7 @@ class Chain:
         first, second, size = self._tied
         near = (first >= low) & (second < low + width)
         zero = np.zeros(np.count_nonzero(near), np.int64)
-        saved, _ = _box_sums(
-            (zero, first[near] - low + 1), (second[near] - low, zero + width), size[near], held.shape
-        )
+        saved, _ = _box_sums((zero, first[near] - low + 1), (second[near] - low, zero + width), size[near], held.shape)
         return np.asarray(held - saved)
 
     def _received(self, low: int, high: int, width: int) -> tuple[Floats, Bools]:
@@ -246,9 +252,7 @@ def _box_sums(
     The sums are made of differences, which leave rounding where nothing lies: it is cleared.
     """
     height, width = shape
-    flat = np.concatenate(
-        [np.minimum(r, height) * (width + 1) + np.minimum(c, width) for r in rows for c in columns]
-    )
+    flat = np.concatenate([np.minimum(r, height) * (width + 1) + np.minimum(c, width) for r in rows for c in columns])
     signs = np.repeat([1.0, -1.0, -1.0, 1.0], len(amounts))
     cells = (height + 1) * (width + 1)
     sums, counts = (

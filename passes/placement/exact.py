@@ -16,8 +16,9 @@ from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
 
+from .coarse import search_all
 from .infeasible import explain_infeasible
-from .interval_search import IntervalSearch, per_million_samples
+from .interval_search import per_million_samples
 from .paths import Deadline
 from .seeds import seed_placements
 
@@ -42,14 +43,14 @@ class Exact:
             InfeasibleError: where no placement is feasible, with the reason, or where none was found in time.
         """
         started = time.monotonic()
-        search = IntervalSearch(problem, Deadline.after(time_limit_s), seed_placements(problem, warm_start))
-        search.run()
+        search = search_all(problem, Deadline.after(time_limit_s), seed_placements(problem, warm_start))
         if search.placement is None:
             if np.isinf(search.bound):
                 raise explain_infeasible(problem)
+            within = "" if time_limit_s is None else f" within {time_limit_s:g} s"
             raise InfeasibleError(
-                f"no feasible plan found within {time_limit_s} s, and none proven impossible; "
-                "allow more time (--time-limit)"
+                f"no feasible plan found{within}, and none proven impossible; allow more time (--time-limit), "
+                "or relax the limits on units"
             )
         value = evaluate_one(problem, search.placement)
         is_complete = search.bound >= search.best

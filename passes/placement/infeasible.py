@@ -1,2 +1,249 @@
+"""Why no placement is feasible: which constraint, by how much, and what would help, with numbers.
+
+Constraints are put back one after the other, in the order of the list :data:`_REASONS`; the first under which
+nothing is left is the one to name.
+
+Left out: reasons of a single placement (``Fault`` in ``cost/evaluate.py``).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from heterps_compile.cost.evaluate import slowest_batch_s
+from heterps_compile.cost.problem import Bools, Floats, Problem
+from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError
-def explain_infeasible(problem): return InfeasibleError("x")
+from heterps_compile.units import format_bytes, format_money, format_seconds
+
+from .chain import Chain, Segments, Tile
+from .interval_search import longest_s
+from .milp import CoupledPath, coupled_path
+from .paths import Deadline, SegmentPrices, StageCounts, TiledSegments, cheapest_path
+
+_EXPLAIN_S = 10.0  # for finding out what would help; the reason itself is known before
+_MOST_LISTED = 100_000
+
+
+def explain_infeasible(problem: Problem) -> InfeasibleError:
+    """Give the error that says why a problem without any feasible placement has none."""
+    for reason in _REASONS:
+        message = reason(problem)
+        if message:
+            return InfeasibleError(message)
+    return InfeasibleError(
+        "no placement meets all constraints together: the throughput floor "
+        f"({_rate(problem.min_throughput)}), the limits on units, the memory of the types, {problem.min_stages} to "
+        f"{problem.max_stages} stages; relax the floor (--min-throughput) first"
+    )
+
+
+def _no_type(problem: Problem) -> str:
+    usable, chain = problem_tables(problem).usable, Chain(problem)
+    for layer in np.flatnonzero(~usable.any(axis=1)):
+        forbidden = _names(problem, ~problem.allowed[layer])
+        unable = _names(problem, problem.allowed[layer] & ~usable[layer])
+        because = [f"a pin or an unsupported op forbids {forbidden}"] if forbidden else []
+        because += [f"{unable} cannot run it"] if unable else []
+        return (
+            f"layer {problem.layer_names[layer]!r} may run on no type of the pool: {', and '.join(because)}; "
+            "drop the pin (--pin) or add a type that runs it"
+        )
+    for first, end in zip(chain.borders[:-1], chain.borders[1:], strict=True):
+        if not usable[first:end].all(axis=0).any():
+            return (
+                f"layers {problem.layer_names[first]!r} to {problem.layer_names[end - 1]!r} cannot be cut apart, and "
+                f"no one type of {', '.join(problem.type_names)} may run all of them; pin them to the same type"
+            )
+    return ""
+
+
+def _stage_count(problem: Problem) -> str:
+    most = Chain(problem).length
+    if problem.min_stages > problem.max_stages:
+        return f"at least {problem.min_stages} and at most {problem.max_stages} stages exclude each other"
+    if problem.min_stages > most:
+        return (
+            f"at least {problem.min_stages} stages are asked for, but the {problem.layer_count} layers can be cut into "
+            f"at most {most}; ask for --min-stages {most} or fewer"
+        )
+    return ""
+
+
+def _memory(problem: Problem) -> str:
+    chain, slow_s = Chain(problem), longest_s(problem)
+    each_costs_one = replace(_prices(problem, slow_s), price=np.full(problem.type_count, 1 / slow_s))
+    graph = TiledSegments(chain, each_costs_one, Deadline.after(None))
+    fewest = float(graph.to_go(StageCounts.at_least(1))[0, 0])
+    if np.isinf(fewest):
+        usable = problem_tables(problem).usable
+        for block in range(chain.length):
+            first, end = chain.borders[block], chain.borders[block + 1]
+            if not chain.row(block, block + 1).possible[:, 0, 0].any():
+                largest = max(np.flatnonzero(usable[first:end].all(axis=0)), key=lambda t: problem.memory_bytes[t])
+                name = f"layer {problem.layer_names[first]!r}"
+                name += "" if end == first + 1 else f" to {problem.layer_names[end - 1]!r}, which cannot be cut apart,"
+                return (
+                    f"{name} needs {format_bytes(chain.memory_bytes(block))}, and the largest type it may run on, "
+                    f"{problem.type_names[largest]!r}, has {format_bytes(problem.memory_bytes[largest])}; "
+                    "use a smaller batch, or add a type with more memory"
+                )
+    if fewest > problem.max_stages:
+        return (
+            f"memory asks for at least {fewest:.0f} stages, and at most {problem.max_stages} are allowed; "
+            f"allow --max-stages {fewest:.0f}, or add a type with more memory"
+        )
+    return ""
+
+
+def _floor(problem: Problem) -> str:
+    chain, slow_s = Chain(problem), slowest_batch_s(problem)
+    if not np.isfinite(slow_s) or _has_path(problem, chain, slow_s):
+        return ""
+    least = [_least_time_s(chain.row(block, block + 1)) for block in range(chain.length)]
+    slowest = max(range(chain.length), key=lambda block: least[block][0])
+    least_s, type_ = least[slowest]
+    if least_s > slow_s:
+        blocking = (
+            f"layer {problem.layer_names[chain.borders[slowest]]!r} takes at least {format_seconds(least_s)} a batch "
+            f"on {problem.type_names[type_]!r}, its best type, however many replicas it has, and the floor leaves "
+            f"{format_seconds(slow_s)}"
+        )
+    else:
+        blocking = "no single layer blocks, but the stages that memory and the bounds on their number force do"
+    return f"a throughput of {_rate(problem.min_throughput)} cannot be reached: {blocking}" + _reachable(
+        problem, chain, slow_s, _listed(chain), Deadline.after(_EXPLAIN_S)
+    )
+
+
+def _limits(problem: Problem) -> str:
+    chain, deadline = Chain(problem), Deadline.after(_EXPLAIN_S)
+    slow_s = min(slowest_batch_s(problem), longest_s(problem))
+    graph, counts = TiledSegments(chain, _prices(problem, slow_s), Deadline.after(None)), _counts(problem)
+    to_go = graph.to_go(counts)
+    if np.isinf(to_go[0, 0]):
+        return ""
+    path = cheapest_path(graph, counts, to_go)
+    needed = np.bincount(path.type, path.demand.units(slow_s), problem.type_count)
+    short = [
+        f"{needed[t]:.0f} {problem.type_names[t]!r} (limit {problem.max_units[t]})"
+        for t in np.flatnonzero(needed > problem.max_units)
+    ]
+    at_floor = f"at {_rate(problem.min_throughput)} " if problem.min_throughput > 0 else ""
+    message = f"the limits on units cannot be met: {at_floor}the cheapest plan without them needs {' and '.join(short)}"
+    segments = _listed(chain)
+    if segments is not None:
+        message += _one_limit_raised(problem, chain, segments, slow_s, deadline)
+    if segments is not None and problem.min_throughput > 0:
+        message += _reachable(problem, chain, slow_s, segments, deadline)
+    return message
+
+
+def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s: float, deadline: Deadline) -> str:
+    best = (math.inf, 0, 0.0)
+    units = segments.demand.units(slow_s)
+    for t in range(problem.type_count):
+        limits = problem.max_units.astype(np.float64)
+        limits[t] = np.inf
+        cost = np.where(segments.type == t, units, 0.0)
+        found = _solve(problem, chain, segments, (cost, units, limits), deadline)
+        if found.chosen is not None:
+            needed = float(units[found.chosen][segments.type[found.chosen] == t].sum())
+            best = min(best, ((needed - problem.max_units[t]) * float(problem.price_per_hour[t]), t, needed))
+    price, t, needed = best
+    if not math.isfinite(price):
+        return "; no limit is enough to raise alone"
+    return (
+        f"; {needed:.0f} {problem.type_names[t]!r} would be enough ({needed - problem.max_units[t]:.0f} more, "
+        f"{format_money(price)} an hour)"
+    )
+
+
+def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments | None, deadline: Deadline) -> str:
+    """Say what throughput can be reached, as far as the time suffices; without a list, as if units had no limits."""
+
+    def is_possible(time_s: float) -> bool:
+        if segments is None:
+            return _has_path(problem, chain, time_s)
+        units = segments.demand.units(time_s)
+        terms = (np.zeros(len(units)), units, problem.max_units.astype(np.float64))
+        return _solve(problem, chain, segments, terms, deadline).chosen is not None
+
+    impossible_s, possible_s = slow_s, longest_s(problem)
+    if not is_possible(possible_s):
+        return "; without a floor the limits on units cannot be met either"
+    while possible_s > impossible_s * 1.0001 and deadline.left_s() > 0:
+        middle_s = math.sqrt(impossible_s * possible_s)
+        if is_possible(middle_s):
+            possible_s = middle_s
+        else:
+            impossible_s = middle_s
+    reachable = _round_down(problem.batch / possible_s)
+    return f"; the best reachable throughput is {_rate(reachable)} (--min-throughput {reachable:g})"
+
+
+def _solve(
+    problem: Problem, chain: Chain, segments: Segments, terms: tuple[Floats, Floats, Floats], deadline: Deadline
+) -> CoupledPath:
+    """Find the cheapest path for the terms (cost [M], units [M], limits [T])."""
+    cost, units, limits = terms
+    return coupled_path(
+        segments,
+        cost,
+        units,
+        length=chain.length,
+        limits=limits,
+        least=problem.min_stages,
+        most=problem.max_stages,
+        time_limit_s=max(0.1, deadline.left_s()),
+    )
+
+
+_REASONS: tuple[Callable[[Problem], str], ...] = (_no_type, _stage_count, _memory, _floor, _limits)
+
+
+def _listed(chain: Chain) -> Segments | None:
+    """Give all segments, or None where they are too many for a mixed-integer programme."""
+    if chain.segment_count > _MOST_LISTED:
+        return None
+    return Segments.join([tile.segments(tile.possible) for tile in chain.tiles(chain.reach())])
+
+
+def _has_path(problem: Problem, chain: Chain, slow_s: float) -> bool:
+    graph = TiledSegments(chain, _prices(problem, slow_s), Deadline.after(None))
+    return bool(np.isfinite(graph.to_go(_counts(problem))[0, 0]))
+
+
+def _prices(problem: Problem, slow_s: float) -> SegmentPrices:
+    """Give exact prices at a time of a batch, as if units had no limits."""
+    unlimited = np.full(problem.type_count, np.iinfo(np.int64).max)
+    return SegmentPrices(slow_s, slow_s, problem.price_per_hour, unlimited, np.zeros(problem.type_count))
+
+
+def _counts(problem: Problem) -> StageCounts:
+    if problem.max_stages < Chain(problem).length:
+        return StageCounts.between(problem.min_stages, problem.max_stages)
+    return StageCounts.at_least(problem.min_stages)
+
+
+def _least_time_s(row: Tile) -> tuple[float, int]:
+    """Give the least time of a batch that any number of replicas of a row's first segment reaches, and its type."""
+    demand = row.demand
+    least_s = np.where(row.possible, np.minimum(demand.once_s, demand.fixed_s), np.inf)[:, 0, 0]
+    return float(least_s.min()), int(np.argmin(least_s))
+
+
+def _names(problem: Problem, chosen: Bools) -> str:
+    return ", ".join(repr(problem.type_names[t]) for t in np.flatnonzero(chosen))
+
+
+def _rate(samples_per_s: float) -> str:
+    return f"{samples_per_s:,.4g} samples/s"
+
+
+def _round_down(number: float) -> float:
+    """Give the number to four digits, never above it."""
+    step = 10.0 ** (math.floor(math.log10(number)) - 3)
+    return math.floor(number / step) * step

@@ -48,6 +48,7 @@ _MOST_LISTED = 600_000
 _FIRST_RATIO = 0.8  # how far down the first split of an open range goes
 _FEE_STEPS_FIRST, _FEE_STEPS = 40, 8
 _FEW_SEGMENTS, _NARROW = 3000, 0.98  # where a mixed-integer programme takes over from multipliers
+_MOST_COLUMNS = 60_000  # of a mixed-integer programme that looks for a first plan
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,8 +96,17 @@ class IntervalSearch:
         evaluations: Placements evaluated.
     """
 
-    def __init__(self, problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        deadline: Deadline,
+        starts: Sequence[Placement] = (),
+        gap: float = GAP,
+    ) -> None:
+        """Begin with some placements; stop where no plan can be better by more than ``gap``, relative."""
+        problem = chain.problem
         self.problem, self.deadline = problem, deadline
+        self._chain, self._gap = chain, gap
         self.best = np.inf
         self.placement: Placement | None = None
         self.bound = trivial_bound(problem)
@@ -107,28 +117,34 @@ class IntervalSearch:
 
     def run(self) -> None:
         """Search until the best plan is proven best, or the time is up."""
-        slow_s = min(slowest_batch_s(self.problem), _longest_s(self.problem))
+        slow_s = min(slowest_batch_s(self.problem), longest_s(self.problem), self._most_s())
         node = _Range(self.bound, slow_s, 0.0, None, np.zeros(self.problem.type_count))
         open_: list[_Range] = []
         try:
-            self._chain = Chain(self.problem)
             while True:
                 for child in self._open(node):
                     heapq.heappush(open_, child)
-                if not open_ or open_[0].bound >= self.best * (1 - GAP):
+                if not open_ or open_[0].bound >= self.best * (1 - self._gap):
                     break
                 node = heapq.heappop(open_)
-            self.bound = self.best
+            self.bound = self.best if self._gap <= GAP else min([self.best, *(other.bound for other in open_)])
         except TimeUpError:
             self.bound = min([self.best, node.bound, *(other.bound for other in open_)])
+
+    def _most_s(self) -> float:
+        """Give the tau above which even one unit of the cheapest type per stage costs more than the best plan."""
+        least = float(self.problem.price_per_hour.min()) * self.problem.min_stages
+        return self.best / least if least > 0 else np.inf
 
     def _open(self, node: _Range) -> list[_Range]:
         """Bound a range; give the parts of it that may hold a better plan."""
         solution = self._solve_with_fees(node)
         bound = max(node.bound, solution.bound)
-        if bound >= self.best * (1 - GAP):
+        if bound >= self._ceiling(node):
             return []
         segments, slow_s = node.segments, node.slow_s
+        if np.isinf(self.best) and self._chain.segment_count > _MOST_LISTED:
+            self._find_any(solution, slow_s)
         if np.isfinite(self.best) or self._chain.segment_count <= _MOST_LISTED:
             limit = self.best + float(solution.fee @ self.problem.max_units)
             kept = solution.graph.keep_below(self._counts, solution.to_go, limit)
@@ -143,6 +159,21 @@ class IntervalSearch:
             _Range(bound, middle_s, node.fast_s, segments, solution.fee),
         ]
 
+    def _find_any(self, solution: _Solution, slow_s: float) -> None:
+        """Look for a first plan within the limits among the segments of cheap paths, ever less cheap ones.
+
+        Raises:
+            TimeUpError: where none is found: without any plan nothing can be dropped, and the search would not end.
+        """
+        for slack in (0.01, 0.05, 0.25, 1.0):
+            limit = float(solution.to_go[0, 0]) * (1 + slack)
+            segments = solution.graph.keep_below(self._counts, solution.to_go, limit)
+            if len(segments) <= _MOST_COLUMNS:
+                self._march_coupled(segments, slow_s)
+            if np.isfinite(self.best):
+                return
+        raise TimeUpError
+
     def _march(self, segments: Segments, node: _Range, fee: Floats) -> float:
         """Solve at the slow end of a range; give the tau below which alone there may be better plans."""
         slow_s = node.slow_s
@@ -152,23 +183,28 @@ class IntervalSearch:
         left_s = slow_s * min(1.0, self.best / solution.bound)
         if not solution.is_coupled:
             return min(left_s, self._reached(solution.path, slow_s))
-        if left_s < slow_s * _NARROW or (len(segments) > _FEW_SEGMENTS and node.fast_s < slow_s * _NARROW):
+        is_wide = len(segments) > _FEW_SEGMENTS and node.fast_s < slow_s * _NARROW
+        if np.isfinite(self.best) and (is_wide or left_s < slow_s * _NARROW):
             return left_s
         return self._march_coupled(segments, slow_s)
 
     def _march_coupled(self, segments: Segments, slow_s: float) -> float:
         """Do the same with limits on units, by a mixed-integer programme."""
-        prices = SegmentPrices(slow_s, slow_s, self.problem.price_per_hour, np.zeros(self.problem.type_count))
+        problem = self.problem
+        no_fee = np.zeros(problem.type_count)
+        prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, no_fee)
         found = coupled_path(
             segments,
             prices.of(segments.demand, segments.type),
-            segments.demand.units(np.float64(slow_s * (1 + ROUNDING))),
+            segments.demand.units(slow_s * (1 + ROUNDING)),
             length=self._chain.length,
             limits=self.problem.max_units.astype(np.float64),
             least=self.problem.min_stages,
             most=self.problem.max_stages,
             time_limit_s=self.deadline.left_s(),
         )
+        if np.isinf(found.bound):
+            return 0.0
         reached_s = slow_s
         if found.chosen is not None:
             path = segments.keep(found.chosen)
@@ -178,17 +214,21 @@ class IntervalSearch:
         self.deadline.check()
         return min(reached_s, slow_s * self.best / found.bound)
 
+    def _ceiling(self, node: _Range) -> float:
+        """Give the bound at which a range is closed: no better plan in it, or none that the limits leave possible."""
+        all_units = float(self.problem.price_per_hour @ self.problem.max_units)
+        return min(self.best * (1 - self._gap), all_units * node.slow_s * (1 + GAP))
+
     def _solve_with_fees(self, node: _Range) -> _Solution:
         """Bound a range, with fees per unit that make the bound high: subgradient steps with Polyak's length."""
         fee, steps = node.fee, _FEE_STEPS_FIRST if node.fast_s == 0 else _FEE_STEPS
         best = solution = self._solve(node.segments, node.slow_s, node.fast_s, fee)
-        scale = 1.0
+        scale, ceiling = 1.0, self._ceiling(node)
         for _ in range(steps):
-            if not solution.is_coupled or best.bound >= self.best * (1 - GAP):
+            if not solution.is_coupled or best.bound >= ceiling:
                 break
             ascent = np.where((solution.fee > 0) | (solution.excess > 0), solution.excess, 0.0)
-            target = self.best if np.isfinite(self.best) else solution.bound * 1.2
-            length = scale * (target - solution.bound) / float(ascent @ ascent)
+            length = scale * (ceiling - solution.bound) / float(ascent @ ascent)
             fee = np.maximum(0.0, solution.fee + length * ascent)
             solution = self._solve(node.segments, node.slow_s, node.fast_s, fee)
             if solution.bound > best.bound:
@@ -198,9 +238,10 @@ class IntervalSearch:
         return best
 
     def _solve(self, segments: Segments | None, slow_s: float, fast_s: float, fee: Floats) -> _Solution:
-        prices = SegmentPrices(slow_s, fast_s, self.problem.price_per_hour, fee)
+        problem = self.problem
+        prices = SegmentPrices(slow_s, fast_s, problem.price_per_hour, problem.max_units, fee)
         graph: SegmentGraph = (
-            TiledSegments(self._chain, prices, self.deadline)
+            TiledSegments(self._chain, prices, self.deadline, self.best + float(fee @ problem.max_units))
             if segments is None
             else ListedSegments(segments, prices, self._chain.length, self.deadline)
         )
@@ -213,13 +254,13 @@ class IntervalSearch:
             self._counts = StageCounts.between(self.problem.min_stages, self.problem.max_stages)
             return self._solve(segments, slow_s, fast_s, fee)
         self._try(self._chain.placement(path))
-        units = path.demand.units(np.float64(slow_s * (1 + ROUNDING)))
-        excess = np.bincount(path.type, units, len(limits)) - limits
+        units = path.demand.units(slow_s * (1 + ROUNDING))
+        excess = np.asarray(np.bincount(path.type, units, len(limits)), np.float64) - limits
         return _Solution(float(to_go[0, 0] - fee @ limits), fee, graph, to_go, path, excess)
 
     def _reached(self, path: Segments, slow_s: float) -> float:
         """Give a tau just below the one that a path's stages reach with the units they need at slow_s."""
-        units = path.demand.units(np.float64(slow_s * (1 + ROUNDING)))
+        units = path.demand.units(slow_s * (1 + ROUNDING))
         return float(path.demand.time_s(units).max()) * (1 - 3 * ROUNDING)
 
     def _try(self, placement: Placement) -> None:
@@ -241,7 +282,7 @@ def trivial_bound(problem: Problem) -> float:
     return float(once.min(axis=1).sum())
 
 
-def _longest_s(problem: Problem) -> float:
+def longest_s(problem: Problem) -> float:
     """Give a time no batch of any plan takes."""
     compute = np.where(np.isfinite(problem.compute_s), problem.compute_s, 0.0).max(axis=1).sum()
     data = np.where(np.isfinite(problem.data_s), problem.data_s, 0.0).max(axis=1).sum()

@@ -14,6 +14,7 @@ Left out: the choice of tau, at which costs and units are fixed (``interval_sear
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def coupled_path(
     model.a_matrix_.index_ = rows[order]
     model.a_matrix_.value_ = entries[order]
 
-    solver = highspy.Highs()
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy ships no types for it
     for option, value in (
         ("output_flag", False),
         ("threads", 1),

@@ -3,7 +3,8 @@
 Legend: positions 0 .. n, segments (a, c, type) with a cost, Q + 1 states that count stages as far as bounds on their
 number need it. ``to_go[a, q]`` is the cost of the cheapest path from position a to the end that begins in state q::
 
-    to_go[n, q] = 0 where q is enough stages            to_go[a, q] = min over (c, type) of cost(a, c, type) + to_go[c, q + 1]
+    to_go[n, q] = 0 where q is enough stages
+    to_go[a, q] = min over (c, type) of cost(a, c, type) + to_go[c, q + 1]
 
 A segment is on a path cheaper than some limit only where ``from_start[a] + cost + to_go[c] < limit``; the others are
 dropped for good. O(segments) per pass; memory O(positions * Q) and one tile.
@@ -62,24 +63,26 @@ class SegmentPrices:
     Attributes:
         slow_s, fast_s: The range.
         price: [T], per unit.
+        most_units: [T], that a segment alone may not exceed.
         fee: [T], besides, for every unit whatever the time: multipliers of the limits on units.
     """
 
     slow_s: float
     fast_s: float
     price: Floats
+    most_units: Ints
     fee: Floats
 
     def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
-        """Give the cost of segments of the given types; inf where no number of replicas is fast enough."""
-        units, unit_seconds = demand.units_and_bound(np.float64(self.slow_s * (1 + ROUNDING)))
+        """Give the cost of segments of the given types; inf where they need too many replicas, or none are enough."""
+        units, unit_seconds = demand.units_and_bound(self.slow_s * (1 + ROUNDING))
         with np.errstate(invalid="ignore"):  # 0 * inf, which the last line answers
             if self.fast_s > 0:
                 np.maximum(unit_seconds, units * self.fast_s, out=unit_seconds)
             unit_seconds *= self.price[types]
             if np.any(self.fee > 0):
                 unit_seconds += self.fee[types] * units
-        unit_seconds[np.isinf(units)] = np.inf
+        unit_seconds[units > self.most_units[types]] = np.inf
         return unit_seconds
 
 
@@ -212,17 +215,28 @@ class ListedSegments:
 
 
 class TiledSegments:
-    """All segments of a chain with their prices, made anew in every pass."""
+    """All segments of a chain with their prices, made anew in every pass.
 
-    def __init__(self, chain: Chain, prices: SegmentPrices, deadline: Deadline) -> None:
+    Where a path's cost must stay below a limit, a segment from position a on type t can end no further than where::
+
+        cheapest work before a  +  price * unit_seconds(C)  +  cheapest work after c  =  limit
+
+    with its computation C alone: the left side does not fall as c grows, since no type does work for less than the
+    cheapest. So most of a long chain's segments are never made.
+    """
+
+    def __init__(self, chain: Chain, prices: SegmentPrices, deadline: Deadline, below: float = np.inf) -> None:
         self._chain, self._prices, self._deadline = chain, prices, deadline
+        self._reach = chain.reach(prices.slow_s)
+        if np.isfinite(below):
+            self._reach = np.minimum(self._reach, self._reach_below(below))
 
     def to_go(self, counts: StageCounts) -> Floats:
         """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
         length = self._chain.length
         to_go = np.full((length + 1, counts.last + 1), np.inf)
         to_go[-1] = counts.finish()
-        for tile in self._chain.tiles(self._prices.slow_s, descending=True):
+        for tile in self._chain.tiles(self._reach, descending=True):
             self._deadline.check()
             cheapest = self._cost(tile).min(axis=0)
             for row in reversed(range(len(cheapest))):
@@ -233,7 +247,7 @@ class TiledSegments:
 
     def row(self, first: int) -> tuple[Segments, Floats]:
         """Give the segments that begin at a position, and their costs."""
-        tile = self._chain.row(first, self._prices.slow_s)
+        tile = self._chain.row(first, int(self._reach[first]))
         segments = tile.segments(tile.possible)
         return segments, self._prices.of(segments.demand, segments.type)
 
@@ -243,7 +257,7 @@ class TiledSegments:
         from_start = np.full((length + 1, counts.last + 1), np.inf)
         from_start[0] = counts.start()
         kept = []
-        for tile in self._chain.tiles(self._prices.slow_s):
+        for tile in self._chain.tiles(self._reach):
             self._deadline.check()
             cost = self._cost(tile)
             cheapest = cost.min(axis=0)
@@ -259,3 +273,21 @@ class TiledSegments:
     def _cost(self, tile: Tile) -> Floats:
         cost = self._prices.of(tile.demand, (slice(None), None, None))
         return np.where(tile.possible, cost, np.inf)
+
+    def _reach_below(self, below: float) -> Ints:
+        """Give [n], the furthest end on any type by the rule above, found by bisection."""
+        chain, prices = self._chain, self._prices
+        work = chain.cheapest_work(prices.price)
+        spare = below * (1 + ROUNDING) - work[-1]
+        serial, price = 1 - chain.problem.compute_parallel[:, None], prices.price[:, None]
+        first_s, types = chain.compute_s[:, :-1], np.arange(len(price))[:, None]
+        near = np.tile(np.arange(chain.length), (len(price), 1))
+        far = np.full(near.shape, chain.length + 1)
+        while np.any(far - near > 1):
+            middle = (near + far) // 2
+            compute_s = chain.compute_s[types, middle] - first_s
+            left_s = np.maximum(prices.slow_s - serial * compute_s, 1e-300)
+            replicated = np.where(compute_s <= prices.slow_s, 1.0, (1 - serial) * prices.slow_s / left_s)
+            excess = price * compute_s * np.maximum(replicated, 1.0) - (work[middle] - work[:-1])
+            near, far = np.where(excess < spare, middle, near), np.where(excess < spare, far, middle)
+        return np.maximum(near.max(axis=0), np.arange(chain.length) + 1)

@@ -62,8 +62,18 @@ class Search:
         st[1:]|=ty[1:]!=ty[:-1]; st[0]=True
         bounds=np.append(np.flatnonzero(st),P-1); return Cut(bounds,ty[bounds[:-1]])
 
-def run(problem, seed, source='policy', rounds=120, kicks=40, learning=None, policy=None, starts=8, sweep_on=True, spread=.12, near=1.02, deadline=None):
-    t0=time.time(); gen=np.random.default_rng(seed); s=Search(problem,gen); info={}
+    def resplit(s,c):
+        """re-split a run of stages of one type into another number of equal ones"""
+        edge=np.flatnonzero(np.append(True,c.types[1:]!=c.types[:-1])); edge=np.append(edge,len(c.types))
+        r=s.gen.integers(len(edge)-1); i,j=int(edge[r]),int(edge[r+1]); n=j-i; t=c.types[i]
+        m=max(1,n+int(s.gen.choice([-2,-1,1,2],p=[.15,.35,.35,.15])))
+        a,b=c.bounds[i],c.bounds[j]
+        w=np.maximum(s.spans.compute_s[a:b+1,t]-s.spans.compute_s[a,t], s.spans.data_s[a:b+1,t]-s.spans.data_s[a,t])
+        inner=a+np.searchsorted(w,w[-1]*np.arange(1,m)/m); inner=np.unique(inner[(inner>a)&(inner<b)])
+        return c.replaced(i,j,inner.tolist(),[int(t)]*(len(inner)+1)), n/(len(inner)+1)
+
+def run(problem, seed, source='policy', rounds=120, kicks=40, learning=None, policy=None, starts=8, sweep_on=True, spread=.12, near=1.02, deadline=None, kick='start', temp=2.0, split=.3, explore=.0):
+    t0=time.process_time(); gen=np.random.default_rng(seed); s=Search(problem,gen); info={}
     x0=problem.min_throughput
     if source=='uniform':
         u=Uniform(problem,gen)
@@ -77,7 +87,7 @@ def run(problem, seed, source='policy', rounds=120, kicks=40, learning=None, pol
         from .reinforce import Learner, Learning
         le=Learner(problem,copy.deepcopy(policy),learning or Learning(),gen)
         with torch.no_grad(): z,b=le.policy(policy_input(problem,[x0*f for f in LEVELS]))
-        z=z.numpy().astype(float); b=b.numpy().astype(float); found=[]
+        z=z0=z.numpy().astype(float); b=b0=b.numpy().astype(float); found=[]
         for k,f in enumerate(LEVELS):
             d=draw_plans(z[:,k],b[:,k],le.rules,16,gen); ev=evaluate(problem,d.types,d.begins); s.see(d,ev); found.append((ev.values.min(),f))
         found.sort(); le.aim(x0*found[0][1]); info['aim']=found[0][1]
@@ -86,8 +96,26 @@ def run(problem, seed, source='policy', rounds=120, kicks=40, learning=None, pol
             if r and r%30==0 and s.speed: le.aim(s.speed)
         def draw(n):
             with torch.no_grad(): z,b=le.policy(le._features)
-            return draw_plans(z[:,0].numpy().astype(float),b[:,0].numpy().astype(float),le.rules,n,gen)
-    info['before']=s.best; info['t_policy']=time.time()-t0
+            parts=[]
+            z1,b1=z[:,0].numpy().astype(float),b[:,0].numpy().astype(float)
+            if kick=='learned': return draw_plans(z1,b1,le.rules,n,gen)
+            if kick=='warm': return draw_plans(z1/temp,b1/temp,le.rules,n,gen)
+            if kick=='mix': 
+                us=Uniform(problem,gen)
+                w=0.5
+                zz=[draw_plans(z1/temp,b1/temp,le.rules,n//2,gen), us.draw(n-n//2)]
+            if kick=='start':
+                k=[i for i in range(len(LEVELS))]; per=-(-n//len(k)); zz=[draw_plans(z0[:,i]/temp,b0[:,i]/temp,le.rules,per,gen) for i in k]
+            if kick=='all':
+                k=range(0,len(LEVELS),3); per=-(-n//15); zz=[draw_plans(z0[:,i]/temp,b0[:,i]/temp,le.rules,per,gen) for i in k]+[draw_plans(z1/temp,b1/temp,le.rules,n//3,gen), Uniform(problem,gen).draw(n//3+1)]
+            o=0;out=[[] for _ in range(6)]
+            for d in zz:
+                for q,a in enumerate((d.types,d.begins,d.plan+o,d.first,d.end,d.type)): out[q].append(a)
+                o+=len(d.types)
+            D=Draws(*map(np.concatenate,out))
+            perm=gen.permutation(o); inv=np.empty(o,int); inv[perm]=np.arange(o)
+            return Draws(D.types,D.begins,inv[D.plan],D.first,D.end,D.type)
+    info['before']=s.best; info['t_policy']=time.process_time()-t0
     def sweep(c,x):
         cs=[s.polish.descend(c,problem.batch/x*f) for f in SWEEP]; ev=s.value(cs)
         for k in range(len(cs)):
@@ -101,12 +129,18 @@ def run(problem, seed, source='policy', rounds=120, kicks=40, learning=None, pol
         info['climb']=s.best
         d=draw(kicks); k=0
         for k in range(kicks):
-            c=s.cross(s.cut,d,k); v0=s.best
+            v0=s.best; base,x=s.cut,s.speed
+            if gen.random()<explore:
+                es=sorted(s.elites.values(),key=lambda e:e[0])[:8]; _,base,x=es[gen.integers(len(es))]
             f=np.exp(gen.laplace(0,spread))
-            c2=s.polish.descend(c,problem.batch/s.speed*f); ev=s.value([c2]); 
+            if gen.random()<split:
+                c,q=s.resplit(base)
+                if gen.random()<.5: f=f**.3*q
+            else: c=s.cross(base,d,k)
+            c2=s.polish.descend(c,problem.batch/x*f); ev=s.value([c2]); 
             if np.isfinite(ev.values[0]): s.note(c2,ev.values[0],ev.throughput[0])
             if ev.values[0]<near*v0: s.refine(c2,ev.throughput[0],(1.0,.97))
             if s.best<v0: s.refine(s.cut,s.speed)
-            if deadline and time.time()-t0>deadline: break
-    info.update(after=s.best,t=time.time()-t0,evals=s.evals,priced=s.polish.priced)
+            if deadline and time.process_time()-t0>deadline: break
+    info.update(after=s.best,t=time.process_time()-t0,evals=s.evals,priced=s.polish.priced)
     return s,info

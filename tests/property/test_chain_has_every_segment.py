@@ -22,7 +22,7 @@ def test_tiles_hold_every_segment_once(cells: int, descending: bool, problem: Pr
     chain_module._CELLS_PER_TILE = cells
     try:
         chain = Chain(problem)
-        listed = [tile.segments(tile.possible) for tile in chain.tiles(np.inf, descending=descending)]
+        listed = [tile.segments(tile.possible) for tile in chain.tiles(chain.reach(), descending=descending)]
     finally:
         chain_module._CELLS_PER_TILE = before
     found = {}
@@ -31,7 +31,9 @@ def test_tiles_hold_every_segment_once(cells: int, descending: bool, problem: Pr
             key = (int(segments.first[s]), int(segments.end[s]), int(segments.type[s]))
             assert key not in found
             found[key] = segments.demand.take(np.array([s]))
-    positions = [p for p in range(problem.layer_count + 1) if p in (0, problem.layer_count) or not problem.uncuttable[p]]
+    positions = [
+        p for p in range(problem.layer_count + 1) if p in (0, problem.layer_count) or not problem.uncuttable[p]
+    ]
     assert chain.borders.tolist() == positions
     for (a, i), (c, j) in itertools.combinations(enumerate(positions), 2):
         received, sent = plain_bytes(problem, i, j)

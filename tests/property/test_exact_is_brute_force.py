@@ -1,47 +1,111 @@
-"""The exact search finds what brute force finds, and its bound is never above it."""
-
-import math
-from dataclasses import replace
+"""The exact search finds what brute force finds, and no bound of it is ever above that, however early it stops."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from small_problems import plain_value, small_problems
 
-from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
+from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.fixed import CpuOnly
+from heterps_compile.passes.placement.greedy import Greedy
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.method import PlacementMethod
-from heterps_compile.passes.placement.paths import Deadline
+from heterps_compile.passes.placement.paths import Deadline, TimeUpError
+
+ROUNDING = 1e-8
 
 
-def solve(method: PlacementMethod, problem: Problem, time_limit_s: float | None = None) -> SearchResult | None:
+def solve(method: PlacementMethod, problem: Problem) -> SearchResult | None:
     try:
-        return method(problem, time_limit_s=time_limit_s)
+        return method(problem)
     except InfeasibleError:
         return None
+
+
+def assert_same_optimum(problem: Problem) -> None:
+    best, exact = solve(Brute(), problem), solve(Exact(), problem)
+    assert (exact is None) == (best is None)
+    if exact is not None and best is not None:
+        assert exact.value == pytest.approx(best.value, rel=ROUNDING)
+        assert exact.value == pytest.approx(plain_value(problem, exact.placement), rel=ROUNDING)
+        assert exact.bound == exact.value
 
 
 @settings(max_examples=250, deadline=None)
 @given(small_problems(max_layers=6))
 def test_exact_finds_the_optimum_and_proves_it(problem: Problem) -> None:
-    best, exact = solve(Brute(), problem), solve(Exact(), problem)
-    assert (exact is None) == (best is None)
-    if exact is not None and best is not None:
-        assert exact.value == pytest.approx(best.value, rel=1e-8)
-        assert exact.value == pytest.approx(plain_value(problem, exact.placement), rel=1e-9)
-        assert exact.bound == exact.value
+    assert_same_optimum(problem)
+
+
+@settings(max_examples=250, deadline=None)
+@given(small_problems(max_layers=6, units=2))
+def test_exact_finds_the_optimum_where_stages_compete_for_units(problem: Problem) -> None:
+    assert_same_optimum(problem)
 
 
 @settings(max_examples=30, deadline=None)
-@given(small_problems(units=3))
+@given(small_problems(max_layers=8, units=4))
 def test_exact_finds_the_optimum_of_eight_layers(problem: Problem) -> None:
-    best, exact = solve(Brute(), problem), solve(Exact(), problem)
-    assert (exact is None) == (best is None)
-    if exact is not None and best is not None:
-        assert exact.value == pytest.approx(best.value, rel=1e-8)
-        assert exact.bound == exact.value
+    assert_same_optimum(problem)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=small_problems(max_layers=6, units=3))
+@pytest.mark.parametrize("most_listed", [0, 20])
+def test_the_optimum_does_not_depend_on_how_segments_are_kept(most_listed: int, problem: Problem) -> None:
+    before = interval_search._MOST_LISTED
+    interval_search._MOST_LISTED = most_listed
+    try:
+        search = IntervalSearch(Chain(problem), Deadline.after(5))
+        search.run()
+    finally:
+        interval_search._MOST_LISTED = before
+    best = solve(Brute(), problem)
+    if best is not None:
+        bound = per_million_samples(problem, search.bound)
+        assert bound <= best.value * (1 + ROUNDING)
+
+
+class StepsDeadline(Deadline):
+    """A deadline that comes after a number of checks instead of a time."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__(float("inf"))
+        object.__setattr__(self, "left", [checks])
+
+    def check(self) -> None:
+        self.left[0] -= 1  # type: ignore[attr-defined] # set above, past the frozen parent
+        if self.left[0] < 0:  # type: ignore[attr-defined]
+            raise TimeUpError
+
+
+@settings(max_examples=200, deadline=None)
+@given(small_problems(max_layers=6, units=4), st.integers(0, 25))
+def test_wherever_the_search_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
+    best = solve(Brute(), problem)
+    assume(best is not None)
+    assert best is not None
+    search = IntervalSearch(Chain(problem), StepsDeadline(checks))
+    search.run()
+    assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)
+    assert per_million_samples(problem, search.best) >= best.value * (1 - ROUNDING)
+
+
+@settings(max_examples=100, deadline=None)
+@given(small_problems(max_layers=6), st.sampled_from([Greedy(), CpuOnly()]), st.sampled_from([0.0, None]))
+def test_a_certificate_is_below_the_optimum(problem: Problem, method: PlacementMethod, limit_s: float | None) -> None:
+    best, found = solve(Brute(), problem), solve(method, problem)
+    assume(best is not None and found is not None)
+    assert best is not None
+    assert found is not None
+    certified = certify(problem, found, limit_s)
+    assert certified.placement == found.placement
+    assert certified.bound <= best.value * (1 + ROUNDING)
+    if limit_s is None:
+        assert certified.bound == pytest.approx(best.value, rel=ROUNDING)

@@ -110,6 +110,11 @@ def test_every_package_has_an_init():
     assert [name for name, folder in package_folders().items() if not (folder / "__init__.py").is_file()] == []
 
 
+def test_the_linked_folders_are_type_checked():
+    included = set(project()["tool"]["pyright"]["include"])
+    assert included == {"heterps_compile", "heterps_compile/passes", "heterps_compile/backends"}
+
+
 def test_passes_and_backends_are_links_to_the_top():
     assert (PACKAGE / "passes").readlink() == Path("../passes")
     assert (PACKAGE / "backends").readlink() == Path("../backends")

@@ -211,6 +211,7 @@ def test_stages_do_not_change_the_callers_tensors() -> None:
     x = torch.zeros(2)
     (out,) = run(graph, p := cut_into(graph, 1), BACKEND.build(graph, p), {"x": x}).values()
     assert (out.tolist(), x.tolist()) == ([6, 1], [0, 0])
+    assert graph.source.notes == ("ChangesItsInput changes its input 'x' in place; its stages leave it as it is",)
 
 
 class TwoTowersOneNorm(nn.Module):
@@ -282,9 +283,7 @@ def test_integers_and_booleans_cross(count: int) -> None:
 def test_a_dynamic_batch_runs_at_every_batch() -> None:
     model, (sparse, dense), _ = REAL["ctrdnn"]()
     batch = torch.export.Dim("batch", min=2, max=64)
-    graph = import_torch(
-        model, (sparse, dense), dynamic_shapes=({0: batch}, {0: batch}), batch=32
-    )
+    graph = import_torch(model, (sparse, dense), dynamic_shapes=({0: batch}, {0: batch}), batch=32)
     assert (graph.batch_symbol, graph.batch, dict(graph.bindings)) == ("batch", 32, {"batch": 32})
     partition = cut_into(graph, 3)
     stages = BACKEND.build(graph, partition)

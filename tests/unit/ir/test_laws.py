@@ -4,12 +4,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
+from sketch import sketch
 
 from heterps_compile.errors import GraphError
 from heterps_compile.ir.graph import Graph, Value
 from heterps_compile.ir.laws import verify_graph
-
-from sketch import sketch
 
 
 def graph() -> Graph:

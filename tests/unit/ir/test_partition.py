@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from sketch import sketch
 
 from heterps_compile.errors import PartitionError
 from heterps_compile.ir.partition import Partition, cut_graph, verify_partition
-
-from sketch import sketch
 
 SKIP = sketch("""
     in x 4x8

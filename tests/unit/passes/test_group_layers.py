@@ -1,9 +1,9 @@
 """Layers are anchors with the cheap nodes around them, in an order in which every edge runs forward."""
 
+from sketch import layers_text, sketch
+
 from heterps_compile.ir.layers import verify_layers
 from heterps_compile.passes.group_layers import group_nodes
-
-from sketch import layers_text, sketch
 
 
 def grouped(text: str) -> str:

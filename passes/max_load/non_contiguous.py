@@ -1,0 +1,101 @@
+"""Non-contiguous splits: any node anywhere, colours and memory permitting.
+
+1. The best contiguous split, where one is found quickly, is the first split.
+2. Annealing, from random splits and from the best one, brings it close to the optimum (``annealing.py``).
+3. HiGHS starts from there and gives the bound, and what is left to gain (``milp.py``).
+
+Left out: pipelining such a split, whose devices may need each other's results in turns.
+"""
+
+import math
+import time
+
+import numpy as np
+
+from heterps_compile.errors import InfeasibleError
+
+from .annealing import CHAINS, anneal, random_starts
+from .blocks import Blocks, contract
+from .bounds import simple_bound
+from .contiguous import Best, split_contiguously
+
+TIME_LIMIT_S = 60.0
+"""How long the proof goes on where the caller set no limit: it may take for ever."""
+_CONTIGUOUS_SHARE = 0.25
+_ANNEALING_SHARE = 0.25
+_STEPS, _STEPS_PER_BLOCK, _MOST_STEPS = 5_000, 100, 20_000
+_ROUNDS = ((0.03, 3e-4, True), (0.004, 1e-4, False))
+"""Hot and cold temperature of each round, and whether it starts from random splits rather than from the best."""
+
+
+def split_freely(best: Best, rng: np.random.Generator, *, prove: bool) -> float:
+    """Improve the best split among all splits.
+
+    Args:
+        best: Where splits go; its deadline is finite.
+        rng: For sampling and annealing.
+        prove: False to do without HiGHS.
+
+    Returns:
+        A proven lower bound on every split's largest load, in ms.
+
+    Raises:
+        InfeasibleError: where no split exists.
+    """
+    blocks = contract(best.workload, None)
+    start_s = time.perf_counter()
+    left_s = best.deadline_s - start_s
+    first = Best(best.workload, True, start_s + _CONTIGUOUS_SHARE * left_s)
+    try:
+        split_contiguously(first, rng, prove=prove)
+        best.offer(first.assignment)
+    except InfeasibleError:
+        pass  # a split that is not contiguous may still exist, and is looked for below
+    best.evaluations += first.evaluations
+    bound_ms = simple_bound(blocks)
+    _anneal(best, blocks, bound_ms, rng, time.perf_counter() + _ANNEALING_SHARE * left_s)
+    if prove and not _is_met(best, bound_ms):
+        bound_ms = max(bound_ms, _solve(best, blocks))
+    if not best.assignment:
+        raise InfeasibleError(
+            f"workload {best.workload.name!r}: no split was found in the time given that keeps every accelerator "
+            "within its memory, and none was ruled out; give more time or more memory"
+        )
+    return bound_ms
+
+
+def _is_met(best: Best, bound_ms: float) -> bool:
+    return best.value_ms <= bound_ms * (1 + 1e-9)
+
+
+def _anneal(best: Best, blocks: Blocks, bound_ms: float, rng: np.random.Generator, deadline_s: float) -> None:
+    """Run the rounds of annealing, each from random splits or from the best one."""
+    steps = min(_STEPS + _STEPS_PER_BLOCK * blocks.count, _MOST_STEPS)
+    for hot, cold, is_random in _ROUNDS:
+        if _is_met(best, bound_ms) or time.perf_counter() > deadline_s or blocks.count < 2:
+            return
+        starts = random_starts(blocks, CHAINS, rng)
+        if best.assignment and not is_random:
+            starts[:] = blocks.gather(best.assignment)
+        found = anneal(
+            blocks, starts, steps=steps, hot=hot, cold=cold, best_ms=best.value_ms, rng=rng, deadline_s=deadline_s
+        )
+        best.evaluations += found.evaluations
+        if math.isfinite(found.value_ms):
+            best.offer(blocks.spread(found.devices))
+
+
+def _solve(best: Best, blocks: Blocks) -> float:
+    """Let HiGHS improve the best split; give its bound."""
+    from .milp import solve_milp  # noqa: PLC0415 - HiGHS is loaded only where a proof is wanted
+
+    known = blocks.gather(best.assignment) if best.assignment else None
+    result = solve_milp(blocks, known, best.value_ms, best.deadline_s - time.perf_counter())
+    if result.is_infeasible:
+        raise InfeasibleError(
+            f"workload {best.workload.name!r}: no split keeps every accelerator within its memory; "
+            "give the accelerators more, or add some"
+        )
+    if result.devices is not None:
+        best.offer(blocks.spread(result.devices))
+    return result.bound_ms

@@ -1,0 +1,79 @@
+"""Solves a workload: the one entry to the searches of this folder.
+
+Left out: the searches themselves (``contiguous.py``, ``non_contiguous.py``), reading workloads, writing splits.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from heterps_compile.cost.workload import Workload, verify_workload
+from heterps_compile.errors import InputError, UnknownNameError
+
+from .contiguous import Best, split_contiguously
+from .non_contiguous import TIME_LIMIT_S, split_freely
+from .split import MaxLoadResult, evaluate_split, faults
+
+METHODS = ("exact", "sample")
+
+
+def solve_max_load(
+    workload: Workload,
+    *,
+    contiguous: bool = True,
+    method: str = "exact",
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    warm_start: Sequence[int] | None = None,
+) -> MaxLoadResult:
+    """Spread a workload over its pool so that the largest load is least.
+
+    Args:
+        workload: What to place, and on what.
+        contiguous: Whether the devices must stand in one line along which data flows one way; see ``blocks.py``.
+        method: ``"exact"`` goes on to the proof; ``"sample"`` stops at a good split with a simple bound.
+        seed: Of sampling and annealing; the contiguous proof needs no chance.
+        time_limit_s: Stop with the best split and bound so far. None: as long as a contiguous proof takes, but 60 s
+            where there are too many down-sets for one, or for a non-contiguous split.
+        warm_start: Device of every node in a split to start from, for example an old plan's.
+
+    Raises:
+        InputError: where the workload or the warm start breaks a rule.
+        InfeasibleError: where no split exists; the message says what stands against it.
+        UnknownNameError: for another method.
+    """
+    if method not in METHODS:
+        raise UnknownNameError("max-load method", method, METHODS)
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise InputError(f"a time limit of {time_limit_s} s must be above 0")
+    verify_workload(workload)
+    start_s = time.perf_counter()
+    if time_limit_s is None:
+        time_limit_s = math.inf if contiguous else TIME_LIMIT_S
+    best = Best(workload, contiguous, start_s + time_limit_s)
+    if warm_start is not None:
+        evaluate_split(workload, warm_start)  # raises where it does not fit
+        fault = next(faults(workload, warm_start, contiguous=contiguous), None)
+        if fault is not None:
+            raise InputError(f"workload {workload.name!r}: the warm start is no valid split: {fault}")
+        best.offer(warm_start)
+    search = split_contiguously if contiguous else split_freely
+    bound_ms = search(best, np.random.default_rng(seed), prove=method == "exact")
+    # Bounds are proven up to rounding; one that touches the value is the value.
+    if bound_ms > best.value_ms * (1 - 1e-9):
+        bound_ms = best.value_ms
+    if bound_ms < best.value_ms and best.is_late:
+        best.notes.append(f"the time limit of {time_limit_s:g} s ended the search")
+    return MaxLoadResult(
+        assignment=best.assignment,
+        loads_ms=evaluate_split(workload, best.assignment),
+        bound_ms=bound_ms,
+        contiguous=contiguous,
+        method=method,
+        seed=seed,
+        evaluations=best.evaluations,
+        search_s=time.perf_counter() - start_s,
+        notes=(*workload.assumptions, *best.notes),
+    )

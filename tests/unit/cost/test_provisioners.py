@@ -1,0 +1,84 @@
+"""The paper's provisioning rules: they agree where they must, and none beats the exact one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_problems import small_problem
+
+from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.provisioners import (
+    balanced_newton,
+    closed_form,
+    parameter_servers,
+    static_ps_ratio,
+    static_ratio,
+)
+from heterps_compile.errors import InfeasibleError
+
+PLACEMENT = Placement((0, 0, 1, 1))
+
+
+def problem(floor: float) -> Problem:
+    drawn = small_problem(3, layers=4, types=2, floor=False, memory=False, structure=False)
+    kinds, limits = ("cpu", "gpu"), np.array([10_000, 10_000])
+    return replace(drawn, min_throughput=floor, max_units=limits, type_kinds=kinds, min_stages=1, max_stages=4)
+
+
+def reachable_floor() -> float:
+    base = detail(problem(0.0), PLACEMENT)
+    return 1.5 * base.throughput
+
+
+def test_newton_without_a_fixed_price_is_the_closed_form_at_the_floor() -> None:
+    posed = problem(reachable_floor())
+    assert balanced_newton(posed, PLACEMENT) == closed_form(posed, PLACEMENT)
+
+
+def test_every_stage_of_the_real_valued_rule_takes_the_same_time() -> None:
+    posed = problem(reachable_floor())
+    rule = closed_form(posed, PLACEMENT, whole=False)
+    assert rule.throughput == pytest.approx(posed.min_throughput)
+
+
+def test_newton_finds_the_optimum_inside_that_a_fixed_price_makes() -> None:
+    posed = problem(1e-6)
+    fixed = 5.0
+    found = balanced_newton(posed, PLACEMENT, fixed_price_per_hour=fixed, whole=False)
+    price = found.price_per_million_samples
+    for factor in (0.9, 0.99, 1.01, 1.1):
+        other = closed_form(replace(posed, min_throughput=found.throughput * factor), PLACEMENT, whole=False)
+        assert (other.price_per_hour + fixed) / other.throughput / 3600 * 1e6 > price
+
+
+def test_the_exact_provisioner_is_never_dearer() -> None:
+    posed = problem(reachable_floor())
+    best = detail(posed, PLACEMENT).value
+    assert best <= closed_form(posed, PLACEMENT).price_per_million_samples * (1 + 1e-9)
+    assert best <= static_ratio(posed, PLACEMENT, 4.0).price_per_million_samples * (1 + 1e-9)
+
+
+def test_the_static_ratio_meets_the_floor() -> None:
+    posed = problem(reachable_floor())
+    assert static_ratio(posed, PLACEMENT, 4.0).throughput >= posed.min_throughput
+
+
+def test_the_static_server_ratio_pays_for_its_servers() -> None:
+    posed = problem(reachable_floor())
+    workers = closed_form(posed, PLACEMENT)
+    servers = static_ps_ratio(posed, PLACEMENT, 0.5, 0.04)
+    assert servers.price_per_hour == pytest.approx(workers.price_per_hour + np.ceil(sum(workers.units) / 2) * 0.04)
+
+
+def test_servers_keep_up_with_the_workers() -> None:
+    # 4 workers push and pull 100 MB in 0.1 s: 8 GB/s, of which a server carries 1.25
+    assert parameter_servers(100e6, 4, 1.25e9, 0.1) == 7
+    assert parameter_servers(1.0, 1, 1e9, 1.0) == 1
+
+
+def test_a_floor_beyond_any_number_of_replicas_names_the_stage() -> None:
+    with pytest.raises(InfeasibleError, match=r"stage \d takes .* with any number of replicas"):
+        closed_form(problem(1e15), PLACEMENT)
+    with pytest.raises(InfeasibleError, match="needs a throughput floor"):
+        closed_form(problem(0.0), PLACEMENT)

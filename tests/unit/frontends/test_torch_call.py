@@ -1,0 +1,109 @@
+"""Calls of torch models: what fits, what does not, and the same from a file."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_models import REAL
+
+from heterps_compile.errors import InputError
+from heterps_compile.frontends.torch_call import CallStructure, Fixed, call_from_json
+from heterps_compile.frontends.torch_fx import import_torch
+
+
+class Flagged(nn.Module):
+    def forward(self, x: Tensor, y: Tensor, mode: str = "sum", scale: float = 1.5) -> dict[str, Any]:
+        return {"out": (x + y) * scale, "mode": None}
+
+
+X, Y = torch.ones(2, 3), torch.zeros(2, 3)
+
+
+def call() -> CallStructure:
+    return import_torch(Flagged(), (X,), {"y": Y, "mode": "sum", "scale": 1.5}).source.call
+
+
+def from_file(structure: CallStructure) -> CallStructure:
+    return call_from_json(json.loads(structure.to_json()))
+
+
+@pytest.mark.parametrize("structure", [call(), from_file(call()), from_file(from_file(call()))])
+def test_arguments_may_be_given_by_position_or_by_name(structure: CallStructure) -> None:
+    rest = {"mode": "sum", "scale": 1.5}
+    for args, kwargs in (
+        ((X,), {"y": Y, **rest}),
+        ((X, Y), rest),
+        ((X, Y, "sum", 1.5), {}),
+        ((), {"y": Y, "x": X, **rest}),
+    ):
+        values = structure.bind(args, kwargs)
+        assert values == {"x": X, "y": Y}
+        assert structure.unbind(values) == ((X,), {"y": Y, **rest})
+    assert structure.assemble({"mul": X}) == {"out": X, "mode": None}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "fault"),
+    [
+        ((X,), {"mode": "sum", "scale": 1.5}, r"'y' is missing; call it as in the example inputs"),
+        ((X, Y, "sum", 1.5, 2), {}, r"5 positional arguments are given, the model was read with 1 \(x\)"),
+        ((X, Y), {"y": Y, "mode": "sum", "scale": 1.5}, r"argument 'y' is given twice"),
+        ((X, Y), {"mode": "sum", "scale": 1.5, "z": 1}, r"'z' was not among them"),
+        ((X, Y, "max", 1.5), {}, r"an argument is 'max', the model was read with 'sum' there"),
+        ((X, Y, "sum", 2), {}, r"an argument is 2, the model was read with 1.5 there"),
+        ((X, (Y,), "sum", 1.5), {}, r"the arguments are structured as .* the model was read with"),
+        ((X, 3, "sum", 1.5), {}, r"input 'y' must be a tensor, not a int"),
+        ((X, Y.double(), "sum", 1.5), {}, r"input 'y' is float64\[2, 3\], the model was read with float32\[2, 3\]"),
+        ((X[:1], Y, "sum", 1.5), {}, r"input 'x' is float32\[1, 3\]"),
+        ((X[0], Y, "sum", 1.5), {}, r"input 'x' is float32\[3\]"),
+    ],
+)
+@pytest.mark.parametrize("structure", [call(), from_file(call())])
+def test_arguments_that_do_not_fit_are_told(
+    structure: CallStructure, args: tuple[Any, ...], kwargs: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(InputError, match=fault):
+        structure.bind(args, kwargs)
+
+
+def test_a_missing_output_is_named() -> None:
+    with pytest.raises(InputError, match="output 'mul' is missing; given are 'x'"):
+        call().assemble({"x": X})
+
+
+def test_a_librarys_own_result_type_comes_back_from_a_file() -> None:
+    model, args, kwargs = REAL["bert"]()
+    structure = from_file(import_torch(model.eval(), args, kwargs).source.call)
+    result = model(**kwargs)
+    flat = structure.disassemble(result)
+    again = structure.assemble(dict(zip(("layer_norm_4", "tanh"), flat, strict=True)))
+    assert type(again) is type(result)
+    assert again.pooler_output is result.pooler_output
+
+
+def test_a_result_type_that_is_unknown_here_is_told() -> None:
+    content = json.loads(call().to_json())
+    content["returns"] = content["returns"].replace("builtins.dict", "nowhere.Result")
+    with pytest.raises(InputError, match=r"the model returns a structure that is unknown here: .*import the library"):
+        call_from_json(content).assemble({"mul": X})
+
+
+@pytest.mark.parametrize("content", [{}, {"takes": "x"}, {"takes": "", "inputs": 3, "returns": "", "outputs": []}])
+def test_what_is_no_call_structure_is_told(content: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="the plan does not say how the model is called"):
+        call_from_json(content)
+
+
+def test_a_constant_that_json_does_not_have_is_compared_as_printed() -> None:
+    class Typed(nn.Module):
+        def forward(self, x: Tensor, limit: float = 0.0) -> Tensor:
+            return x.clamp(max=limit)
+
+    structure = import_torch(Typed(), (X, float("inf"))).source.call
+    assert structure.in_leaves == ("x", Fixed(float("inf")))
+    again = from_file(structure)
+    assert again.bind((X, float("inf")), {}) == {"x": X}
+    with pytest.raises(InputError, match=r"an argument is 1.0, the model was read with inf there"):
+        again.bind((X, 1.0), {})

@@ -1,0 +1,271 @@
+"""Reading torch models: names, shapes, ties, batch, structure; and what is told where a model cannot be read."""
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim
+from torch_models import REAL, Built, SkipNet, skip_net
+
+from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.frontends.torch_fx import import_torch
+from heterps_compile.ir.graph import Graph, OpKind
+from heterps_compile.ir.laws import verify_graph
+
+
+def read(built: Built, **options: Any) -> Graph:
+    model, args, kwargs = built
+    graph = import_torch(model, args, kwargs, **options)
+    verify_graph(graph)
+    return graph
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_keep_the_laws_of_a_graph(name: str) -> None:
+    graph = read(REAL[name]())
+    assert graph.family == "torch"
+    assert graph.source.notes == ()
+    fx_nodes = list(graph.source.graph.nodes)
+    assert [fx_nodes[node.origin].name for node in graph.nodes] == [node.name for node in graph.nodes]
+
+
+def test_bert_in_words() -> None:
+    graph = read(REAL["bert"]())
+    assert (graph.name, graph.inputs, graph.batch) == ("BertModel", ("input_ids", "attention_mask"), 2)
+    query = next(n for n in graph.nodes if n.module_path == "encoder.layer.1.attention.self.query")
+    assert (query.op, query.kind, query.flops) == ("aten.linear.default", OpKind.GEMM, 2 * 2 * 8 * 32 * 32)
+    assert query.inputs[1:] == (f"{query.module_path}.weight", f"{query.module_path}.bias")
+    weight = graph.parameters[query.inputs[1]]
+    assert (weight.dtype, weight.shape, weight.size_bytes, weight.kind) == ("float32", (32, 32), 4096, "weight")
+    assert graph.shape(query.outputs[0]) == (2, 8, 32)
+
+
+def test_tied_weights_share_a_storage_and_each_reader_has_its_own_name() -> None:
+    graph = read(REAL["gpt2"]())
+    head = next(n for n in graph.nodes if n.module_path == "lm_head")
+    words = next(n for n in graph.nodes if n.module_path == "transformer.wte")
+    assert (head.inputs[1], words.inputs[0]) == ("lm_head.weight", "transformer.wte.weight")
+    assert set(graph.tied) == {"lm_head.weight"}
+
+
+def test_a_traced_module_keeps_its_nodes_and_submodules() -> None:
+    module, inputs = skip_net()
+    graph = read((module, inputs, {}))
+    assert [n.op for n in graph.nodes][:3] == [
+        "torch.nn.modules.sparse.Embedding",
+        "Tensor.unsqueeze",
+        "_operator.mul",
+    ]
+    norm = next(n for n in graph.nodes if n.name == "norm")
+    held = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    assert norm.inputs == ("mix", *(f"norm.{name}" for name in held))
+    assert graph.parameters["norm.running_mean"].kind == "buffer"
+    assert graph.source.modules["norm"] is module.norm
+    assert set(graph.tied) == {"words.weight"}
+
+
+def test_an_exported_program_needs_no_examples() -> None:
+    model, args, kwargs = REAL["ctrdnn"]()
+    program = torch.export.export(model, args, kwargs, strict=False)
+    graph = read((program, (), {}))
+    assert graph.inputs == ("sparse", "dense")
+    assert torch.equal(graph.source.examples["dense"], args[1])
+    assert graph.source.call.bind((), {"dense": args[1], "sparse": args[0]})["sparse"] is args[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch copies its own trees so
+def test_a_functional_program_writes_its_buffers_back() -> None:
+    model = SkipNet().train()
+    inputs = (torch.randint(0, 11, (4, 3)), torch.rand(4, 3))
+    program = torch.export.export(model, inputs, strict=False).run_decompositions({})
+    graph = read((program, (), {}))
+    writes = {written for names in graph.source.writes.values() for written in names}
+    assert {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"} <= writes
+
+
+def test_shapes_of_a_traced_module_may_come_from_the_graph() -> None:
+    module, inputs = skip_net()
+    fx.passes.shape_prop.ShapeProp(module).propagate(*inputs)
+    assert read((module, (), {})).shape("head") == (4, 11)
+
+
+def test_modes_are_kept() -> None:
+    model, args, _ = REAL["gpt2"]()
+    training, evaluating = (read((model.train(mode), args, {})) for mode in (True, False))
+    assert training.nodes != evaluating.nodes
+    assert not model.training
+
+
+class NamedLikeItsNodes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("add", torch.ones(2))
+        self.register_buffer("x", torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.add) * self.x
+
+
+@pytest.mark.parametrize("trace", [lambda m: m, fx.symbolic_trace])
+def test_a_value_gives_way_to_a_parameter_of_its_name(trace: Any) -> None:
+    graph = read((trace(NamedLikeItsNodes()), (torch.ones(2),), {}))
+    assert set(graph.parameters) == {"add", "x"}
+    assert set(graph.values) & set(graph.parameters) == set()
+    assert list(graph.source.call.bind((torch.ones(2),), {})) == list(graph.inputs) == list(graph.source.examples)
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+class Structured(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: dict[str, Tensor], y: list[Tensor], flag: bool = True) -> Any:
+        both = x["one"] + y[0]
+        return Pair(both, [y[1], None, {"scale": self.scale, "n": 3}]), x["two"].split(1)
+
+
+def test_nested_structures_flatten_and_come_back() -> None:
+    args = ({"one": torch.ones(2), "two": torch.ones(2, 2)}, [torch.ones(2), torch.zeros(2)])
+    model = Structured()
+    graph = read((model, args, {"flag": True}))
+    call = graph.source.call
+    assert list(call.bind(args, {"flag": True})) == list(graph.inputs) == ["x_one", "x_two", "y_0", "y_1"]
+    result = model(*args)
+    flat = call.disassemble(result)
+    assert len(flat) == len(graph.outputs) == 5
+    assert graph.outputs[1:3] == ("y_1", "scale")
+    again = call.assemble(dict(zip(graph.outputs, flat, strict=True)))
+    assert isinstance(again[0], Pair)
+    assert again[0].b[2] == {"scale": model.scale, "n": 3}
+
+
+class ReturnsATuple(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        return {"parts": x.split(2), "shape": x.shape}
+
+
+def test_a_traced_module_that_returns_a_tuple_of_one_node_is_taken_apart() -> None:
+    graph = read((fx.symbolic_trace(ReturnsATuple()), (torch.ones(4),), {}))
+    assert len(graph.outputs) == 3
+    made = graph.source.call.assemble(dict(zip(graph.outputs, (1, 2, 4), strict=True)))
+    assert made == {"parts": (1, 2), "shape": (4,)}
+
+
+def test_the_batch_is_the_leading_dimension() -> None:
+    model, args, _ = REAL["ctrdnn"]()
+    assert read((model, args, {})).batch == 6
+    assert read((model, args, {}), batch=6).batch_symbol is None
+    with pytest.raises(InputError, match=r"CTRDNN fixes its batch at 6 \(input 'sparse'\), the request says 8"):
+        read((model, args, {}), batch=8)
+
+
+class TwoDims(nn.Module):
+    def forward(self, x: Tensor, y: dict[str, Tensor]) -> Tensor:
+        return torch.cat([x, y["k"]], 1).reshape(-1)
+
+
+def test_dynamic_dimensions_go_by_the_users_names_and_numbers() -> None:
+    batch, width = Dim("B", max=64), Dim("width")
+    args = (torch.ones(4, 3), {"k": torch.ones(4, 5)})
+    spec = {"x": {0: batch}, "y": {"k": {0: batch, 1: width}}}
+    graph = read((TwoDims(), args, {}), dynamic_shapes=spec, batch=10, shapes={"width": 7})
+    assert dict(graph.bindings) == {"B": 10, "width": 7}
+    assert (graph.batch_symbol, graph.batch) == ("B", 10)
+    assert graph.values["y_k"].shape == ("B", "width")
+    assert graph.shape(graph.outputs[0]) == (10 * (3 + 7),)
+
+
+def test_dynamic_dimensions_without_names_get_some() -> None:
+    spec = ({0: Dim.DYNAMIC}, {"k": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}})
+    graph = read((TwoDims(), (torch.ones(4, 3), {"k": torch.ones(4, 5)}), {}), dynamic_shapes=spec)
+    assert dict(graph.bindings) == {"batch": 4, "y_k_1": 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "fault"),
+    [
+        ({"batch": 65}, InputError, r"dimension 'B' of TwoDims is 65, it may be 2 to 64"),
+        ({"batch": 0}, InputError, r"dimension 'batch' is 0; it must be 1 or more"),
+        ({"shapes": {"widht": 2}}, UnknownNameError, r"unknown dimension 'widht'; did you mean 'width'"),
+        ({"batch": 3, "shapes": {"B": 4}}, InputError, r"the batch is 3 and 'B' is 4; give one"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_told(options: Any, error: type[Exception], fault: str) -> None:
+    spec = ({0: Dim("B", min=2, max=64)}, {"k": {0: Dim("B", min=2, max=64), 1: Dim("width")}})
+    args = (torch.ones(4, 3), {"k": torch.ones(4, 5)})
+    with pytest.raises(error, match=fault):
+        read((TwoDims(), args, {}), dynamic_shapes=spec, **options)
+
+
+class SizeFromData(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x > 0] * 2
+
+
+def test_a_size_that_depends_on_data_needs_a_number() -> None:
+    with pytest.raises(InputError, match=r"makes a tensor whose size 'u0' depends on data; say what to plan for"):
+        read((SizeFromData(), (torch.ones(4),), {}))
+    graph = read((SizeFromData(), (torch.ones(4),), {}), shapes={"u0": 3})
+    assert graph.shape(graph.outputs[0]) == (3,)
+
+
+class Branches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class TakesATuple(nn.Module):
+    def forward(self, pair: Any) -> Tensor:
+        return pair[0] + 1
+
+
+TRACED = fx.symbolic_trace(nn.Linear(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "options", "fault"),
+    [
+        ("model.pt", (), {}, r"a str is no model that can be read; pass a torch.nn.Module"),
+        (nn.Linear(2, 2), (), {}, r"Linear is traced on example inputs, and none are given"),
+        (nn.Linear(2, 2), torch.ones(2), {}, r"example_inputs must be a tuple of positional inputs, not Tensor"),
+        (
+            nn.Linear(2, 2),
+            (torch.ones(3),),
+            {},
+            r"torch.export cannot trace Linear: a and b must have same reduction dim",
+        ),
+        (Branches(), (torch.ones(3),), {}, r"torch.export cannot trace Branches: .*pass a torch.fx.GraphModule"),
+        (TRACED, (), {}, r"the shape of input 'input' of \w+ is unknown: .*pass example_inputs"),
+        (TRACED, (torch.ones(1, 5),), {}, r"fails on the example inputs: .*pass inputs that the model accepts"),
+        (TRACED, (torch.ones(2), torch.ones(2)), {}, r"takes 1 inputs \(input.*the example gives 2 by position"),
+        (TRACED, (torch.ones(2),), {"dynamic_shapes": {}}, r"dynamic_shapes is for an nn.Module"),
+        (fx.symbolic_trace(TakesATuple()), ((torch.ones(2),),), {}, r"input 'pair' of \w+ is a tuple"),
+    ],
+)
+def test_what_cannot_be_read_is_told(
+    model: Any, args: Any, options: dict[str, Any], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match=fault):
+        import_torch(model, args, **options)
+    assert capsys.readouterr().out == ""
+
+
+class Unread(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+def test_parameters_that_no_node_reads_are_noted() -> None:
+    graph = read((Unread(), (torch.ones(1, 2),), {}))
+    assert set(graph.parameters) == {"used.weight", "used.bias"}
+    (note,) = graph.source.notes
+    assert note == "2 parameters of Unread are read by no node and are in no stage: unused.weight, unused.bias"
