@@ -6,7 +6,9 @@ of them lasts k * CT / M, and the plan's throughput holds while all are busy. Wh
 starting every operation, and the latency of every transfer. More micro-batches fill the pipeline better and pay more
 of it, so that the best M lies between 1 and the batch.
 
-The shortest step wins; among equals, the one that holds the fewest bytes of activations.
+The shortest step wins; among equals, the one that holds the fewest bytes of activations. In training the bubble is
+that of one step, which ends before the next begins; in inference batches follow one another without a pause, and the
+bubble is what stages wait for the slowest.
 
 Left out: operations that run less efficiently on fewer samples; stages that need not wait for the one before them;
 gradient synchronisation, which is paid once a step but spread here, as in the plan's DT, over its micro-batches.
@@ -91,7 +93,8 @@ class ChooseSchedule:
         equals = [trial for trial in trials if trial.step_s <= shortest_s * _SAME_TIME]
         best = min(equals, key=lambda trial: (trial.held_bytes, trial.micro_batches))
         reason = f"{why or _against_undivided(best, loads, trials)}; {_against_others(best, trials, training=training)}"
-        return refine(draft, schedule=Schedule(best.name, best.micro_batches, reason, best.step_s, best.bubble))
+        bubble = best.bubble if training else _steady_bubble(loads)
+        return refine(draft, schedule=Schedule(best.name, best.micro_batches, reason, best.step_s, bubble))
 
 
 def micro_batch_counts(batch: int, replicas: int) -> list[int]:
@@ -146,6 +149,13 @@ def _simulated(loads: Sequence[_Load], counts: Sequence[int], *, training: bool)
             yield _Trial(name, count, timeline.makespan_s, timeline.bubble, held_bytes)
 
 
+def _steady_bubble(loads: Sequence[_Load]) -> float:
+    """Give the share of all replicas' time in which they wait while batch follows batch, at the slowest stage's pace."""
+    times_s = [max(load.compute_s, load.data_s) for load in loads]
+    busy_s = sum(load.replicas * time_s for load, time_s in zip(loads, times_s, strict=True))
+    return 1 - busy_s / (max(times_s) * sum(load.replicas for load in loads))
+
+
 def _shortest_step_s(loads: Sequence[_Load], count: int, *, training: bool) -> float:
     """Give a lower bound on the step under any schedule.
 
@@ -172,7 +182,7 @@ def _against_undivided(best: _Trial, loads: Sequence[_Load], trials: Sequence[_T
 
 def _against_others(best: _Trial, trials: Sequence[_Trial], *, training: bool) -> str:
     if not training:
-        return "forward only, filled and drained"
+        return "forward only, the next batch follows at once"
     other = next(t for t in trials if t.micro_batches == best.micro_batches and t.name != best.name)
     return (
         f"{best.name} takes {format_seconds(best.step_s)} and holds {format_bytes(best.held_bytes)} of activations, "

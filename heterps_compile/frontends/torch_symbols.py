@@ -127,8 +127,9 @@ def _name_symbols(
     names: dict[Symbol, str] = {}
     leading: Symbol | None = None
     first = _first_tensor(inputs)
-    if first is not None and isinstance(first.shape[0], torch.SymInt) and first.shape[0].node.expr.is_Symbol:
-        leading = first.shape[0].node.expr
+    size = first.shape[0] if first is not None else None
+    if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+        leading = size.node.expr
     for label_wins in (True, False):
         for name, value in inputs:
             for axis, size in enumerate(_sizes(value)):

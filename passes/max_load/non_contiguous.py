@@ -23,7 +23,7 @@ TIME_LIMIT_S = 60.0
 """How long the proof goes on where the caller set no limit: it may take for ever."""
 _CONTIGUOUS_SHARE = 0.25
 _ANNEALING_SHARE = 0.25
-_STEPS, _STEPS_PER_BLOCK, _MOST_STEPS = 5_000, 100, 20_000
+_STEPS_PER_BLOCK, _MOST_STEPS = 200, 20_000
 _ROUNDS = ((0.03, 3e-4, True), (0.004, 1e-4, False))
 """Hot and cold temperature of each round, and whether it starts from random splits rather than from the best."""
 
@@ -70,7 +70,7 @@ def _is_met(best: Best, bound_ms: float) -> bool:
 
 def _anneal(best: Best, blocks: Blocks, bound_ms: float, rng: np.random.Generator, deadline_s: float) -> None:
     """Run the rounds of annealing, each from random splits or from the best one."""
-    steps = min(_STEPS + _STEPS_PER_BLOCK * blocks.count, _MOST_STEPS)
+    steps = min(_STEPS_PER_BLOCK * blocks.count, _MOST_STEPS)
     for hot, cold, is_random in _ROUNDS:
         if _is_met(best, bound_ms) or time.perf_counter() > deadline_s or blocks.count < 2:
             return

@@ -136,7 +136,7 @@ def test_a_loop_costs_its_body_times_its_trips() -> None:
 def test_a_loop_of_unknown_length_counts_once_and_says_so() -> None:
     graph = read(LOOP.format(input=", int64 n", limit=""))
     assert graph.nodes[0].flops == 6
-    assert graph.source.notes == ("nobody knows how often node 'Loop_0' (Loop) runs its body: its FLOPs count it once",)
+    assert graph.source.notes == ("counted once, since nobody knows how often it runs: the body of 1 node ('Loop_0')",)
 
 
 def test_shapes_an_op_does_not_take_are_an_error() -> None:

@@ -90,7 +90,12 @@ def test_without_fixed_costs_the_pipeline_is_cut_as_finely_as_allowed():
     schedule = chosen((1.0, 1), (1.0, 1))
     assert (schedule.name, schedule.micro_batches) == ("gpipe", 32)
     assert schedule.step_s == pytest.approx((32 + 1) / 32)
-    assert schedule.bubble == pytest.approx(1 / 33)
+
+
+def test_in_inference_the_bubble_is_what_stages_wait_for_the_slowest():
+    assert chosen((1.0, 1), (1.0, 1)).bubble == pytest.approx(0)
+    assert chosen((1.0, 1), (0.5, 1)).bubble == pytest.approx(1 / 4)
+    assert chosen((1.0, 3), (0.5, 1)).bubble == pytest.approx(1 / 8)
 
 
 def test_launches_make_coarser_micro_batches_better():
@@ -98,7 +103,7 @@ def test_launches_make_coarser_micro_batches_better():
     schedule = chosen((1.0, 1), (1.0, 1), launch_s=0.004, operations=10)
     assert schedule.micro_batches == 4
     assert schedule.step_s == pytest.approx(1.4)
-    assert schedule.reason == "4 micro-batches: 1.4 s a step, undivided 2 s; forward only, filled and drained"
+    assert schedule.reason == "4 micro-batches: 1.4 s a step, undivided 2 s; forward only, the next batch follows at once"
 
 
 def test_latency_is_paid_by_every_micro_batch_of_a_stage_bound_by_data():
@@ -112,7 +117,7 @@ def test_one_stage_has_nobody_to_overlap_with():
     assert (schedule.micro_batches, schedule.step_s, schedule.bubble) == (1, 1.0, 0.0)
     assert schedule.reason == (
         "1 micro-batch: 1 s a step, and each further one would pay 10 ms of launches and latency again; "
-        "forward only, filled and drained"
+        "forward only, the next batch follows at once"
     )
 
 
