@@ -102,7 +102,7 @@ class CompiledModel:
         Raises:
             InputError: where the folder cannot be written, or is somebody else's.
         """
-        from heterps_compile.plan.folder import write_folder  # noqa: PLC0415 - pydantic and jinja2 only when saving
+        from heterps_compile.plan.folder import write_folder  # noqa: PLC0415 - pydantic only when saving
 
         if self.graph is None or self.partition is None:
             raise InputError("a model loaded from a folder is not saved again; copy its folder")

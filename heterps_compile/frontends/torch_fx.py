@@ -19,7 +19,7 @@ from heterps_compile.ir.graph import Graph
 from .torch_clean import erase_checks, inline_grad_modes
 from .torch_export import export_module, read_exported
 from .torch_graph import build_graph
-from .torch_memory import order_writes
+from .torch_memory import mark_idle_dropout, order_writes
 from .torch_module import read_graph_module
 from .torch_names import name_ties, rename_values
 from .torch_program import Program, check_examples
@@ -57,6 +57,7 @@ def import_torch(
     program = _read(model, example_inputs, dict(example_kwargs or {}), dynamic_shapes, name)
     inline_grad_modes(program.graph, program.modules, program.name)
     erase_checks(program.graph)
+    mark_idle_dropout(program.graph)
     name_ties(program)
     in_leaves = rename_values(program)
     order = order_writes(program.graph, program.writes, program.module_tensors)

@@ -34,6 +34,16 @@ _HIDDEN_WRITES = {
     torch.batch_norm: (3, 4, 5),
 }
 
+# Ops (x, p, train) that give x itself back when they drop nothing, though torch.export records a copy.
+_IDLE_DROPOUT = frozenset(
+    {
+        torch.ops.aten.dropout.default,
+        torch.ops.aten.feature_dropout.default,
+        torch.ops.aten.alpha_dropout.default,
+        torch.ops.aten.feature_alpha_dropout.default,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -59,6 +69,15 @@ def storages(node: fx.Node) -> set[int]:
         for leaf in pytree.tree_leaves(node.meta.get("val"))
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
     }
+
+
+def mark_idle_dropout(graph: fx.Graph) -> None:
+    """Let dropout that drops nothing share its input's memory, as it does when it runs."""
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target in _IDLE_DROPOUT and len(node.args) == 3:
+            source, probability, train = node.args
+            if isinstance(source, fx.Node) and (train is False or probability == 0):
+                node.meta["val"] = source.meta["val"]
 
 
 def written_operands(node: fx.Node) -> tuple[fx.Node, ...]:

@@ -111,3 +111,14 @@ def test_who_reads_a_buffer_that_changes_stays_with_who_changes_it() -> None:
 def test_what_only_reads_is_not_tied() -> None:
     graph = read(lambda _, x: (x.view(-1) + 1).sum() + x.t().sum())
     assert (graph.source.writes, chains(graph)) == ({}, [])
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_dropout_that_drops_nothing_is_a_view(trace: bool) -> None:
+    def forward(_: Any, x: Tensor) -> Tensor:
+        y = x * 2
+        z = nn.functional.dropout(y, 0.5, training=False)
+        z.add_(1)
+        return y * 1
+
+    assert chains(read(forward, trace=trace)) == ["add_:then:mul_1", "dropout:then:add_", "mul:then:dropout"]

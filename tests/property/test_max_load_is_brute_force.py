@@ -1,0 +1,86 @@
+"""On small random workloads the searches for the least largest load agree with trying everything."""
+
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_workloads import brute_force, plain_loads, workloads
+
+from heterps_compile.cost.workload import Workload
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.max_load import contiguous as line
+from heterps_compile.passes.max_load.solve import solve_max_load
+from heterps_compile.passes.max_load.split import evaluate_split, faults, to_split_json
+
+SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+
+
+def check(workload: Workload, *, contiguous: bool, tolerance: float) -> None:
+    optimum = brute_force(workload, contiguous=contiguous)
+    if optimum == math.inf:
+        with pytest.raises(InfeasibleError):
+            solve_max_load(workload, contiguous=contiguous)
+        return
+    result = solve_max_load(workload, contiguous=contiguous)
+    assert list(faults(workload, result.assignment, contiguous=contiguous)) == []
+    assert list(result.loads_ms) == pytest.approx(plain_loads(workload, result.assignment))
+    assert result.value_ms == pytest.approx(optimum, rel=tolerance)
+    assert result.bound_ms <= optimum * (1 + 1e-12)
+    assert result.gap <= tolerance
+
+
+@SLOW
+@given(workloads())
+def test_the_contiguous_optimum_is_brute_force(workload):
+    check(workload, contiguous=True, tolerance=1e-12)
+
+
+@SLOW
+@given(workloads())
+def test_the_non_contiguous_optimum_is_brute_force_to_the_solvers_tolerance(workload):
+    check(workload, contiguous=False, tolerance=5e-6)
+
+
+@SLOW
+@given(workloads(), st.integers(0, 40))
+def test_with_too_many_down_sets_or_loose_blocks_the_bound_still_holds(workload, limit):
+    optimum = brute_force(workload, contiguous=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line, "MAX_DOWN_SETS", limit)
+        patch.setattr(line, "_ENDLESS", 2)
+        try:
+            result = solve_max_load(workload)
+        except InfeasibleError:
+            # Where memory is scarce a sample may miss the only splits there are, and says so.
+            assert optimum == math.inf or sum(n.size_bytes for n in workload.nodes) > workload.memory_bytes or limit
+            return
+    assert list(faults(workload, result.assignment, contiguous=True)) == []
+    assert result.bound_ms <= optimum * (1 + 1e-12) <= result.value_ms * (1 + 1e-9)
+
+
+@SLOW
+@given(workloads(), st.booleans())
+def test_a_sample_is_a_valid_split_above_its_bound(workload, contiguous):
+    optimum = brute_force(workload, contiguous=contiguous)
+    try:
+        result = solve_max_load(workload, contiguous=contiguous, method="sample")
+    except InfeasibleError:
+        return
+    assert list(faults(workload, result.assignment, contiguous=contiguous)) == []
+    assert result.bound_ms <= optimum * (1 + 1e-12) <= result.value_ms * (1 + 1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(workloads(), st.data())
+def test_any_split_is_evaluated_by_the_definition_and_written_with_every_id_once(workload, data):
+    devices = data.draw(
+        st.lists(
+            st.integers(0, workload.device_count - 1), min_size=len(workload.nodes), max_size=len(workload.nodes)
+        )
+    )
+    assert list(evaluate_split(workload, devices)) == pytest.approx(plain_loads(workload, devices))
+    document = to_split_json(workload, devices)
+    entries = [*document["fpgas"], *document["cpus"]]
+    assert sorted(i for entry in entries for i in entry["nodes"]) == sorted(node.id for node in workload.nodes)
+    assert [entry["load"] for entry in entries] == list(evaluate_split(workload, devices))

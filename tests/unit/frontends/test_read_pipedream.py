@@ -1,0 +1,94 @@
+"""PipeDream's profile text: what a node becomes in inference and in training, and what is said of bad lines."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from heterps_compile.cost.workload import WorkloadNode
+from heterps_compile.errors import HeterpsError, InputError, UnknownNameError
+from heterps_compile.frontends.workload import is_workload_file, read_workload
+
+DATA = Path(__file__).parents[3] / "../shared/data/pipedream"
+
+TEXT = """\
+node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=0.0, parameter_size=0.000
+node2 -- LSTM(4 -- 8) -- forward_compute_time=3.0, backward_compute_time=5.0, \
+activation_size=[6000.0; 2000.0], parameter_size=1e3
+\tnode1 -- node2
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "tiny.graph.txt"
+    path.write_text(text)
+    return path
+
+
+def test_inference_takes_the_forward_time_and_moves_activations_once(tmp_path):
+    path = written(tmp_path, TEXT)
+    workload = read_workload(path, accelerators=2, mode="inference", bandwidth_bytes_per_s=8e6)
+    assert workload.nodes[1] == WorkloadNode(2, "LSTM(4 -- 8)", 3.0, math.inf, 9000.0, 1.0)
+    assert (workload.name, workload.edges, workload.accelerators, workload.cpus) == ("tiny", ((1, 2),), 2, 0)
+
+
+def test_training_adds_the_backward_time_and_the_gradients_that_come_back(tmp_path):
+    workload = read_workload(written(tmp_path, TEXT), accelerators=2, bandwidth_bytes_per_s=8e6)
+    assert workload.nodes[1] == WorkloadNode(2, "LSTM(4 -- 8)", 8.0, math.inf, 18000.0, 2.0)
+
+
+def test_what_the_file_does_not_say_is_listed(tmp_path):
+    workload = read_workload(written(tmp_path, TEXT), accelerators=2)
+    assert workload.assumptions == (
+        "transfers at 12 GB/s",
+        "read as training",
+        "no times on CPUs",
+        "16 GiB of memory per accelerator",
+    )
+
+
+@pytest.mark.parametrize(("file", "nodes", "edges"), [("vgg16", 41, 40), ("resnet50", 177, 193), ("gnmt", 48, 58)])
+def test_published_profiles_are_read(file, nodes, edges):
+    path = DATA / f"{file}.graph.txt"
+    if not path.exists():
+        pytest.skip("the published profiles are not here")
+    assert is_workload_file(path)
+    workload = read_workload(path, accelerators=4)
+    assert (workload.name, len(workload.nodes), len(workload.edges)) == (file, nodes, edges)
+    assert all(node.accelerator_ms < math.inf for node in workload.nodes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node1 -- a -- forward_compute_time=1.0\n", "line 1: expected nodeN"),
+        ("node1\n", "line 1: expected nodeN"),
+        (TEXT.replace("node2 -- LSTM", "nodeX -- LSTM"), "line 2: 'nodeX' names no node"),
+        (TEXT.replace("node2 -- LSTM", "node1 -- LSTM"), "two nodes have the id 1"),
+        (TEXT.replace("=3.0", "=nan"), "line 2: nan must be a finite number"),
+        (TEXT.replace("=3.0", "=-3.0"), "line 2: -3.0 must be a finite number, 0 or more"),
+        (TEXT.replace("=3.0", "=3.0.0"), "line 2: '3.0.0' is no number"),
+        (TEXT.replace("6000.0;", "many;"), "line 2: 'many' is no number"),
+        (TEXT.replace("\tnode1 -- node2", "\tnode1 node2"), "line 3: expected an edge"),
+        (TEXT.replace("\tnode1 -- node2", "\tnode1 -- node9"), "names node 9, which does not exist"),
+        (TEXT + "\tnode2 -- node1\n", "form a cycle"),
+    ],
+)
+def test_bad_lines_are_input_errors_that_say_where(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        read_workload(written(tmp_path, text), accelerators=2)
+
+
+def test_the_number_of_accelerators_is_the_callers(tmp_path):
+    with pytest.raises(InputError, match="does not say how many accelerators"):
+        read_workload(written(tmp_path, TEXT))
+
+
+def test_options_are_checked(tmp_path):
+    path = written(tmp_path, TEXT)
+    with pytest.raises(InputError, match="bandwidth of 0"):
+        read_workload(path, accelerators=2, bandwidth_bytes_per_s=0)
+    with pytest.raises(UnknownNameError, match="did you mean 'training'"):
+        read_workload(path, accelerators=2, mode="trainig")
+    with pytest.raises(HeterpsError, match="-2 accelerators"):
+        read_workload(path, accelerators=-2)
