@@ -89,8 +89,7 @@ def plain_loads(workload: Workload, devices: Sequence[int]) -> list[float]:
             if (position[source] in inside) != (position[target] in inside)
         }
         loads.append(
-            sum(workload.nodes[i].accelerator_ms for i in inside)
-            + sum(workload.nodes[i].transfer_ms for i in crossing)
+            sum(workload.nodes[i].accelerator_ms for i in inside) + sum(workload.nodes[i].transfer_ms for i in crossing)
         )
     return loads
 

@@ -33,7 +33,7 @@ class LazySession:
     """
 
     what: str
-    model: ir.Model | Path
+    model: ir.Model | Path = field(repr=False)
     provider: str = CPU
     _session: Session | None = field(default=None, repr=False)
     _opening: Lock = field(default_factory=Lock, repr=False)

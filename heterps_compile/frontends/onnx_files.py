@@ -130,13 +130,14 @@ def _map_tensors(model: ir.Model, change: Callable[[ir.TensorProtocol], ir.Tenso
                 if value.const_value is not None:
                     value.const_value = change(value.const_value)
         for node in every_node(holder):
+            # not attribute.as_tensor(): it looks at a data type that need not be one
             for name, attribute in list(node.attributes.items()):
                 if attribute.is_ref():
                     continue
                 if attribute.type == ir.AttributeType.TENSOR:
-                    node.attributes[name] = ir.AttrTensor(name, change(attribute.as_tensor()))
+                    node.attributes[name] = ir.AttrTensor(name, change(attribute.value))
                 elif attribute.type == ir.AttributeType.TENSORS:
-                    node.attributes[name] = ir.AttrTensors(name, [change(held) for held in attribute.as_tensors()])
+                    node.attributes[name] = ir.AttrTensors(name, [change(held) for held in attribute.value])
 
 
 def _check_external(tensor: ir.ExternalTensor) -> None:
@@ -161,7 +162,10 @@ def _check_external(tensor: ir.ExternalTensor) -> None:
     if path.stat().st_nlink > 1:
         # onnx_ir refuses to read such a file: a hard link is another way to point out of the folder
         raise InputError(f"{data}, {quote(location)}, has a second hard link; replace it by a copy")
-    offset, expected = tensor.offset or 0, tensor.nbytes
+    try:
+        offset, expected = tensor.offset or 0, tensor.nbytes
+    except (ValueError, TypeError) as e:
+        raise InputError(f"{data} is of no data type that has a size: {e}; export the model again") from e
     length = expected if tensor.length is None else tensor.length
     size_bytes = path.stat().st_size
     if offset < 0 or length != expected or offset + length > size_bytes:
@@ -178,7 +182,7 @@ def _own_inline(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
         if any(dim < 0 for dim in dims):
             raise ValueError("a dimension is negative")
         array, dtype = tensor.numpy(), tensor.dtype
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, KeyError, AssertionError) as e:  # whatever onnx_ir makes of odd data
         raise InputError(
             f"tensor {quote(tensor.name)} has data that does not fit its shape {dims} and data type {number}: {e}; "
             f"export the model again"

@@ -81,8 +81,8 @@ def format_version(model: ir.Model) -> int:
 def _newest_format() -> int:
     """Find by trial the newest version of the format that the installed ONNX Runtime reads: it does not tell."""
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "probe", [value], [])
-    graph.output.add(name="y").type.CopyFrom(value.type)
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "probe", [value], [result])
     opsets = [onnx.helper.make_opsetid("", 13)]
     for version in range(onnx.IR_VERSION, _OLDEST_FORMAT, -1):
         probe: Any = onnx.helper.make_model(graph, ir_version=version, opset_imports=opsets)

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from heterps_compile.errors import GraphError
+from heterps_compile.escape import one_line
 from heterps_compile.ir.graph import OPAQUE, Dim, Value
 
 from .onnx_inputs import generate_inputs
@@ -70,7 +71,10 @@ def infer(model: ir.Model, bound: Mapping[str, Sequence[int]]) -> Inference:
         model: A normalised model; it is not changed.
         bound: Shapes in numbers, by input; the others keep their symbols.
     """
-    proto, large = skeleton(model)
+    try:
+        proto, large = skeleton(model)
+    except ir.serde.SerdeError as e:
+        raise GraphError(f"the model cannot be written as ONNX again: {e.__cause__ or e}; export it again") from e
     graph: Any = proto.graph
     for value in graph.input:
         if value.name in bound:
@@ -83,7 +87,7 @@ def infer(model: ir.Model, bound: Mapping[str, Sequence[int]]) -> Inference:
     del graph.value_info[:]
     for name, tensor in large.items():
         graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.dtype.value, tensor.shape.numpy()))
-    inferred: Any = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True).graph
+    inferred = _infer_shapes(proto)
     found = {t.name: Partial(DTYPES.get(t.data_type), tuple(t.dims)) for t in inferred.initializer}
     found |= {v.name: _read_type(v.type) for v in (*inferred.input, *inferred.value_info, *inferred.output)}
     with quiet():  # what a body captures is not found in it
@@ -97,6 +101,13 @@ def infer(model: ir.Model, bound: Mapping[str, Sequence[int]]) -> Inference:
             if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
         }
     return Inference(found, bodies)
+
+
+def _infer_shapes(proto: onnx.ModelProto) -> Any:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True).graph
+    except onnx.shape_inference.InferenceError as e:
+        raise GraphError(f"shapes cannot be inferred: {one_line(str(e))}; export the model again") from e
 
 
 def _read_type(proto: Any) -> Partial:

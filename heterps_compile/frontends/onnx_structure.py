@@ -1,7 +1,7 @@
 """Bring an ONNX model into the one form the rest works on, and tell which of its nodes matter.
 
 After :func:`normalize`: no local functions, every op known, nodes in a topological order with names of their own,
-no initialiser among the inputs, every value defined.
+no initialiser among the inputs, no large constant among the nodes, every value defined.
 
 Left out: folding constants (ONNX Runtime does it when a stage is opened), rewriting ops to newer opsets.
 """
@@ -17,7 +17,7 @@ from importlib import import_module
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import InvariantError, PassError
-from onnx_ir.passes.common import InlinePass
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from heterps_compile.errors import GraphError, UnsupportedOpError
 from heterps_compile.escape import one_line
@@ -29,6 +29,7 @@ RANDOM_OPS = frozenset(
 )
 """Ops whose outputs differ from run to run, in whatever domain."""
 
+_LARGE_ELEMENTS = 257  # 1 KiB of float32 stays in its node
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -55,6 +56,8 @@ def normalize(model: ir.Model) -> list[str]:
     _check_values_defined(graph)
     _check_ops_known(graph)
     _sort(graph)
+    # some exporters write every weight as a Constant node; as initialisers they need not be copied with the nodes
+    LiftConstantsToInitializersPass(size_limit=_LARGE_ELEMENTS)(model)
     name_nodes(graph)
     return notes
 

@@ -1,12 +1,14 @@
 """Which values share memory, and which nodes change it in place.
 
 A stage may run on another device than its neighbours, so that a change in place is seen only inside it. Two rules
-make a graph with such changes safe to cut:
+make a graph with such changes safe to cut, and a third tidy:
 
 1. Where a value is changed and the old one is read no more, later readers read the changing node's result, as in
    ``y = relu_(x)``: from then on data alone says the order.
 2. Where the old name is still read, or a view of it, or where a parameter or buffer is changed, all nodes that
    touch the memory are tied by values that are no tensors: those never cross, so the nodes share a stage.
+3. A node that only changes a buffer (a counter of batches, say) is tied to the next node of its module, since no data
+   says where it belongs.
 
 What enters a stage and is changed there is cloned on entry; the backend does that.
 
@@ -135,6 +137,7 @@ def order_writes(
     chains = [_touching(nodes, memory, storage) for storage in touched]
     held_by_modules = dict.fromkeys(o for operands in changed.values() for o in operands if isinstance(o, str))
     chains += [_holding(nodes, name, module_tensors) for name in held_by_modules]
+    chains += [_with_neighbour(nodes, node) for node in changed if not node.users and memory[node] & held]
     writes = {
         n.name: tuple(o if isinstance(o, str) else str(o.target) if o.op == "get_attr" else o.name for o in operands)
         for n, operands in changed.items()
@@ -162,6 +165,12 @@ def _comes_after(node: fx.Node, position: dict[fx.Node, int], user: fx.Node) -> 
 def _shape(node: fx.Node) -> Any:
     value = node.meta.get("val")
     return tuple(value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def _with_neighbour(nodes: list[fx.Node], node: fx.Node) -> tuple[fx.Node, ...]:
+    path = node.meta.get("path", "")
+    later = nodes[nodes.index(node) + 1 :]
+    return (node, *[n for n in later if n.op.startswith("call_") and n.meta.get("path", "") == path][:1])
 
 
 def _touching(nodes: Iterable[fx.Node], memory: dict[fx.Node, set[int]], storage: int) -> tuple[fx.Node, ...]:

@@ -23,7 +23,7 @@ from .rows import LayerRow
 
 PLAIN_WIDTH = 120  # columns, where the output is no terminal
 LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
-LAYERS_SHOWN = 30  # of a longer table, first and last ones in equal parts
+LAYERS_SHOWN = 16  # of a longer table, first and last ones in equal parts
 _NARROW = 100  # columns; below, the tables leave out what the totals or the folder tell as well
 _FILES_SHOWN = 6
 

@@ -61,21 +61,21 @@ class Tile:
     """The segments that begin at R neighbouring positions, on every type, up to some end.
 
     Attributes:
-        first: Position a of row 0; row r is position first + r.
-        width: W; column w is end first + 1 + w.
+        first: Position of row 0; row r is position first + r.
+        end: End of column 0; column w is end + w.
         demand: [T, R, W].
         possible: [T, R, W], whether it is a segment at all, runs on the type and fits its memory.
     """
 
     first: int
-    width: int
+    end: int
     demand: ReplicaDemand
     possible: Bools
 
     def segments(self, chosen: Bools) -> Segments:
         """Give the chosen segments [T, R, W] as a sorted list."""
         row, column, type_ = np.nonzero(chosen.transpose(1, 2, 0))
-        return Segments(self.first + row, self.first + 1 + column, type_, self.demand.take((type_, row, column)))
+        return Segments(self.first + row, self.end + column, type_, self.demand.take((type_, row, column)))
 
 
 class Chain:
@@ -85,6 +85,7 @@ class Chain:
         problem: Where they come from.
         borders: [n + 1], the layer at every position.
         compute_s: [T, n + 1], sums over the layers before each position.
+        unusable: [T, n + 1], how many layers before each position the type may not run.
     """
 
     def __init__(self, problem: Problem, borders: Ints | None = None) -> None:
@@ -98,7 +99,7 @@ class Chain:
         self.compute_s = self._prefix(tables.compute_s)
         self._data_s = self._prefix(tables.data_s)
         self._sync_s = self._prefix(problem.sync_s) if tables.synchronises else None
-        self._unusable = self._prefix(~tables.usable)
+        self.unusable = self._prefix(~tables.usable)
         self._enter = _crossings(block[tables.read_after], block[tables.read_by], tables.read_bytes)
         self._leave = _crossings(block[tables.sent_by], block[tables.sent_until], tables.sent_bytes)
         self._weights = np.concatenate([[0.0], np.cumsum(problem.weight_bytes)])[self.borders]
@@ -125,7 +126,7 @@ class Chain:
 
     def cheapest_work(self, price: Floats) -> Floats:
         """Give [n + 1], for the blocks before each position the sum of their computation at the cheapest type."""
-        usable = np.diff(self._unusable) == 0
+        usable = np.diff(self.unusable) == 0
         least = np.where(usable, np.diff(self.compute_s) * price[:, None], np.inf).min(axis=0)
         return np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(least), least, 0.0))])
 
@@ -133,33 +134,33 @@ class Chain:
         """Give what one replica of a stage of one block holds."""
         return float(self._memory(block, block + 1, 1)[0, 0])
 
-    def tiles(self, reach: Ints, *, descending: bool = False) -> Iterator[Tile]:
-        """Give the segments up to an end [n] for every first position, in tiles of rising (or falling) first position.
+    def tiles(self, reach: Ints) -> Iterator[Tile]:
+        """Give the segments up to an end [n] for every first position, in tiles of rising first position.
 
         A tile may hold some longer segments as well.
         """
-        done, cells = 0, _CELLS_PER_TILE // self.problem.type_count
-        while done < self.length:
-            begin = self.length - 1 - done if descending else done
-            rows = min(_rows(cells, int(reach[begin] - begin)), self.length - done)
-            low = begin - rows + 1 if descending else begin
-            yield self._tile(low, low + rows, int(reach[low + rows - 1]))
-            done += rows
+        low = 0
+        while low < self.length:
+            high = min(low + self.rows_at(int(reach[low] - low)), self.length)
+            yield self.tile(low, high, low + 1, int(reach[low:high].max()))
+            low = high
 
-    def row(self, first: int, last: int) -> Tile:
-        """Give the segments that begin at one position and end at another or before."""
-        return self._tile(first, first + 1, last)
+    def rows_at(self, width: int) -> int:
+        """Give the most rows, each one column wider than the one after it, that make a tile of the usual size."""
+        cells = _CELLS_PER_TILE // self.problem.type_count
+        return max(1, (math.isqrt((width - 1) ** 2 + 4 * cells) - (width - 1)) // 2)
 
-    def _tile(self, low: int, high: int, last: int) -> Tile:
-        """Give the segments that begin at positions low .. high - 1 and end at last or before."""
-        width = last - low
-        rows, ends = np.arange(low, high), np.arange(low + 1, last + 1)
+    def tile(self, low: int, high: int, nearest: int, furthest: int) -> Tile:
+        """Give the segments that begin at positions low .. high - 1 and end at nearest .. furthest."""
+        width = furthest - low
+        rows, ends = np.arange(low, high), np.arange(nearest, furthest + 1)
         problem = self.problem
         received, enters = self._received(low, high, width)
         sent, leaves = self._sent(low, high, width)
         per_type = (slice(None), None, None)
-        data_s = (received + sent) * problem.seconds_per_byte[per_type]
-        data_s += (enters.astype(np.float64) + leaves) * problem.latency_s[per_type]
+        near = nearest - low - 1
+        data_s = (received + sent)[:, near:] * problem.seconds_per_byte[per_type]
+        data_s += (enters.astype(np.float64) + leaves)[:, near:] * problem.latency_s[per_type]
         data_s += _between(self._data_s, rows, ends)
         work = StageWork(
             compute_s=_between(self.compute_s, rows, ends),
@@ -168,12 +169,12 @@ class Chain:
             compute_parallel=problem.compute_parallel[per_type],
             data_parallel=problem.data_parallel[per_type],
         )
-        possible = _between(self._unusable, rows, ends) == 0
+        possible = _between(self.unusable, rows, ends) == 0
         possible &= ends > rows[:, None]
         if self._memory_binds:
-            held = self._memory(low, high, width)
+            held = self._memory(low, high, width)[:, near:]
             possible &= held <= problem.memory_bytes[per_type] * (1 + MEMORY_TOLERANCE)
-        return Tile(low, width, work.demand(), possible)
+        return Tile(low, nearest, work.demand(), possible)
 
     def _prefix(self, table: Floats | Bools) -> Floats:
         """Give [T, n + 1], sums of a table [L, T] over the blocks before each position."""
@@ -186,7 +187,7 @@ class Chain:
         problem, positions = self.problem, np.arange(self.length)
         reach = positions + 1
         for t in range(problem.type_count):
-            usable = np.searchsorted(self._unusable[t], self._unusable[t, :-1] + 0.5) - 1
+            usable = np.searchsorted(self.unusable[t], self.unusable[t, :-1] + 0.5) - 1
             serial = 1 - problem.compute_parallel[t]
             if serial > 0 and np.isfinite(slowest_s):
                 # what no number of replicas divides; a little more, since costs cut exactly
@@ -226,11 +227,6 @@ class Chain:
         near = (source >= low) & (source < low + width)
         source, target = source[near] - low, target[near] - low
         return _box_sums((source * 0, source + 1), (source, target), size[near], (high - low, width))
-
-
-def _rows(cells: int, width: int) -> int:
-    """Give the most rows whose tile, one column wider with every row, has about so many cells."""
-    return max(1, (math.isqrt((width - 1) ** 2 + 4 * cells) - (width - 1)) // 2)
 
 
 def _crossings(source: Ints, target: Ints, size_bytes: Floats) -> tuple[Ints, Ints, Floats]:

@@ -21,7 +21,8 @@ from heterps_compile.units import format_bytes, format_money, format_seconds
 from .chain import Chain, Segments, Tile
 from .interval_search import longest_s
 from .milp import CoupledPath, coupled_path
-from .paths import Deadline, SegmentPrices, StageCounts, TiledSegments, cheapest_path
+from .paths import Deadline, SegmentPrices, StageCounts, cheapest_path
+from .tiled_paths import TiledSegments
 
 _EXPLAIN_S = 10.0  # for finding out what would help; the reason itself is known before
 _MOST_LISTED = 100_000
@@ -81,7 +82,7 @@ def _memory(problem: Problem) -> str:
         usable = problem_tables(problem).usable
         for block in range(chain.length):
             first, end = chain.borders[block], chain.borders[block + 1]
-            if not chain.row(block, block + 1).possible[:, 0, 0].any():
+            if not chain.tile(block, block + 1, block + 1, block + 1).possible[:, 0, 0].any():
                 largest = max(np.flatnonzero(usable[first:end].all(axis=0)), key=lambda t: problem.memory_bytes[t])
                 name = f"layer {problem.layer_names[first]!r}"
                 name += "" if end == first + 1 else f" to {problem.layer_names[end - 1]!r}, which cannot be cut apart,"
@@ -102,7 +103,7 @@ def _floor(problem: Problem) -> str:
     chain, slow_s = Chain(problem), slowest_batch_s(problem)
     if not np.isfinite(slow_s) or _has_path(problem, chain, slow_s):
         return ""
-    least = [_least_time_s(chain.row(block, block + 1)) for block in range(chain.length)]
+    least = [_least_time_s(chain.tile(block, block + 1, block + 1, block + 1)) for block in range(chain.length)]
     slowest = max(range(chain.length), key=lambda block: least[block][0])
     least_s, type_ = least[slowest]
     if least_s > slow_s:

@@ -36,10 +36,10 @@ from .paths import (
     SegmentGraph,
     SegmentPrices,
     StageCounts,
-    TiledSegments,
     TimeUpError,
     cheapest_path,
 )
+from .tiled_paths import TiledSegments
 
 GAP = 1e-9
 """Relative: what is closer to the best than rounding can tell counts as not better."""
@@ -241,7 +241,7 @@ class IntervalSearch:
         problem = self.problem
         prices = SegmentPrices(slow_s, fast_s, problem.price_per_hour, problem.max_units, fee)
         graph: SegmentGraph = (
-            TiledSegments(self._chain, prices, self.deadline, self.best + float(fee @ problem.max_units))
+            TiledSegments(self._chain, prices, self.deadline)
             if segments is None
             else ListedSegments(segments, prices, self._chain.length, self.deadline)
         )

@@ -22,7 +22,7 @@ import numpy as np
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.replicas import ReplicaDemand
 
-from .chain import Chain, Segments, Tile
+from .chain import Segments
 
 
 class TimeUpError(Exception):
@@ -212,82 +212,3 @@ class ListedSegments:
             if starts[first] < starts[first + 1]:
                 row = slice(starts[first], starts[first + 1])
                 yield first, self._pair_end[row], self._pair_cost[row]
-
-
-class TiledSegments:
-    """All segments of a chain with their prices, made anew in every pass.
-
-    Where a path's cost must stay below a limit, a segment from position a on type t can end no further than where::
-
-        cheapest work before a  +  price * unit_seconds(C)  +  cheapest work after c  =  limit
-
-    with its computation C alone: the left side does not fall as c grows, since no type does work for less than the
-    cheapest. So most of a long chain's segments are never made.
-    """
-
-    def __init__(self, chain: Chain, prices: SegmentPrices, deadline: Deadline, below: float = np.inf) -> None:
-        self._chain, self._prices, self._deadline = chain, prices, deadline
-        self._reach = chain.reach(prices.slow_s)
-        if np.isfinite(below):
-            self._reach = np.minimum(self._reach, self._reach_below(below))
-
-    def to_go(self, counts: StageCounts) -> Floats:
-        """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
-        length = self._chain.length
-        to_go = np.full((length + 1, counts.last + 1), np.inf)
-        to_go[-1] = counts.finish()
-        for tile in self._chain.tiles(self._reach, descending=True):
-            self._deadline.check()
-            cheapest = self._cost(tile).min(axis=0)
-            for row in reversed(range(len(cheapest))):
-                first = tile.first + row
-                rest = to_go[first + 1 : tile.first + 1 + tile.width]
-                to_go[first] = counts.before_stage((cheapest[row, row:, None] + rest).min(axis=0))
-        return to_go
-
-    def row(self, first: int) -> tuple[Segments, Floats]:
-        """Give the segments that begin at a position, and their costs."""
-        tile = self._chain.row(first, int(self._reach[first]))
-        segments = tile.segments(tile.possible)
-        return segments, self._prices.of(segments.demand, segments.type)
-
-    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float) -> Segments:
-        """Give the segments that lie on some path cheaper than the limit."""
-        length = self._chain.length
-        from_start = np.full((length + 1, counts.last + 1), np.inf)
-        from_start[0] = counts.start()
-        kept = []
-        for tile in self._chain.tiles(self._reach):
-            self._deadline.check()
-            cost = self._cost(tile)
-            cheapest = cost.min(axis=0)
-            rest = np.full(cheapest.shape, np.inf)
-            for row in range(len(cheapest)):
-                first, ends = tile.first + row, slice(tile.first + row + 1, tile.first + 1 + tile.width)
-                after = counts.after_stage(from_start[first])
-                np.minimum(from_start[ends], cheapest[row, row:, None] + after, out=from_start[ends])
-                rest[row, row:] = (after + to_go[ends]).min(axis=1)
-            kept.append(tile.segments(cost + rest < limit))
-        return Segments.join(kept)
-
-    def _cost(self, tile: Tile) -> Floats:
-        cost = self._prices.of(tile.demand, (slice(None), None, None))
-        return np.where(tile.possible, cost, np.inf)
-
-    def _reach_below(self, below: float) -> Ints:
-        """Give [n], the furthest end on any type by the rule above, found by bisection."""
-        chain, prices = self._chain, self._prices
-        work = chain.cheapest_work(prices.price)
-        spare = below * (1 + ROUNDING) - work[-1]
-        serial, price = 1 - chain.problem.compute_parallel[:, None], prices.price[:, None]
-        first_s, types = chain.compute_s[:, :-1], np.arange(len(price))[:, None]
-        near = np.tile(np.arange(chain.length), (len(price), 1))
-        far = np.full(near.shape, chain.length + 1)
-        while np.any(far - near > 1):
-            middle = (near + far) // 2
-            compute_s = chain.compute_s[types, middle] - first_s
-            left_s = np.maximum(prices.slow_s - serial * compute_s, 1e-300)
-            replicated = np.where(compute_s <= prices.slow_s, 1.0, (1 - serial) * prices.slow_s / left_s)
-            excess = price * compute_s * np.maximum(replicated, 1.0) - (work[middle] - work[:-1])
-            near, far = np.where(excess < spare, middle, near), np.where(excess < spare, far, middle)
-        return np.maximum(near.max(axis=0), np.arange(chain.length) + 1)

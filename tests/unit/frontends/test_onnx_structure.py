@@ -195,6 +195,15 @@ def test_constants_made_by_nodes_are_parameters_not_nodes() -> None:
     ]
 
 
+def test_weights_written_as_nodes_become_initializers() -> None:
+    model = parse("g (float[2,3] x) => (float[2,100] y) { w = Constant<value = float[1] {0.0}>() y = MatMul(x, w) }")
+    weight = np.arange(300, dtype=np.float32).reshape(3, 100)
+    model.graph.node[0].attribute[0].t.CopyFrom(numpy_helper.from_array(weight))
+    graph = import_onnx(model)
+    assert list(graph.source.model.graph.initializers) == ["w"]
+    assert BACKEND.reference(graph)({"x": np.ones((2, 3), np.float32)})[0][0].tolist() == weight.sum(0).tolist()
+
+
 def test_random_numbers_are_no_constants() -> None:
     graph = read("""g (float[2] x) => (float[2] y) {
         noise = RandomNormal<shape = [2]>()

@@ -135,7 +135,9 @@ def test_a_workload_is_told_from_a_model_by_its_first_character(tmp_path):
             "form a cycle, 1 -> 7 -> 1",
         ),
         (
-            document(nodes=[node(1), node(7), node(8)], edges=[{"sourceId": 1, "destId": d, "cost": d} for d in (7, 8)]),
+            document(
+                nodes=[node(1), node(7), node(8)], edges=[{"sourceId": 1, "destId": d, "cost": d} for d in (7, 8)]
+            ),
             "edges out of node 1 cost 7.0 and 8.0",
         ),
         (document(nodes=[node(1, isBackwardNode=1), node(7)]), "1 -> 7 runs from the backward into the forward pass"),

@@ -240,7 +240,12 @@ TRACED = fx.symbolic_trace(nn.Linear(2, 3))
             r"torch.export cannot trace Linear: a and b must have same reduction dim",
         ),
         (Branches(), (torch.ones(3),), {}, r"torch.export cannot trace Branches: .*pass a torch.fx.GraphModule"),
-        (TRACED, (), {}, r"the shape of input 'input' of \w+ is unknown, since the graph carries none; pass example_inputs"),
+        (
+            TRACED,
+            (),
+            {},
+            r"the shape of input 'input' of \w+ is unknown, since the graph carries none; pass example_inputs",
+        ),
         (TRACED, (torch.ones(1, 5),), {}, r"fails on the example inputs: .*pass inputs that the model accepts"),
         (TRACED, (torch.ones(2), torch.ones(2)), {}, r"takes 1 inputs \(input.*the example gives 2 by position"),
         (TRACED, (torch.ones(2),), {"dynamic_shapes": {}}, r"dynamic_shapes is for an nn.Module"),

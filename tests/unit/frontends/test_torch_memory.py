@@ -122,3 +122,14 @@ def test_dropout_that_drops_nothing_is_a_view(trace: bool) -> None:
         return y * 1
 
     assert chains(read(forward, trace=trace)) == ["add_:then:mul_1", "dropout:then:add_", "mul:then:dropout"]
+
+
+def test_a_counter_stays_with_its_batch_norm() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3)).train()
+    assert chains(import_torch(model, (X,))) == ["add_:then:batch_norm", "add__1:then:batch_norm_1"]
+    twice = nn.Sequential(model[0], model[1], model[2], model[1]).train()
+    assert chains(import_torch(twice, (X,))) == [
+        "add_:then:add__1",
+        "add__1:then:batch_norm_1",
+        "batch_norm:then:batch_norm_1",
+    ]

@@ -1,0 +1,179 @@
+"""The least largest load: proven values of published workloads, small answers in sight, requests nobody can meet."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_workloads import drawn
+
+from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
+from heterps_compile.frontends.workload import read_workload
+from heterps_compile.passes.max_load import contiguous
+from heterps_compile.passes.max_load.annealing import anneal, random_starts
+from heterps_compile.passes.max_load.blocks import Flow, contract
+from heterps_compile.passes.max_load.bounds import simple_bound
+from heterps_compile.passes.max_load.solve import solve_max_load
+from heterps_compile.passes.max_load.split import evaluate_split, faults
+
+DATA = Path(__file__).parents[4] / "../shared/data"
+
+
+def published(file: str, **pool: int):
+    path = DATA / file
+    if not path.exists():
+        pytest.skip("the published workloads are not here")
+    return read_workload(path, **pool)
+
+
+@pytest.mark.parametrize(
+    ("file", "optimum"),
+    [
+        ("LayerGraphs/bert24_inference", 17.7899),
+        ("LayerGraphs/bert24_training", 41.7458),
+        ("LayerGraphs/resnet50_inference", 33.7747),
+        ("LayerGraphs/gnmt_inference", 32.9107),
+        ("OperatorGraphs/bert_l-3_inference", 27.9186),
+        ("OperatorGraphs/bert_l-6_inference", 29.5795),
+    ],
+)
+def test_contiguous_optima_of_published_workloads(file, optimum):
+    workload = published(f"dnn-partitioning/{file}.json")
+    result = solve_max_load(workload)
+    assert result.value_ms == pytest.approx(optimum, abs=5e-5)
+    assert (result.gap, result.notes) == (0.0, ())
+    assert list(faults(workload, result.assignment, contiguous=True)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "best_known"),
+    [
+        ("LayerGraphs/bert24_training", 39.79),
+        ("LayerGraphs/gnmt_inference", 31.77),
+        ("OperatorGraphs/bert_l-3_inference", 21.908),
+    ],
+)
+def test_non_contiguous_splits_reach_the_best_known_values(file, best_known):
+    workload = published(f"dnn-partitioning/{file}.json")
+    result = solve_max_load(workload, contiguous=False)
+    assert result.value_ms <= best_known * 1.01
+    assert result.bound_ms <= best_known * 1.001
+    assert list(faults(workload, result.assignment, contiguous=False)) == []
+
+
+def test_a_pipedream_profile_is_solved_on_a_pool_of_ones_own():
+    workload = published("pipedream/vgg16.graph.txt", accelerators=2)
+    result = solve_max_load(workload)
+    assert result.gap == 0.0
+    assert result.notes == workload.assumptions
+    assert sum(node.accelerator_ms for node in workload.nodes) / 2 <= result.value_ms
+
+
+CHAIN = "1 4/40 out=1 -> 2\n2 3/30 out=1 -> 3\n3 3/30 out=1 -> 4\n4 4/9"
+
+
+@pytest.mark.parametrize(
+    ("pool", "devices", "value"),
+    [
+        ({"accelerators": 1}, (0, 0, 0, 0), 14),
+        ({"accelerators": 2}, (0, 0, 1, 1), 8),
+        ({"accelerators": 2, "cpus": 1}, (0, 0, 1, 1), 8),
+        ({"accelerators": 1, "cpus": 1}, (0, 0, 0, 1), 11),
+        ({"accelerators": 4}, None, 5),
+        ({"accelerators": 0, "cpus": 2}, (0, 1, 1, 1), 69),
+    ],
+)
+def test_small_answers(pool, devices, value):
+    result = solve_max_load(drawn(CHAIN, **pool))
+    assert (result.value_ms, result.bound_ms) == (value, value)
+    assert devices is None or result.assignment == devices
+
+
+def test_a_split_in_turns_beats_a_contiguous_one():
+    workload = drawn("1 5/9 -> 2\n2 1/9 -> 3\n3 1/9 -> 4\n4 5/9 -> 5\n5 5/9 -> 6\n6 1/9", accelerators=2)
+    assert solve_max_load(workload).value_ms == 11
+    assert solve_max_load(workload, contiguous=False).value_ms == 10
+
+
+def test_a_warm_start_is_never_lost():
+    workload = drawn(CHAIN)
+    assert solve_max_load(workload, warm_start=(0, 0, 1, 1), method="sample").value_ms == 8
+    with pytest.raises(InputError, match="the warm start is no valid split: the devices cannot stand in one line"):
+        solve_max_load(workload, warm_start=(0, 1, 0, 1))
+
+
+def test_the_seed_decides():
+    workload = published("dnn-partitioning/LayerGraphs/bert24_inference.json")
+    first, second = (solve_max_load(workload, contiguous=False, method="sample", seed=5) for _ in range(2))
+    assert (first.assignment, first.evaluations) == (second.assignment, second.evaluations)
+
+
+def test_a_time_limit_gives_the_best_split_and_bound_so_far():
+    workload = published("dnn-partitioning/LayerGraphs/gnmt_inference.json")
+    result = solve_max_load(workload, time_limit_s=1e-3)
+    assert result.bound_ms < 32.9107 < result.value_ms + 1e-4
+    assert result.notes == ("the time limit of 0.001 s ended the search",)
+
+
+def test_many_parallel_chains_are_sampled_and_certified(monkeypatch):
+    monkeypatch.setattr(contiguous, "_ENDLESS", 3)
+    # 12 chains of 5 have 6^12 down-sets
+    lines = ["1 0/0 -> " + " ".join(str(10 * c) for c in range(1, 13))]
+    for c in range(1, 13):
+        lines += [f"{10 * c + i} {1 + (c + i) % 3}/90 out=0.01 -> {10 * c + i + 1}" for i in range(4)]
+        lines.append(f"{10 * c + 4} 1/90")
+    workload = drawn("\n".join(lines), accelerators=3)
+    result = solve_max_load(workload)
+    assert result.notes[0] == "over 100,000 down-sets: a sample of them was searched"
+    assert result.gap < 0.05
+
+
+@pytest.mark.parametrize(
+    ("text", "pool", "contiguous", "message"),
+    [
+        ("1 1/- size=70 -> 2\n2 1/- size=60 -> 3\n3 1/- size=60", {}, True, "within 100 B; 120 B would do"),
+        ("1 1/- size=70\n2 1/- size=60\n3 1/- size=60", {}, False, "no split keeps every accelerator within"),
+        ("1 1/- -> 2\n2 -/1 -> 3\n3 1/-", {"accelerators": 1, "cpus": 1}, True, "contiguity is impossible"),
+        ("1 1/- colour=1\n2 -/1 colour=1", {"cpus": 1}, False, "contradict each other"),
+    ],
+)
+def test_what_cannot_be_met_is_said_with_its_way_out(text, pool, contiguous, message):
+    with pytest.raises(InfeasibleError, match=message):
+        solve_max_load(drawn(text, **pool), contiguous=contiguous)
+
+
+def test_a_device_in_turns_may_do_what_a_line_cannot():
+    workload = drawn("1 1/- -> 2\n2 -/1 -> 3\n3 1/-", accelerators=1, cpus=1)
+    assert solve_max_load(workload, contiguous=False).assignment == (0, 1, 0)
+
+
+def test_bad_options_are_named():
+    with pytest.raises(UnknownNameError, match="did you mean 'exact'"):
+        solve_max_load(drawn(CHAIN), method="exat")
+    with pytest.raises(InputError, match="a time limit of 0 s"):
+        solve_max_load(drawn(CHAIN), time_limit_s=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "pool", "bound"),
+    [
+        ("1 4/-\n2 4/-", {}, 4),
+        ("1 9/-\n2 1/-", {}, 9),  # the longest node
+        ("1 6/-\n2 6/-\n3 6/-", {}, 9),  # the work of all
+        ("1 6/3\n2 6/-", {"accelerators": 1, "cpus": 1}, 6),
+        ("1 6/12\n2 6/12", {"accelerators": 1, "cpus": 1}, 8),  # at 8 the CPU takes over 4 of 12
+        ("1 -/5\n2 -/5", {"cpus": 1}, 10),
+    ],
+)
+def test_the_simple_bound(text, pool, bound):
+    assert simple_bound(contract(drawn(text, **pool), Flow.AGAINST)) == pytest.approx(bound)
+
+
+def test_annealing_finds_a_small_optimum_and_says_how_it_stands():
+    workload = drawn("1 3/- out=1 -> 2 3\n2 2/- out=1 -> 4\n3 4/- -> 4\n4 1/-")
+    blocks = contract(workload, None)
+    rng = np.random.default_rng(3)
+    starts = random_starts(blocks, 16, rng)
+    found = anneal(blocks, starts, steps=300, hot=0.1, cold=0.01, best_ms=np.inf, rng=rng, deadline_s=np.inf)
+    assert found.evaluations == 300 * 16
+    assert found.value_ms == max(evaluate_split(workload, blocks.spread(found.devices))) == 7
