@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from heterps_compile.ir.graph import Graph
-from heterps_compile.ir.partition import Partition, StageCut
+from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 
 class Stage(Protocol):
@@ -82,11 +82,9 @@ class Backend(Protocol):
         ...
 
     def read(
-        self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[StageCut]
+        self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]
     ) -> tuple[Stage, ...]:
         """Read stages back from the files ``write`` named; the caller has checked their hashes.
-
-        ``cuts`` gives inputs and outputs of each stage; nodes and parameters are empty there.
 
         Raises:
             BackendError: naming stage and file.

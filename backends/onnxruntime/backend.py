@@ -18,7 +18,7 @@ from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_inputs import generate_inputs
 from heterps_compile.frontends.onnx_session import CPU, in_memory
 from heterps_compile.ir.graph import Graph, Value
-from heterps_compile.ir.partition import Partition, StageCut
+from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .parts import cut_model
 from .stage import LazySession, OnnxRuntimeStage
@@ -88,7 +88,7 @@ class OnnxRuntimeBackend:
         model = stage.session.model
         return ir.load(model) if isinstance(model, Path) else model
 
-    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[StageCut]) -> tuple[Stage, ...]:
+    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]) -> tuple[Stage, ...]:
         """Read stages back from the files ``write`` named, and open their sessions.
 
         Raises:
@@ -103,7 +103,7 @@ class OnnxRuntimeBackend:
         return tuple(stages)
 
 
-def _check_boundary(session: LazySession, cut: StageCut) -> None:
+def _check_boundary(session: LazySession, cut: Boundary) -> None:
     opened = session.open().session
     for kind, wanted, found in (
         ("inputs", cut.inputs, [value.name for value in opened.get_inputs()]),

@@ -16,7 +16,7 @@ from heterps_compile.backends.contract import Stage
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import Graph
-from heterps_compile.ir.partition import Partition, StageCut
+from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .example_inputs import generate_inputs
 from .lower import lower_stage
@@ -101,7 +101,7 @@ class TorchBackend:
             written.append(names)
         return written
 
-    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[StageCut]) -> tuple[Any, ...]:
+    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]) -> tuple[Any, ...]:
         """Read stages back; see ``read_stage.py``.
 
         Raises:

@@ -1,7 +1,8 @@
 """A stage as a graph of PyTorch's own ops, which is what can be written as source.
 
 A stage of exported ops is that already. One with modules, methods or functions in it (from a traced
-``GraphModule``) is traced once more with ``torch.export``, on examples of what crosses into it.
+``GraphModule``) is traced once more with ``torch.export``, on examples of what crosses into it; what is written is
+then right for the shapes the model was read with, where the stage in memory takes any that the module takes.
 
 Left out: ops that are not PyTorch's own.
 """

@@ -57,7 +57,10 @@ def normalize(model: ir.Model) -> list[str]:
     _check_ops_known(graph)
     _sort(graph)
     # some exporters write every weight as a Constant node; as initialisers they need not be copied with the nodes
-    LiftConstantsToInitializersPass(size_limit=_LARGE_ELEMENTS)(model)
+    try:
+        LiftConstantsToInitializersPass(size_limit=_LARGE_ELEMENTS)(model)
+    except TypeError as e:
+        raise GraphError(f"a Constant node holds no tensor ({one_line(str(e))}); export the model again") from e
     name_nodes(graph)
     return notes
 

@@ -9,10 +9,30 @@ Left out: devices, replicas and prices (``plan/``), and how a stage is built (``
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from heterps_compile.errors import PartitionError
 
 from .graph import OPAQUE, Graph
+
+
+class Boundary(Protocol):
+    """What is known of a stage from outside: its place, and the names of what enters and leaves it, in order."""
+
+    @property
+    def index(self) -> int:
+        """Its place in the order of execution."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Values that enter."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Values that leave."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

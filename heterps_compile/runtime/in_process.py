@@ -4,23 +4,10 @@ Left out: pipelining, processes, devices; a stage runs where its backend put it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from heterps_compile.errors import BackendError
-
-
-class Boundary(Protocol):
-    """What the runtime needs to know of a stage: the names of the values it takes and gives, in order."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of what it takes."""
-        ...
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of what it gives."""
-        ...
+from heterps_compile.ir.partition import Boundary
 
 
 def run_stages(

@@ -333,3 +333,19 @@ def test_the_skip_net_may_also_be_exported() -> None:
     model = SkipNet()
     graph = import_torch(model, (torch.randint(0, 11, (4, 3)), torch.rand(4, 3)))
     assert whole_and_staged(graph, 4) <= 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch copies its own trees so
+@pytest.mark.parametrize("functional", [False, True])
+def test_an_exported_program_in_training_runs_in_stages_and_updates_its_buffers(functional: bool) -> None:
+    torch.manual_seed(1)
+    model, inputs = SkipNet().train(), (torch.randint(0, 11, (4, 3)), torch.rand(4, 3))
+    twin = copy.deepcopy(model)
+    program = torch.export.export(model, inputs, strict=False)
+    graph = import_torch(program.run_decompositions({}) if functional else program)
+    assert whole_and_staged(graph, 2) <= 1e-6
+    run(graph, p := cut_into(graph, 2), BACKEND.build(graph, p), graph.source.call.bind(inputs, {}))
+    twin(*inputs)
+    state = {name: graph.source.tensors[f"norm.{name}"] for name in ("running_mean", "num_batches_tracked")}
+    torch.testing.assert_close(state["running_mean"], twin.norm.running_mean)
+    assert int(state["num_batches_tracked"]) == 1

@@ -76,7 +76,6 @@ def test_a_traced_module_is_written_as_well(tmp_path: Path) -> None:
     check_fresh_process(import_torch(module, inputs), tmp_path)
 
 
-@pytest.mark.slow
 def test_resnet_50_runs_in_a_fresh_process(tmp_path: Path) -> None:
     check_fresh_process(read_model(resnet50()), tmp_path)
 
