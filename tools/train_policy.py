@@ -1,10 +1,12 @@
-"""Train the policy that ships with the package: it learns to draw the plans that the exact search proves best.
+"""Train the policy that ships with the package: it learns to draw the plans that dynamic programming finds.
 
-Problems come from heterps_compile.cost.synthetic; every one is solved at its own floor and at a higher one. The loss is
-the negative log-likelihood of the proven plan under the policy's own way of drawing plans (sampling.py): where stages
-begin, and the type each takes. On a user's problem the policy then goes on learning by REINFORCE, without labels.
+Problems come from heterps_compile.cost.synthetic. At a fixed throughput a plan's price is a sum over its stages, so the
+cheapest plan is a shortest path; where types have limits, prices on the units of a type steer it within them. Every
+problem gives plans for several throughputs. The loss is the negative log-likelihood of the plan under the policy's own
+way of drawing (sampling.py): where stages begin, and the type each takes. On a user's problem the policy then
+goes on learning by REINFORCE, without labels.
 
-    python tools/train_policy.py                       # some 25 minutes on one core; writes the shipped file
+    python tools/train_policy.py                       # some ten minutes on one core; writes the shipped file
     python tools/train_policy.py --problems 300 --steps 200 -o /tmp/policy.safetensors
 
 The same options give the same file on the same machine and torch. Benchmarks draw their problems from other seeds.
@@ -14,62 +16,106 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch.nn import functional
 
-from heterps_compile.cost.evaluate import evaluate, to_arrays
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
-from heterps_compile.errors import InfeasibleError
-from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.features import layer_features
 from heterps_compile.passes.placement.policy import SHIPPED_FILE, Policy
+from heterps_compile.passes.placement.spans import Spans, find_spans
 
 LAYERS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
 TYPES = (2, 3, 4, 6, 8, 12, 16)
-MOST_LIMITED_LAYERS = 40  # limits on units make the exact search slow beyond
+MOST_RAISED = (0.0, 0.35, 1.2)  # logarithm of the highest throughput, relative to the floor, of each plan
 FIRST_SEED = 1_000_000  # tests and benchmarks stay below
+PRICING_ROUNDS = 25
 BATCH = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """A problem's features [L, T, F] at the throughput its best plan reaches; where that plan's stages begin, types."""
+    """A problem's features [L, T, F] at a throughput; where the stages of its cheapest plan begin, and their types."""
 
     features: np.ndarray
-    starts: tuple[int, ...]
-    types: tuple[int, ...]
+    starts: np.ndarray
+    types: np.ndarray
 
 
 def draw_examples(count: int, seed: int) -> Iterator[Example]:
     generator = np.random.default_rng(seed)
     for index in range(count):
-        layers, types = int(generator.choice(LAYERS)), int(generator.choice(TYPES))
-        branched, limited, tight = generator.random(3) < (0.4, 0.35, 0.3)
-        recipe = Recipe(
-            seed=FIRST_SEED + index,
-            layers=layers,
-            types=types,
-            branched=bool(branched),
-            limited=bool(limited) and layers <= MOST_LIMITED_LAYERS,
-            tight_memory=bool(tight),
+        branched, limited, tight = (bool(flag) for flag in generator.random(3) < (0.4, 0.4, 0.3))
+        problem = synthetic_problem(
+            Recipe(
+                seed=FIRST_SEED + index,
+                layers=int(generator.choice(LAYERS)),
+                types=int(generator.choice(TYPES)),
+                branched=branched,
+                limited=limited,
+                tight_memory=tight,
+            )
         )
-        problem = synthetic_problem(recipe)
-        higher = float(np.exp(generator.uniform(0, 1.0)))
-        for factor in (1.0,) if recipe.limited else (1.0, higher):
-            raised = replace(problem, min_throughput=problem.min_throughput * factor)
-            try:
-                placement = Exact()(raised).placement
-            except InfeasibleError:  # only a raised floor can be out of reach
-                continue
-            reached = float(evaluate(raised, *to_arrays([placement])).throughput[0])
-            starts = placement.starts()
-            features = layer_features(raised, reached).astype(np.float16)
-            yield Example(features, starts, tuple(placement.types[start] for start in starts))
+        spans = find_spans(problem)
+        for most in MOST_RAISED:
+            throughput = problem.min_throughput * float(np.exp(generator.uniform(0, most)))
+            plan = cheapest_plan(spans, throughput)
+            if plan is not None:
+                yield Example(layer_features(problem, throughput).astype(np.float16), *plan)
+
+
+def cheapest_plan(spans: Spans, throughput: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Give the layers where stages begin, and their types; None where no plan was found."""
+    problem, count = spans.problem, len(spans.positions)
+    first, end = (index.ravel() for index in np.triu_indices(count, 1))
+    types = np.tile(np.arange(problem.type_count), len(first))
+    flat = (np.repeat(part, problem.type_count) for part in (first, end))
+    units, _ = spans.price_stages(*flat, types, problem.batch / throughput)
+    units = units.reshape(-1, problem.type_count)
+    best, best_paid = None, np.inf
+    extra = np.zeros(problem.type_count)  # price on the units of a type, beside its own
+    for step in range(PRICING_ROUNDS):
+        path = shortest_path(first, end, units * (problem.price_per_hour + extra), count)
+        if path is None:
+            return None
+        stages, chosen = path
+        used = np.bincount(chosen, units[stages, chosen], problem.type_count)
+        paid = float((used * problem.price_per_hour).sum())
+        if np.all(used <= problem.max_units) and paid < best_paid:
+            best, best_paid = (spans.positions[first[stages]], chosen), paid
+        if step == 0 and best is not None:
+            break
+        excess = (used - problem.max_units) / np.maximum(problem.max_units, 1)
+        extra = np.maximum(0.0, extra + problem.price_per_hour * excess * 0.5 / (1 + 0.2 * step))
+    return best
+
+
+def shortest_path(
+    first: np.ndarray, end: np.ndarray, price: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Give the stages (indices into first and end) of the cheapest plan, in order, and their types."""
+    type_ = price.argmin(axis=1)
+    table = np.full((count, count), np.inf)
+    table[first, end] = price[np.arange(len(first)), type_]
+    index = np.zeros((count, count), np.int64)
+    index[first, end] = np.arange(len(first))
+    total, before = np.zeros(count), np.zeros(count, np.int64)
+    for at in range(1, count):
+        through = total[:at] + table[:at, at]
+        before[at] = through.argmin()
+        total[at] = through[before[at]]
+    if np.isinf(total[-1]):
+        return None
+    path, at = [], count - 1
+    while at > 0:
+        path.append(index[before[at], at])
+        at = int(before[at])
+    stages = np.array(path[::-1])
+    return stages, type_[stages]
 
 
 def batches(examples: list[Example], generator: np.random.Generator) -> Iterator[list[Example]]:
@@ -93,7 +139,7 @@ def losses(policy: Policy, batch: list[Example]) -> tuple[torch.Tensor, torch.Te
     layers = len(features)
     row = np.repeat(np.arange(len(batch)), [len(example.starts) for example in batch])
     first = np.concatenate([example.starts for example in batch])
-    end = np.concatenate([[*example.starts[1:], layers] for example in batch])
+    end = np.concatenate([np.append(example.starts[1:], layers) for example in batch])
     chosen = torch.from_numpy(np.concatenate([example.types for example in batch]))
     sums = functional.pad(scores.cumsum(0), (0, 0, 0, 0, 1, 0))
     of_types = functional.cross_entropy(sums[end, row] - sums[first, row], chosen, reduction="sum")
@@ -105,18 +151,20 @@ def losses(policy: Policy, batch: list[Example]) -> tuple[torch.Tensor, torch.Te
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=12_000)
-    parser.add_argument("--steps", type=int, default=16_000)
+    parser.add_argument("--problems", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parents[1] / "passes/placement" / SHIPPED_FILE)
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path(__file__).parents[1] / "passes/placement" / SHIPPED_FILE
+    )
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)
     started = time.monotonic()
     examples = list(draw_examples(options.problems, options.seed))
     held_out = examples[: len(examples) // 40]
-    print(f"{len(examples)} proven plans in {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{len(examples)} plans in {time.monotonic() - started:.0f} s", flush=True)
     generator = np.random.default_rng(options.seed)
     stream = batches(examples[len(held_out) :], generator)
     policy = Policy()
@@ -132,8 +180,11 @@ def main() -> None:
             with torch.no_grad():
                 surprise = np.array([[float(part) for part in losses(policy, [e])] for e in held_out]).mean(0)
             at = f"{time.monotonic() - started:6.0f} s, step {step + 1}"
-            print(f"{at}: surprise of held-out plans {surprise[0]:.3f} (types) + {surprise[1]:.3f} (begins)", flush=True)
-    save_file({name: weight.half().contiguous() for name, weight in policy.state_dict().items()}, options.output)
+            print(
+                f"{at}: surprise of held-out plans {surprise[0]:.3f} (types) + {surprise[1]:.3f} (begins)", flush=True
+            )
+    weights = {name: weight.half().contiguous() for name, weight in policy.state_dict().items()}
+    options.output.write_bytes(save(weights))
     print(f"{options.output}: {options.output.stat().st_size} bytes")
 
 

@@ -229,9 +229,7 @@ def _plain_times(rng: np.random.Generator, like: Floats, pool: _Pool) -> tuple[F
     return compute_s, data_s * rng.uniform(0.05, 1.0)
 
 
-def _draw_edges(
-    rng: np.random.Generator, size_bytes: Floats, recipe: Recipe
-) -> tuple[Ints, Floats, Ints, Ints]:
+def _draw_edges(rng: np.random.Generator, size_bytes: Floats, recipe: Recipe) -> tuple[Ints, Floats, Ints, Ints]:
     """Draw the values between layers: a chain, and with branches further readers and layers that start afresh."""
     count = len(size_bytes)
     readers: list[set[int]] = [{p + 1} for p in range(count - 1)]
@@ -265,7 +263,9 @@ def _draw_floor(rng: np.random.Generator, problem: Problem) -> tuple[Floats, flo
     places = np.append(np.flatnonzero(~problem.uncuttable[1:-1]) + 1, layers)  # cut at L: one stage
     places = places[np.unique(np.linspace(0, len(places) - 1, 8).astype(np.int64))]
     first, second, place = (grid.ravel() for grid in np.meshgrid(np.arange(types), np.arange(types), places))
-    stages = flatten_stages(problem, np.where(np.arange(layers) < place[:, None], first[:, None], second[:, None]), None)
+    stages = flatten_stages(
+        problem, np.where(np.arange(layers) < place[:, None], first[:, None], second[:, None]), None
+    )
     fits = np.logical_and.reduceat(stages.memory_bytes <= problem.memory_bytes[stages.type], stages.offsets)
     demand = stages.work.demand()
     slow_s = np.maximum.reduceat(demand.once_s, stages.offsets)

@@ -20,7 +20,7 @@ Left out: the contiguity constraints.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,13 @@ class MilpResult:
     is_infeasible: bool
 
 
-def solve_milp(blocks: Blocks, known: Sequence[int] | None, known_ms: float, time_limit_s: float) -> MilpResult:
+def solve_milp(
+    blocks: Blocks,
+    known: Sequence[int] | None,
+    known_ms: float,
+    time_limit_s: float,
+    anchored: Collection[int] = (),
+) -> MilpResult:
     """Minimise the largest load with HiGHS.
 
     Args:
@@ -56,15 +62,18 @@ def solve_milp(blocks: Blocks, known: Sequence[int] | None, known_ms: float, tim
         known: Device of every block in a valid split to start from.
         known_ms: Its largest load; above 0, inf where none is known.
         time_limit_s: Seconds.
+        anchored: Nets that also lie on a device outside the problem, and so are cut wherever they lie.
     """
-    return _Model(blocks, known, known_ms).solve(time_limit_s)
+    return _Model(blocks, known, known_ms, anchored).solve(time_limit_s)
 
 
 class _Model:
     """Columns x, y, z; rows collected in compressed form; times in units of the known value."""
 
-    def __init__(self, blocks: Blocks, known: Sequence[int] | None, known_ms: float) -> None:
-        self.blocks = blocks
+    def __init__(
+        self, blocks: Blocks, known: Sequence[int] | None, known_ms: float, anchored: Collection[int]
+    ) -> None:
+        self.blocks, self.anchored = blocks, frozenset(anchored)
         self.n, self.k = blocks.count, blocks.accelerators
         self.devices = self.k + blocks.cpus
         self.scale_ms = known_ms
@@ -106,7 +115,10 @@ class _Model:
         for h, net in enumerate(blocks.nets):
             for one, other in zip(net, net[1:] + net[:1], strict=True):
                 for d in range(self.k):
-                    self._row([self.y[h, d], self.x[one, d], self.x[other, d]], [1.0, -1.0, 1.0], 0.0, inf)
+                    if h in self.anchored:
+                        self._row([self.y[h, d], self.x[one, d]], [1.0, -1.0], 0.0, inf)
+                    else:
+                        self._row([self.y[h, d], self.x[one, d], self.x[other, d]], [1.0, -1.0, 1.0], 0.0, inf)
         for d in range(self.devices):
             times_ms = blocks.accelerator_ms if d < self.k else blocks.cpu_ms
             indices, values = [*self.x[:, d].tolist(), self.z], [*(times_ms / self.scale_ms).tolist(), -1.0]
@@ -138,7 +150,7 @@ class _Model:
         values[self.x[np.arange(self.n), known]] = 1.0
         for h, net in enumerate(self.blocks.nets):
             touched = {known[block] for block in net}
-            if len(touched) > 1:
+            if len(touched) > 1 or h in self.anchored:
                 values[[self.y[h, d] for d in touched if d < self.k]] = 1.0
         values[self.z] = 1.0
         return [float(value) for value in values]

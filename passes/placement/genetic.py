@@ -16,7 +16,7 @@ import numpy as np
 from heterps_compile.cost.evaluate import Evaluation, evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem, SearchResult
 
-from .sampling import StageRules, draw_plans, stage_rules
+from .sampling import StageRules, draw_plans, stage_rules, uniform_proposal
 from .seeds import require_feasible, seed_placements
 
 _TOURNAMENT = 3
@@ -76,17 +76,13 @@ class Genetic:
         winner = int(np.argmin(fitness))
         placement = to_placement(types[winner], begins[winner])
         value = require_feasible(problem, placement, self.name)
-        return SearchResult(
-            placement, value, -np.inf, self.name, seed, evaluations, time.monotonic() - started, notes
-        )
+        return SearchResult(placement, value, -np.inf, self.name, seed, evaluations, time.monotonic() - started, notes)
 
     def _first(
         self, problem: Problem, rules: StageRules, warm_start: Placement | None, generator: np.random.Generator
     ) -> tuple[Ints, Bools]:
         """Give the first population: simple plans, the warm start, and random plans of some four stages."""
-        layers = problem.layer_count
-        logits = np.full(layers, -np.log(max(layers / 4 - 1, 0.5)))
-        drawn = draw_plans(np.zeros((layers, problem.type_count)), logits, rules, self.population, generator)
+        drawn = draw_plans(*uniform_proposal(problem), rules, self.population, generator)
         types, cuts = to_arrays(seed_placements(problem, warm_start))
         return np.concatenate([types, drawn.types]), np.concatenate([_begins(types, cuts), drawn.begins])
 

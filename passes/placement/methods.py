@@ -28,8 +28,8 @@ def _lazy(module: str, cls: str) -> Callable[[], PlacementMethod]:
 
 METHODS: Mapping[str, Callable[[], PlacementMethod]] = MappingProxyType(
     {
-        "rl": _lazy("rl_lead", "Rl"),
-        "rl-rnn": _lazy("rl_lead", "RlRnn"),
+        "rl": _lazy("rl", "Rl"),
+        "rl-rnn": _lazy("rl", "RlRnn"),
         "exact": _lazy("exact", "Exact"),
         "brute": _lazy("brute", "Brute"),
         "greedy": _lazy("greedy", "Greedy"),

@@ -14,7 +14,7 @@ Equal prices are told apart by the work that is left, so that plans keep moving 
 
 Limits on units and bounds on the number of stages are kept by a price on what exceeds them.
 
-Left out: which time to polish at, restarts, kicks (``rl.py``). The result is a local optimum, nothing is proven.
+Left out: which time to polish at, and kicks (``climb.py``). The result is a local optimum, nothing is proven.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints
 
+from .paths import Deadline
 from .spans import Spans
 
 _WIDEST = 3  # stages in a window
@@ -77,15 +78,16 @@ class _Ends:
 class Polish:
     """A local search on one problem; ``priced`` counts the stages it has priced."""
 
-    def __init__(self, spans: Spans) -> None:
+    def __init__(self, spans: Spans, deadline: Deadline = Deadline.after(None)) -> None:
         problem = spans.problem
-        self.spans = spans
         self.priced = 0
+        self._spans = spans
+        self._deadline = deadline
         self._type_count = problem.type_count
         self._rate = problem.price_per_hour
         self._limits = problem.max_units.astype(np.float64)
         self._fewest, self._most = problem.min_stages, problem.max_stages
-        self._dearest = float(self._rate.max())
+        self._dearest = float(self._rate.max()) or 1.0
 
     def descend(self, cut: Cut, batch_s: float, *, most_rounds: int = 60) -> Cut:
         """Improve a plan until no move helps.
@@ -97,6 +99,8 @@ class Polish:
         """
         total = self._total(cut, batch_s)
         for _ in range(most_rounds):
+            if self._deadline.left_s() < 0:
+                break
             moves = self._find_moves(cut, batch_s)
             for chosen in (_apart(moves), moves[:1]):
                 better = _apply(cut, chosen)
@@ -113,7 +117,7 @@ class Polish:
     def _price(self, first: Ints, end: Ints, types: Ints, batch_s: float) -> _Ends:
         """Price stages [N]; what no number of replicas makes fast enough takes no units and a huge price."""
         self.priced += len(first)
-        units, work = self.spans.price_stages(first, end, types, batch_s)
+        units, work = self._spans.price_stages(first, end, types, batch_s)
         stuck = np.isinf(units)
         units[stuck] = 0.0
         stuck_price = np.where(stuck, _STUCK * self._dearest * (end - first), 0.0)

@@ -110,3 +110,10 @@ def _costs(evaluation: Evaluation) -> Floats:
     best = values[feasible].min()
     worst = min(values[feasible].max(), best + _WORST)
     return np.where(feasible, np.minimum(values, worst), worst + 0.3 + 0.2 * np.log1p(evaluation.violation))
+
+
+def proposal(policy: Policy, problem: Problem, throughput: float) -> tuple[Floats, Floats]:
+    """Give the scores [L, T] and the begin logits [L] of a policy for a throughput."""
+    with torch.no_grad():
+        scores, begin_logits = policy(policy_input(problem, [throughput]))
+    return scores[:, 0].numpy().astype(np.float64), begin_logits[:, 0].numpy().astype(np.float64)

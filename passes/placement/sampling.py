@@ -7,11 +7,15 @@ any number of plans, and still no stage is torn apart by layers that chose alone
 Left out: the network (``policy.py``), and how it learns (``reinforce.py``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
+from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
+
+Proposals = Sequence[tuple[Floats, Floats]]
+"""What plans can be drawn from: scores [L, T] and begin logits [L], once or more often."""
 
 _FORBIDDEN = 1e9  # taken off a stage's score for every layer that its type may not run
 
@@ -103,8 +107,7 @@ def _within_bounds(noisy: Floats, rules: StageRules) -> Bools:
     return begins
 
 
-def placement_of(draws: Draws, plan: int) -> Placement:
-    """Give one of the plans as a placement."""
-    types, begins = draws.types[plan], draws.begins[plan]
-    cuts = 1 + np.flatnonzero(begins[1:] & (types[1:] == types[:-1]))
-    return Placement(tuple(types.tolist()), tuple(cuts.tolist()))
+def uniform_proposal(problem: Problem) -> tuple[Floats, Floats]:
+    """Give what plans of some four stages are drawn from, every type as likely as any other."""
+    layers = problem.layer_count
+    return np.zeros((layers, problem.type_count)), np.full(layers, -np.log(max(layers / 4 - 1, 0.5)))

@@ -1,7 +1,7 @@
 """A model file is hostile until read: each fault has one clear message, and no byte outside the folder is touched."""
 
 import os
-from collections.abc import Callable
+import random
 from pathlib import Path
 
 import numpy as np
@@ -112,10 +112,6 @@ def test_external_data_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, small(length=44))
     (tmp_path / "w.data").write_bytes(WEIGHT.tobytes())
     assert "needs 48 bytes and claims 44" in message(path)
-
-
-def link(target: Path) -> Callable[[Path], None]:
-    return lambda place: place.symlink_to(target)
 
 
 @pytest.mark.parametrize(
@@ -234,3 +230,32 @@ def test_sparse_initializers_are_refused() -> None:
     model.graph.sparse_initializer.add().values.name = "w"
     with pytest.raises(InputError, match="sparse initializers"):
         import_onnx(model)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_model_is_read_or_refused_with_an_error_of_ours(tmp_path: Path, seed: int) -> None:
+    model = parse("""g (float[N,3] x, bool c) => (float[N,4] y) {
+        rows = Shape(x)
+        t = MatMul(x, w)
+        r = ConstantOfShape(rows)
+        kernel = Constant<value = float[1,1,1] {1.0}>()
+        y = If(c) <
+            then_branch = a () => (float[N,4] u) { u = Relu(t) },
+            else_branch = b () => (float[N,4] v) { v = Softmax<axis = -1>(t) }
+        >
+    }""")
+    model.graph.initializer.append(numpy_helper.from_array(WEIGHT, "w"))
+    whole, rng = model.SerializeToString(), random.Random(seed)  # noqa: S311 - damage, not secrets
+    path, outcomes = tmp_path / "model.onnx", set()
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(rng.choice([1, 1, 2])):
+            place = rng.randrange(len(damaged))
+            damaged[place : place + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        path.write_bytes(damaged)
+        try:
+            import_onnx(path, batch=2)
+            outcomes.add("read")
+        except HeterpsError:
+            outcomes.add("refused")
+    assert outcomes == {"read", "refused"}

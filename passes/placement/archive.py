@@ -1,0 +1,92 @@
+"""The best plans a search has seen, each once, and the count of what it has evaluated.
+
+Left out: where plans come from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heterps_compile.cost.evaluate import Evaluation, evaluate, to_arrays, to_placement
+from heterps_compile.cost.problem import Bools, Ints, Placement, Problem
+
+_MOST = 64  # plans kept
+_FROM_A_BATCH = 6  # plans of one batch looked at
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A plan that was evaluated.
+
+    Attributes:
+        types: [L].
+        begins: [L], True where a stage begins, 0 included.
+        value: Its objective; inf where infeasible.
+        violation: How far from feasible.
+        throughput: Samples/s with its best replicas; 0 where infeasible.
+    """
+
+    types: Ints
+    begins: Bools
+    value: float
+    violation: float
+    throughput: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Give what plans are sorted by, the best first."""
+        return self.value, self.violation
+
+    def placement(self) -> Placement:
+        """Give the plan as a placement."""
+        return to_placement(self.types, self.begins)
+
+
+class Archive:
+    """Plans of one problem, the best first; ``evaluations`` counts all that passed through."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.evaluations = 0
+        self._plans: dict[bytes, Found] = {}
+        self._best: Found | None = None
+
+    @property
+    def best(self) -> Found:
+        """Give the best plan, or where none is feasible the one nearest to it; there must be one."""
+        assert self._best is not None  # noqa: S101 -- every search adds its seeds first
+        return self._best
+
+    def add_placements(self, placements: Sequence[Placement]) -> None:
+        """Evaluate placements and keep the good ones."""
+        types, begins = to_arrays(list(placements))
+        begins[:, 0] = True
+        begins[:, 1:] |= types[:, 1:] != types[:, :-1]
+        self.add(types, begins)
+
+    def add(self, types: Ints, begins: Bools, evaluation: Evaluation | None = None) -> list[Found]:
+        """Keep the good ones of plans [B, L]; evaluates them where that is not done. Gives them, the best first."""
+        evaluation = evaluate(self.problem, types, begins) if evaluation is None else evaluation
+        self.evaluations += len(types)
+        found = []
+        for row in np.lexsort((evaluation.violation, evaluation.values))[:_FROM_A_BATCH]:
+            plan = Found(
+                types[row],
+                begins[row],
+                float(evaluation.values[row]),
+                float(evaluation.violation[row]),
+                float(evaluation.throughput[row]),
+            )
+            found.append(plan)
+            self._plans[plan.types.tobytes() + plan.begins.tobytes()] = plan
+            if self._best is None or plan.rank < self._best.rank:
+                self._best = plan
+        if len(self._plans) > 2 * _MOST:
+            kept = sorted(self._plans.items(), key=lambda item: item[1].rank)[:_MOST]
+            self._plans = dict(kept)
+        return found
+
+    def leaders(self, count: int) -> list[Found]:
+        """Give the best plans, the best first."""
+        return sorted(self._plans.values(), key=lambda plan: plan.rank)[:count]
