@@ -168,12 +168,24 @@ def compile(  # noqa: A001 - the product's verb
     began = time.perf_counter()
     report = on_progress or (lambda _step, _done, _total: None)
     pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    request = _request(objective, min_throughput, mode, method, min_stages, max_stages, pins, seed, time_limit)
+    request = _request(
+        objective=objective,
+        min_throughput=min_throughput,
+        mode=mode,
+        method=method,
+        min_stages=min_stages,
+        max_stages=max_stages,
+        pins=pins,
+        seed=seed,
+        time_limit=time_limit,
+    )
     find_method(method)  # an unknown name is told before the long work
     if backend is not None:
         find_backend(backend)
     report("reading", 0, _STEPS)
-    graph = _read(model, example_inputs, example_kwargs, batch, shapes or {}, dynamic_shapes)
+    graph = _read(
+        model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=dynamic_shapes
+    )
     verify_graph(graph)
     _refuse_constant_outputs(graph)
     chosen = _choose_backend(graph, backend)
@@ -227,6 +239,7 @@ def load(directory: str | Path) -> CompiledModel:
 
 
 def _request(
+    *,
     objective: str,
     min_throughput: float | None,
     mode: str,
@@ -259,6 +272,7 @@ def _read(
     model: Any,
     example_inputs: tuple[Any, ...],
     example_kwargs: Mapping[str, Any] | None,
+    *,
     batch: int | None,
     shapes: Mapping[str, int],
     dynamic_shapes: Any,

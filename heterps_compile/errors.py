@@ -21,7 +21,6 @@ user is a bug of ours.
 import difflib
 from collections.abc import Iterable
 
-
 _SHOWN = 16
 
 

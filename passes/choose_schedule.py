@@ -150,7 +150,7 @@ def _simulated(loads: Sequence[_Load], counts: Sequence[int], *, training: bool)
 
 
 def _steady_bubble(loads: Sequence[_Load]) -> float:
-    """Give the share of all replicas' time in which they wait while batch follows batch, at the slowest stage's pace."""
+    """Give the share of all replicas' time in which they wait while batch follows batch at the slowest stage's pace."""
     times_s = [max(load.compute_s, load.data_s) for load in loads]
     busy_s = sum(load.replicas * time_s for load, time_s in zip(loads, times_s, strict=True))
     return 1 - busy_s / (max(times_s) * sum(load.replicas for load in loads))

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+from click.core import ParameterSource
 
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, MODES, OBJECTIVES
 
 from . import options
+from .max_load import MAX_LOAD, solve_workload_file
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
 
 if TYPE_CHECKING:
@@ -38,10 +40,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--objective",
-    type=click.Choice(OBJECTIVES),
+    type=click.Choice((*OBJECTIVES, MAX_LOAD)),
     default=OBJECTIVES[0],
     show_default=True,
-    help="What to minimise; cost is the price of a million samples.",
+    help="What to minimise: cost is the price of a million samples; max-load, of a workload file, the largest load.",
 )
 @click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="Throughput the plan must reach.")
 @click.option(
@@ -84,6 +86,9 @@ if TYPE_CHECKING:
     callback=options.positive_amount,
     help="Stop the search with the best plan so far.",
 )
+@click.option("--contiguous/--non-contiguous", default=True, help="Of a workload: devices in one line, or free.")
+@click.option("--accelerators", metavar="N", type=click.IntRange(min=0), help="Of a workload, in place of the file's.")
+@click.option("--cpus", metavar="N", type=click.IntRange(min=0), help="Of a workload, in place of the file's.")
 @click.option("--no-verify", is_flag=True, help="Do not run the stages against the whole model.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 @click.option("--print-after", metavar="PASS", multiple=True, help="Print the draft after a pass; may be repeated.")
@@ -106,6 +111,9 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
     pins: dict[str, str],
     seed: int,
     time_limit: float | None,
+    contiguous: bool,
+    accelerators: int | None,
+    cpus: int | None,
     no_verify: bool,
     as_json: bool,
     print_after: tuple[str, ...],
@@ -121,12 +129,30 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
       heterps-compile model.onnx --min-throughput 20000 --max-stages 4
       heterps-compile model.onnx --pin embedding=cpu-core --method exact
       heterps-compile model.onnx --print-after group-layers
+      heterps-compile workload.json --objective max-load --non-contiguous
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     began = time.perf_counter()
     if quiet and (verbose or as_json):
         raise click.UsageError(f"-q and {'-v' if verbose else '--json'} contradict each other.")
     if max_stages is not None and max_stages < min_stages:
         raise click.UsageError(f"--min-stages {min_stages} is more than --max-stages {max_stages}.")
+    if objective == MAX_LOAD:
+        asked = click.get_current_context().get_parameter_source("method") is not ParameterSource.DEFAULT
+        solve_workload_file(
+            model,
+            output=output,
+            force=force,
+            contiguous=contiguous,
+            accelerators=accelerators,
+            cpus=cpus,
+            mode=mode,
+            method=method if asked else None,
+            seed=seed,
+            time_limit=time_limit,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
     request: dict[str, Any] = {
         "cluster": cluster,
         "objective": objective,

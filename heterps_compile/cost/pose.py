@@ -5,6 +5,7 @@ Left out: the search (``passes/placement``), measured profiles.
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 import numpy as np
 
@@ -137,7 +138,7 @@ def _tied_pairs(layer_graph: LayerGraph, *, training: bool) -> list[tuple[int, i
     for storage, readers in layer_graph.tied_layers.items():
         # an embedding's sparse gradient is smaller than this dense one: the saving is understated, never overstated
         size = sum(parameter_parts(graph, [by_storage[storage]], 0.0, training=training))
-        pairs += [(first, second, size) for first, second in zip(readers, readers[1:], strict=False)]
+        pairs += [(first, second, size) for first, second in pairwise(readers)]
     return pairs
 
 

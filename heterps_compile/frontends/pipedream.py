@@ -65,7 +65,7 @@ def parse_pipedream(
     if accelerators is None:
         raise InputError(
             f"workload file {str(path)!r} is a PipeDream profile, which does not say how many accelerators there are; "
-            "give their number"
+            "give their number (--accelerators N)"
         )
     if not 0 < bandwidth_bytes_per_s < math.inf:
         raise InputError(f"a bandwidth of {bandwidth_bytes_per_s} bytes per second must be positive and finite")

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -92,11 +92,32 @@ def write_folder(
             )
             (new / PLAN_NAME).write_text(to_json(plan), "ascii")
             (new / README_NAME).write_text(readme(plan), "utf-8")
-            (new / MARK_NAME).write_text("\n".join([_MARK, *sorted(os.listdir(new))]) + "\n", "ascii")
+            _mark(new)
             _refuse_foreign(target, force=force)  # once more: minutes have passed since the first time
     except OSError as error:
         raise _unwritable(directory, error) from error
     return plan
+
+
+def write_files(directory: str | os.PathLike[str], files: Mapping[str, str], *, force: bool = False) -> None:
+    """Write a folder of text files as a whole, as :func:`write_folder` does.
+
+    Raises:
+        InputError: where the folder cannot be written or must not be replaced.
+    """
+    target = check_target(directory, force=force)
+    try:
+        with replacing(target) as new:
+            for name, text in files.items():
+                (new / name).write_text(text, "utf-8")
+            _mark(new)
+            _refuse_foreign(target, force=force)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
+def _mark(folder: Path) -> None:
+    (folder / MARK_NAME).write_text("\n".join([_MARK, *sorted(os.listdir(folder))]) + "\n", "ascii")
 
 
 def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path]]]:

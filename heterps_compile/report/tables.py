@@ -69,14 +69,14 @@ def layer_table(rows: Sequence[LayerRow], width: int, *, all_layers: bool) -> Ta
         width: Columns there are; the table is narrower where it can be.
         all_layers: Show every layer of a long table.
     """
-    table = _table()
-    _add_text(table, "layer", min_width=width // 6)
-    _add_text(table, "kind", no_wrap=True)
+    table = plain_table()
+    add_text(table, "layer", min_width=width // 6)
+    add_text(table, "kind", no_wrap=True)
     if width >= _NARROW:
-        _add_numbers(table, "stage")
-    _add_numbers(table, "params", "FLOPs", "bytes")
-    _add_text(table, "bound by", no_wrap=True)
-    _add_text(table, "because", min_width=width // 5)
+        add_numbers(table, "stage")
+    add_numbers(table, "params", "FLOPs", "bytes")
+    add_text(table, "bound by", no_wrap=True)
+    add_text(table, "because", min_width=width // 5)
     hidden = 0 if all_layers else max(0, len(rows) - LAYERS_SHOWN)
     first = len(rows) if not hidden else LAYERS_SHOWN // 2
     for row in rows[:first]:
@@ -104,13 +104,13 @@ def _layer_cells(row: LayerRow, width: int) -> list[Text]:
 
 def stage_table(plan: Plan, width: int) -> Table:
     """Draw what every stage holds, runs on, takes and costs, in so many columns."""
-    table = _table()
-    _add_numbers(table, "stage")
-    _add_text(table, "layers", min_width=width // 6)
-    _add_text(table, "device", no_wrap=True)
-    _add_numbers(table, "replicas", "time", "samples/s", "memory", f"{plan.currency}/h")
+    table = plain_table()
+    add_numbers(table, "stage")
+    add_text(table, "layers", min_width=width // 6)
+    add_text(table, "device", no_wrap=True)
+    add_numbers(table, "replicas", "time", "samples/s", "memory", f"{plan.currency}/h")
     if width >= _NARROW:
-        _add_text(table, "file")
+        add_text(table, "file")
     for stage in plan.stages:
         rate = format_count(plan.batch / stage.time_s) if stage.time_s > 0 else "-"
         file = plan.artifacts[stage.index][0].file if plan.artifacts else "-"
@@ -205,12 +205,12 @@ def notes(plan: Plan) -> list[str]:
 
 def cluster_table(pool: Cluster, width: int) -> Table:
     """Draw the device types of a pool, in so many columns."""
-    table = _table()
-    _add_text(table, "device", "kind", no_wrap=True)
-    _add_numbers(table, f"{pool.currency}/h", "units", "memory", "float32")
+    table = plain_table()
+    add_text(table, "device", "kind", no_wrap=True)
+    add_numbers(table, f"{pool.currency}/h", "units", "memory", "float32")
     if width >= _NARROW:
-        _add_numbers(table, "memory bw", "network")
-    _add_text(table, "price from", min_width=width // 6)
+        add_numbers(table, "memory bw", "network")
+    add_text(table, "price from", min_width=width // 6)
     for device in pool.device_types:
         bandwidths = (device.memory_bytes_per_s, device.network_bytes_per_s) if width >= _NARROW else ()
         table.add_row(
@@ -226,16 +226,19 @@ def cluster_table(pool: Cluster, width: int) -> Table:
     return table
 
 
-def _table() -> Table:
+def plain_table() -> Table:
+    """Give a table without a frame, its head ruled off."""
     return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
 
 
-def _add_text(table: Table, *headings: str, min_width: int | None = None, no_wrap: bool = False) -> None:
+def add_text(table: Table, *headings: str, min_width: int | None = None, no_wrap: bool = False) -> None:
+    """Add columns of text."""
     for heading in headings:
         table.add_column(heading, overflow="fold", min_width=min_width, no_wrap=no_wrap)
 
 
-def _add_numbers(table: Table, *headings: str) -> None:
+def add_numbers(table: Table, *headings: str) -> None:
+    """Add columns of numbers, which stand right."""
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
 

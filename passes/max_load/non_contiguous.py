@@ -3,6 +3,7 @@
 1. The best contiguous split, where one is found quickly, is the first split.
 2. Annealing, from random splits and from the best one, brings it close to the optimum (``annealing.py``).
 3. HiGHS starts from there and gives the bound, and what is left to gain (``milp.py``).
+4. In a large workload it stops early, and what it came to is improved region by region (``regions.py``).
 
 Left out: pipelining such a split, whose devices may need each other's results in turns.
 """
@@ -18,11 +19,15 @@ from .annealing import CHAINS, anneal, random_starts
 from .blocks import Blocks, contract
 from .bounds import simple_bound
 from .contiguous import Best, split_contiguously
+from .split import evaluate_split
 
 TIME_LIMIT_S = 60.0
 """How long the proof goes on where the caller set no limit: it may take for ever."""
 _CONTIGUOUS_SHARE = 0.25
-_ANNEALING_SHARE = 0.25
+_ANNEALING_SHARE = 0.15
+_REGIONS_SHARE = 0.35
+_LARGE = 150
+"""Blocks; below, HiGHS is at its best with the whole."""
 _STEPS_PER_BLOCK, _MOST_STEPS = 200, 20_000
 _ROUNDS = ((0.03, 3e-4, True), (0.004, 1e-4, False))
 """Hot and cold temperature of each round, and whether it starts from random splits rather than from the best."""
@@ -55,7 +60,10 @@ def split_freely(best: Best, rng: np.random.Generator, *, prove: bool) -> float:
     bound_ms = simple_bound(blocks)
     _anneal(best, blocks, bound_ms, rng, time.perf_counter() + _ANNEALING_SHARE * left_s)
     if prove and not _is_met(best, bound_ms):
-        bound_ms = max(bound_ms, _solve(best, blocks))
+        regions_s = _REGIONS_SHARE * left_s if blocks.count > _LARGE else 0.0
+        bound_ms = max(bound_ms, _solve(best, blocks, best.deadline_s - regions_s))
+        if regions_s > 0 and best.assignment and best.value_ms > bound_ms * (1 + 1e-5):
+            _improve_regions(best, blocks)
     if not best.assignment:
         raise InfeasibleError(
             f"workload {best.workload.name!r}: no split was found in the time given that keeps every accelerator "
@@ -85,12 +93,21 @@ def _anneal(best: Best, blocks: Blocks, bound_ms: float, rng: np.random.Generato
             best.offer(blocks.spread(found.devices))
 
 
-def _solve(best: Best, blocks: Blocks) -> float:
+def _improve_regions(best: Best, blocks: Blocks) -> None:
+    """Improve the best split region by region."""
+    from .regions import improve_regions  # noqa: PLC0415 - HiGHS is loaded only where a proof is wanted
+
+    loads_ms = evaluate_split(best.workload, best.assignment)
+    devices = improve_regions(blocks, blocks.gather(best.assignment), loads_ms, best.deadline_s)
+    best.offer(blocks.spread(devices))
+
+
+def _solve(best: Best, blocks: Blocks, deadline_s: float) -> float:
     """Let HiGHS improve the best split; give its bound."""
     from .milp import solve_milp  # noqa: PLC0415 - HiGHS is loaded only where a proof is wanted
 
     known = blocks.gather(best.assignment) if best.assignment else None
-    result = solve_milp(blocks, known, best.value_ms, best.deadline_s - time.perf_counter())
+    result = solve_milp(blocks, known, best.value_ms, deadline_s - time.perf_counter())
     if result.is_infeasible:
         raise InfeasibleError(
             f"workload {best.workload.name!r}: no split keeps every accelerator within its memory; "

@@ -3,6 +3,7 @@
 Left out: where plans come from.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from heterps_compile.cost.evaluate import Evaluation, evaluate, to_arrays, to_pl
 from heterps_compile.cost.problem import Bools, Ints, Placement, Problem
 
 _MOST = 64  # plans kept
+_NICHE = 0.15  # width of a range of throughputs, in its logarithm
 _FROM_A_BATCH = 6  # plans of one batch looked at
 
 
@@ -79,14 +81,23 @@ class Archive:
                 float(evaluation.throughput[row]),
             )
             found.append(plan)
-            self._plans[plan.types.tobytes() + plan.begins.tobytes()] = plan
+            self._plans[_key(plan)] = plan
             if self._best is None or plan.rank < self._best.rank:
                 self._best = plan
         if len(self._plans) > 2 * _MOST:
-            kept = sorted(self._plans.items(), key=lambda item: item[1].rank)[:_MOST]
-            self._plans = dict(kept)
+            self._plans = {_key(plan): plan for plan in [*self._sorted()[: _MOST // 2], *self.niches(_MOST)]}
         return found
 
-    def leaders(self, count: int) -> list[Found]:
-        """Give the best plans, the best first."""
-        return sorted(self._plans.values(), key=lambda plan: plan.rank)[:count]
+    def niches(self, count: int) -> list[Found]:
+        """Give the best plan of every range of throughput, the best first: good plans that differ."""
+        best: dict[int, Found] = {}
+        for plan in self._sorted():
+            best.setdefault(round(math.log(plan.throughput) / _NICHE) if plan.throughput > 0 else 0, plan)
+        return list(best.values())[:count]
+
+    def _sorted(self) -> list[Found]:
+        return sorted(self._plans.values(), key=lambda plan: plan.rank)
+
+
+def _key(plan: Found) -> bytes:
+    return plan.types.tobytes() + plan.begins.tobytes()

@@ -11,8 +11,7 @@ Layers that no stage may part are one *block*, so positions are the borders of n
 Left out: what segments cost at a throughput (``segment_costs.py``), and paths (``paths.py``).
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,9 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand, StageWork
 from heterps_compile.cost.segments import MEMORY_TOLERANCE, problem_tables
+
+PER_TYPE = (slice(None), None, None)
+"""Turns an array [T] into one that goes with [T, R, W]."""
 
 _CELLS_PER_TILE = 1 << 16
 
@@ -57,25 +59,42 @@ class Segments:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Bytes of a batch into and out of the segments that begin at R neighbouring positions, for W ends from the first on.
+
+    Attributes:
+        first: Position of row 0; column w is end first + 1 + w.
+        received_bytes, sent_bytes: [R, W].
+        receives, sends: [R, W], whether there are any.
+    """
+
+    first: int
+    received_bytes: Floats
+    sent_bytes: Floats
+    receives: Bools
+    sends: Bools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Tile:
-    """The segments that begin at R neighbouring positions, on every type, up to some end.
+    """The segments between R neighbouring first positions and W ends, on every type.
 
     Attributes:
         first: Position of row 0; row r is position first + r.
-        end: End of column 0; column w is end + w.
+        ends: [W], ascending.
         demand: [T, R, W].
         possible: [T, R, W], whether it is a segment at all, runs on the type and fits its memory.
     """
 
     first: int
-    end: int
+    ends: Ints
     demand: ReplicaDemand
     possible: Bools
 
     def segments(self, chosen: Bools) -> Segments:
         """Give the chosen segments [T, R, W] as a sorted list."""
         row, column, type_ = np.nonzero(chosen.transpose(1, 2, 0))
-        return Segments(self.first + row, self.end + column, type_, self.demand.take((type_, row, column)))
+        return Segments(self.first + row, self.ends[column], type_, self.demand.take((type_, row, column)))
 
 
 class Chain:
@@ -85,7 +104,6 @@ class Chain:
         problem: Where they come from.
         borders: [n + 1], the layer at every position.
         compute_s: [T, n + 1], sums over the layers before each position.
-        unusable: [T, n + 1], how many layers before each position the type may not run.
     """
 
     def __init__(self, problem: Problem, borders: Ints | None = None) -> None:
@@ -99,7 +117,7 @@ class Chain:
         self.compute_s = self._prefix(tables.compute_s)
         self._data_s = self._prefix(tables.data_s)
         self._sync_s = self._prefix(problem.sync_s) if tables.synchronises else None
-        self.unusable = self._prefix(~tables.usable)
+        self._unusable = self._prefix(~tables.usable)
         self._enter = _crossings(block[tables.read_after], block[tables.read_by], tables.read_bytes)
         self._leave = _crossings(block[tables.sent_by], block[tables.sent_until], tables.sent_bytes)
         self._weights = np.concatenate([[0.0], np.cumsum(problem.weight_bytes)])[self.borders]
@@ -126,7 +144,7 @@ class Chain:
 
     def cheapest_work(self, price: Floats) -> Floats:
         """Give [n + 1], for the blocks before each position the sum of their computation at the cheapest type."""
-        usable = np.diff(self.unusable) == 0
+        usable = np.diff(self._unusable) == 0
         least = np.where(usable, np.diff(self.compute_s) * price[:, None], np.inf).min(axis=0)
         return np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(least), least, 0.0))])
 
@@ -134,47 +152,52 @@ class Chain:
         """Give what one replica of a stage of one block holds."""
         return float(self._memory(block, block + 1, 1)[0, 0])
 
-    def tiles(self, reach: Ints) -> Iterator[Tile]:
-        """Give the segments up to an end [n] for every first position, in tiles of rising first position.
-
-        A tile may hold some longer segments as well.
-        """
-        low = 0
-        while low < self.length:
-            high = min(low + self.rows_at(int(reach[low] - low)), self.length)
-            yield self.tile(low, high, low + 1, int(reach[low:high].max()))
-            low = high
-
-    def rows_at(self, width: int) -> int:
-        """Give the most rows, each one column wider than the one after it, that make a tile of the usual size."""
-        cells = _CELLS_PER_TILE // self.problem.type_count
-        return max(1, (math.isqrt((width - 1) ** 2 + 4 * cells) - (width - 1)) // 2)
-
-    def tile(self, low: int, high: int, nearest: int, furthest: int) -> Tile:
-        """Give the segments that begin at positions low .. high - 1 and end at nearest .. furthest."""
+    def traffic(self, low: int, high: int, furthest: int) -> Traffic:
+        """Give the bytes in and out for the segments that begin at low .. high - 1 and end at ``furthest`` or before."""
         width = furthest - low
-        rows, ends = np.arange(low, high), np.arange(nearest, furthest + 1)
+        received, receives = self._received(low, high, width)
+        sent, sends = self._sent(low, high, width)
+        return Traffic(low, received, sent, receives, sends)
+
+    def tile(self, traffic: Traffic, ends: Ints) -> Tile:
+        """Give the segments with the first positions of the traffic and some of its ends."""
+        low, columns = traffic.first, ends - traffic.first - 1
+        rows = np.arange(low, low + len(traffic.sent_bytes))
+        possible = self.usable(rows, ends) & (ends > rows[:, None])
+        if self._memory_binds:
+            held = self._memory(low, rows[-1] + 1, ends[-1] - low)[:, columns]
+            possible &= held <= self.problem.memory_bytes[PER_TYPE] * (1 + MEMORY_TOLERANCE)
+        moved = traffic.received_bytes[:, columns] + traffic.sent_bytes[:, columns]
+        talks = traffic.receives[:, columns].astype(np.float64) + traffic.sends[:, columns]
+        return Tile(low, ends, self.demand(rows, ends, moved, talks), possible)
+
+    def demand(self, rows: Ints, ends: Ints, moved_bytes: Floats, talks: Floats) -> ReplicaDemand:
+        """Give [T, R, W], the demand of segments, with their traffic [R, W] and how often they pay latency."""
         problem = self.problem
-        received, enters = self._received(low, high, width)
-        sent, leaves = self._sent(low, high, width)
-        per_type = (slice(None), None, None)
-        near = nearest - low - 1
-        data_s = (received + sent)[:, near:] * problem.seconds_per_byte[per_type]
-        data_s += (enters.astype(np.float64) + leaves)[:, near:] * problem.latency_s[per_type]
+        data_s = moved_bytes * problem.seconds_per_byte[PER_TYPE]
+        data_s += talks * problem.latency_s[PER_TYPE]
         data_s += _between(self._data_s, rows, ends)
-        work = StageWork(
+        return StageWork(
             compute_s=_between(self.compute_s, rows, ends),
             data_s=data_s,
             sync_s=np.zeros(1) if self._sync_s is None else _between(self._sync_s, rows, ends),
-            compute_parallel=problem.compute_parallel[per_type],
-            data_parallel=problem.data_parallel[per_type],
-        )
-        possible = _between(self.unusable, rows, ends) == 0
-        possible &= ends > rows[:, None]
-        if self._memory_binds:
-            held = self._memory(low, high, width)[:, near:]
-            possible &= held <= problem.memory_bytes[per_type] * (1 + MEMORY_TOLERANCE)
-        return Tile(low, nearest, work.demand(), possible)
+            compute_parallel=problem.compute_parallel[PER_TYPE],
+            data_parallel=problem.data_parallel[PER_TYPE],
+        ).demand()
+
+    def usable(self, rows: Ints, ends: Ints) -> Bools:
+        """Give [T, R, W], whether a type may run all layers between a position and an end."""
+        return np.asarray(_between(self._unusable, rows, ends) == 0)
+
+    def all_segments(self) -> Segments:
+        """List every possible segment."""
+        parts = []
+        rows = max(1, _CELLS_PER_TILE // (self.problem.type_count * self.length))
+        for low in range(0, self.length, rows):
+            high = min(low + rows, self.length)
+            tile = self.tile(self.traffic(low, high, self.length), np.arange(low + 1, self.length + 1))
+            parts.append(tile.segments(tile.possible))
+        return Segments.join(parts)
 
     def _prefix(self, table: Floats | Bools) -> Floats:
         """Give [T, n + 1], sums of a table [L, T] over the blocks before each position."""
@@ -187,7 +210,7 @@ class Chain:
         problem, positions = self.problem, np.arange(self.length)
         reach = positions + 1
         for t in range(problem.type_count):
-            usable = np.searchsorted(self.unusable[t], self.unusable[t, :-1] + 0.5) - 1
+            usable = np.searchsorted(self._unusable[t], self._unusable[t, :-1] + 0.5) - 1
             serial = 1 - problem.compute_parallel[t]
             if serial > 0 and np.isfinite(slowest_s):
                 # what no number of replicas divides; a little more, since costs cut exactly

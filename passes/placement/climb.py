@@ -23,6 +23,8 @@ from .spans import find_spans
 _NEAR = (1.0, 0.97, 0.92, 0.85, 1.03, 1.1)  # times of a batch around the attained one
 _FAR = tuple(2.0 ** (k / 4) for k in range(-14, 7) if k)
 _SPREAD = 0.12  # of the logarithm of a kick's time of a batch
+_WIDE_SPREAD = 0.5  # of one kick in five
+_GREED = 0.3  # chance that a kick starts from a niche, given that it does not from a better one
 _PROMISING = 1.02  # of the best value: worth a second look
 _LEAST_GAIN = 1e-9
 
@@ -39,11 +41,11 @@ class Climbing:
         exploring: Share of kicks that start from another good plan than the best.
     """
 
-    starts: int = 8
+    starts: int = 12
     kicks: int = 80
     patience: int = 60
     dividing: float = 0.3
-    exploring: float = 0.3
+    exploring: float = 0.5
 
 
 class Climb:
@@ -59,7 +61,7 @@ class Climb:
 
     def run(self, proposals: Proposals) -> None:
         """Climb from the archive's best plans, then from kicked ones drawn from the proposals."""
-        for start in self._archive.leaders(self._climbing.starts):
+        for start in self._archive.niches(self._climbing.starts):
             self._ascend(start, (1.0,))
         self._ascend(self._archive.best, _NEAR)
         before = self._archive.best
@@ -96,9 +98,9 @@ class Climb:
         generator = self._generator
         start = self._archive.best
         if generator.random() < self._climbing.exploring:
-            leaders = self._archive.leaders(self._climbing.starts)
-            start = leaders[int(generator.integers(len(leaders)))]
-        cut, factor = self._cut(start.types, start.begins), float(np.exp(generator.laplace(0, _SPREAD)))
+            others = self._archive.niches(self._climbing.starts)
+            start = others[min(int(generator.geometric(_GREED)) - 1, len(others) - 1)]
+        cut, factor = self._cut(start.types, start.begins), float(np.exp(generator.laplace(0, _SPREAD if generator.random() < 0.8 else _WIDE_SPREAD)))
         if generator.random() < self._climbing.dividing:
             cut, ratio = divide_run(self._spans, cut, generator)
             if generator.random() < 0.5:

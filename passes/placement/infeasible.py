@@ -82,7 +82,7 @@ def _memory(problem: Problem) -> str:
         usable = problem_tables(problem).usable
         for block in range(chain.length):
             first, end = chain.borders[block], chain.borders[block + 1]
-            if not chain.tile(block, block + 1, block + 1, block + 1).possible[:, 0, 0].any():
+            if not _alone(chain, block).possible[:, 0, 0].any():
                 largest = max(np.flatnonzero(usable[first:end].all(axis=0)), key=lambda t: problem.memory_bytes[t])
                 name = f"layer {problem.layer_names[first]!r}"
                 name += "" if end == first + 1 else f" to {problem.layer_names[end - 1]!r}, which cannot be cut apart,"
@@ -103,7 +103,7 @@ def _floor(problem: Problem) -> str:
     chain, slow_s = Chain(problem), slowest_batch_s(problem)
     if not np.isfinite(slow_s) or _has_path(problem, chain, slow_s):
         return ""
-    least = [_least_time_s(chain.tile(block, block + 1, block + 1, block + 1)) for block in range(chain.length)]
+    least = [_least_time_s(_alone(chain, block)) for block in range(chain.length)]
     slowest = max(range(chain.length), key=lambda block: least[block][0])
     least_s, type_ = least[slowest]
     if least_s > slow_s:
@@ -209,7 +209,12 @@ def _listed(chain: Chain) -> Segments | None:
     """Give all segments, or None where they are too many for a mixed-integer programme."""
     if chain.segment_count > _MOST_LISTED:
         return None
-    return Segments.join([tile.segments(tile.possible) for tile in chain.tiles(chain.reach())])
+    return chain.all_segments()
+
+
+def _alone(chain: Chain, block: int) -> Tile:
+    """Give the segments of one block."""
+    return chain.tile(chain.traffic(block, block + 1, block + 1), np.array([block + 1]))
 
 
 def _has_path(problem: Problem, chain: Chain, slow_s: float) -> bool:

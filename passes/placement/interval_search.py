@@ -147,8 +147,7 @@ class IntervalSearch:
             self._find_any(solution, slow_s)
         if np.isfinite(self.best) or self._chain.segment_count <= _MOST_LISTED:
             limit = self.best + float(solution.fee @ self.problem.max_units)
-            kept = solution.graph.keep_below(self._counts, solution.to_go, limit)
-            segments = kept if len(kept) <= _MOST_LISTED else None
+            segments = solution.graph.keep_below(self._counts, solution.to_go, limit, _MOST_LISTED)
         if segments is not None:
             slow_s = self._march(segments, node, solution.fee)
         if slow_s <= node.fast_s:
@@ -167,8 +166,8 @@ class IntervalSearch:
         """
         for slack in (0.01, 0.05, 0.25, 1.0):
             limit = float(solution.to_go[0, 0]) * (1 + slack)
-            segments = solution.graph.keep_below(self._counts, solution.to_go, limit)
-            if len(segments) <= _MOST_COLUMNS:
+            segments = solution.graph.keep_below(self._counts, solution.to_go, limit, _MOST_COLUMNS)
+            if segments is not None:
                 self._march_coupled(segments, slow_s)
             if np.isfinite(self.best):
                 return

@@ -144,8 +144,8 @@ class SegmentGraph(Protocol):
         """Give the segments that begin at a position, and their costs."""
         ...
 
-    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float) -> Segments:
-        """Give the segments that lie on some path cheaper than the limit."""
+    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float, most: int) -> Segments | None:
+        """Give the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
         ...
 
 
@@ -191,8 +191,8 @@ class ListedSegments:
         row = slice(self._starts[first], self._starts[first + 1])
         return self.segments.keep(row), self.cost[row]
 
-    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float) -> Segments:
-        """Give the segments that lie on some path cheaper than the limit."""
+    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float, most: int) -> Segments | None:
+        """Give the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
         self._deadline.check()
         from_start = np.full((self._length + 1, counts.last + 1), np.inf)
         from_start[0] = counts.start()
@@ -204,7 +204,8 @@ class ListedSegments:
         for state in range(counts.last + 1):
             rest = after[self.segments.first, state] + to_go[self.segments.end, state]
             np.minimum(through, rest, out=through)
-        return self.segments.keep(through + self.cost < limit)
+        kept = through + self.cost < limit
+        return self.segments.keep(kept) if np.count_nonzero(kept) <= most else None
 
     def _rows(self, firsts: Iterator[int]) -> Iterator[tuple[int, Ints, Floats]]:
         starts = self._pair_starts.tolist()

@@ -13,7 +13,7 @@ Left out: a bound (``certificate.py``).
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -123,7 +123,8 @@ class Rl:
         generator = np.random.default_rng(seed)
         archive = Archive(problem)
         archive.add_placements(seed_placements(problem, warm_start))
-        proposals, rounds, restarts = self._learn(problem, archive, seed, generator, deadline)
+        with _one_thread() if self.start != "uniform" else nullcontext():
+            proposals, rounds, restarts = self._learn(problem, archive, seed, generator, deadline)
         drawn, learned_s, learned = archive.evaluations, time.monotonic(), archive.best.value
         climb = Climb(problem, archive, Climbing(kicks=self.kicks), generator, deadline)
         climb.run(proposals)
@@ -163,12 +164,6 @@ class Rl:
         """Run REINFORCE; give what kicks are drawn from, the rounds and the restarts."""
         if self.start == "uniform":
             return self._draw_blindly(problem, archive, generator, deadline), 0, 0
-        with _one_thread():
-            return self._learn_policy(problem, archive, seed, generator, deadline)
-
-    def _learn_policy(
-        self, problem: Problem, archive: Archive, seed: int, generator: np.random.Generator, deadline: Deadline
-    ) -> tuple[Proposals, int, int]:
         from .policy import fresh_policy, shipped_policy  # noqa: PLC0415 -- torch takes more than a second
         from .reinforce import Learner, Learning  # noqa: PLC0415 -- likewise
 

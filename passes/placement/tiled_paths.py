@@ -1,26 +1,26 @@
-"""Cheapest paths over all segments of a chain, which are made tile by tile and forgotten; most are never made.
+"""Cheapest paths over all segments of a long chain, which are made tile by tile and forgotten; most are never made.
 
-A row of the table is a first position a, a column an end c. A segment that computes C costs at least ``work(C)``, which
-needs no tile, and by the time a row is reached everything is known of the columns::
+Positions come in chunks. Rows are the first positions of one chunk, columns the ends of the others. Everything that
+raises a segment's cost (computation, data, bytes received) grows with its end, but bytes sent, whose least over a chunk
+stands for all of it; so one cell bounds a whole chunk of columns from below::
 
-    a     near columns: made              far columns: made only where  work(C(a, c)) + least to_go there < to_go[a]
-    |==================================|- - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - - -|
-
-The far columns are tested by chunks. A stage that is long wastes so much on what replicas do not divide that few
-chunks are left.
+    rows of chunk j  |  near: chunks j, j + 1  |  far: chunks j + 2, j + 3, ...
+                     |  made                   |  made only where  bound + least to_go of the chunk < to_go of a row
 
 Left out: lists of segments (``paths.py``).
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Bools, Floats, Ints
 
-from .chain import Chain, Segments, Tile
+from .chain import PER_TYPE, Chain, Segments, Tile, Traffic
 from .paths import Deadline, SegmentPrices, StageCounts
 
 _CHUNK = 32
-_NEAR = 32
+_COLUMNS_AT_ONCE = 256
 
 
 class TiledSegments:
@@ -32,117 +32,122 @@ class TiledSegments:
 
     def to_go(self, counts: StageCounts) -> Floats:
         """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
-        chain = self._chain
-        to_go = np.full((chain.length + 1, counts.last + 1), np.inf)
+        length = self._chain.length
+        to_go = np.full((length + 1, counts.last + 1), np.inf)
         to_go[-1] = counts.finish()
-        least = _Chunks(to_go)
-        high, near = chain.length, _NEAR
-        while high > 0:
-            self._deadline.check()
-            low = max(0, high - chain.rows_at(near))
-            last = int(self._reach[low:high].max())
-            made = min(last, high + near)
-            cheapest = self._cheapest(low, high, low + 1, made)
-            self._fill(to_go, counts, low, cheapest)
-            while made < last:
-                furthest = min(last, self._furthest(low, high, made + 1, to_go[low:high].max(axis=1), least))
-                if furthest <= made:
-                    break
-                far = self._cheapest(low, high, made + 1, furthest)
-                cheapest, made = np.concatenate([cheapest, far], axis=1), furthest
-                self._fill(to_go, counts, low, cheapest)
-            self._reach[low:high] = made
-            least.update(to_go, low, high)
-            near, high = max(_NEAR, made - high), low
+        least = np.full(length // _CHUNK + 1, np.inf)  # of to_go, per chunk
+        least[-1] = to_go[-1].min()
+        for low in range((length - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
+            rows, near, traffic = self._rows(low)
+            cheapest = self._cost(self._chain.tile(traffic, near)).min(axis=0)
+            far = np.full((len(rows), counts.last + 1), np.inf)  # best over far columns, by the state after the stage
+            _fill(to_go, counts, rows, cheapest, far)
+            bound = self._chunk_bounds(rows, traffic) + least[low // _CHUNK + 2 :][: self._far_count(rows)]
+            unmade = np.ones(bound.shape[1], np.bool_)
+            promising = np.zeros(bound.shape[1], np.bool_)
+            if len(unmade):
+                promising[np.argmin(bound, axis=1)] = True
+            while np.any(promising):
+                unmade &= ~promising
+                for ends in self._far_ends(low, promising, traffic):
+                    cost = self._cost(self._chain.tile(traffic, ends)).min(axis=0)
+                    np.minimum(far, (cost[:, :, None] + to_go[ends]).min(axis=1), out=far)
+                _fill(to_go, counts, rows, cheapest, far)
+                promising = unmade & np.any(bound < to_go[rows].max(axis=1)[:, None], axis=0)
+            least[low // _CHUNK] = to_go[low : low + _CHUNK].min()  # with the end of the chain, where that is near
         return to_go
 
     def row(self, first: int) -> tuple[Segments, Floats]:
-        """Give the segments that begin at a position, and their costs; after :meth:`to_go`, those it has made."""
-        tile = self._chain.tile(first, first + 1, first + 1, int(self._reach[first]))
+        """Give the segments that begin at a position, and their costs."""
+        last = int(self._reach[first])
+        tile = self._chain.tile(self._chain.traffic(first, first + 1, last), np.arange(first + 1, last + 1))
         segments = tile.segments(tile.possible)
         return segments, self._prices.of(segments.demand, segments.type)
 
-    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float) -> Segments:
-        """Give the segments that lie on some path cheaper than the limit."""
-        chain = self._chain
-        from_start = np.full((chain.length + 1, counts.last + 1), np.inf)
+    def keep_below(self, counts: StageCounts, to_go: Floats, limit: float, most: int) -> Segments | None:
+        """Give the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
+        length = self._chain.length
+        from_start = np.full((length + 1, counts.last + 1), np.inf)
         from_start[0] = counts.start()
-        kept = []
-        for tile in chain.tiles(self._reach_below(to_go, limit - float(to_go[0, 0]))):
-            self._deadline.check()
+        least = np.minimum.reduceat(to_go.min(axis=1), np.arange(0, length + 1, _CHUNK))
+        # a path through a position costs at least the cheapest of all, so what begins there may cost this much
+        spare = np.where(np.isfinite(to_go), to_go, -np.inf).max(axis=1) + limit - float(to_go[0, 0])
+        kept: list[Segments] = []
+        count = 0
+        for low in range(0, length, _CHUNK):
+            rows, near, traffic = self._rows(low)
+            tile = self._chain.tile(traffic, near)
             cost = self._cost(tile)
             cheapest = cost.min(axis=0)
-            rest = np.full(cheapest.shape, np.inf)
-            for row in range(len(cheapest)):
-                after = counts.after_stage(from_start[tile.first + row])
-                ends = slice(tile.first + row + 1, tile.end + cheapest.shape[1])
-                np.minimum(from_start[ends], cheapest[row, row:, None] + after, out=from_start[ends])
-                rest[row, row:] = (after + to_go[ends]).min(axis=1)
-            kept.append(tile.segments(cost + rest < limit))
+            after = np.full((len(rows), counts.last + 1), np.inf)
+            for row, first in enumerate(rows):
+                after[row] = counts.after_stage(from_start[first])
+                ends = slice(first + 1, near[-1] + 1)
+                np.minimum(from_start[ends], cheapest[row, row:, None] + after[row], out=from_start[ends])
+            here = [self._keep(tile, cost, after, to_go, limit)]
+            bound = self._chunk_bounds(rows, traffic) + least[low // _CHUNK + 2 :][: self._far_count(rows)]
+            for ends in self._far_ends(low, np.any(bound < spare[rows, None], axis=0), traffic):
+                tile = self._chain.tile(traffic, ends)
+                cost = self._cost(tile)
+                reached = (cost.min(axis=0)[:, :, None] + after[:, None]).min(axis=0)
+                from_start[ends] = np.minimum(from_start[ends], reached)
+                here.append(self._keep(tile, cost, after, to_go, limit))
+            kept.append(_sorted(Segments.join(here)))
+            count += len(kept[-1])
+            if count > most:
+                return None
         return Segments.join(kept)
 
-    def _cheapest(self, low: int, high: int, nearest: int, furthest: int) -> Floats:
-        """Give [R, W], the cost of a tile's segments on their cheapest type."""
-        return np.asarray(self._cost(self._chain.tile(low, high, nearest, furthest)).min(axis=0))
+    def _rows(self, low: int) -> tuple[Ints, Ints, Traffic]:
+        """Give the first positions of a chunk, their near ends, and the traffic as far as any segment reaches."""
+        self._deadline.check()
+        length = self._chain.length
+        rows = np.arange(low, min(low + _CHUNK, length))
+        near = np.arange(low + 1, min(low + 2 * _CHUNK, length + 1))
+        furthest = max(int(near[-1]), int(self._reach[rows].max()))
+        return rows, near, self._chain.traffic(low, int(rows[-1]) + 1, furthest)
+
+    def _far_count(self, rows: Ints) -> int:
+        return max(0, int(self._reach[rows].max()) // _CHUNK - int(rows[0]) // _CHUNK - 1)
+
+    def _far_ends(self, low: int, chosen: Bools, traffic: Traffic) -> Iterator[Ints]:
+        """Give the ends of the chosen far chunks, some at a time, ascending."""
+        chunks = low // _CHUNK + 2 + np.flatnonzero(chosen)
+        ends = (chunks[:, None] * _CHUNK + np.arange(_CHUNK)).ravel()
+        ends = ends[ends <= low + traffic.sent_bytes.shape[1]]
+        for start in range(0, len(ends), _COLUMNS_AT_ONCE):
+            yield ends[start : start + _COLUMNS_AT_ONCE]
+
+    def _chunk_bounds(self, rows: Ints, traffic: Traffic) -> Floats:
+        """Give [R, K], what a segment that ends in a far chunk costs at least on any type."""
+        count = self._far_count(rows)
+        starts = (rows[0] // _CHUNK + 2 + np.arange(count)) * _CHUNK
+        if count == 0:
+            return np.zeros((len(rows), 0))
+        columns = starts - traffic.first - 1
+        sent = np.minimum.reduceat(traffic.sent_bytes, columns, axis=1)
+        sends = np.minimum.reduceat(traffic.sends, columns, axis=1)
+        moved = traffic.received_bytes[:, columns] + sent
+        talks = traffic.receives[:, columns].astype(np.float64) + sends
+        cost = self._prices.of(self._chain.demand(rows, starts, moved, talks), PER_TYPE)
+        return np.asarray(np.where(self._chain.usable(rows, starts), cost, np.inf).min(axis=0))
 
     def _cost(self, tile: Tile) -> Floats:
-        cost = self._prices.of(tile.demand, (slice(None), None, None))
-        return np.where(tile.possible, cost, np.inf)
+        return np.where(tile.possible, self._prices.of(tile.demand, PER_TYPE), np.inf)
 
     @staticmethod
-    def _fill(to_go: Floats, counts: StageCounts, low: int, cheapest: Floats) -> None:
-        """Set rows low .. of ``to_go`` from the costs of a tile that begins right after its first row."""
-        rows, columns = cheapest.shape
-        for row in reversed(range(rows)):
-            rest = to_go[low + row + 1 : low + 1 + columns]
-            to_go[low + row] = counts.before_stage((cheapest[row, row:, None] + rest).min(axis=0))
-
-    def _furthest(self, low: int, high: int, nearest: int, limit: Floats, least: "_Chunks") -> int:
-        """Give the last end from ``nearest`` on at which a segment of some row may matter to its limit; 0 for none."""
-        chunks = np.arange(nearest // _CHUNK, len(least.values))
-        bound = self._least_cost(np.arange(low, high), chunks * _CHUNK) + least.values[chunks]
-        matters = np.flatnonzero(np.any(bound < limit[:, None], axis=(0, 1)))
-        return 0 if len(matters) == 0 else int(chunks[matters[-1]] + 1) * _CHUNK - 1
-
-    def _reach_below(self, to_go: Floats, slack: float) -> Ints:
-        """Give [n], the furthest ends of segments that a path may have whose cost exceeds the cheapest by the slack."""
-        least = _Chunks(to_go)
-        least.update(to_go, 0, len(to_go))
-        finite = np.where(np.isfinite(to_go), to_go, -np.inf).max(axis=1)
-        reach = self._reach.copy()
-        step = max(1, (1 << 18) // (len(least.values) * self._chain.problem.type_count))
-        for low in range(0, len(reach), step):
-            rows = np.arange(low, min(low + step, len(reach)))
-            chunks = np.arange(low // _CHUNK, len(least.values))
-            bound = self._least_cost(rows, chunks * _CHUNK).min(axis=0) + least.values[chunks]
-            matters = bound < (finite[rows] + slack)[:, None]
-            last = chunks[-1] - np.argmax(matters[:, ::-1], axis=1)
-            reach[rows] = np.where(matters.any(axis=1), (last + 1) * _CHUNK - 1, rows + 1)
-        return np.clip(reach, np.arange(len(reach)) + 1, self._chain.reach(self._prices.slow_s))
-
-    def _least_cost(self, rows: Ints, ends: Ints) -> Floats:
-        """Give [T, R, W], what segments to these ends or beyond cost at least, by their computation alone."""
-        chain, slow_s = self._chain, self._prices.slow_s
-        per_type = (slice(None), None, None)
-        compute_s = np.maximum(chain.compute_s[:, None, ends] - chain.compute_s[:, rows, None], 0.0)
-        parallel = chain.problem.compute_parallel[per_type]
-        left_s = np.maximum(slow_s - (1 - parallel) * compute_s, 1e-300)
-        replicated = np.maximum(1.0, parallel * slow_s / left_s)
-        unit_seconds = np.where(compute_s <= slow_s, compute_s, compute_s * replicated)
-        cost = unit_seconds * self._prices.price[per_type]
-        cost += np.maximum(1.0, unit_seconds / slow_s) * self._prices.fee[per_type]
-        return np.where(chain.unusable[:, None, ends] > chain.unusable[:, rows, None] + 0.5, np.inf, cost)
+    def _keep(tile: Tile, cost: Floats, after: Floats, to_go: Floats, limit: float) -> Segments:
+        rest = (after[:, None] + to_go[tile.ends]).min(axis=2)
+        return tile.segments(cost + rest < limit)
 
 
-class _Chunks:
-    """The least of ``to_go`` over every state and every chunk of positions, as far as it is known."""
+def _fill(to_go: Floats, counts: StageCounts, rows: Ints, cheapest: Floats, far: Floats) -> None:
+    """Set the rows of ``to_go`` from their near costs [R, W] and from what their far columns give."""
+    for row in reversed(range(len(rows))):
+        rest = to_go[rows[row] + 1 : rows[0] + 1 + cheapest.shape[1]]
+        nearby = (cheapest[row, row:, None] + rest).min(axis=0)
+        to_go[rows[row]] = counts.before_stage(np.minimum(nearby, far[row]))
 
-    def __init__(self, to_go: Floats) -> None:
-        self.values = np.full(-(-len(to_go) // _CHUNK), np.inf)
-        self.update(to_go, len(to_go) - 1, len(to_go))
 
-    def update(self, to_go: Floats, low: int, high: int) -> None:
-        """Take the rows low .. high - 1 in, and what is known after them."""
-        for chunk in range(low // _CHUNK, (high - 1) // _CHUNK + 1):
-            known = to_go[max(low, chunk * _CHUNK) : (chunk + 1) * _CHUNK]
-            self.values[chunk] = known.min()
+def _sorted(segments: Segments) -> Segments:
+    return segments.keep(np.lexsort((segments.type, segments.end, segments.first)))

@@ -1,4 +1,4 @@
-"""Nine real models that nobody here wrote, with random weights, each cut in two or more: the logits are the whole model's."""
+"""Nine real models with random weights, each cut in two or more: the logits are the whole model's."""
 
 from pathlib import Path
 
@@ -33,8 +33,7 @@ def test_the_stages_give_the_logits_of_the_whole_model(name: str, tmp_path: Path
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     feeds = {
-        value.name: np.random.default_rng(1).standard_normal(value.shape, np.float32)
-        for value in session.get_inputs()
+        value.name: np.random.default_rng(1).standard_normal(value.shape, np.float32) for value in session.get_inputs()
     }
     expected = session.run([logits], feeds)[0]
     found = compiled.run(**feeds)[list(compiled.plan.graph_outputs).index(logits)]

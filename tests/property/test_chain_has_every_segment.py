@@ -16,20 +16,20 @@ from heterps_compile.passes.placement.chain import Chain
 @settings(max_examples=150, deadline=None)
 @given(problem=small_problems())
 @pytest.mark.parametrize("cells", [1, 40, 1 << 16])
-def test_tiles_hold_every_segment_once(cells: int, problem: Problem) -> None:
+def test_the_list_holds_every_segment_once(cells: int, problem: Problem) -> None:
     before = chain_module._CELLS_PER_TILE
     chain_module._CELLS_PER_TILE = cells
     try:
         chain = Chain(problem)
-        listed = [tile.segments(tile.possible) for tile in chain.tiles(chain.reach())]
+        segments = chain.all_segments()
     finally:
         chain_module._CELLS_PER_TILE = before
     found = {}
-    for segments in listed:
-        for s in range(len(segments)):
-            key = (int(segments.first[s]), int(segments.end[s]), int(segments.type[s]))
-            assert key not in found
-            found[key] = segments.demand.take(np.array([s]))
+    for s in range(len(segments)):
+        key = (int(segments.first[s]), int(segments.end[s]), int(segments.type[s]))
+        assert key not in found
+        found[key] = segments.demand.take(np.array([s]))
+    assert list(found) == sorted(found)
     positions = [
         p for p in range(problem.layer_count + 1) if p in (0, problem.layer_count) or not problem.uncuttable[p]
     ]

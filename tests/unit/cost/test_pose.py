@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from sketch import sketch
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cost.memory import SAFETY_FACTOR, stage_memory
@@ -14,8 +15,6 @@ from heterps_compile.errors import UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.annotate_intensity import annotate
 from heterps_compile.passes.group_layers import group_nodes
-
-from sketch import sketch
 
 DEVICE = DeviceType(
     name="unit",

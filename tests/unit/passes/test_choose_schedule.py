@@ -103,7 +103,9 @@ def test_launches_make_coarser_micro_batches_better():
     schedule = chosen((1.0, 1), (1.0, 1), launch_s=0.004, operations=10)
     assert schedule.micro_batches == 4
     assert schedule.step_s == pytest.approx(1.4)
-    assert schedule.reason == "4 micro-batches: 1.4 s a step, undivided 2 s; forward only, the next batch follows at once"
+    assert schedule.reason == (
+        "4 micro-batches: 1.4 s a step, undivided 2 s; forward only, the next batch follows at once"
+    )
 
 
 def test_latency_is_paid_by_every_micro_batch_of_a_stage_bound_by_data():

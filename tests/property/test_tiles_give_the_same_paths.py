@@ -1,0 +1,68 @@
+"""Segments made tile by tile give the paths that the list of all segments gives."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_problems import small_problem
+
+from heterps_compile.passes.placement import tiled_paths
+from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.interval_search import longest_s
+from heterps_compile.passes.placement.paths import (
+    Deadline,
+    ListedSegments,
+    SegmentPrices,
+    StageCounts,
+    cheapest_path,
+)
+from heterps_compile.passes.placement.tiled_paths import TiledSegments
+
+NO_LIMIT = 10**9
+
+
+@pytest.fixture(params=[2, 3, 8])
+def chunk(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = tiled_paths._CHUNK
+    tiled_paths._CHUNK = request.param
+    yield
+    tiled_paths._CHUNK = before
+
+
+@pytest.mark.usefixtures("chunk")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    slow=st.floats(0.02, 1.0),
+    ratio=st.sampled_from([0.0, 0.7, 1.0]),
+    fee=st.sampled_from([0.0, 0.4]),
+    counts=st.sampled_from([StageCounts.at_least(1), StageCounts.at_least(4), StageCounts.between(2, 6)]),
+)
+def test_costs_to_go_and_kept_segments_are_the_same(
+    seed: int, slow: float, ratio: float, fee: float, counts: StageCounts
+) -> None:
+    problem = small_problem(seed, layers=30, types=3, units=40)
+    chain = Chain(problem)
+    slow_s = longest_s(problem) * slow * slow
+    prices = SegmentPrices(
+        slow_s, ratio * slow_s, problem.price_per_hour, problem.max_units, np.full(problem.type_count, fee)
+    )
+    tiled = TiledSegments(chain, prices, Deadline.after(None))
+    listed = ListedSegments(chain.all_segments(), prices, chain.length, Deadline.after(None))
+    to_go = listed.to_go(counts)
+    made = tiled.to_go(counts)
+    assert made[0] == pytest.approx(to_go[0], rel=1e-9)
+    if not np.isfinite(to_go[0, 0]):
+        return
+    path = cheapest_path(tiled, counts, made)
+    assert path.first.tolist() == [0, *path.end[:-1].tolist()]
+    assert prices.of(path.demand, path.type).sum() == pytest.approx(to_go[0, 0], rel=1e-9)
+    for limit in (to_go[0, 0] * 1.02, to_go[0, 0] * 1.3):
+        kept = tiled.keep_below(counts, made, limit, NO_LIMIT)
+        expected = listed.keep_below(counts, to_go, limit, NO_LIMIT)
+        assert kept is not None
+        assert expected is not None
+        triples = [list(zip(s.first, s.end, s.type, strict=True)) for s in (kept, expected)]
+        assert triples[0] == triples[1]
