@@ -183,7 +183,7 @@ def compile(  # noqa: A001 - the product's verb
     if backend is not None:
         find_backend(backend)
     report("reading", 0, _STEPS)
-    graph = _read(
+    graph = read_model(
         model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=dynamic_shapes
     )
     verify_graph(graph)
@@ -268,7 +268,7 @@ def _request(
     )
 
 
-def _read(
+def read_model(
     model: Any,
     example_inputs: tuple[Any, ...],
     example_kwargs: Mapping[str, Any] | None,
@@ -277,6 +277,7 @@ def _read(
     shapes: Mapping[str, int],
     dynamic_shapes: Any,
 ) -> Graph:
+    """Read a model with the front end of its kind; arguments and errors are those of :func:`compile`."""
     if isinstance(model, (str, Path)) or type(model).__module__.partition(".")[0] in ("onnx", "onnx_ir"):
         from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
 

@@ -25,3 +25,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text("utf-8")
 
     return compare
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the product on one page first: where it fails, nothing else matters."""
+    items.sort(key=lambda item: item.path.name != "test_tiny.py")

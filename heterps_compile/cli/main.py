@@ -19,6 +19,7 @@ from heterps_compile import __version__
 from heterps_compile.errors import HeterpsError
 from heterps_compile.escape import one_line, printable
 
+from .bench import bench
 from .clusters import clusters
 from .compile import compile_model
 
@@ -72,6 +73,7 @@ def command() -> None:
 
 command.add_command(compile_model)
 command.add_command(clusters)
+command.add_command(bench)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -70,9 +70,7 @@ def solve_milp(
 class _Model:
     """Columns x, y, z; rows collected in compressed form; times in units of the known value."""
 
-    def __init__(
-        self, blocks: Blocks, known: Sequence[int] | None, known_ms: float, anchored: Collection[int]
-    ) -> None:
+    def __init__(self, blocks: Blocks, known: Sequence[int] | None, known_ms: float, anchored: Collection[int]) -> None:
         self.blocks, self.anchored = blocks, frozenset(anchored)
         self.n, self.k = blocks.count, blocks.accelerators
         self.devices = self.k + blocks.cpus

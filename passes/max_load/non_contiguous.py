@@ -25,7 +25,7 @@ TIME_LIMIT_S = 60.0
 """How long the proof goes on where the caller set no limit: it may take for ever."""
 _CONTIGUOUS_SHARE = 0.25
 _ANNEALING_SHARE = 0.15
-_REGIONS_SHARE = 0.35
+_REGIONS_SHARE = 0.25
 _LARGE = 150
 """Blocks; below, HiGHS is at its best with the whole."""
 _STEPS_PER_BLOCK, _MOST_STEPS = 200, 20_000

@@ -9,8 +9,8 @@ from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
-from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.certificate import certify
+from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.fixed import CpuOnly
 from heterps_compile.passes.placement.greedy import Greedy

@@ -29,6 +29,7 @@ ROWS = (
     ("passes", "backends"),
     ("runtime", "report"),
     ("api",),
+    ("compare",),
     ("cli",),
     ("__init__", "__main__"),
 )

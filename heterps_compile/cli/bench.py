@@ -1,0 +1,75 @@
+"""``heterps-compile bench MODEL.onnx``: compare the placement methods in one table and one plot.
+
+Left out: the comparison itself (``compare.py``) and the looks of it (``report/comparison.py``).
+"""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from heterps_compile.errors import InputError
+from heterps_compile.plan.request import DEFAULT_CLUSTER, MODES
+
+from . import options
+from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+
+
+@click.command("bench")
+@click.argument("model", metavar="MODEL.onnx")
+@click.option(
+    "--cluster", metavar="NAME|FILE", default=DEFAULT_CLUSTER, show_default=True, help="Pool of device types."
+)
+@click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="Throughput to reach.")
+@click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step, where the model is open.")
+@click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="What the stages are for.")
+@click.option("--methods", metavar="A,B,...", help="Methods to compare.  [default: all]")
+@click.option("--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Of every search.")
+@click.option("--time-limit", metavar="SECONDS", callback=options.positive_amount, help="For each method, and proof.")
+@click.option("--plot", metavar="FILE.svg", help="Draw the comparison as a bar chart.")
+def bench(
+    model: str,
+    *,
+    cluster: str,
+    min_throughput: float | None,
+    batch: int | None,
+    mode: str,
+    methods: str | None,
+    seed: int,
+    time_limit: float | None,
+    plot: str | None,
+) -> None:
+    """Compare the placement methods on MODEL.onnx: price, distance from the proven bound, time.
+
+    \b
+    Examples:
+      heterps-compile bench model.onnx
+      heterps-compile bench model.onnx --min-throughput 2000 --methods rl,exact,greedy --plot methods.svg
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    with result_stream() as stream, quiet_libraries(verbose=False), closing(Progress(sys.stderr, wanted=True)) as shown:
+        from heterps_compile.compare import compare_methods  # noqa: PLC0415 - onnx and numpy
+        from heterps_compile.passes.placement.methods import METHODS  # noqa: PLC0415 - numpy
+        from heterps_compile.report.comparison import comparison_svg, print_comparison  # noqa: PLC0415 - rich
+        from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
+
+        comparison = compare_methods(
+            model,
+            cluster=cluster,
+            min_throughput=min_throughput or 0.0,
+            batch=batch,
+            mode=mode,
+            methods=[name.strip() for name in methods.split(",")] if methods else tuple(METHODS),
+            seed=seed,
+            time_limit=time_limit,
+            on_progress=shown.show,
+        )
+        shown.close()
+        if plot is not None:
+            try:
+                Path(plot).write_text(comparison_svg(comparison), "utf-8")
+            except OSError as error:
+                raise InputError(f"cannot write the plot {plot!r}: {error.strerror}") from error
+        with printing("the comparison"):
+            print_comparison(make_console(stream, terminal_width(stream)), comparison)
+            stream.flush()

@@ -1,0 +1,67 @@
+"""Compare the placement methods on one model: what each finds, how far it is from the proven bound, how long it takes.
+
+Left out: building stages; a comparison ends where the plan is known.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.api import Progress, read_model
+from heterps_compile.cluster.load import load_cluster
+from heterps_compile.errors import HeterpsError
+from heterps_compile.passes.annotate_intensity import AnnotateIntensity
+from heterps_compile.passes.contract import Draft, run_passes
+from heterps_compile.passes.group_layers import GroupLayers
+from heterps_compile.passes.placement.certificate import certify
+from heterps_compile.passes.placement.methods import METHODS, find_method
+from heterps_compile.passes.pose_problem import PoseProblem
+from heterps_compile.plan.comparison import Comparison, MethodResult
+from heterps_compile.plan.request import DEFAULT_CLUSTER, Request
+
+
+def compare_methods(
+    model: Any,
+    example_inputs: tuple[Any, ...] = (),
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    cluster: str | Path = DEFAULT_CLUSTER,
+    min_throughput: float = 0.0,
+    batch: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    mode: str = "inference",
+    methods: Sequence[str] = tuple(METHODS),
+    seed: int = 0,
+    time_limit: float | None = None,
+    on_progress: Progress | None = None,
+) -> Comparison:
+    """Run every method on a model's placement problem.
+
+    Arguments are those of :func:`heterps_compile.api.compile`, and ``methods``, the names of the methods to compare;
+    ``time_limit`` is in seconds, for each of them and for the proof.
+
+    Raises:
+        UnknownNameError: for an unknown method.
+        HeterpsError: where the model cannot be read; a method that finds no plan is a result, not an error.
+    """
+    searches = {name: find_method(name) for name in methods}
+    graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
+    pool = load_cluster(cluster)
+    request = Request(min_throughput=min_throughput, mode=mode, seed=seed)
+    draft = run_passes(Draft(graph, pool, request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
+    problem = draft.problem
+    assert problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
+    results, bound = [], -math.inf
+    for done, (name, search) in enumerate(searches.items()):
+        if on_progress is not None:
+            on_progress(name, done, len(searches))
+        try:
+            found = search(problem, seed=seed, time_limit_s=time_limit)
+        except HeterpsError as error:
+            results.append(MethodResult(name, math.inf, 0, 0.0, str(error)))
+            continue
+        results.append(MethodResult(name, found.value, found.evaluations, found.search_s))
+        if bound == -math.inf:
+            bound = certify(problem, found, time_limit).bound
+    return Comparison(graph.name, problem.layer_count, problem.type_count, bound, pool.currency, tuple(results))

@@ -1,0 +1,46 @@
+"""Placement methods side by side on one problem.
+
+Left out: running them (``compare.py``), printing them (``report/comparison.py``).
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """What one method made of the problem.
+
+    Attributes:
+        method: Its name.
+        value: Price of a million samples; inf where it found no plan.
+        evaluations: Placements it evaluated.
+        search_s: Seconds it took, the proof not included.
+        fault: Why there is no plan; "" where there is one.
+    """
+
+    method: str
+    value: float
+    evaluations: int
+    search_s: float
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All methods on one problem.
+
+    Attributes:
+        model: Name of the model.
+        layer_count: Layers that were placed.
+        type_count: Device types of the pool.
+        bound: A proven lower bound on the value of every placement.
+        currency: Of every price.
+        results: In the order the methods were given.
+    """
+
+    model: str
+    layer_count: int
+    type_count: int
+    bound: float
+    currency: str
+    results: tuple[MethodResult, ...]
