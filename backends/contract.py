@@ -81,9 +81,7 @@ class Backend(Protocol):
         """
         ...
 
-    def read(
-        self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]
-    ) -> tuple[Stage, ...]:
+    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]) -> tuple[Stage, ...]:
         """Read stages back from the files ``write`` named; the caller has checked their hashes.
 
         Raises:

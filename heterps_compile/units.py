@@ -81,11 +81,7 @@ def parse_price(text: object) -> tuple[float, str]:
 def _scaled(amount: float, steps: tuple[tuple[float, str], ...]) -> str:
     for size, unit in steps:
         if abs(amount) >= size:
-            return (
-                f"{amount / size:.3g} {unit}"
-                if abs(amount) / size < 999.5
-                else f"{amount / size:,.0f} {unit}"
-            )
+            return f"{amount / size:.3g} {unit}" if abs(amount) / size < 999.5 else f"{amount / size:,.0f} {unit}"
     size, unit = steps[-1]
     return f"{amount / size:.3g} {unit}"
 

@@ -92,7 +92,8 @@ def main() -> None:
             open_cases.append(f"{case.name} (gap {result.gap:.2%})")
     proven = len(cases) - len(open_cases)
     print(
-        f"{len(cases)} problems, {proven} references proven optimal {'; open: ' if open_cases else ''}{open_cases or ''}"
+        f"{len(cases)} problems, {proven} references proven optimal"
+        f"{'; open: ' if open_cases else ''}{', '.join(open_cases)}"
     )
 
     rows: list[Row] = []
@@ -114,7 +115,8 @@ def main() -> None:
     print_table(rows, cases)
     speed = rounds_per_second()
     print(
-        f"\nREINFORCE rounds a second, 64 plans each, 300 layers x 8 types: {speed['lstm']:.0f} (LSTM), {speed['rnn']:.0f} (Elman)"
+        "\nREINFORCE rounds a second, 64 plans each, 300 layers x 8 types: "
+        f"{speed['lstm']:.0f} (LSTM), {speed['rnn']:.0f} (Elman)"
     )
     fresh = fresh_process_s(cases[-1].recipe if not options.quick else cases[0].recipe)
     print(f"one rl search in a fresh process, import of torch included: {fresh:.1f} s ({cases[-1].name})")
@@ -171,7 +173,8 @@ def print_table(rows: list[Row], cases: list[Case]) -> None:
             times = np.array([row.time_s for row in mine])
             polish = f"{percent(before, 0.5)}, {percent(before, 0.95)}" if len(before) else "-"
             print(
-                f"{label if part == 'all' else '':27}{part:10}{polish:>28}{percent(gaps, 0.5):>13}{percent(gaps, 0.95):>9}"
+                f"{label if part == 'all' else '':27}{part:10}{polish:>28}"
+                f"{percent(gaps, 0.5):>13}{percent(gaps, 0.95):>9}"
                 f"{percent(gaps, 1):>9}{int(np.isinf(gaps).sum()):>12}{np.median(times):>11.2f}{times.max():>7.1f}"
                 f"{np.median([row.evaluations for row in mine]):>13,.0f}"
             )
@@ -195,7 +198,8 @@ def rounds_per_second() -> dict[str, float]:
 
 def fresh_process_s(recipe: Recipe) -> float:
     program = (
-        "from heterps_compile.cost.synthetic import *; from heterps_compile.passes.placement.methods import find_method\n"
+        "from heterps_compile.cost.synthetic import *\n"
+        "from heterps_compile.passes.placement.methods import find_method\n"
         f"find_method('rl')(synthetic_problem({recipe!r}))"
     )
     started = time.monotonic()

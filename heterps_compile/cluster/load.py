@@ -91,15 +91,13 @@ class _Pool(_Strict):
         for device in self.device:
             price, currency = device.price
             if price and currency != self.currency:
-                raise ValueError(
-                    f"device {device.name!r} is priced in {currency}, the pool in {self.currency}"
-                )
+                raise ValueError(f"device {device.name!r} is priced in {currency}, the pool in {self.currency}")
         return self
 
 
 def builtin_names() -> tuple[str, ...]:
     """Give the names of the built-in pools, ascending; ``local`` is among them."""
-    files = resources.files(__package__).joinpath("pools").iterdir()
+    files = resources.files("heterps_compile.cluster").joinpath("pools").iterdir()
     names = [item.name.removesuffix(".toml") for item in files if item.name.endswith(".toml")]
     return tuple(sorted([*names, LOCAL]))
 
@@ -122,7 +120,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
         return describe_local()
     if text not in builtin_names():
         raise UnknownNameError("cluster", text, builtin_names())
-    file = resources.files(__package__).joinpath("pools", f"{text}.toml")
+    file = resources.files("heterps_compile.cluster").joinpath("pools", f"{text}.toml")
     return _parse(file.read_text("utf-8"), name=text, source=f"built-in pool {text!r}")
 
 

@@ -38,9 +38,7 @@ class MemoryParts:
         return math.ceil(parts * self.safety_factor)
 
 
-def parameter_parts(
-    graph: Graph, names: Sequence[str], touched: float, *, training: bool
-) -> tuple[int, int, int]:
+def parameter_parts(graph: Graph, names: Sequence[str], touched: float, *, training: bool) -> tuple[int, int, int]:
     """Give bytes of weights, gradients and optimiser state for parameters of distinct storages.
 
     Args:
@@ -52,17 +50,13 @@ def parameter_parts(
     held = sum(graph.parameters[name].size_bytes for name in names)
     if not training:
         return held, 0, 0
-    trained = sum(
-        graph.parameters[name].size_bytes for name in names if graph.parameters[name].kind == "weight"
-    )
+    trained = sum(graph.parameters[name].size_bytes for name in names if graph.parameters[name].kind == "weight")
     return held, math.ceil(trained * touched), OPTIMIZER_STATES * trained
 
 
 def layer_parameters_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost, *, training: bool) -> int:
     """Give the bytes that a stage holds for a layer's parameters, each storage counted once."""
-    return sum(
-        parameter_parts(layer_graph.graph, _distinct(layer_graph, index), _touched(cost), training=training)
-    )
+    return sum(parameter_parts(layer_graph.graph, _distinct(layer_graph, index), _touched(cost), training=training))
 
 
 def stage_memory(
@@ -72,9 +66,7 @@ def stage_memory(
     seen: set[str] = set()
     weights = gradients = optimizer = 0
     for index in range(first, end):
-        names = [
-            n for n in _distinct(layer_graph, index) if layer_graph.graph.parameters[n].storage not in seen
-        ]
+        names = [n for n in _distinct(layer_graph, index) if layer_graph.graph.parameters[n].storage not in seen]
         seen.update(layer_graph.graph.parameters[name].storage for name in names)
         parts = parameter_parts(layer_graph.graph, names, _touched(costs[index]), training=training)
         weights, gradients, optimizer = weights + parts[0], gradients + parts[1], optimizer + parts[2]
@@ -88,9 +80,7 @@ def activation_bytes(cost: LayerCost) -> int:
 
 
 def _distinct(layer_graph: LayerGraph, index: int) -> list[str]:
-    by_storage = {
-        layer_graph.graph.parameters[n].storage: n for n in reversed(layer_graph.layers[index].parameters)
-    }
+    by_storage = {layer_graph.graph.parameters[n].storage: n for n in reversed(layer_graph.layers[index].parameters)}
     return list(by_storage.values())
 
 

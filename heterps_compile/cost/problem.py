@@ -129,9 +129,7 @@ class Placement:
     def starts(self) -> tuple[int, ...]:
         """Give the first layer of every stage, ascending, 0 first."""
         forced = set(self.cuts)
-        return tuple(
-            p for p in range(len(self.types)) if p == 0 or p in forced or self.types[p] != self.types[p - 1]
-        )
+        return tuple(p for p in range(len(self.types)) if p == 0 or p in forced or self.types[p] != self.types[p - 1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,4 +173,4 @@ def _memory(problem: Problem, stage_of: Ints, starts: Ints) -> Floats:
     saved = np.bincount(stage_of[:, problem.tied_first].ravel(), (together * problem.tied_bytes).ravel(), len(starts))
     gather = np.add.reduceat if problem.keeps_activations else np.maximum.reduceat
     activations = gather(np.tile(problem.activation_bytes, batch), starts)
-    return np.asarray(weights - saved + activations)
+    return np.asarray(weights - saved + activations, np.float64)

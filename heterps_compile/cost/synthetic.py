@@ -160,12 +160,12 @@ def _draw_pool(rng: np.random.Generator, count: int) -> _Pool:
     kinds = tuple("cpu" if cpu else "npu" if npu else "gpu" for cpu, npu in zip(is_cpu, is_npu, strict=True))
     return _Pool(
         kinds=kinds,
-        price=np.round(price, 4),
+        price=np.asarray(np.round(price, 4), np.float64),
         flops_per_s=speed,
         memory_bytes_per_s=speed * bytes_per_flop,
         network_bytes_per_s=network,
         input_bytes_per_s=network * np.where(is_cpu, 4.0, 0.5) * np.exp(rng.normal(0, 0.5, count)),
-        memory_bytes=np.where(is_cpu, 8e9, 16e9) * 2.0 ** rng.integers(0, 3, count),
+        memory_bytes=np.asarray(np.where(is_cpu, 8e9, 16e9) * 2.0 ** rng.integers(0, 3, count), np.float64),
         launch_s=np.where(is_cpu, 1e-6, 1e-5),
         compute_parallel=np.where(is_cpu, 1 - 0.02 * rng.random(count), 1 - 0.07 * rng.random(count)),
         data_parallel=np.where(is_cpu, 1 - 0.02 * rng.random(count), 1 - 0.07 * rng.random(count)),
@@ -194,9 +194,10 @@ def _draw_model(rng: np.random.Generator, family: str, count: int) -> _Model:
         weights = np.where(kind == 2, 4 * 9 * channels**2 / 4, 4 * channels)
         read = np.where(index == 0, 4 * 3 * 224.0**2, 0.0)
     elif family == "transformer":
-        width, length = 256 * 2.0 ** rng.integers(0, 4), 2.0 ** rng.integers(5, 10)
+        width, length = np.asarray(256 * 2.0 ** rng.integers(0, 4)), 2.0 ** rng.integers(5, 10)
         kind = np.where(index == 0, 0, np.choose(index % 4, [1, 3, 1, 1]))
-        flops = np.choose(kind, [length, 6 * length * width**2, 0, 4 * length**2 * width, 0, 0]).astype(float)
+        works = np.array([length, 6 * length * width**2, 0, 4 * length**2 * width, 0, 0], np.float64)
+        flops = works[kind]
         weights = np.where(kind == 0, 4 * 30_000 * width, np.where(kind == 1, 12.0 * width**2, 0.0))
         output = np.full(count, 4 * length * width) * np.where(index % 4 == 2, 4.0, 1.0)
         read = np.where(index == 0, 8 * length + 4 * length * width, 0.0)
@@ -276,7 +277,7 @@ def _draw_floor(rng: np.random.Generator, problem: Problem) -> tuple[Floats, flo
         within = np.add.reduceat(price[stages.type] * units, stages.offsets) <= budget
         slow_s, fast_s = np.where(within, batch_s, slow_s), np.where(within, fast_s, batch_s)
     best = int(np.argmin(np.where(fits, slow_s, np.inf)))
-    batch_s = float(slow_s[best]) / 0.99
-    units = demand.units(np.full(len(stages.type), batch_s))
+    found_s = float(slow_s[best]) / 0.99
+    units = demand.units(np.full(len(stages.type), found_s))
     mine = stages.placement == best
-    return np.bincount(stages.type[mine], units[mine], types), problem.batch / batch_s
+    return np.asarray(np.bincount(stages.type[mine], units[mine], types), np.float64), problem.batch / found_s

@@ -32,9 +32,7 @@ def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
     )
 
 
-def _layer_cost(
-    graph: Graph, layer: Layer, input_bytes: int, output_bytes: int, crossing: set[str]
-) -> LayerCost:
+def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int, crossing: set[str]) -> LayerCost:
     flops = operations = intermediate_bytes = 0
     gathered: dict[str, int] = {}
     for i in layer.nodes:

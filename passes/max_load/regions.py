@@ -13,7 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
-from .blocks import Blocks
+from .annealing import Ints
+from .blocks import Blocks, Floats
 from .milp import solve_milp
 
 _OTHERS = 2
@@ -55,8 +56,8 @@ def improve_regions(
 
 
 def _solve_region(
-    blocks: Blocks, current: np.ndarray, region: Sequence[int], value_ms: float, time_limit_s: float
-) -> np.ndarray | None:
+    blocks: Blocks, current: Ints, region: Sequence[int], value_ms: float, time_limit_s: float
+) -> Ints | None:
     """Place the blocks of some devices anew on those devices; None where that gives nothing."""
     inside = np.flatnonzero(np.isin(current, region))
     number = {int(block): i for i, block in enumerate(inside)}
@@ -96,7 +97,7 @@ def _solve_region(
     return found
 
 
-def _loads(blocks: Blocks, devices: np.ndarray) -> np.ndarray:
+def _loads(blocks: Blocks, devices: Ints) -> Floats:
     """Give the load of every device."""
     loads = np.zeros(blocks.accelerators + blocks.cpus)
     is_accelerator = devices < blocks.accelerators

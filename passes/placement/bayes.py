@@ -53,7 +53,7 @@ class Bayes:
         """
         started = time.monotonic()
         try:
-            import optuna
+            import optuna  # noqa: PLC0415 - an extra that only this method needs
         except ImportError as e:
             raise HeterpsError("method 'bayes' needs optuna, which is not installed: pip install optuna") from e
         optuna.logging.disable_default_handler()

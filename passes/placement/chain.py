@@ -60,7 +60,7 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """Bytes of a batch into and out of the segments that begin at R neighbouring positions, for W ends from the first on.
+    """Bytes of a batch into and out of the segments that begin at R neighbouring positions, for W ends after the first.
 
     Attributes:
         first: Position of row 0; column w is end first + 1 + w.
@@ -153,7 +153,7 @@ class Chain:
         return float(self._memory(block, block + 1, 1)[0, 0])
 
     def traffic(self, low: int, high: int, furthest: int) -> Traffic:
-        """Give the bytes in and out for the segments that begin at low .. high - 1 and end at ``furthest`` or before."""
+        """Give the bytes in and out of the segments that begin at low .. high - 1 and end at ``furthest`` or before."""
         width = furthest - low
         received, receives = self._received(low, high, width)
         sent, sends = self._sent(low, high, width)

@@ -100,7 +100,9 @@ class Climb:
         if generator.random() < self._climbing.exploring:
             others = self._archive.niches(self._climbing.starts)
             start = others[min(int(generator.geometric(_GREED)) - 1, len(others) - 1)]
-        cut, factor = self._cut(start.types, start.begins), float(np.exp(generator.laplace(0, _SPREAD if generator.random() < 0.8 else _WIDE_SPREAD)))
+        cut = self._cut(start.types, start.begins)
+        spread = _SPREAD if generator.random() < 0.8 else _WIDE_SPREAD
+        factor = float(np.exp(generator.laplace(0, spread)))
         if generator.random() < self._climbing.dividing:
             cut, ratio = divide_run(self._spans, cut, generator)
             if generator.random() < 0.5:

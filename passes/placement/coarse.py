@@ -64,4 +64,4 @@ def _near(chain: Chain, placement: Placement, count: int) -> Ints:
     starts = np.searchsorted(chain.borders, placement.starts())
     each = max(2, count // len(starts) // 2)
     near = (starts[:, None] + np.arange(-each, each + 1)).ravel()
-    return chain.borders[np.unique(np.clip(near, 0, chain.length))]
+    return np.asarray(chain.borders[np.unique(np.clip(near, 0, chain.length))])

@@ -8,6 +8,7 @@ Left out: the edges one by one (a layer sees the bytes alive before and after it
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heterps_compile.cost.problem import Floats, Problem
 from heterps_compile.cost.segments import problem_tables
@@ -19,7 +20,7 @@ _DENSE_KINDS = ("conv", "gemm", "matmul", "attention", "recurrent")
 _FEW = 1e-12
 
 
-def layer_features(problem: Problem, throughput: float) -> Floats:
+def layer_features(problem: Problem, throughput: float) -> NDArray[np.float32]:
     """Give the features [L, T, FEATURE_COUNT] of a problem for a throughput in samples/s, each of order one."""
     layers, types = problem.compute_s.shape
     tables = problem_tables(problem)
@@ -71,7 +72,8 @@ def layer_features(problem: Problem, throughput: float) -> Floats:
         np.cumsum(units, 0) / np.maximum(whole, _FEW),
         _log(5 * problem.sync_s / batch_s, -8, 3) / 3,
     )
-    return np.stack(np.broadcast_arrays(*columns, np.zeros((layers, types)))[:-1], axis=-1).astype(np.float32)
+    full = np.broadcast_arrays(*columns, np.zeros((layers, types)))[:-1]
+    return np.stack(full, axis=-1).astype(np.float32)
 
 
 def _log(ratio: Floats, low: float, high: float) -> Floats:

@@ -56,7 +56,8 @@ class Genetic:
         rules = stage_rules(problem)
         types, begins = self._first(problem, rules, warm_start, generator)
         fitness = _fitness(evaluate(problem, types, begins))
-        evaluations, idle, notes = len(fitness), 0, ()
+        evaluations, idle = len(fitness), 0
+        notes: tuple[str, ...] = ()
         for _ in range(self.generations):
             if time_limit_s is not None and time.monotonic() - started > time_limit_s:
                 notes = ("the time limit ended the search",)

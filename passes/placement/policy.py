@@ -70,7 +70,7 @@ def _others(hidden: Tensor) -> Tensor:
 def shipped_policy() -> Policy:
     """Give the policy with the weights that come with the package."""
     policy = Policy()
-    data = files(__package__).joinpath(SHIPPED_FILE).read_bytes()
+    data = files("heterps_compile.passes.placement").joinpath(SHIPPED_FILE).read_bytes()
     policy.load_state_dict({name: weight.float() for name, weight in load(data).items()})
     return policy
 

@@ -75,10 +75,14 @@ class _Ends:
         return _Ends(self.price[chosen], self.units[chosen])
 
 
+def _units_by_type(types: Ints, units: Floats, count: int) -> Floats:
+    return np.asarray(np.bincount(types, units, count), np.float64)
+
+
 class Polish:
     """A local search on one problem; ``priced`` counts the stages it has priced."""
 
-    def __init__(self, spans: Spans, deadline: Deadline = Deadline.after(None)) -> None:
+    def __init__(self, spans: Spans, deadline: Deadline) -> None:
         problem = spans.problem
         self.priced = 0
         self._spans = spans
@@ -97,14 +101,14 @@ class Polish:
             batch_s: The time that a batch may take.
             most_rounds: Stop after so many rounds in any case.
         """
-        total = self._total(cut, batch_s)
+        total = self.total(cut, batch_s)
         for _ in range(most_rounds):
             if self._deadline.left_s() < 0:
                 break
             moves = self._find_moves(cut, batch_s)
             for chosen in (_apart(moves), moves[:1]):
                 better = _apply(cut, chosen)
-                price = self._total(better, batch_s)
+                price = self.total(better, batch_s)
                 if price < total * (1 - _LEAST_GAIN):
                     cut, total = better, price
                     break
@@ -135,9 +139,10 @@ class Polish:
         beyond = np.maximum(self._fewest - stages, 0) + np.maximum(stages - self._most, 0)
         return np.asarray(_EXCESS_WEIGHT * self._dearest * (units + beyond))
 
-    def _total(self, cut: Cut, batch_s: float) -> float:
+    def total(self, cut: Cut, batch_s: float) -> float:
+        """Give the price of a plan, with the price on what exceeds limits in it."""
         now = self._price(cut.bounds[:-1], cut.bounds[1:], cut.types, batch_s)
-        used = np.bincount(cut.types, now.units, self._type_count)
+        used = _units_by_type(cut.types, now.units, self._type_count)
         return float(now.price.sum() + self._excess(used, len(cut.types)))
 
     # moves -------------------------------------------------------------------------------------------------
@@ -146,13 +151,13 @@ class Polish:
         """Give the moves that gain, the best first."""
         bounds, count = cut.bounds, len(cut.types)
         now = self._price(bounds[:-1], bounds[1:], cut.types, batch_s)
-        used = np.bincount(cut.types, now.units, self._type_count)
+        used = _units_by_type(cut.types, now.units, self._type_count)
         heads, tails = self._heads(bounds, batch_s), self._tails(bounds, batch_s)
         moves = []
         for first in range(count):
             for end in range(first + 1, min(count, first + _WIDEST) + 1):
                 length = int(bounds[end] - bounds[first])
-                rest = used - np.bincount(cut.types[first:end], now.units[first:end], self._type_count)
+                rest = used - _units_by_type(cut.types[first:end], now.units[first:end], self._type_count)
                 paid = now.price[first:end].sum() + self._excess(used, count) - self._excess(rest, self._fewest)
                 head, tail = heads[first].part(slice(length)), tails[end].part(slice(-length, None))
                 price, cut_at, types = self._best_pair(head, tail, rest, count - (end - first))
@@ -228,7 +233,7 @@ class Polish:
                 continue
             low, high = bounds[first], bounds[end]
             parts = heads[first].price[begins - low - 1], middle.price, tails[end].price[ends - high]
-            price = sum(part.min(1) for part in parts)
+            price = np.sum([part.min(1) for part in parts], axis=0)
             at = int(np.argmin(price))
             gain = float(now.price[first:end].sum() - price[at])
             if gain > _LEAST_GAIN * now.price[first:end].sum():

@@ -74,7 +74,7 @@ class Learner:
         evaluation = evaluate(self.problem, draws.types, draws.begins)
         loss = self._loss(scores, begin_logits, draws, self._advantages(evaluation))
         self._optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward([loss])
         torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _GRADIENT_NORM)
         self._optimizer.step()
         return draws, evaluation
@@ -84,7 +84,7 @@ class Learner:
         decay = self._learning.baseline_decay
         mean = float(costs.mean())
         self._baseline = mean if self._baseline is None else decay * self._baseline + (1 - decay) * mean
-        return np.clip((self._baseline - costs) / (costs.std() + 1e-6), -_CLIP, _CLIP)
+        return np.asarray(np.clip((self._baseline - costs) / (costs.std() + 1e-6), -_CLIP, _CLIP))
 
     def _loss(self, scores: Tensor, begin_logits: Tensor, draws: Draws, advantages: Floats) -> Tensor:
         first, end, type_, plan = (torch.from_numpy(a) for a in (draws.first, draws.end, draws.type, draws.plan))
@@ -105,11 +105,11 @@ def _costs(evaluation: Evaluation) -> Floats:
     """Give [N], the logarithm of the value, or more than that of any feasible plan, by the violation."""
     feasible = np.isfinite(evaluation.values)
     if not feasible.any():
-        return np.log1p(evaluation.violation)
+        return np.asarray(np.log1p(evaluation.violation))
     values = np.log(np.maximum(evaluation.values, 1e-300), where=feasible, out=np.zeros(len(feasible)))
     best = values[feasible].min()
     worst = min(values[feasible].max(), best + _WORST)
-    return np.where(feasible, np.minimum(values, worst), worst + 0.3 + 0.2 * np.log1p(evaluation.violation))
+    return np.asarray(np.where(feasible, np.minimum(values, worst), worst + 0.3 + 0.2 * np.log1p(evaluation.violation)))
 
 
 def proposal(policy: Policy, problem: Problem, throughput: float) -> tuple[Floats, Floats]:

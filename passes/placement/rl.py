@@ -171,7 +171,9 @@ class Rl:
             return shipped_policy() if self.start == "shipped" else fresh_policy(problem, self.cell, seed)
 
         goals = _goals(problem, archive)
-        ladder = self._climb_ladder(problem, archive, first_weights(), goals, generator, deadline)
+        ladder = self._climb_ladder(
+            problem, archive, first_weights(), goals=goals, generator=generator, deadline=deadline
+        )
         if not ladder:
             return [uniform_proposal(problem)], 0, 0
         aims = [goal for _, goal, _ in sorted(ladder, key=lambda rung: rung[0])]
@@ -198,6 +200,7 @@ class Rl:
         problem: Problem,
         archive: Archive,
         policy: "Policy",
+        *,
         goals: list[float],
         generator: np.random.Generator,
         deadline: Deadline,

@@ -64,7 +64,7 @@ def stage_rules(problem: Problem) -> StageRules:
     most = int(np.count_nonzero(may_begin))
     return StageRules(
         may_begin=may_begin,
-        banned=np.concatenate([np.zeros_like(banned[:1], np.int64), np.cumsum(banned, axis=0)]),
+        banned=np.concatenate([np.zeros((1, banned.shape[1]), np.int64), np.cumsum(banned, axis=0, dtype=np.int64)]),
         fewest=min(problem.min_stages, most),
         most=min(problem.max_stages, most),
     )

@@ -50,7 +50,8 @@ def require_feasible(problem: Problem, placement: Placement, method: str) -> flo
     """
     found = detail(problem, placement)
     if found.faults:
-        names = ", ".join(fault.name.lower().replace("_", " ") for fault in Fault if fault & found.faults and fault.name)
+        broken = [fault.name for fault in Fault if fault & found.faults and fault.name]
+        names = ", ".join(name.lower().replace("_", " ") for name in broken)
         raise InfeasibleError(
             f"{method} found no feasible placement; the nearest has {len(found.stages)} stages and breaks: {names}; "
             "--method exact searches all of them"

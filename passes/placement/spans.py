@@ -46,7 +46,8 @@ class Spans:
         """Price stages that must take at most ``batch_s`` for a batch.
 
         Args:
-            first, end: [N], indices of positions.
+            first: [N], index of the position where a stage begins.
+            end: [N], index of the position where it ends.
             types: [N].
             batch_s: The time of a batch.
 
@@ -96,14 +97,14 @@ def find_spans(problem: Problem) -> Spans:
         compute_s=_before(tables.compute_s)[positions],
         data_s=_before(tables.data_s)[positions],
         sync_s=_before(problem.sync_s)[positions],
-        forbidden=_before((~tables.usable).astype(np.int64))[positions],
+        forbidden=_before((~tables.usable).astype(np.float64))[positions].astype(np.int64),
         moved_bytes=received[0] + sent[0],
         talks=received[1] + sent[1],
         memory_bytes=_memory(problem, positions) if tables.memory_binds else None,
     )
 
 
-def _before(amounts: Floats | Ints) -> Floats | Ints:
+def _before(amounts: Floats) -> Floats:
     return np.concatenate([np.zeros_like(amounts[:1]), np.cumsum(amounts, axis=0)])
 
 

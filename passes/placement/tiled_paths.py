@@ -82,8 +82,8 @@ class TiledSegments:
             after = np.full((len(rows), counts.last + 1), np.inf)
             for row, first in enumerate(rows):
                 after[row] = counts.after_stage(from_start[first])
-                ends = slice(first + 1, near[-1] + 1)
-                np.minimum(from_start[ends], cheapest[row, row:, None] + after[row], out=from_start[ends])
+                behind = slice(first + 1, near[-1] + 1)
+                np.minimum(from_start[behind], cheapest[row, row:, None] + after[row], out=from_start[behind])
             here = [self._keep(tile, cost, after, to_go, limit)]
             bound = self._chunk_bounds(rows, traffic) + least[low // _CHUNK + 2 :][: self._far_count(rows)]
             for ends in self._far_ends(low, np.any(bound < spare[rows, None], axis=0), traffic):

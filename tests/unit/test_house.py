@@ -57,7 +57,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 def imported(module: str, path: Path) -> Iterator[str]:
     """Give what a module imports from the package, lazy imports included, as dotted names inside the package."""
     here = module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level:
@@ -152,7 +152,7 @@ def test_no_file_is_a_drawer_for_anything():
 
 def unsafe(path: Path) -> Iterator[str]:
     """Give the uses of what would run or unpickle data: a model file is hostile input."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             yield from (f"import {n}" for n in names if n.split(".")[0] in ("pickle", "shelve", "marshal", "dill"))
