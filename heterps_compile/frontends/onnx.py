@@ -13,8 +13,10 @@ What becomes what:
 Left out: gradients; what the ops compute (ONNX Runtime runs the original).
 """
 
+import gc
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -72,6 +74,28 @@ def import_onnx(
         UnsupportedOpError: an op or domain that neither ONNX nor ONNX Runtime knows.
         GraphError: a cycle, an undefined value, a value made twice, a shape that cannot be found.
     """
+    with _no_garbage_collection():
+        return _import(model, batch, shapes, name)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the collector: reading makes objects by the million, all of which live on."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _import(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    batch: int | None,
+    shapes: Mapping[str, int],
+    name: str | None,
+) -> Graph:
     source, path = load_model(model)
     notes = normalize(source)
     roles = find_roles(source.graph)
