@@ -1,0 +1,119 @@
+"""How fast the exact search is, and what it proves: ``python tools/bench_exact.py [--quick] [--json FILE]``.
+
+Every row is one size of generated problem over a few seeds: the median and the longest time, the largest gap left, and
+the time over that of the row with a tenth (or so) of the layers. The second table is ``evaluate`` on random and on
+blockwise placements, 64 at a time. Times are of this machine as it is; compare ratios.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from heterps_compile.cost.evaluate import evaluate
+from heterps_compile.cost.problem import Problem
+from heterps_compile.cost.synthetic import Recipe, synthetic_problem
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.placement.exact import Exact
+
+SIZES = [(16, 4), (100, 8), (300, 8), (1000, 8), (10_000, 8)]
+COUPLED_SIZES = [(16, 4), (50, 8), (100, 8), (100, 16)]
+SEEDS = {16: 6, 50: 6, 100: 6, 300: 5, 1000: 5, 10_000: 3}
+
+
+def solve(problem: Problem, limit_s: float) -> tuple[float, float]:
+    """Give seconds and gap."""
+    started = time.perf_counter()
+    try:
+        gap = Exact()(problem, time_limit_s=limit_s).gap
+    except InfeasibleError as error:
+        if "none proven" not in str(error):
+            raise
+        gap = 1.0
+    return time.perf_counter() - started, gap
+
+
+def bench_exact(sizes: list[tuple[int, int]], limit_s: float, **options: bool) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for layers, types in sizes:
+        found = []
+        for seed in range(SEEDS[layers]):
+            problem = synthetic_problem(Recipe(seed=seed, layers=layers, types=types, **options))
+            found.append(solve(problem, limit_s))
+            if not options:
+                found.append(solve(replace(problem, min_throughput=0.0), limit_s))
+        times = [seconds for seconds, _ in found]
+        before = rows[-1]["median_s"] if rows else None
+        rows.append(
+            {
+                "layers": layers,
+                "types": types,
+                "problems": len(found),
+                "median_s": statistics.median(times),
+                "longest_s": max(times),
+                "proven": sum(gap == 0 for _, gap in found),
+                "largest_gap": max(gap for _, gap in found),
+                "times_before": statistics.median(times) / before if isinstance(before, float) else None,
+            }
+        )
+        print_row(rows[-1])
+    return rows
+
+
+def print_row(row: dict[str, object]) -> None:
+    cells = ("-" if v is None else f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values())
+    print("  ".join(f"{cell:>12}" for cell in cells), flush=True)
+
+
+def bench_evaluate(repeats: int) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    rng = np.random.default_rng(0)
+    for layers in (100, 300):
+        problem = synthetic_problem(Recipe(seed=1, layers=layers, types=8))
+        blocks = np.sort(rng.integers(0, 8, (64, layers)), axis=1)
+        placements = {
+            "random": rng.integers(0, 8, (64, layers)),
+            "blocks": np.take_along_axis(rng.integers(0, 8, (64, 8)), blocks, axis=1),
+        }
+        for name, types in placements.items():
+            evaluate(problem, types)
+            times = []
+            for _ in range(repeats):
+                started = time.perf_counter()
+                evaluate(problem, types)
+                times.append(time.perf_counter() - started)
+            rows.append({"layers": layers, "placements": name, "median_ms": 1e3 * statistics.median(times)})
+            print_row(rows[-1])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes only")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds a problem may take")
+    options = parser.parse_args()
+    most = 300 if options.quick else 10_000
+    results: dict[str, list[dict[str, object]]] = {}
+    header = ["layers", "types", "problems", "median_s", "longest_s", "proven", "largest_gap", "times_before"]
+    for title, sizes, features in (
+        ("chains, with a floor and without", SIZES, {}),
+        ("limits shared between stages", COUPLED_SIZES, {"limited": True}),
+        ("branches, memory and limits", COUPLED_SIZES, {"branched": True, "tight_memory": True, "limited": True}),
+    ):
+        print(f"\nexact: {title}")
+        print("  ".join(f"{cell:>12}" for cell in header))
+        results[title] = bench_exact([s for s in sizes if s[0] <= most], options.limit, **features)
+    print("\nevaluate, 64 placements on 8 types")
+    print("  ".join(f"{cell:>12}" for cell in ("layers", "placements", "median_ms")))
+    results["evaluate"] = bench_evaluate(5 if options.quick else 31)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
