@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -146,3 +148,43 @@ def plain_memory(problem: Problem, i: int, j: int) -> float:
         held -= size if i <= first < second < j else 0
     activations = problem.activation_bytes[i:j]
     return held + (sum(activations) if problem.keeps_activations else max(activations))
+
+
+def plain_problem(compute_s: list[list[float]], price_per_hour: list[float], /, **changes: Any) -> Problem:
+    """Give a chain without traffic: layers x types of seconds on one unit, all of it divided by replicas.
+
+    A batch is 3,600 samples, so that a plan of 1 s a batch at 1 an hour costs 1e6 / 3600 / 3600 per million samples.
+    """
+    layers, types = len(compute_s), len(price_per_hour)
+    return replace(
+        Problem(
+            layer_names=tuple(f"layer{i}" for i in range(layers)),
+            type_names=("cpu", "gpu", "npu", "tpu")[:types],
+            type_kinds=("cpu", "gpu", "npu", "gpu")[:types],
+            layer_kinds=("gemm",) * layers,
+            batch=3600,
+            compute_s=np.array(compute_s, np.float64),
+            data_s=np.zeros((layers, types)),
+            sync_s=np.zeros((layers, types)),
+            compute_parallel=np.ones(types),
+            data_parallel=np.ones(types),
+            edge_producer=np.arange(layers - 1),
+            edge_bytes=np.zeros(layers - 1),
+            edge_readers=np.arange(1, layers),
+            edge_starts=np.arange(layers),
+            uncuttable=np.zeros(layers + 1, np.bool_),
+            seconds_per_byte=np.ones(types),
+            latency_s=np.zeros(types),
+            price_per_hour=np.array(price_per_hour),
+            max_units=np.full(types, 100),
+            memory_bytes=np.full(types, 1e9),
+            weight_bytes=np.ones(layers),
+            activation_bytes=np.zeros(layers),
+            keeps_activations=False,
+            tied_first=np.zeros(0, np.int64),
+            tied_second=np.zeros(0, np.int64),
+            tied_bytes=np.zeros(0),
+            allowed=np.ones((layers, types), np.bool_),
+        ),
+        **changes,
+    )

@@ -65,7 +65,9 @@ def bench_exact(sizes: list[tuple[int, int]], limit_s: float, **options: bool) -
 
 
 def print_row(row: dict[str, object]) -> None:
-    cells = ("-" if v is None else f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values())
+    cells = [
+        "-" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()
+    ]
     print("  ".join(f"{cell:>12}" for cell in cells), flush=True)
 
 

@@ -26,6 +26,7 @@ _GRID = np.append(0.85 ** np.arange(13), 0.0)  # borders of the first intervals,
 _PARTS = 4  # how many intervals one with many steps is split into
 _FEW_STEPS = 128
 _STEPS_PER_STAGE = 2
+_TIE = 1e-12  # relative
 _NARROWEST = 1e-10  # relative; what happens inside cannot be told from rounding
 
 
@@ -136,12 +137,15 @@ class _Search:
             values[used[:, t, None] + taken > self.problem.max_units[t]] = np.inf
         values[reached_s == 0] = np.inf
         row = np.arange(len(steps))
-        first = np.argmin(values, axis=1)
+        first = np.argmax(values <= values.min(axis=1, keepdims=True) * (1 + _TIE), axis=1)
         self._improve(intervals.placement, values[row, first], reached_s[row, first])
 
     def _improve(self, placement: Ints, values: Floats, time_s: Floats) -> None:
-        order = np.lexsort((time_s, -values))  # the best comes last: it is what repeated assignment leaves
-        order = order[values[order] < self.best[placement[order]]]
+        """Take in what is better than the best; of what is equal but for rounding, the slowest, with fewest units."""
+        lowest = np.full(len(self.best), np.inf)
+        np.minimum.at(lowest, placement, values)
+        better = (values <= lowest[placement] * (1 + _TIE)) & (values < self.best[placement] * (1 - _TIE))
+        order = np.flatnonzero(better)[np.argsort(time_s[better])]  # the slowest last: repeated assignment leaves it
         self.best[placement[order]] = values[order]
         self.best_s[placement[order]] = time_s[order]
 

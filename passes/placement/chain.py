@@ -8,7 +8,7 @@ Layers that no stage may part are one *block*, so positions are the borders of n
                   e ------> reader              value e enters (a, c) where  producer < a <= reader < c,
                                                 leaves it where              a <= producer < c <= last reader
 
-Left out: what segments cost at a throughput (``segment_costs.py``), and paths (``paths.py``).
+Left out: what segments cost at a throughput, and paths over them (``paths.py``, ``tiled_paths.py``).
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,8 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand, StageWork
 from heterps_compile.cost.segments import MEMORY_TOLERANCE, problem_tables
+
+from .traffic import Crossings, Traffic, Values, box_sums
 
 PER_TYPE = (slice(None), None, None)
 """Turns an array [T] into one that goes with [T, R, W]."""
@@ -56,23 +58,6 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.first)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Traffic:
-    """Bytes of a batch into and out of the segments that begin at R neighbouring positions, for W ends after the first.
-
-    Attributes:
-        first: Position of row 0; column w is end first + 1 + w.
-        received_bytes, sent_bytes: [R, W].
-        receives, sends: [R, W], whether there are any.
-    """
-
-    first: int
-    received_bytes: Floats
-    sent_bytes: Floats
-    receives: Bools
-    sends: Bools
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +103,10 @@ class Chain:
         self._data_s = self._prefix(tables.data_s)
         self._sync_s = self._prefix(problem.sync_s) if tables.synchronises else None
         self._unusable = self._prefix(~tables.usable)
-        self._enter = _crossings(block[tables.read_after], block[tables.read_by], tables.read_bytes)
-        self._leave = _crossings(block[tables.sent_by], block[tables.sent_until], tables.sent_bytes)
+        self._crossings = Crossings(
+            Values(block[tables.read_after], block[tables.read_by], tables.read_bytes),
+            Values(block[tables.sent_by], block[tables.sent_until], tables.sent_bytes),
+        )
         self._weights = np.concatenate([[0.0], np.cumsum(problem.weight_bytes)])[self.borders]
         self._activations = self._block_activations()
         self._tied = (block[problem.tied_first], block[problem.tied_second], problem.tied_bytes)
@@ -153,11 +140,8 @@ class Chain:
         return float(self._memory(block, block + 1, 1)[0, 0])
 
     def traffic(self, low: int, high: int, furthest: int) -> Traffic:
-        """Give the bytes in and out of the segments that begin at low .. high - 1 and end at ``furthest`` or before."""
-        width = furthest - low
-        received, receives = self._received(low, high, width)
-        sent, sends = self._sent(low, high, width)
-        return Traffic(low, received, sent, receives, sends)
+        """Give the bytes in and out for segments that begin at low .. high - 1 and end no later than ``furthest``."""
+        return self._crossings.traffic(low, high, furthest)
 
     def tile(self, traffic: Traffic, ends: Ints) -> Tile:
         """Give the segments with the first positions of the traffic and some of its ends."""
@@ -232,51 +216,10 @@ class Chain:
         first, second, size = self._tied
         near = (first >= low) & (second < low + width)
         zero = np.zeros(np.count_nonzero(near), np.int64)
-        saved, _ = _box_sums((zero, first[near] - low + 1), (second[near] - low, zero + width), size[near], held.shape)
-        return np.asarray(held - saved)
-
-    def _received(self, low: int, high: int, width: int) -> tuple[Floats, Bools]:
-        """Give [R, W], bytes of the values with source < a <= target < c, and whether there are any."""
-        source, target, size = self._enter
-        near = (source < high - 1) & (target >= low) & (target < low + width)
-        source, target = source[near] - low, target[near] - low
-        return _box_sums(
-            (np.maximum(source + 1, 0), target + 1), (target, target * 0 + width), size[near], (high - low, width)
-        )
-
-    def _sent(self, low: int, high: int, width: int) -> tuple[Floats, Bools]:
-        """Give [R, W], bytes of the values with a <= source < c <= target, and whether there are any."""
-        source, target, size = self._leave
-        near = (source >= low) & (source < low + width)
-        source, target = source[near] - low, target[near] - low
-        return _box_sums((source * 0, source + 1), (source, target), size[near], (high - low, width))
-
-
-def _crossings(source: Ints, target: Ints, size_bytes: Floats) -> tuple[Ints, Ints, Floats]:
-    """Give the values that pass between two blocks."""
-    crosses = (source < target) & (size_bytes > 0)
-    return source[crosses], target[crosses], size_bytes[crosses]
+        rows_of_pair, columns_of_pair = (zero, first[near] - low + 1), (second[near] - low, zero + width)
+        return np.asarray(held - box_sums(rows_of_pair, columns_of_pair, size[near], held.shape))
 
 
 def _between(sums: Floats, rows: Ints, ends: Ints) -> Floats:
     """Give [T, R, W], sums over the blocks from a row's position to a column's end."""
     return np.asarray(sums[:, None, ends] - sums[:, rows, None])
-
-
-def _box_sums(
-    rows: tuple[Ints, Ints], columns: tuple[Ints, Ints], amounts: Floats, shape: tuple[int, int]
-) -> tuple[Floats, Bools]:
-    """Add every amount over its box of rows [r0, r1) and columns [c0, c1); also tell where any box lies.
-
-    The sums are made of differences, which leave rounding where nothing lies: it is cleared.
-    """
-    height, width = shape
-    flat = np.concatenate([np.minimum(r, height) * (width + 1) + np.minimum(c, width) for r in rows for c in columns])
-    signs = np.repeat([1.0, -1.0, -1.0, 1.0], len(amounts))
-    cells = (height + 1) * (width + 1)
-    sums, counts = (
-        np.bincount(flat, signs * weights, cells).reshape(height + 1, width + 1)[:-1, :-1].cumsum(0).cumsum(1)
-        for weights in (np.tile(amounts, 4), 1.0)
-    )
-    lies = counts > 0.5
-    return np.where(lies, sums, 0.0), lies

@@ -1,12 +1,20 @@
-"""The climb: the polish over and over, at many throughputs and from kicked plans, until it finds no more.
+"""The climb: the polish over and over, at many throughputs and from kicked plans.
 
-The polish works at a fixed time of a batch, the best of which nobody knows beforehand. So a plan is polished at the
-time it attains and at a few near it; what attains the best value is polished again at *its* time, and so on.
+The polish works at a fixed time of a batch, and nobody knows the best one beforehand. So plans are polished
 
-Left out: the polish itself (``polish.py``), and the plans to begin with.
+1. on a ladder of throughputs from the floor up, where each rung begins with drawn plans and with what the rung below
+   found, and then once more on the way down;
+2. at the throughput that they attain, which the best replicas may have moved, until that gains nothing;
+3. after a kick: a window of a good plan is drawn anew, or a run of stages is divided differently.
+
+Where plans are drawn from is a :class:`Source`; it may learn from what has been found so far.
+
+Left out: the polish itself (``polish.py``), and learning (``reinforce.py``).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -17,35 +25,51 @@ from .archive import Archive, Found
 from .kicks import cross, divide_run
 from .paths import Deadline
 from .polish import Cut, Polish
-from .sampling import Proposals, draw_plans, stage_rules
+from .sampling import Proposal, Proposals, draw_plans, stage_rules
 from .spans import find_spans
 
+_LADDER = ((1.05, 2.0), (1.12, 5.0), (1.4, 32.0))  # ratio of neighbouring rungs, up to this multiple of the lowest
+_DRAWN_ON_A_RUNG = 12
+_POLISHED_ON_A_RUNG = 2
 _NEAR = (1.0, 0.97, 0.92, 0.85, 1.03, 1.1)  # times of a batch around the attained one
-_FAR = tuple(2.0 ** (k / 4) for k in range(-14, 7) if k)
-_SPREAD = 0.12  # of the logarithm of a kick's time of a batch
-_WIDE_SPREAD = 0.5  # of one kick in five
-_GREED = 0.3  # chance that a kick starts from a niche, given that it does not from a better one
+_SPREADS = (0.12, 0.5)  # of the logarithm of a kick's time of a batch: usually, and now and then
 _PROMISING = 1.02  # of the best value: worth a second look
-_LEAST_GAIN = 1e-9
+_LEAST_GAIN = 1e-9  # relative
 
 
 @dataclass(frozen=True, slots=True)
 class Climbing:
-    """How long to climb.
+    """How long to climb, and how.
 
     Attributes:
-        starts: Best plans to climb from.
-        kicks: Kicks after that.
+        kicks: Kicks at most.
         patience: Stop after so many kicks without a better plan.
+        starts: Good plans, each best in its range of throughputs, that kicks start from.
         dividing: Share of kicks that divide a run; the others cross in a drawn plan.
         exploring: Share of kicks that start from another good plan than the best.
+        lesson: Kicks between two lessons of the source.
+        unlearned: Share of plans drawn from what the source began with.
     """
 
+    kicks: int = 150
+    patience: int = 100
     starts: int = 12
-    kicks: int = 80
-    patience: int = 60
     dividing: float = 0.3
     exploring: float = 0.5
+    lesson: int = 20
+    unlearned: float = 0.5
+
+
+class Source(Protocol):
+    """Where a climb draws plans from."""
+
+    def first(self) -> Proposals:
+        """Give what plans are drawn from at the start."""
+        ...
+
+    def learn(self, archive: Archive) -> Proposals:
+        """Learn from what was found; give what plans are drawn from now, the best first."""
+        ...
 
 
 class Climb:
@@ -54,24 +78,22 @@ class Climb:
     def __init__(
         self, problem: Problem, archive: Archive, climbing: Climbing, generator: np.random.Generator, deadline: Deadline
     ) -> None:
-        spans = find_spans(problem)
-        self.polish = Polish(spans, deadline)
-        self._problem, self._spans, self._archive = problem, spans, archive
-        self._climbing, self._generator, self._deadline = climbing, generator, deadline
+        self._spans = find_spans(problem)
+        self.polish = Polish(self._spans, deadline)
+        self._rules = stage_rules(problem)
+        self._problem, self._archive, self._climbing = problem, archive, climbing
+        self._generator, self._deadline = generator, deadline
 
-    def run(self, proposals: Proposals) -> None:
-        """Climb from the archive's best plans, then from kicked ones drawn from the proposals."""
+    def run(self, source: Source) -> None:
+        """Climb; the archive holds what is found."""
+        self._sweep(source.first())
         for start in self._archive.niches(self._climbing.starts):
             self._ascend(start, (1.0,))
         self._ascend(self._archive.best, _NEAR)
-        before = self._archive.best
-        self._polish(before, _FAR)
-        if self._archive.best is not before:
-            self._ascend(self._archive.best, _NEAR)
         idle = 0
-        for drawn in self._draw(proposals):
+        for drawn in self._draw(source):
             if idle >= self._climbing.patience or self._deadline.left_s() < 0:
-                return
+                break
             before = self._archive.best
             kicked = self._kick(drawn)
             if kicked.value < before.value * _PROMISING:
@@ -80,50 +102,85 @@ class Climb:
                 self._ascend(self._archive.best, _NEAR)
             idle = 0 if self._archive.best.value < before.value * (1 - _LEAST_GAIN) else idle + 1
 
+    def _sweep(self, proposals: Proposals) -> None:
+        """Polish on the ladder, up and down again."""
+        factors = [1.0]
+        for ratio, most in _LADDER:
+            while factors[-1] * ratio <= most:
+                factors.append(factors[-1] * ratio)
+        lowest = min(proposal.throughput for proposal in proposals)
+        rungs = [self._problem.batch / (lowest * factor) for factor in factors]
+        cheapest: list[Cut] = []
+        for batch_s in rungs:
+            near = min(proposals, key=lambda proposal: abs(np.log(proposal.throughput * batch_s / self._problem.batch)))
+            drawn = self._sort(self._cuts(near, _DRAWN_ON_A_RUNG), batch_s)[:_POLISHED_ON_A_RUNG]
+            cheapest.append(self._polish_all([*drawn, *cheapest[-1:]], batch_s))
+            if self._deadline.left_s() < 0:
+                return
+        carried = cheapest.pop()
+        for batch_s, own in zip(rungs[-2::-1], reversed(cheapest), strict=True):
+            carried = self._sort([self._polish_all([carried], batch_s), own], batch_s)[0]
+            if self._deadline.left_s() < 0:
+                return
+
+    def _sort(self, cuts: list[Cut], batch_s: float) -> list[Cut]:
+        return sorted(cuts, key=lambda cut: self.polish.total(cut, batch_s))
+
+    def _polish_all(self, cuts: list[Cut], batch_s: float) -> Cut:
+        """Polish plans at one time of a batch and evaluate them; give the cheapest at that time."""
+        polished = [self.polish.descend(cut, batch_s) for cut in cuts]
+        self._evaluate(polished)
+        return self._sort(polished, batch_s)[0]
+
     def _ascend(self, plan: Found, factors: tuple[float, ...]) -> None:
-        """Polish until no factor of the attained time of a batch gains."""
+        """Polish at multiples of the attained time of a batch, until none of them gains."""
         while self._deadline.left_s() > 0:
-            better = self._polish(plan, factors)
+            cut, batch_s = self._cut(plan.types, plan.begins), self._batch_s(plan)
+            better = self._evaluate([self.polish.descend(cut, batch_s * factor) for factor in factors])
             if not better.rank < (plan.value * (1 - _LEAST_GAIN), plan.violation):
                 return
             plan = better
 
-    def _polish(self, plan: Found, factors: tuple[float, ...]) -> Found:
-        """Give the best of what the polish makes of a plan at some multiples of its time of a batch."""
-        cut, batch_s = self._cut(plan.types, plan.begins), self._batch_s(plan)
-        return self._evaluate([self.polish.descend(cut, batch_s * factor) for factor in factors])
-
     def _kick(self, drawn: Cut) -> Found:
         """Kick the best plan, or another good one, and polish it."""
-        generator = self._generator
+        generator, climbing = self._generator, self._climbing
         start = self._archive.best
-        if generator.random() < self._climbing.exploring:
-            others = self._archive.niches(self._climbing.starts)
-            start = others[min(int(generator.geometric(_GREED)) - 1, len(others) - 1)]
+        if generator.random() < climbing.exploring:
+            others = self._archive.niches(climbing.starts)
+            start = others[min(int(generator.geometric(0.3)) - 1, len(others) - 1)]
         cut = self._cut(start.types, start.begins)
-        spread = _SPREAD if generator.random() < 0.8 else _WIDE_SPREAD
-        factor = float(np.exp(generator.laplace(0, spread)))
-        if generator.random() < self._climbing.dividing:
+        factor = float(np.exp(generator.laplace(0, _SPREADS[0] if generator.random() < 0.8 else _SPREADS[1])))
+        if generator.random() < climbing.dividing:
             cut, ratio = divide_run(self._spans, cut, generator)
-            if generator.random() < 0.5:
+            if generator.random() < 0.5:  # stages grew by the ratio: so does the time of a batch, more or less
                 factor = ratio * factor**0.3
         else:
             cut = cross(cut, drawn, generator)
-        return self._evaluate([self.polish.descend(cut, self._batch_s(start) * factor)])
+        batch_s = self._batch_s(start) * factor
+        return self._evaluate([self.polish.descend(cut, batch_s)])
 
-    def _draw(self, proposals: Proposals) -> list[Cut]:
-        rules = stage_rules(self._problem)
-        each = -(-self._climbing.kicks // len(proposals))
-        drawn = [draw_plans(scores, logits, rules, each, self._generator) for scores, logits in proposals]
-        cuts = [self._cut(t, b) for draws in drawn for t, b in zip(draws.types, draws.begins, strict=True)]
-        return [cuts[i] for i in self._generator.permutation(len(cuts))[: self._climbing.kicks]]
+    def _draw(self, source: Source) -> Iterator[Cut]:
+        """Draw a plan for every kick; the source learns now and then."""
+        generator, first = self._generator, source.first()
+        learned = first
+        for kick in range(self._climbing.kicks):
+            if kick % self._climbing.lesson == 0:
+                learned = source.learn(self._archive)
+            if generator.random() < self._climbing.unlearned:
+                proposal = first[int(generator.integers(len(first)))]
+            else:
+                proposal = learned[min(int(generator.geometric(0.4)) - 1, len(learned) - 1)]
+            yield self._cuts(proposal, 1)[0]
+
+    def _cuts(self, proposal: Proposal, count: int) -> list[Cut]:
+        draws = draw_plans(proposal, self._rules, count, self._generator)
+        return [self._cut(types, begins) for types, begins in zip(draws.types, draws.begins, strict=True)]
 
     def _batch_s(self, plan: Found) -> float:
         """Give the time of a batch that a plan attains; of an infeasible one, what the floor allows."""
         throughput = plan.throughput or self._problem.min_throughput or self._archive.best.throughput
         if throughput <= 0:  # infeasible, and no floor to go by: time enough for any stage on one unit
-            usable_s = np.where(np.isfinite(self._problem.compute_s), self._problem.compute_s, 0.0)
-            return float(usable_s.sum() + self._spans.data_s[-1].max() + 1.0)
+            return float(self._spans.compute_s[-1].sum() + self._spans.data_s[-1].sum() + 1.0)
         return self._problem.batch / throughput * (1 + FLOOR_TOLERANCE)
 
     def _evaluate(self, cuts: list[Cut]) -> Found:
@@ -139,7 +196,8 @@ class Climb:
 
     def _cut(self, types: Ints, begins: Bools) -> Cut:
         """Give a plan as stages between positions; where a position is missing, the next one takes its place."""
+        last = len(self._spans.positions) - 1
         places = np.flatnonzero(begins)
         bounds, kept = np.unique(np.searchsorted(self._spans.positions, places), return_index=True)
-        inside = bounds < len(self._spans.positions) - 1
-        return Cut(np.append(bounds[inside], len(self._spans.positions) - 1), types[places[kept[inside]]])
+        inside = bounds < last
+        return Cut(np.append(bounds[inside], last), types[places[kept[inside]]])

@@ -24,23 +24,29 @@ from .paths import Deadline
 
 _SHORT = 300  # positions that need no coarse start
 _COARSE = 150
-_GAPS = (5e-3, 1e-3)  # relative; how far from their own optimum the coarse and the fine search may stop
+_FINE = 350
+_ROUNDS = 5
+_GAPS = (5e-3, 5e-4)  # relative; how far from their own optimum the coarse and the fine searches may stop
+_GAIN = 1e-4  # relative; a round that gains less is the last
 
 
 def search_all(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> IntervalSearch:
     """Run the search over all positions, to its end or to the deadline."""
-    chain = Chain(problem)
+    chain, spent = Chain(problem), 0
     if chain.length > _SHORT and problem.min_stages < _COARSE:
-        borders = _thinned(chain, _COARSE)
-        for gap in _GAPS:
-            search = IntervalSearch(Chain(problem, borders), deadline, starts, gap)
-            search.run()
+        search = IntervalSearch(Chain(problem, _thinned(chain, _COARSE)), deadline, starts, _GAPS[0])
+        search.run()
+        for _ in range(_ROUNDS):
             if search.placement is None:
                 break
-            starts = [search.placement]
-            borders = np.union1d(borders, _near(chain, search.placement, 2 * _COARSE))
+            starts, before, spent = [search.placement], search.best, spent + search.evaluations
+            search = IntervalSearch(Chain(problem, _near(chain, search.placement)), deadline, starts, _GAPS[1])
+            search.run()
+            if search.best > before * (1 - _GAIN):
+                break
     search = IntervalSearch(chain, deadline, starts)
     search.run()
+    search.evaluations += spent
     return search
 
 
@@ -59,9 +65,12 @@ def _thinned(chain: Chain, count: int) -> Ints:
     return np.union1d(chain.borders[order[first]], [0, layers])
 
 
-def _near(chain: Chain, placement: Placement, count: int) -> Ints:
-    """Give about ``count`` positions: those next to where the placement's stages begin."""
+def _near(chain: Chain, placement: Placement) -> Ints:
+    """Give about ``_FINE`` positions: around each stage's start, the closer the denser; and some everywhere."""
     starts = np.searchsorted(chain.borders, placement.starts())
-    each = max(2, count // len(starts) // 2)
-    near = (starts[:, None] + np.arange(-each, each + 1)).ravel()
-    return np.asarray(chain.borders[np.unique(np.clip(near, 0, chain.length))])
+    each = max(1, (_FINE - _FINE // 4) // len(starts) // 2)
+    reach = chain.length / len(starts) / 2
+    steps = np.unique(np.round(np.geomspace(1, max(reach, 2), each)).astype(np.int64))
+    near = np.concatenate([starts, *(starts[:, None] + sign * steps for sign in (-1, 1))], axis=None)
+    near = near[(near >= 0) & (near <= chain.length)]
+    return np.union1d(chain.borders[near], _thinned(chain, _FINE // 4))

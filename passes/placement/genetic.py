@@ -83,7 +83,7 @@ class Genetic:
         self, problem: Problem, rules: StageRules, warm_start: Placement | None, generator: np.random.Generator
     ) -> tuple[Ints, Bools]:
         """Give the first population: simple plans, the warm start, and random plans of some four stages."""
-        drawn = draw_plans(*uniform_proposal(problem), rules, self.population, generator)
+        drawn = draw_plans(uniform_proposal(problem), rules, self.population, generator)
         types, cuts = to_arrays(seed_placements(problem, warm_start))
         return np.concatenate([types, drawn.types]), np.concatenate([_begins(types, cuts), drawn.begins])
 

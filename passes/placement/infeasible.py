@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import slowest_batch_s
+from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, slowest_batch_s
 from heterps_compile.cost.problem import Bools, Floats, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError
@@ -165,22 +165,22 @@ def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s
 def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments | None, deadline: Deadline) -> str:
     """Say what throughput can be reached, as far as the time suffices; without a list, as if units had no limits."""
 
-    def is_possible(time_s: float) -> bool:
+    def reached_s(time_s: float) -> float:
+        """Give the time of a batch of some plan that needs at most so much; inf where there is none."""
         if segments is None:
-            return _has_path(problem, chain, time_s)
+            return time_s if _has_path(problem, chain, time_s) else math.inf
         units = segments.demand.units(time_s)
         terms = (np.zeros(len(units)), units, problem.max_units.astype(np.float64))
-        return _solve(problem, chain, segments, terms, deadline).chosen is not None
+        chosen = _solve(problem, chain, segments, terms, deadline).chosen
+        return math.inf if chosen is None else float(segments.demand.take(chosen).time_s(units[chosen]).max())
 
-    impossible_s, possible_s = slow_s, longest_s(problem)
-    if not is_possible(possible_s):
+    impossible_s, possible_s = slow_s, reached_s(longest_s(problem))
+    if math.isinf(possible_s):
         return "; without a floor the limits on units cannot be met either"
     while possible_s > impossible_s * 1.0001 and deadline.left_s() > 0:
         middle_s = math.sqrt(impossible_s * possible_s)
-        if is_possible(middle_s):
-            possible_s = middle_s
-        else:
-            impossible_s = middle_s
+        reached = reached_s(middle_s)
+        impossible_s, possible_s = (middle_s, possible_s) if math.isinf(reached) else (impossible_s, reached)
     reachable = _round_down(problem.batch / possible_s)
     return f"; the best reachable throughput is {_rate(reachable)} (--min-throughput {reachable:g})"
 
@@ -250,6 +250,6 @@ def _rate(samples_per_s: float) -> str:
 
 
 def _round_down(number: float) -> float:
-    """Give the number to four digits, never above it."""
+    """Give the number to four digits, above it by rounding at most."""
     step = 10.0 ** (math.floor(math.log10(number)) - 3)
-    return math.floor(number / step) * step
+    return math.floor(number * (1 + FLOOR_TOLERANCE / 2) / step) * step

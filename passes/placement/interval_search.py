@@ -10,8 +10,8 @@ best plan's value are dropped for the rest of the range::
       (mid, slow]  cheapest plan at slow costs v >= best: no better one above mid' = slow * best / v; go on below
         (mid, mid']  ...
 
-Limits on units couple the segments. Multipliers (a fee per unit, :mod:`.unit_fees`) turn them into prices, which
-keeps the bound; where they leave a gap, a mixed-integer programme at a fixed tau closes it (:mod:`.milp`).
+Limits on units couple the segments. Lagrange multipliers, a fee per unit, turn them into prices, and the bound stays a
+bound; where they leave a gap, a mixed-integer programme at a fixed tau closes it (``milp.py``).
 
 All costs in here are in price per hour times seconds, per batch.
 
@@ -20,12 +20,13 @@ Left out: what is reported (``exact.py``).
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate, slowest_batch_s, to_arrays
 from heterps_compile.cost.problem import Floats, Placement, Problem
+from heterps_compile.cost.segments import problem_tables
 
 from .chain import Chain, Segments
 from .milp import coupled_path
@@ -46,6 +47,9 @@ GAP = 1e-9
 
 _MOST_LISTED = 600_000
 _FIRST_RATIO = 0.8  # how far down the first split of an open range goes
+_DEAR = 20_000_000  # segments of which a pass takes seconds
+_SWEEPS = (0.15, 0.8)  # ratios of the parts in which a dear range is swept from its slow end
+_FAR = 1.2  # bound over best from which on it pays to try the rest of a dear range at once
 _FEE_STEPS_FIRST, _FEE_STEPS = 40, 8
 _FEW_SEGMENTS, _NARROW = 3000, 0.98  # where a mixed-integer programme takes over from multipliers
 _MOST_COLUMNS = 60_000  # of a mixed-integer programme that looks for a first plan
@@ -60,6 +64,8 @@ class _Range:
     fast_s: float
     segments: Segments | None = field(compare=False)  # None for all of them
     fee: Floats = field(compare=False)
+    sweep: float = field(compare=False, default=0.7)  # how far down the next part of a dear range goes
+    is_open: bool = field(compare=False, default=True)  # whether nobody has tried to close a dear range as a whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +98,7 @@ class IntervalSearch:
     Attributes:
         best: Value of the best plan, inf until there is one.
         placement: That plan.
-        bound: A proven lower bound on the value of every placement; inf where none is feasible.
+        bound: A proven lower bound on the value of every placement; inf where it is proven that none is feasible.
         evaluations: Placements evaluated.
     """
 
@@ -118,16 +124,14 @@ class IntervalSearch:
     def run(self) -> None:
         """Search until the best plan is proven best, or the time is up."""
         slow_s = min(slowest_batch_s(self.problem), longest_s(self.problem), self._most_s())
-        node = _Range(self.bound, slow_s, 0.0, None, np.zeros(self.problem.type_count))
-        open_: list[_Range] = []
+        open_ = [_Range(self.bound, slow_s, 0.0, None, np.zeros(self.problem.type_count))]
+        node = open_[0]
         try:
-            while True:
+            while open_ and open_[0].bound < self.best * (1 - self._gap):
+                node = heapq.heappop(open_)
                 for child in self._open(node):
                     heapq.heappush(open_, child)
-                if not open_ or open_[0].bound >= self.best * (1 - self._gap):
-                    break
-                node = heapq.heappop(open_)
-            self.bound = self.best if self._gap <= GAP else min([self.best, *(other.bound for other in open_)])
+            self.bound = self.best if self._gap <= GAP else self.best * (1 - self._gap)
         except TimeUpError:
             self.bound = min([self.best, node.bound, *(other.bound for other in open_)])
 
@@ -138,24 +142,40 @@ class IntervalSearch:
 
     def _open(self, node: _Range) -> list[_Range]:
         """Bound a range; give the parts of it that may hold a better plan."""
+        is_dear = node.segments is None and self._chain.segment_count > _DEAR
+        if node.fast_s > 0 or not is_dear:
+            return self._open_range(node)[1]
+        bound, parts = self._open_range(replace(node, fast_s=node.slow_s * node.sweep))
+        if np.isinf(bound):
+            return []  # what no stage is fast enough for, no stage is at a faster tau
+        excess = max(bound / self.best, _SWEEPS[0])
+        rest = replace(node, slow_s=node.slow_s * node.sweep)
+        if excess > _FAR and node.is_open and self._open_range(rest)[0] >= self._ceiling(rest):
+            return parts
+        # the further a range is from the best, the wider the next one may be
+        sweep = float(np.clip(node.sweep / excess, *_SWEEPS))
+        return [*parts, replace(rest, sweep=sweep, is_open=node.is_open and excess <= _FAR)]
+
+    def _open_range(self, node: _Range) -> tuple[float, list[_Range]]:
+        """Give the bound of a range, and the parts of it that may hold a better plan."""
         solution = self._solve_with_fees(node)
         bound = max(node.bound, solution.bound)
         if bound >= self._ceiling(node):
-            return []
-        segments, slow_s = node.segments, node.slow_s
-        if np.isinf(self.best) and self._chain.segment_count > _MOST_LISTED:
+            return bound, []
+        segments, slow_s, fast_s = node.segments, node.slow_s, node.fast_s
+        if np.isinf(self.best) and self._chain.segment_count > _MOST_COLUMNS:
             self._find_any(solution, slow_s)
         if np.isfinite(self.best) or self._chain.segment_count <= _MOST_LISTED:
             limit = self.best + float(solution.fee @ self.problem.max_units)
             segments = solution.graph.keep_below(self._counts, solution.to_go, limit, _MOST_LISTED)
         if segments is not None:
             slow_s = self._march(segments, node, solution.fee)
-        if slow_s <= node.fast_s:
-            return []
-        middle_s = slow_s * _FIRST_RATIO if node.fast_s == 0 else float(np.sqrt(slow_s * node.fast_s))
-        return [
+        if slow_s <= fast_s:
+            return bound, []
+        middle_s = slow_s * _FIRST_RATIO if fast_s == 0 else float(np.sqrt(slow_s * fast_s))
+        return bound, [
             _Range(bound, slow_s, middle_s, segments, solution.fee),
-            _Range(bound, middle_s, node.fast_s, segments, solution.fee),
+            _Range(bound, middle_s, fast_s, segments, solution.fee),
         ]
 
     def _find_any(self, solution: _Solution, slow_s: float) -> None:
@@ -179,7 +199,7 @@ class IntervalSearch:
         solution = self._solve(segments, slow_s, slow_s, fee)
         if solution.path is None:
             return 0.0
-        left_s = slow_s * min(1.0, self.best / solution.bound)
+        left_s = self._left_s(slow_s, solution.bound)
         if not solution.is_coupled:
             return min(left_s, self._reached(solution.path, slow_s))
         is_wide = len(segments) > _FEW_SEGMENTS and node.fast_s < slow_s * _NARROW
@@ -211,12 +231,17 @@ class IntervalSearch:
             if found.is_optimal:
                 reached_s = self._reached(path, slow_s)
         self.deadline.check()
-        return min(reached_s, slow_s * self.best / found.bound)
+        return min(reached_s, self._left_s(slow_s, found.bound))
+
+    def _left_s(self, slow_s: float, bound: float) -> float:
+        """Give the tau below which alone a better plan may be, where every plan at slow_s costs at least ``bound``."""
+        return slow_s * min(1.0, self.best / bound) if bound > 0 else slow_s
 
     def _ceiling(self, node: _Range) -> float:
         """Give the bound at which a range is closed: no better plan in it, or none that the limits leave possible."""
         all_units = float(self.problem.price_per_hour @ self.problem.max_units)
-        return min(self.best * (1 - self._gap), all_units * node.slow_s * (1 + GAP))
+        affordable = all_units * node.slow_s * (1 + GAP) if all_units > 0 else np.inf
+        return min(self.best * (1 - self._gap), affordable)
 
     def _solve_with_fees(self, node: _Range) -> _Solution:
         """Bound a range, with fees per unit that make the bound high: subgradient steps with Polyak's length."""
@@ -277,14 +302,14 @@ def per_million_samples(problem: Problem, value: float) -> float:
 
 def trivial_bound(problem: Problem) -> float:
     """Give a bound that costs nothing: every layer's unit-seconds at the cheapest type (rule 1 of ``replicas.py``)."""
-    once = np.where(problem.allowed, np.maximum(problem.compute_s, 0), np.inf) * problem.price_per_hour
-    return float(once.min(axis=1).sum())
+    tables = problem_tables(problem)
+    return float(np.where(tables.usable, tables.compute_s * problem.price_per_hour, np.inf).min(axis=1).sum())
 
 
 def longest_s(problem: Problem) -> float:
     """Give a time no batch of any plan takes."""
-    compute = np.where(np.isfinite(problem.compute_s), problem.compute_s, 0.0).max(axis=1).sum()
-    data = np.where(np.isfinite(problem.data_s), problem.data_s, 0.0).max(axis=1).sum()
-    moved = 2 * np.repeat(problem.edge_bytes, np.diff(problem.edge_starts)).sum() * problem.seconds_per_byte.max()
-    latency = 2 * problem.layer_count * problem.latency_s.max()
-    return float(compute + data + moved + latency + problem.sync_s.max(axis=1).sum()) * 1.01 + 1e-9
+    tables = problem_tables(problem)
+    layers_s = tables.compute_s.max(axis=1) + tables.data_s.max(axis=1) + problem.sync_s.max(axis=1)
+    moved_bytes = 2 * tables.read_bytes.sum()
+    latency_s = 2 * problem.layer_count * problem.latency_s.max()
+    return float(layers_s.sum() + moved_bytes * problem.seconds_per_byte.max() + latency_s) * 1.01 + 1e-9

@@ -95,6 +95,9 @@ def coupled_path(
         ("threads", 1),
         ("mip_rel_gap", 0.0),
         ("mip_abs_gap", 1e-9),
+        ("mip_feasibility_tolerance", 1e-9),
+        ("primal_feasibility_tolerance", 1e-9),
+        ("dual_feasibility_tolerance", 1e-9),
         ("time_limit", float(min(time_limit_s, 1e9))),
     ):
         solver.setOptionValue(option, value)

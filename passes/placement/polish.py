@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Bools, Floats, Ints
 
 from .paths import Deadline
 from .spans import Spans
@@ -57,6 +57,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
+    """Put stages with these inner bounds and types in the place of stages first .. end - 1."""
+
     gain: float
     first: int
     end: int
@@ -65,28 +67,48 @@ class _Move:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ends:
-    """Stages that share their begin (or their end): price and units [X, T] by where they end (or begin)."""
+class _Priced:
+    """Stages on all types: price and units [X, T], the least price [X]."""
 
     price: Floats
     units: Floats
-
-    def part(self, chosen: slice) -> "_Ends":
-        return _Ends(self.price[chosen], self.units[chosen])
+    least: Floats
 
 
-def _units_by_type(types: Ints, units: Floats, count: int) -> Floats:
-    return np.asarray(np.bincount(types, units, count), np.float64)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Round:
+    """What all moves of a round share.
+
+    Attributes:
+        cut: The plan.
+        price: [S], of its stages.
+        units: [S], of its stages.
+        used: [T], units of all stages.
+        heads: The stages from every bound s to each of the positions after it, up to _WIDEST bounds on; one block
+            after the other.
+        head_at: [S], where the block of bound s begins.
+        tails: Likewise the stages that end at bound s, from each of the positions before it; ascending.
+        tail_at: [S + 1], where the block of bound s ends.
+    """
+
+    cut: Cut
+    price: Floats
+    units: Floats
+    used: Floats
+    heads: _Priced
+    head_at: Ints
+    tails: _Priced
+    tail_at: Ints
 
 
 class Polish:
     """A local search on one problem; ``priced`` counts the stages it has priced."""
 
-    def __init__(self, spans: Spans, deadline: Deadline) -> None:
+    def __init__(self, spans: Spans, deadline: Deadline | None = None) -> None:
         problem = spans.problem
         self.priced = 0
         self._spans = spans
-        self._deadline = deadline
+        self._deadline = deadline or Deadline.after(None)
         self._type_count = problem.type_count
         self._rate = problem.price_per_hour
         self._limits = problem.max_units.astype(np.float64)
@@ -114,141 +136,195 @@ class Polish:
                     break
             else:
                 break
+        self._rate = self._spans.problem.price_per_hour
         return cut
+
+    def total(self, cut: Cut, batch_s: float) -> float:
+        """Give the price of a plan, with the price on what exceeds limits in it."""
+        price, units = self._price(cut.bounds[:-1], cut.bounds[1:], cut.types, batch_s)
+        excess = np.maximum(np.bincount(cut.types, units, self._type_count) - self._limits, 0.0).sum()
+        return float(price.sum() + self._excess_price * excess + self._count_price(len(cut.types)))
 
     # prices ------------------------------------------------------------------------------------------------
 
-    def _price(self, first: Ints, end: Ints, types: Ints, batch_s: float) -> _Ends:
-        """Price stages [N]; what no number of replicas makes fast enough takes no units and a huge price."""
+    @property
+    def _excess_price(self) -> float:
+        return _EXCESS_WEIGHT * self._dearest
+
+    def _count_price(self, stages: int) -> float:
+        """Price a number of stages that is out of bounds."""
+        return self._excess_price * (max(self._fewest - stages, 0) + max(stages - self._most, 0))
+
+    def _price(self, first: Ints, end: Ints, types: Ints, batch_s: float) -> tuple[Floats, Floats]:
+        """Give price and units [N]; what no number of replicas makes feasible takes no units and a huge price."""
         self.priced += len(first)
         units, work = self._spans.price_stages(first, end, types, batch_s)
         stuck = np.isinf(units)
         units[stuck] = 0.0
         stuck_price = np.where(stuck, _STUCK * self._dearest * (end - first), 0.0)
-        return _Ends(self._rate[types] * units + _WORK_WEIGHT * work + stuck_price, units)
+        return self._rate[types] * units + _WORK_WEIGHT * work + stuck_price, units
 
-    def _price_on_all_types(self, first: Ints, end: Ints, batch_s: float) -> _Ends:
+    def _price_on_all_types(self, first: Ints, end: Ints, batch_s: float) -> _Priced:
         count = self._type_count
         types = np.tile(np.arange(count), len(first))
-        flat = self._price(np.repeat(first, count), np.repeat(end, count), types, batch_s)
-        return _Ends(flat.price.reshape(-1, count), flat.units.reshape(-1, count))
-
-    def _excess(self, used: Floats, stages: Ints | int) -> Floats:
-        """Price what exceeds the limits on units [..., T] and the bounds on the number of stages."""
-        units = np.maximum(used - self._limits, 0.0).sum(axis=-1)
-        beyond = np.maximum(self._fewest - stages, 0) + np.maximum(stages - self._most, 0)
-        return np.asarray(_EXCESS_WEIGHT * self._dearest * (units + beyond))
-
-    def total(self, cut: Cut, batch_s: float) -> float:
-        """Give the price of a plan, with the price on what exceeds limits in it."""
-        now = self._price(cut.bounds[:-1], cut.bounds[1:], cut.types, batch_s)
-        used = _units_by_type(cut.types, now.units, self._type_count)
-        return float(now.price.sum() + self._excess(used, len(cut.types)))
+        price, units = self._price(np.repeat(first, count), np.repeat(end, count), types, batch_s)
+        price = price.reshape(-1, count)
+        return _Priced(price, units.reshape(-1, count), price.min(axis=1, initial=np.inf))
 
     # moves -------------------------------------------------------------------------------------------------
 
     def _find_moves(self, cut: Cut, batch_s: float) -> list[_Move]:
         """Give the moves that gain, the best first."""
         bounds, count = cut.bounds, len(cut.types)
-        now = self._price(bounds[:-1], bounds[1:], cut.types, batch_s)
-        used = _units_by_type(cut.types, now.units, self._type_count)
-        heads, tails = self._heads(bounds, batch_s), self._tails(bounds, batch_s)
-        moves = []
-        for first in range(count):
-            for end in range(first + 1, min(count, first + _WIDEST) + 1):
-                length = int(bounds[end] - bounds[first])
-                rest = used - _units_by_type(cut.types[first:end], now.units[first:end], self._type_count)
-                paid = now.price[first:end].sum() + self._excess(used, count) - self._excess(rest, self._fewest)
-                head, tail = heads[first].part(slice(length)), tails[end].part(slice(-length, None))
-                price, cut_at, types = self._best_pair(head, tail, rest, count - (end - first))
-                if price < paid * (1 - _LEAST_GAIN):
-                    inner = [int(bounds[first]) + cut_at] if cut_at < length else []
-                    moves.append(_Move(float(paid - price), first, end, inner, types))
-        if not moves:
-            moves = self._triples(cut, now, heads, tails, batch_s)
+        price, units = self._price(bounds[:-1], bounds[1:], cut.types, batch_s)
+        after = bounds[np.minimum(np.arange(count) + _WIDEST, count)] - bounds[:-1]
+        before = bounds - bounds[np.maximum(np.arange(count + 1) - _WIDEST, 0)]
+        now = _Round(
+            cut=cut,
+            price=price,
+            units=units,
+            used=np.bincount(cut.types, units, self._type_count).astype(np.float64),
+            heads=self._price_on_all_types(
+                np.repeat(bounds[:-1], after), np.repeat(bounds[:-1], after) + 1 + _ranges(after), batch_s
+            ),
+            head_at=np.cumsum(after) - after,
+            tails=self._price_on_all_types(
+                np.repeat(bounds - before, before) + _ranges(before), np.repeat(bounds, before), batch_s
+            ),
+            tail_at=np.cumsum(before),
+        )
+        moves = self._find_pairs(now) or self._find_triples(now, batch_s)
         return sorted(moves, key=lambda move: -move.gain)
 
-    def _heads(self, bounds: Ints, batch_s: float) -> list[_Ends]:
-        """Give for every stage s those from its begin to each of the next positions, up to _WIDEST stages on."""
-        reach = bounds[np.minimum(np.arange(len(bounds) - 1) + _WIDEST, len(bounds) - 1)]
-        ends = [np.arange(begin + 1, last + 1) for begin, last in zip(bounds[:-1], reach, strict=True)]
-        lengths = np.array([len(part) for part in ends])
-        flat = self._price_on_all_types(np.repeat(bounds[:-1], lengths), np.concatenate(ends), batch_s)
-        return _unflatten(flat, lengths)
+    def _find_pairs(self, now: _Round) -> list[_Move]:
+        """Give, for every window, the best one or two stages in its place, where that gains."""
+        bounds, count = now.cut.bounds, len(now.cut.types)
+        first = np.concatenate([np.arange(count - width + 1) for width in range(1, min(_WIDEST, count) + 1)])
+        width = np.repeat(np.arange(1, min(_WIDEST, count) + 1), count - np.arange(min(_WIDEST, count)))
+        length = bounds[first + width] - bounds[first]
+        window = np.repeat(np.arange(len(first)), length)  # of every choice: a cut at each position, no cut last
+        place = _ranges(length)
+        head = now.head_at[first][window] + place
+        tail = now.tail_at[first + width][window] - length[window] + 1 + place
+        is_single = place == length[window] - 1
+        tail[is_single] = 0  # there is none; any will do
+        if self._limits_matter(now):
+            outside = (
+                now.used
+                - np.add.reduceat(
+                    self._by_type(now)[first[:, None] + np.minimum(np.arange(_WIDEST), width[:, None] - 1)]
+                    * (np.arange(_WIDEST) < width[:, None])[..., None],
+                    [0],
+                    axis=1,
+                )[:, 0]
+            )
+            price, types = self._pairs_within_limits(
+                now, np.maximum(self._limits - outside, 0.0)[window], head, tail, is_single
+            )
+            paid_excess = self._excess_price * (
+                np.maximum(now.used - self._limits, 0.0).sum() - np.maximum(outside - self._limits, 0.0).sum(1)
+            )
+        else:
+            price = now.heads.least[head] + np.where(is_single, 0.0, now.tails.least[tail])
+            types, paid_excess = None, np.zeros(len(first))
+        counts = np.array([self._count_price(count - _WIDEST + change) for change in range(_WIDEST + 2)])
+        price += counts[_WIDEST - width[window] + np.where(is_single, 1, 2)]
+        sums = np.append(0.0, np.cumsum(now.price))
+        paid = sums[first + width] - sums[first] + paid_excess + self._count_price(count)
+        starts = np.cumsum(length) - length
+        gain = paid - np.minimum.reduceat(price, starts)
+        moves = []
+        for index in np.flatnonzero(gain > _LEAST_GAIN * paid):
+            own = slice(starts[index], starts[index] + length[index])
+            at = int(starts[index] + np.argmin(price[own]))
+            pair = (
+                divmod(int(types[at]), self._type_count)
+                if types is not None
+                else (int(np.argmin(now.heads.price[head[at]])), int(np.argmin(now.tails.price[tail[at]])))
+            )
+            low = int(bounds[first[index]])
+            inner = [] if is_single[at] else [low + int(place[at]) + 1]
+            moves.append(
+                _Move(
+                    float(gain[index]),
+                    int(first[index]),
+                    int(first[index] + width[index]),
+                    inner,
+                    [*pair][: len(inner) + 1],
+                )
+            )
+        return moves
 
-    def _tails(self, bounds: Ints, batch_s: float) -> list[_Ends]:
-        """Give for every bound s the stages that end there, from each position up to _WIDEST stages back; ascending."""
-        reach = bounds[np.maximum(np.arange(len(bounds)) - _WIDEST, 0)]
-        begins = [np.arange(first, end) for first, end in zip(reach, bounds, strict=True)]
-        lengths = np.array([len(part) for part in begins])
-        flat = self._price_on_all_types(np.concatenate(begins), np.repeat(bounds, lengths), batch_s)
-        return _unflatten(flat, lengths)
+    def _limits_matter(self, now: _Round) -> bool:
+        """Whether any move, or the plan itself, could exceed a limit on units."""
+        most = now.used + now.heads.units.max(axis=0) + now.tails.units.max(axis=0, initial=0.0)
+        return bool(np.any(most > self._limits))
 
-    def _best_pair(self, head: _Ends, tail: _Ends, rest: Floats, others: int) -> tuple[float, int, list[int]]:
-        """Find the cut and the types of the cheapest one or two stages in a window of X positions.
+    def _by_type(self, now: _Round) -> Floats:
+        """Give [S, T], the units of every stage in the column of its type."""
+        units = np.zeros((len(now.units), self._type_count))
+        units[np.arange(len(now.units)), now.cut.types] = now.units
+        return units
 
-        Args:
-            head: [X, T], stages from the window's begin to position 1 .. X of the window.
-            tail: [X, T], stages from position 0 .. X - 1 to its end.
-            rest: [T], units of the stages outside.
-            others: How many those are.
+    def _pairs_within_limits(
+        self, now: _Round, room: Floats, head: Ints, tail: Ints, is_single: Bools
+    ) -> tuple[Floats, Ints]:
+        """Give, for every choice, the best pair of types and its price with what exceeds the room [N, T] in it."""
+        weight = self._excess_price
+        head_price, head_units = now.heads.price[head], now.heads.units[head]
+        tail_price, tail_units = (
+            np.where(is_single[:, None], 0.0, part[tail]) for part in (now.tails.price, now.tails.units)
+        )
+        pairs = (head_price + weight * np.maximum(head_units - room, 0.0))[:, :, None] + (
+            tail_price + weight * np.maximum(tail_units - room, 0.0)
+        )[:, None, :]
+        same = np.arange(self._type_count)
+        pairs[:, same, same] = head_price + tail_price + weight * np.maximum(head_units + tail_units - room, 0.0)
+        flat = pairs.reshape(len(pairs), -1)
+        types = flat.argmin(axis=1)
+        return flat[np.arange(len(flat)), types], types
 
-        Returns:
-            Price with excess, where to cut (X for no cut), types.
-        """
-        weight = _EXCESS_WEIGHT * self._dearest
-        room = self._limits - rest
-        head_price = head.price + weight * np.maximum(head.units - np.maximum(room, 0.0), 0.0)
-        single = head_price[-1] + self._excess(self._limits * 0, max(others + 1, 0))
-        one = int(np.argmin(single))
-        best, cut_at, types = float(single[one]), len(head_price), [one]
-        if len(head_price) > 1:
-            tail_price = tail.price[1:] + weight * np.maximum(tail.units[1:] - np.maximum(room, 0.0), 0.0)
-            pairs = head_price[:-1, :, None] + tail_price[:, None, :]
-            both = head.units[:-1] + tail.units[1:] - np.maximum(room, 0.0)
-            same = head.price[:-1] + tail.price[1:] + weight * np.maximum(both, 0.0)
-            diagonal = np.arange(self._type_count)
-            pairs[:, diagonal, diagonal] = same
-            where = int(np.argmin(pairs))
-            price = float(pairs.ravel()[where] + self._excess(self._limits * 0, others + 2))
-            if price < best:
-                at, pair = divmod(where, self._type_count**2)
-                best, cut_at, types = price, at + 1, list(divmod(pair, self._type_count))
-        return best, cut_at, types
-
-    def _triples(self, cut: Cut, now: _Ends, heads: list[_Ends], tails: list[_Ends], batch_s: float) -> list[_Move]:
+    def _find_triples(self, now: _Round, batch_s: float) -> list[_Move]:
         """Give moves that put three stages in place of one or three; limits are left to whoever applies them."""
-        bounds, count = cut.bounds, len(cut.types)
+        bounds, count = now.cut.bounds, len(now.cut.types)
         windows = [(stage, stage + 1, *_carved(int(bounds[stage]), int(bounds[stage + 1]))) for stage in range(count)]
         windows += [(first, first + 3, *_shifted(bounds[first : first + 4])) for first in range(count - 2)]
+        windows = [window for window in windows if len(window[2])]
+        if not windows:
+            return []
         lengths = np.array([len(begins) for _, _, begins, _ in windows])
-        flat = self._price_on_all_types(
-            np.concatenate([begins for _, _, begins, _ in windows]),
-            np.concatenate([ends for _, _, _, ends in windows]),
-            batch_s,
-        )
+        begins = np.concatenate([begins for _, _, begins, _ in windows])
+        ends = np.concatenate([ends for _, _, _, ends in windows])
+        first, end = (np.array([window[i] for window in windows]) for i in (0, 1))
+        middle = self._price_on_all_types(begins, ends, batch_s)
+        head = np.repeat(now.head_at[first] - bounds[first], lengths) + begins - 1
+        tail = np.repeat(now.tail_at[end] - bounds[end], lengths) + ends
+        price = now.heads.least[head] + middle.least + now.tails.least[tail]
+        starts = np.cumsum(lengths) - lengths
+        sums = np.append(0.0, np.cumsum(now.price))
+        paid = sums[end] - sums[first]
+        gain = paid - np.minimum.reduceat(price, starts)
         moves = []
-        for (first, end, begins, ends), middle in zip(windows, _unflatten(flat, lengths), strict=True):
-            if not len(begins):
-                continue
-            low, high = bounds[first], bounds[end]
-            parts = heads[first].price[begins - low - 1], middle.price, tails[end].price[ends - high]
-            price = np.sum([part.min(1) for part in parts], axis=0)
-            at = int(np.argmin(price))
-            gain = float(now.price[first:end].sum() - price[at])
-            if gain > _LEAST_GAIN * now.price[first:end].sum():
-                types = [int(part[at].argmin()) for part in parts]
-                moves.append(_Move(gain, first, end, [int(begins[at]), int(ends[at])], types))
+        for index in np.flatnonzero(gain > _LEAST_GAIN * paid):
+            at = int(starts[index] + np.argmin(price[starts[index] : starts[index] + lengths[index]]))
+            rows = now.heads.price[head[at]], middle.price[at], now.tails.price[tail[at]]
+            types = [int(row.argmin()) for row in rows]
+            inner = [int(begins[at]), int(ends[at])]
+            moves.append(_Move(float(gain[index]), int(first[index]), int(end[index]), inner, types))
         return moves
+
+
+def _ranges(lengths: Ints) -> Ints:
+    """Give 0 .. length - 1 for every length, one after the other."""
+    return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def _carved(low: int, high: int) -> tuple[Ints, Ints]:
     """Give begins and ends of runs strictly inside a stage."""
-    runs = [run for run in _RUNS if run <= high - low - 2]
-    if not runs:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    begins = np.concatenate([np.arange(low + 1, high - run) for run in runs])
-    return begins, begins + np.repeat(runs, [high - run - low - 1 for run in runs])
+    runs = np.array([run for run in _RUNS if run <= high - low - 2], np.int64)
+    places = high - low - 1 - runs
+    begins = low + 1 + _ranges(places)
+    return begins, begins + np.repeat(runs, places)
 
 
 def _shifted(bounds: Ints) -> tuple[Ints, Ints]:
@@ -256,11 +332,6 @@ def _shifted(bounds: Ints) -> tuple[Ints, Ints]:
     begins, ends = (grid.ravel() for grid in np.meshgrid(bounds[1] + _SHIFTS, bounds[2] + _SHIFTS))
     inside = (bounds[0] < begins) & (begins < ends) & (ends < bounds[3])
     return begins[inside], ends[inside]
-
-
-def _unflatten(flat: _Ends, lengths: Ints) -> list[_Ends]:
-    ends = np.cumsum(lengths)
-    return [flat.part(slice(int(end - length), int(end))) for end, length in zip(ends, lengths, strict=True)]
 
 
 def _apart(moves: list[_Move]) -> list[_Move]:

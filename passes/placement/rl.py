@@ -3,7 +3,8 @@
 1. Simple plans and the warm start are evaluated: there is always something to give back.
 2. The policy draws plans for a ladder of throughputs, since how far above the floor the best plan runs is not known.
 3. REINFORCE, aiming at the best rung; where it finds no more, it starts again from the first weights, at the next.
-4. The polish climbs from the best plans, and from plans kicked with more draws.
+4. The polish climbs (``climb.py``): from plans that the policy draws, and from good plans crossed with such. Between
+   kicks the policy learns to draw what the polish found.
 
 ``rl`` is an LSTM that starts from weights trained on generated problems and shipped with the package; ``rl-rnn`` is
 the paper's Elman cell and knows nothing at the start. torch is imported when the search begins, not before.
@@ -12,17 +13,16 @@ Left out: a bound (``certificate.py``).
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from heterps_compile.cost.problem import Floats, Placement, Problem, SearchResult
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
 
 from .archive import Archive
-from .climb import Climb, Climbing
+from .climb import Climb, Climbing, Source
 from .paths import Deadline
 from .sampling import Proposals, draw_plans, stage_rules, uniform_proposal
 from .seeds import require_feasible, seed_placements
@@ -30,24 +30,10 @@ from .seeds import require_feasible, seed_placements
 if TYPE_CHECKING:
     from .policy import Policy
 
-_ABOVE_FLOOR = (1, 1.04, 1.1, 1.2, 1.35, 1.6, 2, 3, 5, 9, 16, 32, 64)
-_WITHOUT_FLOOR = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8, 16, 32)
-_ON_A_RUNG = 16  # plans drawn
+_ABOVE_FLOOR = (1, 1.04, 1.1, 1.2, 1.35, 1.6, 2, 3, 5, 9, 16, 32)
+_WITHOUT_FLOOR = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8, 16)
+_DRAWN_ON_A_RUNG = 16
 _AIM_AGAIN = 30  # rounds, after which the policy aims at what the best plan attains
-_WARMTH = 2.0  # temperature of draws for kicks
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the network is small, and threads cost it more than they bring."""
-    import torch  # noqa: PLC0415 -- more than a second, and only a search needs it
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +64,26 @@ class RlTrace:
 
 @dataclass(frozen=True, slots=True)
 class Rl:
-    """Search with a learning policy.
+    """Search with a learning policy (``--method rl``).
 
     Attributes:
         rounds: Rounds of REINFORCE, restarts included.
         samples: Plans in a round.
         patience: Start again after so many rounds without a better plan of this start.
         start: ``"shipped"``: from the weights that come with the package; ``"fresh"``: from random ones;
-            ``"uniform"``: no policy at all, plans are drawn blindly (to see what the policy is worth).
+            ``"uniform"``: no policy at all, plans are drawn blindly, to see what a policy is worth.
         cell: ``"lstm"`` or ``"rnn"``.
-        kicks: Kicks of the polish; 0 to climb from the best plans only.
+        kicks: Kicks of the climb at most; 0 to polish the drawn plans only.
     """
 
     name: ClassVar[str] = "rl"
 
-    rounds: int = 120
+    rounds: int = 60
     samples: int = 64
     patience: int = 40
     start: Literal["shipped", "fresh", "uniform"] = "shipped"
     cell: Literal["lstm", "rnn"] = "lstm"
-    kicks: int = 80
+    kicks: int = 150
 
     def __call__(
         self,
@@ -107,7 +93,11 @@ class Rl:
         time_limit_s: float | None = None,
         warm_start: Placement | None = None,
     ) -> SearchResult:
-        """Search; see :class:`.method.PlacementMethod`."""
+        """Search for the placement of the lowest objective; see :class:`~.method.PlacementMethod`.
+
+        Raises:
+            InfeasibleError: where no feasible placement was found.
+        """
         return self.trace(problem, seed=seed, time_limit_s=time_limit_s, warm_start=warm_start)[0]
 
     def trace(
@@ -118,34 +108,34 @@ class Rl:
         time_limit_s: float | None = None,
         warm_start: Placement | None = None,
     ) -> tuple[SearchResult, RlTrace]:
-        """Search, and tell what each part contributed."""
+        """Search, and tell what each part contributed.
+
+        Raises:
+            InfeasibleError: where no feasible placement was found.
+        """
         started, deadline = time.monotonic(), Deadline.after(time_limit_s)
         generator = np.random.default_rng(seed)
         archive = Archive(problem)
         archive.add_placements(seed_placements(problem, warm_start))
-        with _one_thread() if self.start != "uniform" else nullcontext():
-            proposals, rounds, restarts = self._learn(problem, archive, seed, generator, deadline)
+        learning = _Run(self, problem, archive, seed, generator, deadline)
+        source = learning.draw_blindly() if self.start == "uniform" else learning.learn()
         drawn, learned_s, learned = archive.evaluations, time.monotonic(), archive.best.value
         climb = Climb(problem, archive, Climbing(kicks=self.kicks), generator, deadline)
-        climb.run(proposals)
+        climb.run(source)
         placement = archive.best.placement()
         value = require_feasible(problem, placement, self.name)
         now = time.monotonic()
         trace = RlTrace(
             policy_value=learned,
             polished_value=value,
-            rounds=rounds,
-            restarts=restarts,
+            rounds=learning.rounds,
+            restarts=learning.restarts,
             drawn=drawn,
             polished=archive.evaluations - drawn,
             stages_priced=climb.polish.priced,
             policy_s=learned_s - started,
             polish_s=now - learned_s,
         )
-        gain = 1 - value / learned if learned > 0 else 0.0
-        notes = [f"the polish made the policy's best plan {gain:.2%} cheaper" if np.isfinite(learned) else ""]
-        if deadline.left_s() < 0:
-            notes.append(f"the time limit ended the search after {rounds} of {self.rounds} rounds")
         result = SearchResult(
             placement=placement,
             value=value,
@@ -154,86 +144,23 @@ class Rl:
             seed=seed,
             evaluations=archive.evaluations,
             search_s=now - started,
-            notes=tuple(note for note in notes if note),
+            notes=self._notes(trace, is_late=deadline.left_s() < 0),
         )
         return result, trace
 
-    def _learn(
-        self, problem: Problem, archive: Archive, seed: int, generator: np.random.Generator, deadline: Deadline
-    ) -> tuple[Proposals, int, int]:
-        """Run REINFORCE; give what kicks are drawn from, the rounds and the restarts."""
-        if self.start == "uniform":
-            return self._draw_blindly(problem, archive, generator, deadline), 0, 0
-        from .policy import fresh_policy, shipped_policy  # noqa: PLC0415 -- torch takes more than a second
-        from .reinforce import Learner, Learning  # noqa: PLC0415 -- likewise
-
-        def first_weights() -> "Policy":
-            return shipped_policy() if self.start == "shipped" else fresh_policy(problem, self.cell, seed)
-
-        goals = _goals(problem, archive)
-        ladder = self._climb_ladder(
-            problem, archive, first_weights(), goals=goals, generator=generator, deadline=deadline
-        )
-        if not ladder:
-            return [uniform_proposal(problem)], 0, 0
-        aims = [goal for _, goal, _ in sorted(ladder, key=lambda rung: rung[0])]
-        rounds = restarts = 0
-        while rounds < self.rounds and deadline.left_s() > 0:
-            learner = Learner(problem, first_weights(), Learning(samples=self.samples), generator)
-            learner.aim(aims[restarts % len(aims)])
-            best, idle = np.inf, 0
-            for own in range(self.rounds - rounds):
-                draws, evaluation = learner.round()
-                archive.add(draws.types, draws.begins, evaluation)
-                rounds += 1
-                value = float(np.min(evaluation.values))
-                best, idle = (value, 0) if value < best else (best, idle + 1)
-                if idle >= self.patience or deadline.left_s() < 0:
-                    break
-                if own % _AIM_AGAIN == _AIM_AGAIN - 1 and archive.best.throughput > 0 and restarts == 0:
-                    learner.aim(archive.best.throughput)
-            restarts += 1
-        return [(scores / _WARMTH, logits / _WARMTH) for _, _, (scores, logits) in ladder], rounds, max(0, restarts - 1)
-
-    def _climb_ladder(
-        self,
-        problem: Problem,
-        archive: Archive,
-        policy: "Policy",
-        *,
-        goals: list[float],
-        generator: np.random.Generator,
-        deadline: Deadline,
-    ) -> list[tuple[tuple[float, float], float, tuple[Floats, Floats]]]:
-        """Draw plans for every goal; give, for each: rank of its best plan, the goal, what plans are drawn from."""
-        from .reinforce import proposal  # noqa: PLC0415 -- see above
-
-        rules, rungs = stage_rules(problem), []
-        for goal in goals:
-            if deadline.left_s() < 0:
-                break
-            scores, logits = proposal(policy, problem, goal)
-            draws = draw_plans(scores, logits, rules, _ON_A_RUNG, generator)
-            best = archive.add(draws.types, draws.begins)[0]
-            rungs.append((best.rank, goal, (scores, logits)))
-        return rungs
-
-    def _draw_blindly(
-        self, problem: Problem, archive: Archive, generator: np.random.Generator, deadline: Deadline
-    ) -> Proposals:
-        """Evaluate as many plans as a policy would, none of them learned."""
-        rules, blind = stage_rules(problem), uniform_proposal(problem)
-        for _ in range(self.rounds + len(_ABOVE_FLOOR) * _ON_A_RUNG // self.samples):
-            if deadline.left_s() < 0:
-                break
-            draws = draw_plans(*blind, rules, self.samples, generator)
-            archive.add(draws.types, draws.begins)
-        return [blind]
+    def _notes(self, trace: RlTrace, *, is_late: bool) -> tuple[str, ...]:
+        notes = []
+        if np.isfinite(trace.policy_value):
+            before, after = trace.policy_value, trace.polished_value
+            notes.append(f"the best plan drawn costs {before:.6g}, after the polish {after:.6g}")
+        if is_late:
+            notes.append(f"the time limit ended the search, after {trace.rounds} of {self.rounds} rounds of learning")
+        return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)
 class RlRnn(Rl):
-    """The paper's variant: an Elman network that learns from nothing, on every problem anew."""
+    """The paper's variant (``--method rl-rnn``): an Elman network that learns from nothing, on every problem anew."""
 
     name: ClassVar[str] = "rl-rnn"
 
@@ -242,12 +169,100 @@ class RlRnn(Rl):
     cell: Literal["lstm", "rnn"] = "rnn"
 
 
+@dataclass(frozen=True, slots=True)
+class _Blind:
+    """A source that never learns."""
+
+    proposals: Proposals
+
+    def first(self) -> Proposals:
+        return self.proposals
+
+    def learn(self, archive: Archive) -> Proposals:
+        return self.proposals
+
+
+@dataclass(slots=True)
+class _Run:
+    """One search before its polish: fills the archive, counts rounds and restarts, gives the source for the climb."""
+
+    method: Rl
+    problem: Problem
+    archive: Archive
+    seed: int
+    generator: np.random.Generator
+    deadline: Deadline
+    rounds: int = 0
+    restarts: int = 0
+
+    def draw_blindly(self) -> Source:
+        """Evaluate as many plans as a policy would draw, none of them learned."""
+        goals = _goals(self.problem, self.archive)
+        blind, rules = uniform_proposal(self.problem, goals[0]), stage_rules(self.problem)
+        for _ in range(self.method.rounds + len(goals) * _DRAWN_ON_A_RUNG // self.method.samples):
+            if self.deadline.left_s() < 0:
+                break
+            draws = draw_plans(blind, rules, self.method.samples, self.generator)
+            self.archive.add(draws.types, draws.begins)
+        return _Blind([blind])
+
+    def learn(self) -> Source:
+        """Draw on the ladder, then REINFORCE."""
+        from .policy import fresh_policy, shipped_policy  # noqa: PLC0415 -- torch takes more than a second
+        from .reinforce import Imitator, single_thread  # noqa: PLC0415 -- likewise
+
+        def weights() -> "Policy":
+            if self.method.start == "shipped":
+                return shipped_policy()
+            return fresh_policy(self.problem, self.method.cell, self.seed)
+
+        with single_thread():
+            ladder = self._draw_on_ladder(weights())
+            if not ladder:
+                return _Blind([uniform_proposal(self.problem, _goals(self.problem, self.archive)[0])])
+            self._reinforce(weights, [goal for _, goal in sorted(ladder)])
+            return Imitator(self.problem, weights(), [goal for _, goal in ladder])
+
+    def _draw_on_ladder(self, policy: "Policy") -> list[tuple[tuple[float, float], float]]:
+        """Draw plans for every goal; give the rank of the best one, and the goal."""
+        from .reinforce import propose  # noqa: PLC0415 -- see above
+
+        rules, rungs = stage_rules(self.problem), []
+        for goal in _goals(self.problem, self.archive):
+            if self.deadline.left_s() < 0:
+                break
+            draws = draw_plans(propose(policy, self.problem, goal), rules, _DRAWN_ON_A_RUNG, self.generator)
+            rungs.append((self.archive.add(draws.types, draws.begins)[0].rank, goal))
+        return rungs
+
+    def _reinforce(self, weights: Callable[[], "Policy"], goals: list[float]) -> None:
+        """Run REINFORCE, from the first weights again where it finds no more; goals come best first."""
+        from .reinforce import Learner, Learning  # noqa: PLC0415 -- see above
+
+        starts = 0
+        while self.rounds < self.method.rounds and self.deadline.left_s() > 0:
+            learner = Learner(self.problem, weights(), Learning(samples=self.method.samples), self.generator)
+            learner.aim(goals[starts % len(goals)])
+            starts, best, idle = starts + 1, np.inf, 0
+            for own in range(1, self.method.rounds - self.rounds + 1):
+                draws, evaluation = learner.round()
+                self.archive.add(draws.types, draws.begins, evaluation)
+                self.rounds += 1
+                value = float(np.min(evaluation.values))
+                best, idle = (value, 0) if value < best else (best, idle + 1)
+                if idle >= self.method.patience or self.deadline.left_s() < 0:
+                    break
+                if starts == 1 and own % _AIM_AGAIN == 0 and self.archive.best.throughput > 0:
+                    learner.aim(self.archive.best.throughput)
+        self.restarts = max(0, starts - 1)
+
+
 def _goals(problem: Problem, archive: Archive) -> list[float]:
     """Give the throughputs worth aiming at: from the floor up, or without one around the best simple plan's."""
     if problem.min_throughput > 0:
         return [problem.min_throughput * factor for factor in _ABOVE_FLOOR]
     base = archive.best.throughput
     if base <= 0:
-        usable_s = np.where(np.isfinite(problem.compute_s), problem.compute_s, np.inf).min(axis=1)
-        base = problem.batch / max(float(usable_s.sum()), 1e-12)
+        once_s = np.where(np.isfinite(problem.compute_s), problem.compute_s, 1e9).min(axis=1)
+        base = problem.batch / max(float(once_s.sum()), 1e-12)
     return [base * factor for factor in _WITHOUT_FLOOR]

@@ -14,10 +14,29 @@ import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
 
-Proposals = Sequence[tuple[Floats, Floats]]
-"""What plans can be drawn from: scores [L, T] and begin logits [L], once or more often."""
-
 _FORBIDDEN = 1e9  # taken off a stage's score for every layer that its type may not run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """What plans can be drawn from.
+
+    Attributes:
+        throughput: Samples/s that they aim at.
+        scores: [L, T], of a type for a layer.
+        begin_logits: [L], of a stage beginning at a layer.
+    """
+
+    throughput: float
+    scores: Floats
+    begin_logits: Floats
+
+    def warmed(self, temperature: float) -> "Proposal":
+        """Give a proposal of more varied plans."""
+        return Proposal(self.throughput, self.scores / temperature, self.begin_logits / temperature)
+
+
+Proposals = Sequence[Proposal]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,18 +89,16 @@ def stage_rules(problem: Problem) -> StageRules:
     )
 
 
-def draw_plans(
-    scores: Floats, begin_logits: Floats, rules: StageRules, count: int, generator: np.random.Generator
-) -> Draws:
+def draw_plans(proposal: Proposal, rules: StageRules, count: int, generator: np.random.Generator) -> Draws:
     """Draw plans.
 
     Args:
-        scores: [L, T].
-        begin_logits: [L].
+        proposal: Scores and logits.
         rules: Of the problem.
         count: N.
         generator: Where chance comes from.
     """
+    scores, begin_logits = proposal.scores, proposal.begin_logits
     layers, types = scores.shape
     noisy = begin_logits + generator.logistic(size=(count, layers))  # above 0 with the logit's probability
     noisy = np.where(rules.may_begin, noisy, -np.inf)
@@ -107,7 +124,8 @@ def _within_bounds(noisy: Floats, rules: StageRules) -> Bools:
     return begins
 
 
-def uniform_proposal(problem: Problem) -> tuple[Floats, Floats]:
+def uniform_proposal(problem: Problem, throughput: float = 1.0) -> Proposal:
     """Give what plans of some four stages are drawn from, every type as likely as any other."""
     layers = problem.layer_count
-    return np.zeros((layers, problem.type_count)), np.full(layers, -np.log(max(layers / 4 - 1, 0.5)))
+    logits = np.full(layers, -np.log(max(layers / 4 - 1, 0.5)))
+    return Proposal(throughput, np.zeros((layers, problem.type_count)), logits)

@@ -16,8 +16,9 @@ import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints
 
-from .chain import PER_TYPE, Chain, Segments, Tile, Traffic
+from .chain import PER_TYPE, Chain, Segments, Tile
 from .paths import Deadline, SegmentPrices, StageCounts
+from .traffic import Traffic
 
 _CHUNK = 32
 _COLUMNS_AT_ONCE = 256

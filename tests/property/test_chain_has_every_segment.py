@@ -5,12 +5,14 @@ import itertools
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_problems import plain_bytes, plain_memory, small_problems
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.replicas import StageWork
 from heterps_compile.passes.placement import chain as chain_module
 from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.traffic import box_sums
 
 
 @settings(max_examples=150, deadline=None)
@@ -52,3 +54,19 @@ def test_the_list_holds_every_segment_once(cells: int, problem: Problem) -> None
                 ).demand()
                 for name in work.__slots__:
                     assert getattr(found[a, c, t], name) == pytest.approx(getattr(work, name), rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 60), st.booleans())
+def test_box_sums_add_every_box(seed: int, height: int, width: int, whole: bool) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(0, 12))
+    top, left = rng.integers(0, height, count), rng.integers(0, width, count)
+    bottom, right = top + rng.integers(1, height + 2, count), left + rng.integers(1, width + 2, count)
+    if whole:
+        top[::2], bottom[::2] = 0, height
+    amounts = rng.integers(1, 100, count).astype(float)
+    expected = np.zeros((height, width))
+    for box in range(count):
+        expected[top[box] : bottom[box], left[box] : right[box]] += amounts[box]
+    assert box_sums((top, bottom), (left, right), amounts, (height, width)).tolist() == expected.tolist()

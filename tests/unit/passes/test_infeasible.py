@@ -1,0 +1,92 @@
+"""What is said where no placement is feasible."""
+
+import numpy as np
+import pytest
+from small_problems import plain_problem
+
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.placement.brute import Brute
+from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.infeasible import explain_infeasible
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"allowed": np.array([[True, True], [False, True]]), "compute_s": np.array([[1.0, 1.0], [1.0, np.inf]])},
+            "layer 'layer1' may run on no type of the pool: a pin or an unsupported op forbids 'cpu', "
+            "and 'gpu' cannot run it; drop the pin (--pin) or add a type that runs it",
+        ),
+        (
+            {"allowed": np.eye(2, dtype=bool), "uncuttable": np.array([False, True, False])},
+            "layers 'layer0' to 'layer1' cannot be cut apart, and no one type of cpu, gpu may run all of them; "
+            "pin them to the same type",
+        ),
+        (
+            {"min_stages": 3},
+            "at least 3 stages are asked for, but the 2 layers can be cut into at most 2; "
+            "ask for --min-stages 2 or fewer",
+        ),
+        ({"min_stages": 2, "max_stages": 1}, "at least 2 and at most 1 stages exclude each other"),
+        (
+            {"weight_bytes": np.array([2.0**31, 1.0])},
+            "layer 'layer0' needs 2 GiB, and the largest type it may run on, 'cpu', has 954 MiB; "
+            "use a smaller batch, or add a type with more memory",
+        ),
+        (
+            {"weight_bytes": np.array([8e8, 8e8]), "max_stages": 1},
+            "memory asks for at least 2 stages, and at most 1 are allowed; "
+            "allow --max-stages 2, or add a type with more memory",
+        ),
+        (
+            {"compute_parallel": np.array([0.5, 0.5]), "min_throughput": 7200.0},
+            "a throughput of 7,200 samples/s cannot be reached: layer 'layer0' takes at least 1 s a batch on 'gpu', "
+            "its best type, however many replicas it has, and the floor leaves 500 ms; "
+            "the best reachable throughput is 3,529 samples/s (--min-throughput 3529)",
+        ),
+        (
+            {"max_units": np.array([1, 1]), "min_throughput": 3600.0, "price_per_hour": np.array([1.0, 1.5])},
+            "the limits on units cannot be met: at 3,600 samples/s the cheapest plan without them needs 4 'gpu' "
+            "(limit 1); 4 'gpu' would be enough (3 more, 4.50 an hour); "
+            "the best reachable throughput is 900 samples/s (--min-throughput 900)",
+        ),
+    ],
+)
+def test_the_reason_comes_with_its_numbers_and_a_way_out(changes: dict[str, object], message: str) -> None:
+    problem = plain_problem([[4.0, 2.0], [4.0, 2.0]], [1.0, 3.0], **changes)
+    assert str(explain_infeasible(problem)) == message
+    for method in (Exact(), Brute()):
+        with pytest.raises(InfeasibleError) as caught:
+            method(problem)
+        assert str(caught.value) == message
+
+
+def test_the_throughput_that_is_named_can_be_reached() -> None:
+    changes = {"max_units": np.array([1, 1]), "min_throughput": 900.0}
+    assert Exact()(plain_problem([[4.0, 2.0], [4.0, 2.0]], [1.0, 3.0], **changes)).gap == 0
+
+
+def test_without_a_floor_the_limits_alone_are_named() -> None:
+    problem = plain_problem([[1.0], [1.0], [1.0]], [1.0], min_stages=3, max_units=np.array([2]))
+    assert str(explain_infeasible(problem)) == (
+        "the limits on units cannot be met: the cheapest plan without them needs 3 'cpu' (limit 2); "
+        "3 'cpu' would be enough (1 more, 1.00 an hour)"
+    )
+
+
+def test_a_floor_that_no_lower_one_would_save_says_so() -> None:
+    problem = plain_problem([[1.0], [1.0]], [1.0], min_stages=2, max_units=np.array([1]), min_throughput=1.0)
+    assert str(explain_infeasible(problem)).endswith("; without a floor the limits on units cannot be met either")
+
+
+def test_limits_that_must_be_raised_together_are_all_named() -> None:
+    problem = plain_problem(
+        [[1.0, 2.0], [2.0, 1.0]],
+        [1.0, 1.0],
+        allowed=np.eye(2, dtype=bool),
+        max_units=np.array([1, 1]),
+        min_throughput=7200.0,
+    )
+    message = str(explain_infeasible(problem))
+    assert "needs 2 'cpu' (limit 1) and 2 'gpu' (limit 1); no limit is enough to raise alone" in message
