@@ -93,6 +93,38 @@ def small_problems(max_layers: int = 8, max_types: int = 3, units: int = 6) -> s
     )
 
 
+def small_problems_for(objective: str, max_layers: int = 6, units: int = 4) -> st.SearchStrategy[Problem]:
+    """Draw problems with an objective, half of them with a budget where it takes one."""
+
+    def pose(problem: Problem, share: float) -> Problem:
+        dearest = float(problem.price_per_hour @ problem.max_units)
+        budget = share * dearest if objective in ("throughput", "latency") and share < 0.5 else math.inf
+        if objective == "latency":
+            problem = replace(problem, sync_s=np.zeros_like(problem.sync_s), keeps_activations=False)
+        return replace(problem, objective=objective, budget_per_hour=budget)
+
+    return st.builds(pose, small_problems(max_layers, units=units), st.floats(0.02, 1.0))
+
+
+def linked(problem: Problem, seed: int) -> Problem:
+    """Give the problem links between some pairs of types, faster or slower than the types' own."""
+    rng = np.random.default_rng(seed)
+    types = problem.type_count
+    per_byte = np.repeat(problem.seconds_per_byte[:, None], types, axis=1)
+    latency_s = np.repeat(problem.latency_s[:, None], types, axis=1)
+    for t, u in itertools.combinations_with_replacement(range(types), 2):
+        if rng.random() < 0.6:
+            per_byte[t, u] = per_byte[u, t] = rng.uniform(0.0005, 0.1)
+            latency_s[t, u] = latency_s[u, t] = rng.uniform(0, 0.05)
+    return replace(
+        problem,
+        seconds_per_byte=per_byte.min(axis=1),
+        latency_s=latency_s.min(axis=1),
+        link_seconds_per_byte=per_byte,
+        link_latency_s=latency_s,
+    )
+
+
 def plain_value(problem: Problem, placement: Placement) -> float:
     """Price a placement by the formulas of ``cost/problem.py``, one number at a time; inf where infeasible."""
     starts = placement.starts()
@@ -104,7 +136,8 @@ def plain_value(problem: Problem, placement: Placement) -> float:
         usable = all(problem.allowed[x, t] and math.isfinite(problem.compute_s[x, t]) for x in range(i, j))
         if not usable or (i > 0 and problem.uncuttable[i]) or plain_memory(problem, i, j) > problem.memory_bytes[t]:
             return math.inf
-        times.append([plain_time_s(problem, i, j, t, k) for k in range(1, problem.max_units[t] + 1)])
+        most = 1 if problem.objective == "max-load" else problem.max_units[t]
+        times.append([plain_time_s(problem, placement, i, j, k) for k in range(1, most + 1)])
     best = math.inf
     for batch_s in {time for per_units in times for time in per_units}:
         if problem.batch / batch_s < problem.min_throughput or any(min(row) > batch_s for row in times):
@@ -113,21 +146,55 @@ def plain_value(problem: Problem, placement: Placement) -> float:
         used = [0] * problem.type_count
         for (_, _, t), k in zip(stages, units, strict=True):
             used[t] += k
-        if all(u <= most for u, most in zip(used, problem.max_units, strict=True)):
-            price = sum(problem.price_per_hour[t] * k for (_, _, t), k in zip(stages, units, strict=True))
-            actual_s = max(row[k - 1] for row, k in zip(times, units, strict=True))
+        price = sum(problem.price_per_hour[t] * k for (_, _, t), k in zip(stages, units, strict=True))
+        if price > problem.budget_per_hour or any(u > m for u, m in zip(used, problem.max_units, strict=True)):
+            continue
+        actual_s = max(row[k - 1] for row, k in zip(times, units, strict=True))
+        if problem.objective == "cost":
             best = min(best, price / 3600 / (problem.batch / actual_s) * 1e6)
+        elif problem.objective == "latency":
+            best = min(best, sum(sum(plain_work_s(problem, placement, i, j)) for i, j, _ in stages))
+        else:
+            best = min(best, actual_s)
     return best
 
 
-def plain_time_s(problem: Problem, i: int, j: int, t: int, k: int) -> float:
+def plain_time_s(problem: Problem, placement: Placement, i: int, j: int, k: int) -> float:
+    t = placement.types[i]
     alpha, beta = problem.compute_parallel[t], problem.data_parallel[t]
-    compute = sum(problem.compute_s[x, t] for x in range(i, j))
-    received, sent = plain_bytes(problem, i, j)
-    data = sum(problem.data_s[x, t] for x in range(i, j)) + (received + sent) * problem.seconds_per_byte[t]
-    data += problem.latency_s[t] * (int(received > 0) + int(sent > 0))
+    compute, data = plain_work_s(problem, placement, i, j)
     sync = sum(problem.sync_s[x, t] for x in range(i, j)) if k > 1 else 0.0
     return max(compute * (1 - alpha) + compute * alpha / k, data * (1 - beta) + data * beta / k + sync)
+
+
+def plain_work_s(problem: Problem, placement: Placement, i: int, j: int) -> tuple[float, float]:
+    """Give computation and data movement of the stage of layers i .. j - 1 on one unit."""
+    t = placement.types[i]
+    compute = sum(problem.compute_s[x, t] for x in range(i, j))
+    data = sum(problem.data_s[x, t] for x in range(i, j))
+    if problem.link_seconds_per_byte is not None and problem.link_latency_s is not None:
+        return compute, data + plain_links_s(problem, placement, i, j)
+    received, sent = plain_bytes(problem, i, j)
+    data += (received + sent) * problem.seconds_per_byte[t]
+    return compute, data + problem.latency_s[t] * (int(received > 0) + int(sent > 0))
+
+
+def plain_links_s(problem: Problem, placement: Placement, i: int, j: int) -> float:
+    assert problem.link_seconds_per_byte is not None
+    assert problem.link_latency_s is not None
+    t, types, total = placement.types[i], placement.types, 0.0
+    latencies = {"in": [0.0], "out": [0.0]}
+    for e, producer in enumerate(problem.edge_producer):
+        size = problem.edge_bytes[e]
+        readers = problem.edge_readers[problem.edge_starts[e] : problem.edge_starts[e + 1]]
+        if size > 0 and not i <= producer < j and any(i <= r < j for r in readers):
+            total += size * problem.link_seconds_per_byte[t, types[producer]]
+            latencies["in"].append(problem.link_latency_s[t, types[producer]])
+        away = [types[r] for r in readers if r >= j]
+        if size > 0 and i <= producer < j and away:
+            total += size * max(problem.link_seconds_per_byte[t, u] for u in away)
+            latencies["out"].append(max(problem.link_latency_s[t, u] for u in away))
+    return total + max(latencies["in"]) + max(latencies["out"])
 
 
 def plain_bytes(problem: Problem, i: int, j: int) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """What placements cost: the single truth of every search method, of provisioning and of the report.
 
 The formulas stand in :mod:`.problem`. For a placement the replicas are chosen exactly (:mod:`.best_units`), so a
-placement's value is the lowest price of a million samples that any replicas give it.
+placement's value is the lowest objective that any replicas give it.
 
 Left out: the search for a placement (``passes/placement``).
 """
@@ -11,7 +11,8 @@ from enum import IntFlag
 
 import numpy as np
 
-from .best_units import best_units, units_by_type
+from .best_units import units_by_type
+from .chosen_units import BUDGET_TOLERANCE, chosen_units, fewest_units
 from .problem import Bools, Floats, Ints, Placement, Problem
 from .segments import MEMORY_TOLERANCE, FlatStages, flatten_stages
 
@@ -32,6 +33,7 @@ class Fault(IntFlag):
     STAGE_COUNT = 8  # too few or too many stages
     FORBIDDEN = 16  # a layer is on a type it may not use
     UNCUTTABLE = 32  # a stage begins where none may
+    BUDGET = 64  # the fewest replicas that the floor needs exceed the budget
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +41,7 @@ class Evaluation:
     """What B placements cost.
 
     Attributes:
-        values: [B], price of a million samples; inf where infeasible.
+        values: [B], the objective; inf where infeasible.
         throughput: [B], samples/s; 0 where infeasible.
         price_per_hour: [B]; inf where infeasible.
         faults: [B], bits of :class:`Fault`, 0 where feasible.
@@ -115,7 +117,7 @@ def evaluate(problem: Problem, types: Ints, cuts: Bools | None = None) -> Evalua
 
 
 def evaluate_one(problem: Problem, placement: Placement) -> float:
-    """Give the value of one placement: the price of a million samples, inf where infeasible."""
+    """Give the value of one placement: its objective, inf where infeasible."""
     return float(evaluate(problem, *to_arrays([placement])).values[0])
 
 
@@ -176,24 +178,34 @@ def slowest_batch_s(problem: Problem) -> float:
 
 def _price(problem: Problem, stages: FlatStages) -> tuple[Evaluation, Floats]:
     """Give the evaluation of B placements, and the units of their N stages (0 where no number is enough)."""
-    demand, offsets = stages.work.demand(), stages.offsets
-    once_s = np.maximum.reduceat(demand.once_s, offsets)
+    offsets = stages.offsets
+    once_s = np.maximum.reduceat(stages.work.demand().once_s, offsets)
     slowest_s = np.minimum(once_s, slowest_batch_s(problem))
-    units = demand.units(slowest_s[stages.placement])
+    units = fewest_units(problem, stages, slowest_s)
     faults, violation = _faults(problem, stages, units)
     values, throughput = np.full(len(offsets), np.inf), np.zeros(len(offsets))
     price_per_hour = np.full(len(offsets), np.inf)
     feasible = faults == 0
     if np.any(feasible):
         kept = stages if np.all(feasible) else stages.of(feasible)
-        best = best_units(problem, kept, slowest_s[feasible])
-        units[feasible[stages.placement]] = best
-        batch_s = np.maximum(np.maximum.reduceat(kept.work.time_s(best), kept.offsets), _SHORTEST_S)
-        paid = np.add.reduceat(problem.price_per_hour[kept.type] * best, kept.offsets)
+        chosen = chosen_units(problem, kept, slowest_s[feasible])
+        units[feasible[stages.placement]] = chosen
+        batch_s = np.maximum(np.maximum.reduceat(kept.work.time_s(chosen), kept.offsets), _SHORTEST_S)
+        paid = np.add.reduceat(problem.price_per_hour[kept.type] * chosen, kept.offsets)
         throughput[feasible] = problem.batch / batch_s
         price_per_hour[feasible] = paid
-        values[feasible] = paid / 3600 / throughput[feasible] * 1e6
+        values[feasible] = _values(problem, kept, batch_s, paid)
     return Evaluation(values, throughput, price_per_hour, faults, violation), np.where(np.isinf(units), 0.0, units)
+
+
+def _values(problem: Problem, stages: FlatStages, batch_s: Floats, price_per_hour: Floats) -> Floats:
+    """Give the objective [B] of feasible placements: see :mod:`.objective`."""
+    if problem.objective == "cost":
+        return price_per_hour / 3600 / (problem.batch / batch_s) * 1e6
+    if problem.objective == "latency":
+        passed_s = np.add.reduceat(stages.work.compute_s + stages.work.data_s, stages.offsets)
+        return np.maximum(np.asarray(passed_s, np.float64), _SHORTEST_S)
+    return batch_s
 
 
 def _faults(problem: Problem, stages: FlatStages, units: Floats) -> tuple[Ints, Floats]:
@@ -204,6 +216,8 @@ def _faults(problem: Problem, stages: FlatStages, units: Floats) -> tuple[Ints, 
     count = np.diff(stages.offsets, append=len(stages.type))
     uncuttable = problem.uncuttable[stages.first] & (stages.first > 0)
     limits = np.maximum(problem.max_units, 1e-9)  # a type without units has limit 0
+    paid = np.add.reduceat(problem.price_per_hour[stages.type] * np.where(stuck, 1.0, units), stages.offsets)
+    excess_budget = paid / problem.budget_per_hour - 1
     excess_memory = stages.memory_bytes / problem.memory_bytes[stages.type] - 1
     excesses = {
         Fault.FLOOR: np.add.reduceat(stuck.astype(np.float64), stages.offsets),
@@ -211,6 +225,7 @@ def _faults(problem: Problem, stages: FlatStages, units: Floats) -> tuple[Ints, 
         Fault.MEMORY: np.add.reduceat(np.where(excess_memory > MEMORY_TOLERANCE, excess_memory, 0.0), stages.offsets),
         Fault.STAGE_COUNT: np.maximum(problem.min_stages - count, 0) + np.maximum(count - problem.max_stages, 0),
         Fault.FORBIDDEN: np.add.reduceat(stages.forbidden, stages.offsets),
+        Fault.BUDGET: np.where(excess_budget > BUDGET_TOLERANCE, excess_budget, 0.0),
         Fault.UNCUTTABLE: np.add.reduceat(uncuttable.astype(np.float64), stages.offsets),
     }
     faults = np.zeros(owners, np.int64)

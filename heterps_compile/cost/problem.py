@@ -13,12 +13,20 @@ A stage s of layers i..j-1 on type t with k replicas takes, for a batch of B sam
     DT(k) = D * (1 - beta_t) + D * beta_t / k + (sum sync_s if k > 1)
     ET(k) = max(CT(k), DT(k))
 
-A plan's throughput is min over stages of B / ET; its price per hour the sum of price_t * k. The objective ``cost``
-is price_per_hour / 3600 / throughput * 1e6, the price of a million samples, minimised over placements *and* over
-replicas, subject to throughput >= min_throughput, sum of k on type t <= max_units_t, memory of every stage <=
-memory_t, min_stages <= stages <= max_stages, uncuttable positions respected.
+Where pairs of types have links of their own, a value is received over the link between its reader's type and its
+producer's, and sent over the slowest of the links to the stages that receive it; ``seconds_per_byte`` and ``latency_s``
+then hold the least of each type's links, so that what is computed with them alone is a lower bound.
 
-Left out: what depends on the pair of types that talk (each side is charged at its own bandwidth).
+A plan's throughput is min over stages of B / ET; its price per hour the sum of price_t * k. What is minimised, over
+placements *and* over replicas, is the objective (:mod:`.objective`)::
+
+    cost         price_per_hour / 3600 / throughput * 1e6, the price of a million samples
+    throughput   max over stages of ET
+    latency      sum over stages of (sum OCT + D): nothing overlaps for a batch that is alone in the pipeline
+    max-load     max over stages of ET(1), with one unit for every stage
+
+subject to throughput >= min_throughput, price per hour <= budget_per_hour, sum of k on type t <= max_units_t, memory of
+every stage <= memory_t, min_stages <= stages <= max_stages, uncuttable positions respected.
 """
 
 from dataclasses import dataclass
@@ -68,7 +76,10 @@ class Problem:
         allowed: [L, T], False where a pin or an unsupported op forbids the type.
         min_throughput: Samples/s that the plan must reach; 0 for no floor.
         min_stages, max_stages: Bounds on the number of stages.
-        objective: ``"cost"``.
+        objective: A name of :data:`~.objective.OBJECTIVES`.
+        budget_per_hour: What the units of a plan may cost in an hour; inf for no limit.
+        link_seconds_per_byte, link_latency_s: [T, T], what a stage on the first type pays to talk with one on the
+            second; None where all links of a type are alike.
     """
 
     layer_names: tuple[str, ...]
@@ -102,6 +113,9 @@ class Problem:
     min_stages: int = 1
     max_stages: int = 10**9
     objective: str = "cost"
+    budget_per_hour: float = float("inf")
+    link_seconds_per_byte: Floats | None = None
+    link_latency_s: Floats | None = None
 
     @property
     def layer_count(self) -> int:
@@ -138,7 +152,7 @@ class SearchResult:
 
     Attributes:
         placement: The best one seen.
-        value: Its objective, by ``evaluate``: for ``cost`` the price of a million samples.
+        value: Its objective, by ``evaluate``; lower is better.
         bound: A proven lower bound on the objective of every placement of this problem.
         method: The method's name.
         seed: The seed it ran with.

@@ -26,6 +26,8 @@ class ProblemTables:
         sent_bytes: Its size.
         read_by: [R], reader of a value.
         read_after: [R], the reader before it, or the value's producer.
+        read_from: [R], the value's producer.
+        read_starts: Where each value's readers begin among them.
         read_bytes: [R], size of the value.
         synchronises: Whether any ``sync_s`` is above zero.
         memory_binds: Whether some type cannot hold the whole model.
@@ -39,6 +41,8 @@ class ProblemTables:
     sent_bytes: Floats
     read_by: Ints
     read_after: Ints
+    read_from: Ints
+    read_starts: Ints
     read_bytes: Floats
     synchronises: bool
     memory_binds: bool
@@ -63,6 +67,8 @@ def problem_tables(problem: Problem) -> ProblemTables:
         sent_bytes=problem.edge_bytes[read],
         read_by=problem.edge_readers,
         read_after=read_after,
+        read_from=np.repeat(problem.edge_producer, counts),
+        read_starts=problem.edge_starts[:-1][read],
         read_bytes=np.repeat(problem.edge_bytes, counts),
         synchronises=bool(np.any(problem.sync_s > 0)),
         memory_binds=bool(np.any(problem.memory_bytes < held)),
@@ -139,13 +145,18 @@ def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory:
         return np.asarray(np.add.reduceat(np.take(table, cell).ravel(), starts), np.float64)
 
     enters = stage_of[:, tables.read_by]
-    crosses = enters != stage_of[:, tables.read_after]
-    received = np.bincount(enters.ravel(), (crosses * tables.read_bytes).ravel(), count)
+    comes_in = enters != stage_of[:, tables.read_after]
+    received = np.bincount(enters.ravel(), (comes_in * tables.read_bytes).ravel(), count)
     leaves = stage_of[:, tables.sent_by]
-    crosses = leaves != stage_of[:, tables.sent_until]
-    sent = np.bincount(leaves.ravel(), (crosses * tables.sent_bytes).ravel(), count)
-    talks = (received > 0).astype(np.float64) + (sent > 0)
-    data_s = total(tables.data_s) + (received + sent) * problem.seconds_per_byte[chosen]
+    goes_out = leaves != stage_of[:, tables.sent_until]
+    sent = np.bincount(leaves.ravel(), (goes_out * tables.sent_bytes).ravel(), count)
+    data_s = total(tables.data_s)
+    if problem.link_seconds_per_byte is None or problem.link_latency_s is None:
+        talks = (received > 0).astype(np.float64) + (sent > 0)
+        data_s += (received + sent) * problem.seconds_per_byte[chosen] + talks * problem.latency_s[chosen]
+    else:
+        links = _Links(problem.link_seconds_per_byte, problem.link_latency_s, tables)
+        data_s += links.receiving_s(types, enters, comes_in, count) + links.sending_s(types, stage_of, goes_out, count)
     return FlatStages(
         placement=placement,
         offsets=np.searchsorted(placement, np.arange(batch)),
@@ -154,7 +165,7 @@ def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory:
         type=chosen,
         work=StageWork(
             compute_s=total(tables.compute_s),
-            data_s=data_s + talks * problem.latency_s[chosen],
+            data_s=data_s,
             sync_s=total(problem.sync_s) if tables.synchronises else np.zeros(count),
             compute_parallel=problem.compute_parallel[chosen],
             data_parallel=problem.data_parallel[chosen],
@@ -164,6 +175,44 @@ def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory:
         memory_bytes=_memory(problem, stage_of, starts) if memory or tables.memory_binds else np.zeros(count),
         forbidden=np.add.reduceat(np.take(~tables.usable, cell).ravel(), starts, dtype=np.int64),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Links:
+    """What stages pay to talk where every pair of types has its own link; [B, R] over readers, [B, V] over values."""
+
+    seconds_per_byte: Floats
+    latency_s: Floats
+    tables: ProblemTables
+
+    def receiving_s(self, types: Ints, enters: Ints, comes_in: Bools, count: int) -> Floats:
+        pair = (types[:, self.tables.read_by], types[:, self.tables.read_from])
+        comes_in = comes_in & (self.tables.read_bytes > 0)
+        times_s = np.where(comes_in, self.tables.read_bytes * self.seconds_per_byte[pair], 0.0)
+        return self._per_stage(enters, times_s, np.where(comes_in, self.latency_s[pair], 0.0), count)
+
+    def sending_s(self, types: Ints, stage_of: Ints, goes_out: Bools, count: int) -> Floats:
+        tables = self.tables
+        if not len(tables.sent_by):
+            return np.zeros(count)
+        away = stage_of[:, tables.read_from] != stage_of[:, tables.read_by]
+        pair = (types[:, tables.read_from], types[:, tables.read_by])
+
+        def slowest(of_pairs: Floats) -> Floats:
+            """Give [B, V], the largest over the stages that a value goes to; 0 where it stays."""
+            return np.asarray(np.maximum.reduceat(np.where(away, of_pairs[pair], 0.0), tables.read_starts, axis=1))
+
+        goes_out = goes_out & (tables.sent_bytes > 0)
+        times_s = tables.sent_bytes * slowest(self.seconds_per_byte)
+        latency_s = np.where(goes_out, slowest(self.latency_s), 0.0)
+        return self._per_stage(stage_of[:, tables.sent_by], times_s, latency_s, count)
+
+    @staticmethod
+    def _per_stage(stage: Ints, times_s: Floats, latency_s: Floats, count: int) -> Floats:
+        """Add up times, and the largest latency once."""
+        longest_s = np.zeros(count)
+        np.maximum.at(longest_s, stage.ravel(), latency_s.ravel())
+        return np.asarray(np.bincount(stage.ravel(), times_s.ravel(), count) + longest_s, np.float64)
 
 
 def _memory(problem: Problem, stage_of: Ints, starts: Ints) -> Floats:

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_problems import plain_value, small_problems
+from small_problems import linked, plain_value, small_problems, small_problems_for
 
 from heterps_compile.cost.evaluate import Fault, detail, evaluate, to_placement
 from heterps_compile.cost.problem import Problem
 
 
-@settings(max_examples=300, deadline=None)
-@given(small_problems(), st.integers(0, 2**32 - 1))
-def test_every_placement_of_a_batch_has_the_plain_value(problem: Problem, seed: int) -> None:
+def assert_plain_values(problem: Problem, seed: int) -> None:
     rng = np.random.default_rng(seed)
     types = rng.integers(0, problem.type_count, (6, problem.layer_count))
     types[:3] = types[:3, :1]  # few stages, so that some are feasible
@@ -26,6 +24,25 @@ def test_every_placement_of_a_batch_has_the_plain_value(problem: Problem, seed: 
         assert evaluation.values[b] == pytest.approx(expected, rel=1e-9)
         assert (evaluation.faults[b] == 0) == math.isfinite(expected)
         assert (evaluation.violation[b] == 0) == math.isfinite(expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(small_problems(), st.integers(0, 2**32 - 1))
+def test_every_placement_of_a_batch_has_the_plain_value(problem: Problem, seed: int) -> None:
+    assert_plain_values(problem, seed)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency", "max-load"])
+@settings(max_examples=120, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_every_objective_has_the_plain_value(objective: str, data: st.DataObject, seed: int) -> None:
+    assert_plain_values(data.draw(small_problems_for(objective)), seed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(small_problems(), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_pairs_of_types_talk_over_their_own_links(problem: Problem, links: int, seed: int) -> None:
+    assert_plain_values(linked(problem, links), seed)
 
 
 @settings(max_examples=60, deadline=None)
