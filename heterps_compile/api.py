@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from heterps_compile.backends.contract import Backend
-from heterps_compile.backends.find import BACKENDS, find_backend
+from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.intensity import LayerCost
-from heterps_compile.errors import GraphError, InputError, UnknownNameError
+from heterps_compile.errors import GraphError, InputError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.layers import LayerGraph
@@ -31,7 +31,7 @@ from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.passes.provision import Provision
 from heterps_compile.plan.plan import Plan, Verification
 from heterps_compile.plan.provenance import make_hashes
-from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, MODES, OBJECTIVES, Request
+from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, make_request
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import Signature, signature_of_graph, signature_of_plan
 from heterps_compile.runtime.verify import compare_outputs
@@ -122,6 +122,7 @@ def compile(  # noqa: A001 - the product's verb
     cluster: str | Path | Cluster = DEFAULT_CLUSTER,
     objective: str = "cost",
     min_throughput: float | None = None,
+    budget: float | str | None = None,
     batch: int | None = None,
     shapes: Mapping[str, int] | None = None,
     mode: str = "inference",
@@ -145,8 +146,11 @@ def compile(  # noqa: A001 - the product's verb
         example_inputs: Positional inputs of a PyTorch model, of the shapes it is compiled for.
         example_kwargs: Its keyword inputs.
         cluster: A pool, the name of a built-in one, or the path of a TOML file.
-        objective: What is minimised: ``"cost"``, the price of a million samples.
+        objective: What the plan is the best in: ``"cost"``, the price of a million samples; ``"throughput"``;
+            ``"latency"`` of one batch; ``"max-load"``, the load of the busiest device with one unit a stage.
         min_throughput: Samples/s the plan must reach; None for no floor.
+        budget: What the plan may cost in an hour, for ``throughput`` and ``latency``: a number in the pool's currency,
+            or a price such as ``"5 USD/h"``; None for no limit.
         batch: Number of the batch dimension, where it is dynamic.
         shapes: Numbers of other dynamic dimensions by name.
         mode: ``"inference"`` or ``"training"``.
@@ -168,9 +172,11 @@ def compile(  # noqa: A001 - the product's verb
     began = time.perf_counter()
     report = on_progress or (lambda _step, _done, _total: None)
     pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    request = _request(
+    request = make_request(
+        pool.currency,
         objective=objective,
         min_throughput=min_throughput,
+        budget=budget,
         mode=mode,
         method=method,
         min_stages=min_stages,
@@ -238,36 +244,6 @@ def load(directory: str | Path) -> CompiledModel:
     return CompiledModel(plan, stages, signature)
 
 
-def _request(
-    *,
-    objective: str,
-    min_throughput: float | None,
-    mode: str,
-    method: str,
-    min_stages: int,
-    max_stages: int | None,
-    pins: Mapping[str, str] | None,
-    seed: int,
-    time_limit: float | None,
-) -> Request:
-    if objective not in OBJECTIVES:
-        raise UnknownNameError("objective", objective, OBJECTIVES)
-    if mode not in MODES:
-        raise UnknownNameError("mode", mode, MODES)
-    floor = 0.0 if min_throughput is None else float(min_throughput)
-    if not 0 <= floor < float("inf"):
-        raise InputError(f"the throughput floor is {min_throughput} samples/s; it must be 0 or more, and finite")
-    if min_stages < 1:
-        raise InputError(f"at least {min_stages} stages are asked for; it must be 1 or more")
-    if max_stages is not None and max_stages < min_stages:
-        raise InputError(f"at least {min_stages} and at most {max_stages} stages are asked for; no plan has both")
-    if time_limit is not None and not time_limit > 0:
-        raise InputError(f"the time limit is {time_limit} s; it must be above 0")
-    return Request(
-        objective, floor, mode, method, min_stages, max_stages, tuple((pins or {}).items()), seed, time_limit
-    )
-
-
 def read_model(
     model: Any,
     example_inputs: tuple[Any, ...],
@@ -302,10 +278,7 @@ def _refuse_constant_outputs(graph: Graph) -> None:
 
 def _choose_backend(graph: Graph, name: str | None) -> Backend:
     if name is None:
-        for candidate in map(find_backend, BACKENDS):
-            if graph.family in candidate.families:
-                return candidate
-        raise InputError(f"no backend takes models of the family {graph.family!r}")
+        return own_backend(graph.family)
     backend = find_backend(name)
     if graph.family not in backend.families:
         fitting = [n for n in BACKENDS if graph.family in find_backend(n).families]
@@ -338,7 +311,10 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
     used = {stage.device for stage in stages}
     free = any(device.price_per_hour == 0 for device in pool.device_types)
     throughput = min(graph.batch / stage.time_s for stage in stages)
-    price_per_hour = sum(stage.price_per_hour for stage in stages)
+    value, bound = search.value, search.bound
+    if draft.request.objective == "cost":  # what is free has a price to the search, not to the user
+        value = sum(stage.price_per_hour for stage in stages) / 3600 / throughput * 1e6
+        bound = 0.0 if free else search.bound
     return Plan(
         model=graph.name,
         graph_inputs=graph.inputs,
@@ -351,8 +327,8 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
         backend=backend.name,
         stages=stages,
         schedule=draft.schedule,
-        value=price_per_hour / 3600 / throughput * 1e6,
-        bound=0.0 if free else search.bound,
+        value=value,
+        bound=bound,
         method=search.method,
         evaluations=search.evaluations,
         throughput_samples_per_s=throughput,

@@ -18,7 +18,7 @@ from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.plan.comparison import Comparison, MethodResult
-from heterps_compile.plan.request import DEFAULT_CLUSTER, Request
+from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
 
 
 def compare_methods(
@@ -27,7 +27,9 @@ def compare_methods(
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     cluster: str | Path = DEFAULT_CLUSTER,
+    objective: str = "cost",
     min_throughput: float = 0.0,
+    budget: float | str | None = None,
     batch: int | None = None,
     shapes: Mapping[str, int] | None = None,
     mode: str = "inference",
@@ -46,9 +48,11 @@ def compare_methods(
         HeterpsError: where the model cannot be read; a method that finds no plan is a result, not an error.
     """
     searches = {name: find_method(name) for name in methods}
-    graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
     pool = load_cluster(cluster)
-    request = Request(min_throughput=min_throughput, mode=mode, seed=seed)
+    request = make_request(
+        pool.currency, objective=objective, min_throughput=min_throughput, budget=budget, mode=mode, seed=seed
+    )
+    graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
     draft = run_passes(Draft(graph, pool, request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
     problem = draft.problem
     assert problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
@@ -64,4 +68,13 @@ def compare_methods(
         results.append(MethodResult(name, found.value, found.evaluations, found.search_s))
         if bound == -math.inf:
             bound = certify(problem, found, time_limit).bound
-    return Comparison(graph.name, problem.layer_count, problem.type_count, bound, pool.currency, tuple(results))
+    return Comparison(
+        model=graph.name,
+        layer_count=problem.layer_count,
+        type_count=problem.type_count,
+        bound=bound,
+        currency=pool.currency,
+        objective=objective,
+        batch=problem.batch,
+        results=tuple(results),
+    )

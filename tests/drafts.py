@@ -83,6 +83,7 @@ PROBLEM = Problem(
         "compute_s": np.array([[0.001, 0.0001, 0.0002], [0.004, 0.0002, 0.0003], [0.001, 0.0001, 0.0002]]),
         "data_s": np.array([[0.0, 0.002, 0.002], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
         "edge_producer": np.array([0, 1]),
+        "objective": "cost",
         "allowed": np.array([[True, False, False], [True, True, True], [True, True, True]]),
     }
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from heterps_compile.errors import InputError
-from heterps_compile.plan.request import DEFAULT_CLUSTER, MODES
+from heterps_compile.plan.request import DEFAULT_CLUSTER, MODES, OBJECTIVES
 
 from . import options
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
@@ -21,7 +21,11 @@ from .output import Progress, printing, quiet_libraries, result_stream, terminal
 @click.option(
     "--cluster", metavar="NAME|FILE", default=DEFAULT_CLUSTER, show_default=True, help="Pool of device types."
 )
+@click.option(
+    "--objective", type=click.Choice(OBJECTIVES), default=OBJECTIVES[0], show_default=True, help="What is compared."
+)
 @click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="Throughput to reach.")
+@click.option("--budget", metavar="PRICE/H", help="Most the units may cost, such as '5 USD/h': throughput, latency.")
 @click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step, where the model is open.")
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="What the stages are for.")
 @click.option("--methods", metavar="A,B,...", help="Methods to compare.  [default: all]")
@@ -32,7 +36,9 @@ def bench(
     model: str,
     *,
     cluster: str,
+    objective: str,
     min_throughput: float | None,
+    budget: str | None,
     batch: int | None,
     mode: str,
     methods: str | None,
@@ -56,7 +62,9 @@ def bench(
         comparison = compare_methods(
             model,
             cluster=cluster,
+            objective=objective,
             min_throughput=min_throughput or 0.0,
+            budget=budget,
             batch=batch,
             mode=mode,
             methods=[name.strip() for name in methods.split(",")] if methods else tuple(METHODS),

@@ -40,12 +40,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--objective",
-    type=click.Choice((*OBJECTIVES, MAX_LOAD)),
+    type=click.Choice(OBJECTIVES),
     default=OBJECTIVES[0],
     show_default=True,
-    help="What to minimise: cost is the price of a million samples; max-load, of a workload file, the largest load.",
+    help="What the plan is the best in: cost of a million samples; throughput; latency of a batch; max-load, the load "
+    "of the busiest device with one unit a stage.",
 )
 @click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="Throughput the plan must reach.")
+@click.option("--budget", metavar="PRICE/H", help="Most the units may cost, such as '5 USD/h': throughput, latency.")
 @click.option(
     "--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step, where the model leaves it open."
 )
@@ -101,6 +103,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
     cluster: str,
     objective: str,
     min_throughput: float | None,
+    budget: str | None,
     batch: int | None,
     shapes: dict[str, int],
     mode: str,
@@ -128,6 +131,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
       heterps-compile model.onnx -o out --batch 64 --shape seq=128
       heterps-compile model.onnx --min-throughput 20000 --max-stages 4
       heterps-compile model.onnx --pin embedding=cpu-core --method exact
+      heterps-compile model.onnx --objective throughput --budget "5 USD/h"
       heterps-compile model.onnx --print-after group-layers
       heterps-compile workload.json --objective max-load --non-contiguous
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
@@ -136,7 +140,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         raise click.UsageError(f"-q and {'-v' if verbose else '--json'} contradict each other.")
     if max_stages is not None and max_stages < min_stages:
         raise click.UsageError(f"--min-stages {min_stages} is more than --max-stages {max_stages}.")
-    if objective == MAX_LOAD:
+    if objective == MAX_LOAD and not model.endswith(".onnx"):
         asked = click.get_current_context().get_parameter_source("method") is not ParameterSource.DEFAULT
         solve_workload_file(
             model,
@@ -157,6 +161,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         "cluster": cluster,
         "objective": objective,
         "min_throughput": min_throughput,
+        "budget": budget,
         "batch": batch,
         "shapes": shapes,
         "mode": mode,

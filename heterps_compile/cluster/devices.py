@@ -1,8 +1,9 @@
 """Device types and the pool of them that a plan may rent.
 
-Left out: the files pools are read from (``pools.py``), link topology beyond one bandwidth per type.
+Left out: the files pools are read from (``load.py``); topology beyond pairs of types.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ class DeviceType:
         name: Unique in the pool.
         kind: ``"cpu"``, ``"gpu"`` or ``"npu"``.
         price_per_hour: Price of one unit in the pool's currency; 0 only where the file says "free".
-        price_source: Where and when the price was read.
+        price_source: Where the price was read.
         max_units: How many units may be rented.
         memory_bytes: Memory of one unit.
         peak_flops: Peak FLOP/s of one unit by dtype.
@@ -29,6 +30,9 @@ class DeviceType:
         efficiency: The part of the peaks that real kernels reach, in (0, 1].
         compute_parallel: alpha of the HeterPS cost model, the part of computation that replicas divide.
         data_parallel: beta of the HeterPS cost model, the part of data movement that replicas divide.
+        price_date: When the price was read: a year, a month or a day, as ISO 8601 has it; "" for free hardware.
+        shared_input_bytes_per_s: What all units together can read of inputs and embedding rows: the speed of the
+            storage or the servers behind them, at which replicas stop to help; inf for no such limit.
     """
 
     name: str
@@ -46,6 +50,8 @@ class DeviceType:
     efficiency: float
     compute_parallel: float
     data_parallel: float
+    price_date: str = ""
+    shared_input_bytes_per_s: float = math.inf
 
     def flops_per_s(self, dtype: str) -> float:
         """Give the FLOP/s this type reaches on a dtype; one it does not list runs at its float32 rate."""
@@ -53,14 +59,47 @@ class DeviceType:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """What connects units of two types, or units of one: in place of what the types' own networks give.
+
+    Attributes:
+        between: Names of the two types; the same name twice for units of one type.
+        bytes_per_s: Bandwidth in either direction.
+        latency_s: Before the first byte.
+    """
+
+    between: tuple[str, str]
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterServer:
+    """A core of the servers through which replicas synchronise their parameters.
+
+    Attributes:
+        price_per_hour: Of one core; 0 only where the file says "free".
+        price_source, price_date: Where and when the price was read.
+        bytes_per_s: Parameters that one core takes in and gives out.
+    """
+
+    price_per_hour: float
+    price_source: str
+    price_date: str
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
-    """A pool: device types in the order of the file, one currency."""
+    """A pool: device types in the order of the file, one currency, links between types, parameter servers if any."""
 
     name: str
     description: str
     currency: str
     device_types: tuple[DeviceType, ...]
     source: str = ""
+    links: tuple[Link, ...] = ()
+    parameter_server: ParameterServer | None = None
 
     def device_type(self, name: str) -> DeviceType:
         """Find a type by name.

@@ -6,19 +6,22 @@ error unless it is written as "free". See ``pools/heterps-paper.toml`` for every
 Left out: cloud catalogues and spot prices; the ``local`` pool (``local.py``) is made, not read.
 """
 
+import datetime as dt
+import math
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.units import parse_price, parse_quantity
 
-from .devices import Cluster, DeviceType
+from .devices import Cluster, DeviceType, Link, ParameterServer
 
 MAX_DEVICE_TYPES = 64
 LOCAL = "local"
@@ -41,23 +44,53 @@ def _price(text: object) -> tuple[float, str]:
         raise ValueError(str(error)) from error
 
 
+def _date(value: object) -> str:
+    """Take a TOML date, or a text with a year and as much more of a date as is known."""
+    text = value.isoformat() if type(value) is dt.date else value
+    match = _DATE.fullmatch(text) if isinstance(text, str) else None
+    try:
+        if match is None:
+            raise ValueError
+        dt.date(int(match[1]), int(match[2] or 1), int(match[3] or 1))
+    except ValueError as error:
+        raise ValueError(
+            f'{text!r} is no date; expected when the price was read, such as 2026-11-20 or "2026-11"'
+        ) from error
+    return match[0]
+
+
+_DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?")
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, strict=True)]
 Size = Annotated[float, _quantity("bytes")]
 Bandwidth = Annotated[float, _quantity("bytes per second")]
 Time = Annotated[float, _quantity("seconds")]
 FlopRate = Annotated[float, _quantity("FLOP per second")]
+Price = Annotated[tuple[float, str], BeforeValidator(_price)]
+Source = Annotated[str, Field(min_length=1)]
+Date = Annotated[str, BeforeValidator(_date)]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _Device(_Strict):
+class _Priced(_Strict):
+    price: Price
+    price_source: Source
+    price_date: Date | None = None
+
+    @model_validator(mode="after")
+    def _has_date(self) -> Self:
+        if self.price[0] and self.price_date is None:
+            raise ValueError("price_date is missing: say when the price was read, such as 2026-11-20")
+        return self
+
+
+class _Device(_Priced):
     name: Name
     kind: Literal["cpu", "gpu", "npu"]
-    price: Annotated[tuple[float, str], BeforeValidator(_price)]
-    price_source: Annotated[str, Field(min_length=1)]
     max_units: Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
     memory: Size
     peak: dict[str, FlopRate]
@@ -65,6 +98,7 @@ class _Device(_Strict):
     network_bandwidth: Bandwidth
     network_latency: Time
     input_bandwidth: Bandwidth
+    shared_input_bandwidth: Bandwidth | None = None
     launch: Time
     efficiency: Fraction
     compute_parallel: Fraction
@@ -77,10 +111,22 @@ class _Device(_Strict):
         return self
 
 
+class _Link(_Strict):
+    between: Annotated[list[Name], Field(min_length=2, max_length=2)]
+    bandwidth: Bandwidth
+    latency: Time
+
+
+class _ParameterServer(_Priced):
+    bandwidth: Bandwidth
+
+
 class _Pool(_Strict):
     description: str = ""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     device: Annotated[list[_Device], Field(min_length=1, max_length=MAX_DEVICE_TYPES)]
+    link: list[_Link] = []
+    parameter_server: _ParameterServer | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> "_Pool":
@@ -88,10 +134,18 @@ class _Pool(_Strict):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"device {name!r} stands {names.count(name)} times; names must differ")
-        for device in self.device:
-            price, currency = device.price
+        priced = {f"device {device.name!r}": device.price for device in self.device}
+        if self.parameter_server is not None:
+            priced["the parameter server"] = self.parameter_server.price
+        for what, (price, currency) in priced.items():
             if price and currency != self.currency:
-                raise ValueError(f"device {device.name!r} is priced in {currency}, the pool in {self.currency}")
+                raise ValueError(f"{what} is priced in {currency}, the pool in {self.currency}")
+        pairs = [tuple(sorted(link.between)) for link in self.link]
+        for first, second in pairs:
+            for name in {first, second} - set(names):
+                raise ValueError(f"a link names the device {name!r}; the pool has {', '.join(map(repr, names))}")
+            if pairs.count((first, second)) > 1:
+                raise ValueError(f"{pairs.count((first, second))} links between {first!r} and {second!r}; give one")
         return self
 
 
@@ -142,25 +196,42 @@ def _parse(text: str, *, name: str, source: str) -> Cluster:
         pool = _Pool.model_validate(document)
     except ValidationError as error:
         raise InputError(f"{source}: {_first_fault(error, document)}") from error
-    return Cluster(name, pool.description, pool.currency, tuple(_device_type(d) for d in pool.device), source)
+    server = pool.parameter_server
+    return Cluster(
+        name=name,
+        description=pool.description,
+        currency=pool.currency,
+        device_types=tuple(_device_type(device) for device in pool.device),
+        source=source,
+        links=tuple(Link((link.between[0], link.between[1]), link.bandwidth, link.latency) for link in pool.link),
+        parameter_server=None
+        if server is None
+        else ParameterServer(server.price[0], server.price_source, server.price_date or "", server.bandwidth),
+    )
 
 
 def _first_fault(error: ValidationError, document: Mapping[str, Any]) -> str:
     faults = error.errors(include_url=False)
     fault = faults[0]
     where = [str(part) for part in fault["loc"]]
-    if len(where) > 1 and where[0] == "device" and where[1].isdigit():
-        device = document["device"][int(where[1])]
-        named = device.get("name") if isinstance(device, dict) else None
-        where[:2] = [f"device {named!r}" if isinstance(named, str) else f"device number {int(where[1]) + 1}"]
+    if len(where) > 1 and where[1].isdigit():
+        entry = document[where[0]][int(where[1])]
+        named = entry.get("name") if isinstance(entry, dict) else None
+        where[:2] = [f"{where[0]} {named!r}" if isinstance(named, str) else f"{where[0]} number {int(where[1]) + 1}"]
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
-        model = _Device if len(fault["loc"]) > 1 else _Pool
+        model = _MODELS.get(str(fault["loc"][0]), _Pool) if len(fault["loc"]) > 1 else _Pool
         message = f"unknown key; known keys: {', '.join(model.model_fields)}"
     elif fault["type"] == "missing":
         message = "the key is missing"
     more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
     return f"{', key '.join(where) or 'the file'}: {message}{more}"
+
+
+_MODELS: Mapping[str, type[_Strict]] = MappingProxyType(
+    {"device": _Device, "link": _Link, "parameter_server": _ParameterServer}
+)
+"""What the tables of a file hold, for telling the keys that are known."""
 
 
 def _device_type(device: _Device) -> DeviceType:
@@ -180,4 +251,6 @@ def _device_type(device: _Device) -> DeviceType:
         efficiency=device.efficiency,
         compute_parallel=device.compute_parallel,
         data_parallel=device.data_parallel,
+        price_date=device.price_date or "",
+        shared_input_bytes_per_s=device.shared_input_bandwidth or math.inf,
     )

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from heterps_compile.units import format_money, format_rate, format_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:
@@ -37,6 +39,14 @@ class Objective:
     def unit(self, currency: str) -> str:
         """Give the unit of its values."""
         return f"{currency} per million samples" if self.name == "cost" else "seconds per batch"
+
+    def describe(self, value: float, batch: int, currency: str) -> str:
+        """Print a value for people: a price, a throughput, a time."""
+        if self.name == "cost":
+            return f"{format_money(value)} {currency} per million samples"
+        if self.name == "throughput":
+            return format_rate(batch / value)
+        return f"{format_seconds(value)} a batch"
 
 
 OBJECTIVES: Mapping[str, Objective] = MappingProxyType(

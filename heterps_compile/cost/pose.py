@@ -3,6 +3,7 @@
 Left out: the search (``passes/placement``), measured profiles.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -16,7 +17,7 @@ from heterps_compile.ir.layers import LayerGraph
 
 from .intensity import LayerCost
 from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes, parameter_parts
-from .problem import Bools, Problem
+from .problem import Bools, Floats, Problem
 from .roofline import layer_time_s
 
 FREE_PRICE_PER_HOUR = 1e-9
@@ -32,7 +33,9 @@ def pose_problem(
     cluster: Cluster,
     *,
     training: bool = False,
+    objective: str = "cost",
     min_throughput: float = 0.0,
+    budget_per_hour: float | None = None,
     min_stages: int = 1,
     max_stages: int | None = None,
     pins: Sequence[tuple[str, str]] = (),
@@ -44,7 +47,9 @@ def pose_problem(
         costs: The work of each.
         cluster: The pool.
         training: Forward and backward, gradients synchronised among replicas; else forward alone.
+        objective: A name of :data:`~.objective.OBJECTIVES`.
         min_throughput: Samples/s, 0 for no floor.
+        budget_per_hour: What the units may cost in an hour, in the pool's currency; None for no limit.
         min_stages: At least so many stages.
         max_stages: At most so many; None for no limit.
         pins: (pattern, device type): layers whose name or kind matches go to that type; the last match wins.
@@ -60,6 +65,7 @@ def pose_problem(
     starts = np.zeros(len(edges) + 1, np.int64)
     np.cumsum([len(edge.consumers) for edge in edges], out=starts[1:])
     tied = _tied_pairs(layer_graph, training=training)
+    seconds_per_byte, latency_s = _links(cluster)
     return Problem(
         layer_names=tuple(layer.name for layer in layers),
         type_names=tuple(device.name for device in devices),
@@ -75,7 +81,7 @@ def pose_problem(
         data_s=np.outer(_input_bytes(layer_graph), [1 / device.input_bytes_per_s for device in devices]),
         sync_s=np.outer(
             [_gradient_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
-            [_SECONDS_PER_GRADIENT_BYTE_FACTOR / device.network_bytes_per_s for device in devices],
+            _SECONDS_PER_GRADIENT_BYTE_FACTOR * np.diagonal(seconds_per_byte),
         ),
         compute_parallel=np.array([device.compute_parallel for device in devices]),
         data_parallel=np.array([device.data_parallel for device in devices]),
@@ -84,8 +90,8 @@ def pose_problem(
         edge_readers=np.array([reader for edge in edges for reader in edge.consumers], np.int64),
         edge_starts=starts,
         uncuttable=_uncuttable(layer_graph),
-        seconds_per_byte=np.array([1 / device.network_bytes_per_s for device in devices]),
-        latency_s=np.array([device.network_latency_s for device in devices]),
+        seconds_per_byte=seconds_per_byte.min(axis=1),
+        latency_s=latency_s.min(axis=1),
         price_per_hour=np.array([device.price_per_hour or FREE_PRICE_PER_HOUR for device in devices]),
         max_units=np.array([device.max_units for device in devices], np.int64),
         memory_bytes=np.array([device.memory_bytes for device in devices]),
@@ -103,7 +109,25 @@ def pose_problem(
         min_throughput=min_throughput,
         min_stages=min_stages,
         max_stages=count if max_stages is None else max_stages,
+        objective=objective,
+        budget_per_hour=math.inf if budget_per_hour is None else budget_per_hour,
+        link_seconds_per_byte=seconds_per_byte if cluster.links else None,
+        link_latency_s=latency_s if cluster.links else None,
     )
+
+
+def _links(cluster: Cluster) -> tuple[Floats, Floats]:
+    """Give seconds per byte and latency [T, T] of a unit of one type that talks with one of another."""
+    devices = cluster.device_types
+    index = {device.name: t for t, device in enumerate(devices)}
+    seconds_per_byte = np.repeat([[1 / device.network_bytes_per_s] for device in devices], len(devices), axis=1)
+    latency_s = np.repeat([[device.network_latency_s] for device in devices], len(devices), axis=1)
+    for link in cluster.links:
+        pair = [index[name] for name in link.between]
+        for here, there in (pair, pair[::-1]):
+            seconds_per_byte[here, there] = 1 / link.bytes_per_s
+            latency_s[here, there] = link.latency_s
+    return seconds_per_byte, latency_s
 
 
 def _input_bytes(layer_graph: LayerGraph) -> list[int]:

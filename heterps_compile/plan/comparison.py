@@ -12,7 +12,7 @@ class MethodResult:
 
     Attributes:
         method: Its name.
-        value: Price of a million samples; inf where it found no plan.
+        value: The objective; inf where it found no plan.
         evaluations: Placements it evaluated.
         search_s: Seconds it took, the proof not included.
         fault: Why there is no plan; "" where there is one.
@@ -35,6 +35,8 @@ class Comparison:
         type_count: Device types of the pool.
         bound: A proven lower bound on the value of every placement.
         currency: Of every price.
+        objective: Name of the objective.
+        batch: Samples in one step.
         results: In the order the methods were given.
     """
 
@@ -43,4 +45,6 @@ class Comparison:
     type_count: int
     bound: float
     currency: str
+    objective: str
+    batch: int
     results: tuple[MethodResult, ...]

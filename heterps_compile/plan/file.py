@@ -160,6 +160,7 @@ def _document(plan: Plan, versions: Mapping[str, str]) -> dict[str, Any]:
         "request": {
             "objective": request.objective,
             "min_throughput": request.min_throughput,
+            "budget_per_hour": request.budget_per_hour,
             "mode": request.mode,
             "method": request.method,
             "min_stages": request.min_stages,

@@ -110,7 +110,7 @@ class Plan:
         signature: How calls map to graph inputs and graph outputs to results, as JSON; "" for plain tensors by name.
         stages: In order of execution.
         schedule: How micro-batches flow.
-        value: The objective reached; for ``cost`` the price of a million samples.
+        value: The objective reached; lower is better.
         bound: A proven lower bound on it.
         method: The search method that found it.
         evaluations: Placements the search evaluated.

@@ -1,11 +1,20 @@
 """What a user asks for, as a value; it is hashed into the plan and can be sent elsewhere."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
+from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.units import parse_price
+
 MODES = ("inference", "training")
-OBJECTIVES = ("cost",)
+OBJECTIVES = tuple(_OBJECTIVES)
 DEFAULT_CLUSTER = "heterps-paper"
 DEFAULT_METHOD = "rl"
+
+
+_NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +22,9 @@ class Request:
     """The options of one compilation.
 
     Attributes:
-        objective: What is minimised: ``"cost"`` is the price of a million samples.
+        objective: What the plan is the best in: a name of :data:`~heterps_compile.cost.objective.OBJECTIVES`.
         min_throughput: Samples/s the plan must reach; 0 for no floor.
+        budget_per_hour: What its units may cost in an hour, in the pool's currency; None for no limit.
         mode: ``"inference"`` or ``"training"``.
         method: Name of the placement method.
         min_stages: The plan has at least this many stages.
@@ -26,6 +36,7 @@ class Request:
 
     objective: str = "cost"
     min_throughput: float = 0.0
+    budget_per_hour: float | None = None
     mode: str = "inference"
     method: str = DEFAULT_METHOD
     min_stages: int = 1
@@ -33,3 +44,84 @@ class Request:
     pins: tuple[tuple[str, str], ...] = ()
     seed: int = 0
     time_limit_s: float | None = None
+
+
+def make_request(
+    currency: str,
+    *,
+    objective: str = OBJECTIVES[0],
+    min_throughput: float | None = None,
+    budget: float | str | None = None,
+    mode: str = MODES[0],
+    method: str = DEFAULT_METHOD,
+    min_stages: int = 1,
+    max_stages: int | None = None,
+    pins: Mapping[str, str] | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> Request:
+    """Check what a user asks for and give it as a value.
+
+    Args:
+        currency: Of the pool.
+        objective: A name of :data:`OBJECTIVES`.
+        min_throughput: Samples/s; None for no floor.
+        budget: Per hour: a number in the pool's currency or a price with its own; None for no limit.
+        mode: ``"inference"`` or ``"training"``.
+        method: Name of the placement method.
+        min_stages: At least so many stages.
+        max_stages: At most so many; None for no limit.
+        pins: Device type per pattern.
+        seed: Of the search and of generated inputs.
+        time_limit: Seconds; None for no limit.
+
+    Raises:
+        UnknownNameError: for an unknown objective or mode.
+        InputError: where a number makes no sense, or options contradict each other.
+    """
+    if objective not in _OBJECTIVES:
+        raise UnknownNameError("objective", objective, OBJECTIVES)
+    if mode not in MODES:
+        raise UnknownNameError("mode", mode, MODES)
+    if mode == "training" and not _OBJECTIVES[objective].in_training:
+        raise InputError(f"the objective {objective!r} is for inference; for training ask for cost or throughput")
+    floor = 0.0 if min_throughput is None else float(min_throughput)
+    if not 0 <= floor < float("inf"):
+        raise InputError(f"the throughput floor is {min_throughput} samples/s; it must be 0 or more, and finite")
+    if min_stages < 1:
+        raise InputError(f"at least {min_stages} stages are asked for; it must be 1 or more")
+    if max_stages is not None and max_stages < min_stages:
+        raise InputError(f"at least {min_stages} and at most {max_stages} stages are asked for; no plan has both")
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"the time limit is {time_limit} s; it must be above 0")
+    return Request(
+        objective=objective,
+        min_throughput=floor,
+        budget_per_hour=_budget(budget, objective, currency),
+        mode=mode,
+        method=method,
+        min_stages=min_stages,
+        max_stages=max_stages,
+        pins=tuple((pins or {}).items()),
+        seed=seed,
+        time_limit_s=time_limit,
+    )
+
+
+def _budget(budget: float | str | None, objective: str, currency: str) -> float | None:
+    if budget is None:
+        return None
+    if not _OBJECTIVES[objective].takes_budget:
+        takers = " or ".join(name for name, known in _OBJECTIVES.items() if known.takes_budget)
+        raise InputError(f"a budget goes with the objective {takers}, not with {objective!r}; leave one of them out")
+    if isinstance(budget, str) and not _NUMBER.fullmatch(budget):
+        amount, priced_in = parse_price(budget)
+        if priced_in != currency:
+            raise InputError(
+                f"the budget {budget!r} is in {priced_in}, the pool is priced in {currency}; give it in {currency}"
+            )
+    else:
+        amount = float(budget)
+    if not 0 < amount < float("inf"):
+        raise InputError(f"the budget is {budget}; it must be above 0 {currency}/h, and finite")
+    return amount

@@ -55,6 +55,7 @@ class RequestPart(Part):
 
     objective: str
     min_throughput: Amount
+    budget_per_hour: Amount | None
     mode: str
     method: str
     min_stages: Positive

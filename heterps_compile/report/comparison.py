@@ -9,9 +9,10 @@ from html import escape
 from rich.console import Console
 from rich.text import Text
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.comparison import Comparison
-from heterps_compile.units import format_money, format_seconds
+from heterps_compile.units import format_seconds
 
 from .tables import add_numbers, add_text, plain_table
 
@@ -22,19 +23,21 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print one row a method: price, ratio to the bound, placements tried, time."""
     table = plain_table()
     add_text(table, "method")
-    add_numbers(table, f"{comparison.currency} per million", "x bound", "tried", "time")
+    objective = OBJECTIVES[comparison.objective]
+    add_numbers(table, objective.name.replace("-", " "), "x bound", "tried", "time")
     add_text(table, "")
     for row in comparison.results:
         ratio = f"{row.value / comparison.bound:.3f}" if _is_known(comparison, row.value) else "-"
-        price = format_money(row.value) if math.isfinite(row.value) else "-"
-        cells = [row.method, price, ratio, f"{row.evaluations:,}", format_seconds(row.search_s)]
+        reached = _short(comparison, row.value) if math.isfinite(row.value) else "no plan"
+        cells = [row.method, reached, ratio, f"{row.evaluations:,}", format_seconds(row.search_s)]
         table.add_row(*map(Text, [*cells, shorten(printable(row.fault), 60)]))
     console.print(table)
     console.print()
     size = f"{comparison.layer_count} layers, {comparison.type_count} device types"
     console.print(Text(f"{printable(comparison.model)}: {size}"))
     if math.isfinite(comparison.bound):
-        console.print(Text(f"proven bound: {format_money(comparison.bound)} {comparison.currency} per million samples"))
+        described = objective.describe(comparison.bound, comparison.batch, comparison.currency)
+        console.print(Text(f"proven bound: {described}"))
 
 
 def comparison_svg(comparison: Comparison) -> str:
@@ -43,7 +46,8 @@ def comparison_svg(comparison: Comparison) -> str:
     values = [row.value for row in rows if math.isfinite(row.value)]
     largest = max([*values, comparison.bound if math.isfinite(comparison.bound) else 0.0]) or 1.0
     height = _TOP + len(rows) * (_BAR + _GAP) + 16
-    title = f"{escape(shorten(printable(comparison.model), 40))}: {escape(comparison.currency)} per million samples"
+    unit = OBJECTIVES[comparison.objective].unit(comparison.currency)
+    title = f"{escape(shorten(printable(comparison.model), 40))}: {escape(comparison.objective)}, {escape(unit)}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 110} {height}" role="img" '
         f'aria-label="{title}" font-family="system-ui, sans-serif" font-size="13">',
@@ -61,7 +65,7 @@ def comparison_svg(comparison: Comparison) -> str:
             continue
         width = _WIDTH * row.value / largest
         parts.append(f'<rect x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="#3b76af"/>')
-        label = format_money(row.value)
+        label = escape(_short(comparison, row.value))
         parts.append(f'<text x="{_LEFT + width + 6:.1f}" y="{middle:.1f}" fill="#111">{label}</text>')
     if math.isfinite(comparison.bound):
         x = _LEFT + _WIDTH * comparison.bound / largest
@@ -70,6 +74,12 @@ def comparison_svg(comparison: Comparison) -> str:
         )
         parts.append(f'<text x="{x:.1f}" y="{_TOP - 14}" text-anchor="middle" fill="#c2452d">proven bound</text>')
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _short(comparison: Comparison, value: float) -> str:
+    """Print a value without the words that the whole comparison shares."""
+    text = OBJECTIVES[comparison.objective].describe(value, comparison.batch, comparison.currency)
+    return text.removesuffix(" per million samples").removesuffix(" a batch")
 
 
 def _is_known(comparison: Comparison, value: float) -> bool:

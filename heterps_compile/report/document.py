@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.plan.plan import Plan, PlannedStage
 
 from .rows import LayerRow
@@ -42,10 +43,11 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
         "seed": plan.request.seed,
         "batch": plan.batch,
         "min_throughput_samples_per_s": plan.request.min_throughput,
+        "budget_per_hour": plan.request.budget_per_hour,
         "objective": {
             "name": plan.request.objective,
             "value": plan.value,
-            "unit": f"{plan.currency} per million samples",
+            "unit": OBJECTIVES[plan.request.objective].unit(plan.currency),
         },
         "bound": plan.bound,
         "gap": plan.gap,

@@ -8,6 +8,7 @@ Left out: times spent.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable
 from heterps_compile.passes.contract import Draft, Pass
@@ -81,10 +82,14 @@ def _search(draft: Draft) -> Iterator[str]:
     search, problem = draft.search, draft.problem
     if search is None or problem is None:
         return
-    currency = draft.cluster.currency
+    objective = OBJECTIVES[problem.objective]
+    value, bound = (
+        objective.describe(number, problem.batch, draft.cluster.currency) if number > 0 else "0"
+        for number in (search.value, search.bound)
+    )
     yield (
-        f"{search.method}, seed {search.seed}: {format_money(search.value)} {currency} per million samples, bound "
-        f"{format_money(search.bound)}, gap {100 * search.gap:.3g} %, {search.evaluations:,} placements"
+        f"{search.method}, seed {search.seed}: {value}, bound {bound}, gap {100 * search.gap:.3g} %, "
+        f"{search.evaluations:,} placements"
     )
     yield from _columns(
         [name, problem.type_names[kind]] for name, kind in zip(problem.layer_names, search.placement.types, strict=True)

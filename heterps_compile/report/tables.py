@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
@@ -147,7 +148,7 @@ def totals_table(plan: Plan, directory: str | None) -> Table:
 
 
 def _totals(plan: Plan, directory: str | None) -> list[tuple[str, str]]:
-    floor = plan.request.min_throughput
+    floor, budget = plan.request.min_throughput, plan.request.budget_per_hour
     schedule, verification = plan.schedule, plan.verification
     totals = [
         ("model", f"{printable(plan.model)}, {plan.request.mode}, batch {plan.batch}"),
@@ -155,7 +156,12 @@ def _totals(plan: Plan, directory: str | None) -> list[tuple[str, str]]:
             "throughput",
             format_rate(plan.throughput_samples_per_s) + (f" (floor {format_rate(floor)})" if floor else ""),
         ),
-        ("price", f"{format_money(plan.price_per_hour)} {plan.currency}/h"),
+        (
+            "price",
+            f"{format_money(plan.price_per_hour)} {plan.currency}/h"
+            + (f" (budget {format_money(budget)})" if budget else ""),
+        ),
+        *_objective(plan),
         ("per million samples", f"{format_money(plan.price_per_million_samples)} {plan.currency}"),
         ("proven bound", _bound(plan)),
         (
@@ -183,13 +189,23 @@ def _totals(plan: Plan, directory: str | None) -> list[tuple[str, str]]:
     return totals
 
 
+def _objective(plan: Plan) -> list[tuple[str, str]]:
+    """Give the row of an objective that no other row shows."""
+    if plan.request.objective not in ("latency", "max-load"):
+        return []
+    described = OBJECTIVES[plan.request.objective].describe(plan.value, plan.batch, plan.currency)
+    return [(plan.request.objective.replace("-", " "), described)]
+
+
 def _bound(plan: Plan) -> str:
-    unit = f"{plan.currency} per million samples"
     if plan.bound <= 0:
         return "none"
+    objective = OBJECTIVES[plan.request.objective]
+    described = objective.describe(plan.bound, plan.batch, plan.currency)
     if plan.gap == 0:
-        return f"{format_money(plan.bound)} {unit}: no plan is cheaper"
-    return f"{format_money(plan.bound)} {unit}: no plan is more than {100 * plan.gap:.3g} % cheaper"
+        return f"{described}: no plan is {objective.better}"
+    more = plan.gap if objective.name != "throughput" else plan.value / plan.bound - 1
+    return f"{described}: no plan is more than {100 * more:.3g} % {objective.better}"
 
 
 def notes(plan: Plan) -> list[str]:

@@ -6,11 +6,12 @@ Left out: finding placements (the methods do).
 import time
 from dataclasses import replace
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem, SearchResult
 
-from .coarse import search_all
-from .interval_search import GAP, per_million_samples
+from .interval_search import GAP
 from .paths import Deadline
+from .prove import prove
 
 _WORTH_A_NOTE = 1e-6  # relative; below it a better plan is no news
 
@@ -28,13 +29,12 @@ def certify(problem: Problem, result: SearchResult, time_limit_s: float | None =
     if result.bound >= result.value * (1 - GAP):
         return result
     started = time.monotonic()
-    search = search_all(problem, Deadline.after(time_limit_s), [result.placement])
-    proven = per_million_samples(problem, search.bound)
-    best = per_million_samples(problem, search.best)
-    notes = result.notes
-    if best < result.value * (1 - _WORTH_A_NOTE):
-        notes += (f"the proof came upon a plan {1 - best / result.value:.2%} cheaper; --method exact gives it",)
-    if search.bound >= search.best and best >= result.value * (1 - GAP):
+    proof = prove(problem, Deadline.after(time_limit_s), [result.placement])
+    proven, notes = proof.bound, result.notes
+    if proof.best < result.value * (1 - _WORTH_A_NOTE):
+        better = OBJECTIVES[problem.objective].better
+        notes += (f"the proof came upon a plan {1 - proof.best / result.value:.2%} {better}; --method exact gives it",)
+    if proof.is_complete and proof.best >= result.value * (1 - GAP):
         proven = result.value
     return replace(
         result,

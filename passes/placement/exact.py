@@ -16,11 +16,12 @@ from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
 
-from .coarse import search_all
 from .infeasible import explain_infeasible
-from .interval_search import per_million_samples
 from .paths import Deadline
+from .prove import prove
 from .seeds import seed_placements
+
+_INCOMPLETE = "the proof is not complete: the time limit came first, or limits on units leave a gap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +44,23 @@ class Exact:
             InfeasibleError: where no placement is feasible, with the reason, or where none was found in time.
         """
         started = time.monotonic()
-        search = search_all(problem, Deadline.after(time_limit_s), seed_placements(problem, warm_start))
-        if search.placement is None:
-            if np.isinf(search.bound):
+        proof = prove(problem, Deadline.after(time_limit_s), seed_placements(problem, warm_start))
+        if proof.placement is None:
+            if np.isinf(proof.bound):
                 raise explain_infeasible(problem)
             within = "" if time_limit_s is None else f" within {time_limit_s:g} s"
             raise InfeasibleError(
                 f"no feasible plan found{within}, and none proven impossible; allow more time (--time-limit), "
                 "or relax the limits on units"
             )
-        value = evaluate_one(problem, search.placement)
-        is_complete = search.bound >= search.best
+        value = evaluate_one(problem, proof.placement)
         return SearchResult(
-            placement=search.placement,
+            placement=proof.placement,
             value=value,
-            bound=value if is_complete else per_million_samples(problem, search.bound),
+            bound=value if proof.is_complete else min(value, proof.bound),
             method=self.name,
             seed=seed,
-            evaluations=search.evaluations,
+            evaluations=proof.evaluations,
             search_s=time.monotonic() - started,
-            notes=() if is_complete else ("the time limit came before the proof was complete",),
+            notes=() if proof.is_complete else (_INCOMPLETE,),
         )

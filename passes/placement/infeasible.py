@@ -30,13 +30,17 @@ _MOST_LISTED = 100_000
 
 def explain_infeasible(problem: Problem) -> InfeasibleError:
     """Give the error that says why a problem without any feasible placement has none."""
+    if problem.objective == "max-load":  # one unit a stage: what replicas cannot divide
+        serial = np.zeros(problem.type_count)
+        problem = replace(problem, compute_parallel=serial, data_parallel=serial)
     for reason in _REASONS:
         message = reason(problem)
         if message:
             return InfeasibleError(message)
     return InfeasibleError(
         "no placement meets all constraints together: the throughput floor "
-        f"({_rate(problem.min_throughput)}), the limits on units, the memory of the types, {problem.min_stages} to "
+        f"({_rate(problem.min_throughput)}), the budget, the limits on units, the memory of the types, "
+        f"{problem.min_stages} to "
         f"{problem.max_stages} stages; relax the floor (--min-throughput) first"
     )
 
@@ -109,13 +113,35 @@ def _floor(problem: Problem) -> str:
     if least_s > slow_s:
         blocking = (
             f"layer {problem.layer_names[chain.borders[slowest]]!r} takes at least {format_seconds(least_s)} a batch "
-            f"on {problem.type_names[type_]!r}, its best type, however many replicas it has, and the floor leaves "
+            f"on {problem.type_names[type_]!r}, its best type, {_with_units(problem)}, and the floor leaves "
             f"{format_seconds(slow_s)}"
         )
     else:
         blocking = "no single layer blocks, but the stages that memory and the bounds on their number force do"
     return f"a throughput of {_rate(problem.min_throughput)} cannot be reached: {blocking}" + _reachable(
         problem, chain, slow_s, _listed(chain), Deadline.after(_EXPLAIN_S)
+    )
+
+
+def _with_units(problem: Problem) -> str:
+    return "with its one unit" if problem.objective == "max-load" else "however many replicas it has"
+
+
+def _budget(problem: Problem) -> str:
+    if math.isinf(problem.budget_per_hour):
+        return ""
+    chain = Chain(problem)
+    slow_s = min(slowest_batch_s(problem), longest_s(problem))
+    graph = TiledSegments(chain, _prices(problem, slow_s), Deadline.after(None))
+    to_go = graph.to_go(_counts(problem))
+    price = float(to_go[0, 0]) / slow_s
+    if math.isinf(price) or price <= problem.budget_per_hour:
+        return ""
+    reaching = f" that reaches {_rate(problem.min_throughput)}" if problem.min_throughput > 0 else ""
+    enough = math.ceil(price * 100) / 100
+    return (
+        f"the budget of {format_money(problem.budget_per_hour)} an hour is too small: the cheapest plan{reaching} costs "
+        f"{format_money(price)} an hour; allow --budget {enough:g}"
     )
 
 
@@ -202,7 +228,7 @@ def _solve(
     )
 
 
-_REASONS: tuple[Callable[[Problem], str], ...] = (_no_type, _stage_count, _memory, _floor, _limits)
+_REASONS: tuple[Callable[[Problem], str], ...] = (_no_type, _stage_count, _memory, _floor, _budget, _limits)
 
 
 def _listed(chain: Chain) -> Segments | None:

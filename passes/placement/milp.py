@@ -7,6 +7,7 @@ Columns are segments, 1 where the path uses them::
                 segments out of a - segments into a     = 0     for every other position but the last
                 sum over segments on type t of units x <= limit t
                 least <= sum of x <= most                      (stages)
+                sum of spent x <= budget
 
 The matrix of the path alone has whole-numbered corners; the limits are few, so the relaxation is nearly whole.
 
@@ -48,6 +49,8 @@ def coupled_path(
     least: int,
     most: int,
     time_limit_s: float,
+    spent: Floats | None = None,
+    budget: float = np.inf,
 ) -> CoupledPath:
     """Find the cheapest path from position 0 to ``length`` within limits on units and stages.
 
@@ -60,6 +63,8 @@ def coupled_path(
         least: Fewest stages.
         most: Most stages.
         time_limit_s: Stop after this.
+        spent: [M], what a segment takes of the budget; None for nothing.
+        budget: For all segments of the path.
     """
     import highspy  # noqa: PLC0415 - half a second that only coupled limits need
 
@@ -71,23 +76,25 @@ def coupled_path(
     scale = float(np.max(np.abs(cost[usable]))) or 1.0  # HiGHS measures with absolute tolerances
     inner = end < length
     column = np.arange(count)
-    rows = np.concatenate([first, end[inner], length + type_, np.full(count, length + types)])
-    columns = np.concatenate([column, column[inner], column, column])
-    entries = np.concatenate([np.ones(count), -np.ones(np.count_nonzero(inner)), units[usable], np.ones(count)])
+    has_budget = int(spent is not None and np.isfinite(budget))
+    paid = spent[usable] if spent is not None and has_budget else np.zeros(0)
+    rows = [first, end[inner], length + type_, np.full(count, length + types), np.full(len(paid), length + types + 1)]
+    entries = [np.ones(count), -np.ones(np.count_nonzero(inner)), units[usable], np.ones(count), paid]
+    columns = np.concatenate([column, column[inner], column, column, column[: len(paid)]])
     order = np.argsort(columns, kind="stable")
 
     model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = count, length + types + 1
+    model.num_col_, model.num_row_ = count, length + types + 1 + has_budget
     model.col_cost_ = cost[usable] / scale
     model.col_lower_, model.col_upper_ = np.zeros(count), np.ones(count)
     model.integrality_ = [highspy.HighsVarType.kInteger] * count
     flow = (np.arange(length) == 0).astype(np.float64)
-    model.row_lower_ = np.concatenate([flow, np.full(types, -np.inf), [least]])
-    model.row_upper_ = np.concatenate([flow, limits, [min(most, length)]])
+    model.row_lower_ = np.concatenate([flow, np.full(types, -np.inf), [least], [-np.inf] * has_budget])
+    model.row_upper_ = np.concatenate([flow, limits, [min(most, length)], [budget] * has_budget])
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))])
-    model.a_matrix_.index_ = rows[order]
-    model.a_matrix_.value_ = entries[order]
+    model.a_matrix_.index_ = np.concatenate(rows)[order]
+    model.a_matrix_.value_ = np.concatenate(entries)[order]
 
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy ships no types for it
     for option, value in (

@@ -133,6 +133,19 @@ class StageCounts:
         return np.append(costs[1:], costs[-1] if self.more else np.inf)
 
 
+class Prices(Protocol):
+    """What segments cost; a cost never falls where the demand rises."""
+
+    @property
+    def slow_s(self) -> float:
+        """The longest time of a batch that is allowed."""
+        ...
+
+    def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
+        """Give the cost of segments of the given types."""
+        ...
+
+
 class SegmentGraph(Protocol):
     """Segments with prices: listed, or made tile by tile."""
 
@@ -164,7 +177,7 @@ def cheapest_path(graph: SegmentGraph, counts: StageCounts, to_go: Floats) -> Se
 class ListedSegments:
     """A list of segments with their prices."""
 
-    def __init__(self, segments: Segments, prices: SegmentPrices, length: int, deadline: Deadline) -> None:
+    def __init__(self, segments: Segments, prices: Prices, length: int, deadline: Deadline) -> None:
         self.segments, self._length, self._deadline = segments, length, deadline
         self.cost = prices.of(segments.demand, segments.type)
         first, end = segments.first, segments.end

@@ -17,7 +17,7 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints
 
 from .chain import PER_TYPE, Chain, Segments, Tile
-from .paths import Deadline, SegmentPrices, StageCounts
+from .paths import Deadline, Prices, StageCounts
 from .traffic import Traffic
 
 _CHUNK = 32
@@ -27,7 +27,7 @@ _COLUMNS_AT_ONCE = 256
 class TiledSegments:
     """All segments of a chain with their prices."""
 
-    def __init__(self, chain: Chain, prices: SegmentPrices, deadline: Deadline) -> None:
+    def __init__(self, chain: Chain, prices: Prices, deadline: Deadline) -> None:
         self._chain, self._prices, self._deadline = chain, prices, deadline
         self._reach = chain.reach(prices.slow_s)
 

@@ -10,6 +10,7 @@ name = "core"
 kind = "cpu"
 price = "0.04 USD/h"
 price_source = "made up"
+price_date = 2026-11-20
 max_units = 4
 memory = "8 GiB"
 peak = { float32 = "70 GFLOP/s" }

@@ -71,6 +71,7 @@ DEFAULTS = {
     "cluster": "heterps-paper",
     "objective": "cost",
     "min_throughput": None,
+    "budget": None,
     "batch": None,
     "shapes": {},
     "mode": "inference",
@@ -92,15 +93,16 @@ def test_the_defaults_reach_the_library(library):
 
 def test_every_option_reaches_the_library(library):
     words = (
-        "model.onnx -o out --force --cluster edge --objective cost --min-throughput 1e3 --batch 64 --shape seq=128 "
+        "model.onnx -o out --force --cluster edge --objective throughput --min-throughput 1e3 --budget 5 --batch 64 --shape seq=128 "
         "--shape h=2 --mode training --method exact --backend torch --min-stages 2 --max-stages 5 --pin emb*=cpu "
         "--pin fc=v100 --seed 9 --time-limit 2.5 --no-verify"
     )
     assert run(words.split()) == 0
     assert library.calls[0][1] == {
         "cluster": "edge",
-        "objective": "cost",
+        "objective": "throughput",
         "min_throughput": 1000.0,
+        "budget": "5",
         "batch": 64,
         "shapes": {"seq": 128, "h": 2},
         "mode": "training",

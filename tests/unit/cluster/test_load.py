@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from heterps_compile.cluster.devices import Link
 from heterps_compile.cluster.load import builtin_names, load_cluster
 from heterps_compile.errors import InputError, UnknownNameError
 
@@ -53,8 +54,12 @@ def test_a_missing_file_is_named() -> None:
         ('name = "v100"', 'name = "../v100"', "key name"),
         ("max_units = 32", "max_units = 0", "key max_units"),
         ("efficiency = 0.6", "efficiency = 1.5", "key efficiency"),
-        ('launch = "8 us"', 'launch = "8 us"\nturbo = true', "key turbo: unknown key; known keys: name, kind"),
+        ('launch = "8 us"', 'launch = "8 us"\nturbo = true', "key turbo: unknown key; known keys: price, price_source"),
         ('currency = "USD"', "currency = ", "is not TOML"),
+        ('price_date = "2021-11"  ', "# ", "device 'cpu-core': price_date is missing"),
+        ('price_date = "2021-11"  ', 'price_date = "last year"  ', "'last year' is no date; expected when"),
+        ('price_date = "2021-11"  ', 'price_date = "2021-13"  ', "'2021-13' is no date"),
+        ('launch = "2 us"', 'launch = "2 us"\nshared_input_bandwidth = "0 GB/s"', "key shared_input_bandwidth"),
     ],
 )
 def test_a_wrong_file_says_where_and_what(tmp_path: Path, old: str, new: str, fault: str) -> None:
@@ -64,3 +69,53 @@ def test_a_wrong_file_says_where_and_what(tmp_path: Path, old: str, new: str, fa
     with pytest.raises(InputError, match=fault) as caught:
         load_cluster(file)
     assert str(file) in str(caught.value)
+
+
+LINK = '[[link]]\nbetween = ["v100", "cpu-core"]\nbandwidth = "12 GB/s"\nlatency = "5 us"\n'
+
+
+def test_links_between_types_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(PAPER + LINK)
+    assert load_cluster(file).links == (Link(("v100", "cpu-core"), 12e9, 5 * 1e-6),)
+
+
+def test_the_parameter_server_is_priced_with_its_date() -> None:
+    server = load_cluster("heterps-paper").parameter_server
+    assert server is not None
+    assert (server.price_per_hour, server.price_date, server.bytes_per_s) == (0.04, "2021-11", 2.5e9 / 8)
+
+
+@pytest.mark.parametrize("date", ["2026-11-20", '"2026-11-20"'])
+def test_a_date_is_a_toml_date_or_a_text(tmp_path: Path, date: str) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(PAPER.replace('"2021-11"  ', f"{date}  "))
+    assert load_cluster(file).device_types[0].price_date == "2026-11-20"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (LINK.replace('"v100"', '"a100"'), "a link names the device 'a100'; the pool has 'cpu-core', 'v100'"),
+        (LINK + LINK.replace('["v100", "cpu-core"]', '["cpu-core", "v100"]'), "2 links between 'cpu-core' and 'v100'"),
+        (LINK.replace('"12 GB/s"', '"12"'), "link number 1, key bandwidth: '12' has no unit"),
+        (LINK.replace("latency", "delay"), "unknown key; known keys: between, bandwidth, latency|latency: the key is"),
+    ],
+)
+def test_a_wrong_link_says_what(tmp_path: Path, text: str, fault: str) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(PAPER + text)
+    with pytest.raises(InputError, match=fault):
+        load_cluster(file)
+
+
+def test_64_types_are_taken_and_65_are_not(tmp_path: Path) -> None:
+    first = PAPER[PAPER.index("[[device]]") : PAPER.index("[[device]]", PAPER.index("[[device]]") + 1)]
+    for count, wrong in ((64, False), (65, True)):
+        file = tmp_path / f"pool{count}.toml"
+        file.write_text("".join(first.replace('"cpu-core"', f'"core-{i}"') for i in range(count)))
+        if wrong:
+            with pytest.raises(InputError, match="at most 64"):
+                load_cluster(file)
+        else:
+            assert len(load_cluster(file).device_types) == 64

@@ -51,6 +51,21 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
             "(limit 1); 4 'gpu' would be enough (3 more, 4.50 an hour); "
             "the best reachable throughput is 900 samples/s (--min-throughput 900)",
         ),
+        (
+            {"objective": "throughput", "budget_per_hour": 0.5},
+            "the budget of 0.5 an hour is too small: the cheapest plan costs 1.00 an hour; allow --budget 1",
+        ),
+        (
+            {"objective": "latency", "budget_per_hour": 3.5, "min_throughput": 1800.0},
+            "the budget of 3.50 an hour is too small: the cheapest plan that reaches 1,800 samples/s costs 4.00 an "
+            "hour; allow --budget 4",
+        ),
+        (
+            {"objective": "max-load", "min_throughput": 3600.0},
+            "a throughput of 3,600 samples/s cannot be reached: layer 'layer0' takes at least 2 s a batch on 'gpu', "
+            "its best type, with its one unit, and the floor leaves 1 s; "
+            "the best reachable throughput is 1,800 samples/s (--min-throughput 1800)",
+        ),
     ],
 )
 def test_the_reason_comes_with_its_numbers_and_a_way_out(changes: dict[str, object], message: str) -> None:

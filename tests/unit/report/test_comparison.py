@@ -17,7 +17,7 @@ RESULTS = (
     MethodResult("greedy", 3.0, 5, 0.01),
     MethodResult("brute", float("inf"), 0, 0.0, "too large"),
 )
-SAMPLE = Comparison("model", 3, 2, 2.0, "USD", RESULTS)
+SAMPLE = Comparison("model", 3, 2, 2.0, "USD", "cost", 8, RESULTS)
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -1,0 +1,225 @@
+"""The exact search where the time of a batch is given, or is itself what is minimised.
+
+At a fixed time tau of a batch in the slowest stage every segment has its fewest units, and a plan is a cheapest path
+over segments (``paths.py``)::
+
+    throughput, max-load     tau is halved between one that some plan reaches and one proven out of reach
+                             out of reach:  even the cheapest path costs more than the budget, or there is none
+    latency                  tau is the floor's; the path of the least latency
+
+Limits on units, and the budget of ``latency``, couple the segments: fees per unit (Lagrange multipliers) bound the
+optimum from below, and a mixed-integer programme closes what they leave open (``milp.py``).
+
+Left out: the objective ``cost``, where price and time trade off (``interval_search.py``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
+from heterps_compile.cost.evaluate import evaluate_one, slowest_batch_s
+from heterps_compile.cost.problem import Floats, Ints, Placement, Problem
+from heterps_compile.cost.replicas import ReplicaDemand
+
+from .chain import Chain, Segments
+from .interval_search import GAP, longest_s
+from .milp import coupled_path
+from .paths import ROUNDING, Deadline, SegmentGraph, StageCounts, TimeUpError, cheapest_path
+from .tiled_paths import TiledSegments
+
+_MOST_LISTED = 120_000  # segments that a mixed-integer programme takes
+_FEE_STEPS = 40
+_NEAR = 1e-3  # relative; ranges of time narrower than this are closed from their slow end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedPrices:
+    """What a segment costs where a batch takes at most ``slow_s`` in every stage.
+
+    Attributes:
+        problem: Its objective decides what a cost is: price per hour, units, or latency in seconds.
+        slow_s: The time.
+        fee: [T], besides, for every unit.
+    """
+
+    problem: Problem
+    slow_s: float
+    fee: Floats
+
+    def units(self, demand: ReplicaDemand) -> Floats:
+        """Give the fewest units; inf where no number is enough."""
+        limit_s = self.slow_s * (1 + ROUNDING)
+        if self.problem.objective == "max-load":
+            return np.where(demand.once_s <= limit_s, 1.0, np.inf)
+        return demand.units(limit_s)
+
+    def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
+        """Give the cost of segments of the given types, fees included; inf where they are impossible alone."""
+        problem, units = self.problem, self.units(demand)
+        with np.errstate(invalid="ignore"):  # 0 * inf, which the last line answers
+            cost = self.fee[types] * units
+            if problem.objective == "throughput":
+                cost = cost + problem.price_per_hour[types] * units
+            elif problem.objective == "max-load":
+                cost = cost + units
+            else:
+                moved_s = demand.fixed_data_s + demand.shared_data_s
+                cost = cost + demand.fixed_compute_s + demand.shared_compute_s + moved_s
+        beyond = (units > problem.max_units[types]) | (
+            problem.price_per_hour[types] * units > problem.budget_per_hour * (1 + BUDGET_TOLERANCE)
+        )
+        return np.asarray(np.where(beyond, np.inf, cost), np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """The cheapest path within the limits: a bound on its cost, inf where there is none; whether that is its cost."""
+
+    bound: float
+    is_proven: bool
+
+
+class FixedTimeSearch:
+    """The search, which can be stopped at any time.
+
+    Attributes:
+        best: Value of the best plan, inf until there is one.
+        placement: That plan.
+        bound: A proven lower bound on the value of every placement; inf where it is proven that none is feasible.
+        evaluations: Placements evaluated.
+    """
+
+    def __init__(self, chain: Chain, deadline: Deadline, starts: Sequence[Placement] = ()) -> None:
+        """Begin with some placements."""
+        self.problem, self.deadline = chain.problem, deadline
+        self.best, self.bound, self.evaluations = np.inf, 0.0, 0
+        self.placement: Placement | None = None
+        self._chain = chain
+        self._counts = StageCounts.at_least(self.problem.min_stages)
+        self._listed: Segments | None = None
+        self._limits = np.append(self.problem.max_units.astype(np.float64), self.problem.budget_per_hour)
+        for start in starts:
+            self._try(start)
+
+    def run(self) -> None:
+        """Search until the best plan is proven best, or the time is up, or the limits leave a gap that cannot close."""
+        slow_s = min(slowest_batch_s(self.problem), longest_s(self.problem))
+        try:
+            if self.problem.objective == "latency":
+                self.bound = min(self._cheapest(slow_s).bound, self.best)
+            else:
+                self._halve(slow_s)
+        except TimeUpError:
+            self.bound = min(self.bound, self.best)
+        if np.isfinite(self.best) and self.bound >= self.best * (1 - 2 * GAP):
+            self.bound = self.best
+
+    def _halve(self, slow_s: float) -> None:
+        """Close in on the least time of a batch; ``bound`` is out of reach, ``best`` is reached."""
+        if np.isinf(self.best) and self._is_out_of_reach(slow_s):
+            self.bound = np.inf
+            return
+        unknown_s = 0.0  # the slowest time of which nothing could be proven
+        while max(self.bound, unknown_s) < min(self.best, slow_s) * (1 - GAP):
+            low_s, high_s = max(self.bound, unknown_s), min(self.best, slow_s)
+            middle_s = (low_s + high_s) / 2 if low_s < high_s * (1 - _NEAR) else high_s * (1 - GAP)
+            before = self.best
+            out = self._is_out_of_reach(middle_s)
+            if out:
+                self.bound = max(self.bound, middle_s)
+            elif self.best >= before:
+                unknown_s = middle_s
+
+    def _is_out_of_reach(self, time_s: float) -> bool:
+        """Say whether it is proven that no plan takes at most so long; a plan that does, where found, is kept."""
+        most = self.problem.budget_per_hour if self.problem.objective == "throughput" else np.inf
+        found = self._cheapest(time_s, most * (1 + 2 * BUDGET_TOLERANCE))
+        return bool(np.isinf(found.bound) or found.bound > most * (1 + 2 * BUDGET_TOLERANCE))
+
+    def _cheapest(self, time_s: float, enough: float = np.inf) -> _Found:
+        """Bound the cost of the cheapest path within the limits, and try the paths on the way.
+
+        Args:
+            time_s: Of a batch.
+            enough: Stop at a bound above this.
+        """
+        types = self.problem.type_count
+        fees, scale = np.zeros(types + 1), 1.0  # one per unit of each type, and one per price
+        best = -np.inf
+        for step in range(_FEE_STEPS):
+            bound, excess = self._solve(time_s, fees)
+            if np.isinf(bound):
+                return _Found(np.inf, True)
+            if step == 0 and not np.any(excess > 0):
+                return _Found(bound, True)
+            scale = scale if bound > best else scale * 0.7
+            best = max(best, bound)
+            if best > enough:
+                return _Found(best, False)
+            ascent = np.where((fees > 0) | (excess > 0), excess, 0.0)
+            length = float(ascent @ ascent)
+            if length == 0:
+                break
+            ceiling = min(self.best, enough) if np.isfinite(min(self.best, enough)) else 2 * abs(bound) + 1
+            fees = np.maximum(0.0, fees + scale * max(ceiling - bound, 1e-3 * abs(ceiling)) / length * ascent)
+        return self._programme(time_s, best)
+
+    def _solve(self, time_s: float, fees: Floats) -> tuple[float, Floats]:
+        """Give the Lagrangian bound, and what the path of it needs beyond the limits on units and the budget."""
+        problem = self.problem
+        prices = TimedPrices(problem, time_s, fees[:-1] + fees[-1] * problem.price_per_hour)
+        graph: SegmentGraph = TiledSegments(self._chain, prices, self.deadline)
+        to_go = graph.to_go(self._counts)
+        if not np.isfinite(to_go[0, 0]):
+            return np.inf, np.zeros_like(fees)
+        path = cheapest_path(graph, self._counts, to_go)
+        if len(path) > problem.max_stages:  # so far nobody counted that far
+            self._counts = StageCounts.between(problem.min_stages, problem.max_stages)
+            return self._solve(time_s, fees)
+        self._try(self._chain.placement(path))
+        units = prices.units(path.demand)
+        used = np.bincount(path.type, units, problem.type_count)
+        excess = np.append(used, problem.price_per_hour @ used) - self._limits
+        if problem.objective != "latency":
+            excess[-1] = -np.inf  # the budget is what the cost is compared with
+        excess[np.isneginf(excess)] = 0.0
+        return float(to_go[0, 0] - fees[:-1] @ self._limits[:-1] - _paid(fees[-1], self._limits[-1])), excess
+
+    def _programme(self, time_s: float, bound: float) -> _Found:
+        """Solve the mixed-integer programme where it is not too large; else leave the bound as it is."""
+        if self._listed is None and self._chain.segment_count <= _MOST_LISTED:
+            self._listed = self._chain.all_segments()
+        if self._listed is None:
+            return _Found(bound, False)
+        problem, segments = self.problem, self._listed
+        prices = TimedPrices(problem, time_s, np.zeros(problem.type_count))
+        cost = prices.of(segments.demand, segments.type)
+        units = np.where(np.isfinite(cost), prices.units(segments.demand), np.inf)
+        found = coupled_path(
+            segments,
+            cost,
+            units,
+            length=self._chain.length,
+            limits=self._limits[:-1],
+            least=problem.min_stages,
+            most=problem.max_stages,
+            time_limit_s=self.deadline.left_s(),
+            spent=np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0),
+            budget=problem.budget_per_hour * (1 + BUDGET_TOLERANCE),
+        )
+        if found.chosen is not None:
+            self._try(self._chain.placement(segments.keep(found.chosen)))
+        self.deadline.check()
+        return _Found(max(bound, found.bound), found.is_optimal)
+
+    def _try(self, placement: Placement) -> None:
+        self.evaluations += 1
+        value = evaluate_one(self.problem, placement)
+        if value < self.best:
+            self.best, self.placement = value, placement
+
+
+def _paid(fee: float, budget: float) -> float:
+    return fee * budget if fee > 0 else 0.0
