@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.backends.contract import Backend
+from heterps_compile.backends.contract import Backend, place_backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
+from heterps_compile.backends.mixed import MIXED, MixedBackend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.intensity import LayerCost
@@ -29,7 +30,7 @@ from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.passes.provision import Provision
-from heterps_compile.plan.plan import Plan, Verification
+from heterps_compile.plan.plan import Plan, PlannedStage, Verification
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, make_request
 from heterps_compile.runtime.in_process import run_stages
@@ -106,7 +107,7 @@ class CompiledModel:
 
         if self.graph is None or self.partition is None:
             raise InputError("a model loaded from a folder is not saved again; copy its folder")
-        backend, graph, cuts = find_backend(self.plan.backend), self.graph, self.partition.stages
+        backend, graph, cuts = _backend_of(self.plan), self.graph, self.partition.stages
 
         def write(target: Path) -> list[list[str]]:
             return backend.write(graph, self.stages, cuts, target)
@@ -155,7 +156,8 @@ def compile(  # noqa: A001 - the product's verb
         shapes: Numbers of other dynamic dimensions by name.
         mode: ``"inference"`` or ``"training"``.
         method: How the placement is searched; see ``heterps_compile.passes.placement.methods``.
-        backend: What the stages run on; None for the model's own family.
+        backend: What the stages run on, or one for each device type by its name or kind:
+            ``"cpu=onnxruntime,v100=torch"``; None for the model's own family.
         min_stages: The plan has at least so many stages.
         max_stages: And at most so many; None for no limit.
         pins: Device types that layers must go to, by layer name, kind or pattern: ``{"embedding": "cpu-core"}``.
@@ -195,6 +197,12 @@ def compile(  # noqa: A001 - the product's verb
     verify_graph(graph)
     _refuse_constant_outputs(graph)
     chosen = _choose_backend(graph, backend)
+
+    def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
+        nonlocal chosen
+        chosen = place_backend(chosen, stages)
+        return chosen.build(graph, partition)
+
     passes: tuple[Pass, ...] = (
         GroupLayers(),
         AnnotateIntensity(),
@@ -203,7 +211,7 @@ def compile(  # noqa: A001 - the product's verb
         FuseStages(),
         Provision(),
         ChooseSchedule(),
-        EmitStages(chosen.build),
+        EmitStages(build),
     )
     done = 1
 
@@ -239,7 +247,7 @@ def load(directory: str | Path) -> CompiledModel:
 
     plan, files = read_folder(Path(directory))
     names = [[path.name for path in paths] for paths in files]
-    stages = find_backend(plan.backend).read(Path(directory), names, plan.stages)
+    stages = _backend_of(plan).read(Path(directory), names, plan.stages)
     signature = signature_of_plan(plan)
     return CompiledModel(plan, stages, signature)
 
@@ -274,6 +282,13 @@ def _refuse_constant_outputs(graph: Graph) -> None:
                 f"output {name!r} of {graph.name!r} is a constant, not computed by any node; no stage could "
                 f"give it: leave it out of the model's outputs"
             )
+
+
+def _backend_of(plan: Plan) -> Backend:
+    """Give the backend that reads and writes the stages of a plan."""
+    if plan.backend != MIXED:
+        return place_backend(find_backend(plan.backend), plan.stages)
+    return MixedBackend({stage.device: find_backend(stage.backend) for stage in plan.stages}).on(plan.stages)
 
 
 def _choose_backend(graph: Graph, name: str | None) -> Backend:
@@ -325,7 +340,7 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
         cluster=pool.name,
         currency=pool.currency,
         backend=backend.name,
-        stages=stages,
+        stages=tuple(replace(stage, backend=name) for stage, name in zip(stages, _names(backend, stages), strict=True)),
         schedule=draft.schedule,
         value=value,
         bound=bound,
@@ -335,10 +350,17 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
         signature=signature_of_graph(graph).to_json(),
         unused_devices=tuple(device.name for device in pool.device_types if device.name not in used),
         replicated=draft.partition.replicated,
-        notes=_notes(draft),
+        notes=(*_notes(draft), *getattr(backend, "notes", ())),
         hashes=make_hashes(graph, pool, draft.request),
         search_s=search.search_s,
     )
+
+
+def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
+    """Give the name of the backend of every stage."""
+    if isinstance(backend, MixedBackend):
+        return [own.name for own in backend.of_stage]
+    return [backend.name] * len(stages)
 
 
 def _notes(draft: Draft) -> tuple[str, ...]:

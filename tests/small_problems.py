@@ -125,6 +125,13 @@ def linked(problem: Problem, seed: int) -> Problem:
     )
 
 
+def with_shared_storage(problem: Problem, seed: int) -> Problem:
+    """Give the problem storage behind the replicas that some layers wait for."""
+    rng = np.random.default_rng(seed)
+    shape = problem.compute_s.shape
+    return replace(problem, shared_s=rng.uniform(0, 1.0, shape) * (rng.random(shape) < 0.4))
+
+
 def plain_value(problem: Problem, placement: Placement) -> float:
     """Price a placement by the formulas of ``cost/problem.py``, one number at a time; inf where infeasible."""
     starts = placement.starts()
@@ -147,7 +154,7 @@ def plain_value(problem: Problem, placement: Placement) -> float:
         for (_, _, t), k in zip(stages, units, strict=True):
             used[t] += k
         price = sum(problem.price_per_hour[t] * k for (_, _, t), k in zip(stages, units, strict=True))
-        if price > problem.budget_per_hour or any(u > m for u, m in zip(used, problem.max_units, strict=True)):
+        if price > problem.budget_per_hour * (1 + 1e-9) or any(u > m for u, m in zip(used, problem.max_units, strict=True)):
             continue
         actual_s = max(row[k - 1] for row, k in zip(times, units, strict=True))
         if problem.objective == "cost":
@@ -164,7 +171,8 @@ def plain_time_s(problem: Problem, placement: Placement, i: int, j: int, k: int)
     alpha, beta = problem.compute_parallel[t], problem.data_parallel[t]
     compute, data = plain_work_s(problem, placement, i, j)
     sync = sum(problem.sync_s[x, t] for x in range(i, j)) if k > 1 else 0.0
-    return max(compute * (1 - alpha) + compute * alpha / k, data * (1 - beta) + data * beta / k + sync)
+    shared = 0.0 if problem.shared_s is None else sum(problem.shared_s[x, t] for x in range(i, j))
+    return max(compute * (1 - alpha) + compute * alpha / k, data * (1 - beta) + data * beta / k + sync, shared)
 
 
 def plain_work_s(problem: Problem, placement: Placement, i: int, j: int) -> tuple[float, float]:

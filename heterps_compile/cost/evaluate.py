@@ -64,7 +64,8 @@ class StageDetail:
         first_layer, end_layer: Layers first_layer .. end_layer - 1.
         type: Index of its device type.
         replicas: Units; where the placement is infeasible, those the floor needs, or 0 where no number is enough.
-        compute_s, data_s: CT and DT of a batch with those replicas; inf with 0 replicas.
+        compute_s, data_s: CT and DT of a batch with those replicas, DT no less than what the storage behind them
+            takes; inf with 0 replicas.
         received_bytes, sent_bytes: Of a batch.
         memory_bytes: Of one replica.
         price_per_hour: Of all replicas.
@@ -144,6 +145,7 @@ def detail(problem: Problem, placement: Placement) -> PlacementDetail:
     price = problem.price_per_hour[stages.type] * units
     with np.errstate(divide="ignore", invalid="ignore"):
         compute_s, data_s = stages.work.compute_time_s(units), stages.work.data_time_s(units)
+        data_s = data_s if stages.work.shared_s is None else np.maximum(data_s, stages.work.shared_s)
     reachable = units > 0
     compute_s, data_s = np.where(reachable, compute_s, np.inf), np.where(reachable, data_s, np.inf)
     return PlacementDetail(

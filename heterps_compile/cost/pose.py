@@ -109,11 +109,23 @@ def pose_problem(
         min_throughput=min_throughput,
         min_stages=min_stages,
         max_stages=count if max_stages is None else max_stages,
+        shared_s=_shared(layer_graph, costs, cluster),
         objective=objective,
         budget_per_hour=math.inf if budget_per_hour is None else budget_per_hour,
         link_seconds_per_byte=seconds_per_byte if cluster.links else None,
         link_latency_s=latency_s if cluster.links else None,
     )
+
+
+def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster) -> Floats | None:
+    """Give [L, T], the time that the storage behind all units of a type takes for a layer's inputs and rows."""
+    rates = np.array([device.shared_input_bytes_per_s for device in cluster.device_types])
+    if not np.any(np.isfinite(rates)):
+        return None
+    read = np.array(_input_bytes(layer_graph), np.float64)
+    for i, (layer, cost) in enumerate(zip(layer_graph.layers, costs, strict=True)):
+        read[i] += cost.touched_bytes if layer.kind is OpKind.EMBEDDING else 0
+    return np.outer(read, 1 / rates)
 
 
 def _links(cluster: Cluster) -> tuple[Floats, Floats]:

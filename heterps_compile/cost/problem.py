@@ -11,7 +11,7 @@ A stage s of layers i..j-1 on type t with k replicas takes, for a batch of B sam
     CT(k) = sum OCT * (1 - alpha_t) + sum OCT * alpha_t / k
     D     = sum data_s + (bytes in + bytes out) * seconds_per_byte_t + latency_t * ((in > 0) + (out > 0))
     DT(k) = D * (1 - beta_t) + D * beta_t / k + (sum sync_s if k > 1)
-    ET(k) = max(CT(k), DT(k))
+    ET(k) = max(CT(k), DT(k), sum shared_s)
 
 Where pairs of types have links of their own, a value is received over the link between its reader's type and its
 producer's, and sent over the slowest of the links to the stages that receive it; ``seconds_per_byte`` and ``latency_s``
@@ -78,6 +78,8 @@ class Problem:
         min_stages, max_stages: Bounds on the number of stages.
         objective: A name of :data:`~.objective.OBJECTIVES`.
         budget_per_hour: What the units of a plan may cost in an hour; inf for no limit.
+        shared_s: [L, T], time that the storage behind all replicas takes for a layer's inputs and embedding rows of a
+            batch, however many replicas there are; None where nothing is shared.
         link_seconds_per_byte, link_latency_s: [T, T], what a stage on the first type pays to talk with one on the
             second; None where all links of a type are alike.
     """
@@ -114,6 +116,7 @@ class Problem:
     max_stages: int = 10**9
     objective: str = "cost"
     budget_per_hour: float = float("inf")
+    shared_s: Floats | None = None
     link_seconds_per_byte: Floats | None = None
     link_latency_s: Floats | None = None
 

@@ -1,10 +1,11 @@
 """How long a stage takes with k replicas, how many it needs, and how many are best: formulas on arrays of stages.
 
 Legend (HeterPS, arXiv 2111.10635, section 4): C the computation of a batch on one unit, D its data movement, alpha
-and beta their parallel fractions, s the synchronisation among replicas, p the price of a unit, tau the time of a
+and beta their parallel fractions, s the synchronisation among replicas, g what the storage behind all replicas takes
+for a batch (so that k of them are as fast as ``min(r k, cap)``), p the price of a unit, tau the time of a
 batch in the slowest stage (batch / throughput)::
 
-    ET(k)    = max(C (1 - alpha) + C alpha / k,  D (1 - beta) + D beta / k + (s if k > 1))
+    ET(k)    = max(C (1 - alpha) + C alpha / k,  D (1 - beta) + D beta / k + (s if k > 1),  g)
     units(x) = the smallest k with ET(k) <= x
     price of a batch = tau * sum over stages of p k
 
@@ -17,7 +18,9 @@ An exact search needs a lower bound on ``k tau`` for *every* tau up to some x
 Left out: which layers a stage has (``segments.py``), limits on units (``best_units.py``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +40,7 @@ class StageWork:
         sync_s: s.
         compute_parallel: alpha.
         data_parallel: beta.
+        shared_s: g; None where it is 0 for all.
     """
 
     compute_s: Floats
@@ -44,10 +48,11 @@ class StageWork:
     sync_s: Floats
     compute_parallel: Floats
     data_parallel: Floats
+    shared_s: Floats | None = None
 
     def take(self, index: object) -> "StageWork":
         """Give the work of some of the stages; every array must have the full shape."""
-        return StageWork(*(getattr(self, name)[index] for name in self.__slots__))
+        return StageWork(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # only shared_s may be None
 
     def compute_time_s(self, units: Floats) -> Floats:
         """Give CT(k)."""
@@ -59,20 +64,21 @@ class StageWork:
         return moved + np.where(units > 1, self.sync_s, 0.0)
 
     def time_s(self, units: Floats) -> Floats:
-        """Give ET(k), the longer of CT and DT: the two overlap."""
-        return np.maximum(self.compute_time_s(units), self.data_time_s(units))
+        """Give ET(k), the longest of CT, DT and g: they overlap."""
+        return _at_least(np.maximum(self.compute_time_s(units), self.data_time_s(units)), self.shared_s)
 
     def demand(self) -> "ReplicaDemand":
         """Give what it takes to find units for a time."""
         fixed_compute_s = self.compute_s * (1 - self.compute_parallel)
         fixed_data_s = self.data_s * (1 - self.data_parallel) + self.sync_s
         return ReplicaDemand(
-            once_s=np.maximum(self.compute_s, self.data_s),
+            once_s=_at_least(np.maximum(self.compute_s, self.data_s), self.shared_s),
             fixed_s=np.maximum(fixed_compute_s, fixed_data_s),
             fixed_compute_s=fixed_compute_s,
             fixed_data_s=fixed_data_s,
             shared_compute_s=self.compute_s * self.compute_parallel,
             shared_data_s=self.data_s * self.data_parallel,
+            least_s=self.shared_s,
         )
 
 
@@ -82,9 +88,10 @@ class ReplicaDemand:
 
     Attributes:
         once_s: ET(1).
-        fixed_s: What ET falls to with ever more replicas.
+        fixed_s: What CT and DT fall to with ever more replicas.
         fixed_compute_s, fixed_data_s: The parts of CT and DT that replicas do not divide, synchronisation included.
         shared_compute_s, shared_data_s: The parts that they do.
+        least_s: g; None where it is 0 for all.
     """
 
     once_s: Floats
@@ -93,16 +100,23 @@ class ReplicaDemand:
     fixed_data_s: Floats
     shared_compute_s: Floats
     shared_data_s: Floats
+    least_s: Floats | None = None
 
     def take(self, index: Ints | Bools | slice | tuple[Ints, ...]) -> "ReplicaDemand":
         """Give the demand of some of the stages."""
-        return ReplicaDemand(*(getattr(self, name)[index] for name in self.__slots__))
+        return ReplicaDemand(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # only least_s may be None
+
+    @staticmethod
+    def join(parts: "Sequence[ReplicaDemand]") -> "ReplicaDemand":
+        """Put the demands of lists of stages one after the other."""
+        columns = ([getattr(part, name) for part in parts] for name in ReplicaDemand.__slots__)
+        return ReplicaDemand(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]  # as above
 
     def time_s(self, units: Floats) -> Floats:
         """Give ET(k)."""
         compute_s = self.fixed_compute_s + self.shared_compute_s / units
         data_s = self.fixed_data_s + self.shared_data_s / units
-        return np.where(units > 1, np.maximum(compute_s, data_s), self.once_s)
+        return np.where(units > 1, _at_least(np.maximum(compute_s, data_s), self.least_s), self.once_s)
 
     def units(self, time_s: Floats | float) -> Floats:
         """Give the fewest replicas that take at most ``time_s``; inf where no number of them does."""
@@ -123,6 +137,8 @@ class ReplicaDemand:
             need = self.shared_compute_s / (limit_s - self.fixed_compute_s)
             np.maximum(need, self.shared_data_s / (limit_s - self.fixed_data_s), out=need)
         need[limit_s <= self.fixed_s] = np.inf
+        if self.least_s is not None:
+            need[limit_s < self.least_s] = np.inf
         return need
 
     def _round_up(self, need: Floats, one: Bools) -> Floats:
@@ -130,3 +146,11 @@ class ReplicaDemand:
         np.maximum(units, 2.0, out=units)
         units[one] = 1.0
         return units
+
+
+def _taken(values: Floats | None, index: Any) -> Floats | None:
+    return None if values is None else values[index]
+
+
+def _at_least(time_s: Floats, least_s: Floats | None) -> Floats:
+    return time_s if least_s is None else np.maximum(time_s, least_s)

@@ -169,6 +169,7 @@ def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory:
             sync_s=total(problem.sync_s) if tables.synchronises else np.zeros(count),
             compute_parallel=problem.compute_parallel[chosen],
             data_parallel=problem.data_parallel[chosen],
+            shared_s=None if problem.shared_s is None else total(problem.shared_s),
         ),
         received_bytes=np.asarray(received, np.float64),
         sent_bytes=np.asarray(sent, np.float64),

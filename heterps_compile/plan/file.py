@@ -204,6 +204,8 @@ def _document(plan: Plan, versions: Mapping[str, str]) -> dict[str, Any]:
 def _stage_decision(stage: PlannedStage) -> dict[str, Any]:
     return {
         "device": stage.device,
+        "kind": stage.kind,
+        "backend": stage.backend,
         "replicas": stage.replicas,
         "layers": list(stage.layers),
         "inputs": list(stage.inputs),
@@ -260,6 +262,8 @@ def _plan(file: schema.PlanFile) -> Plan:
                 layers=tuple(decided.layers),
                 inputs=tuple(decided.inputs),
                 outputs=tuple(decided.outputs),
+                kind=decided.kind,
+                backend=decided.backend,
                 replicas=decided.replicas,
                 **_fields(estimated, "memory"),
                 memory=None if estimated.memory is None else MemoryParts(**_fields(estimated.memory)),

@@ -19,9 +19,11 @@ class PlannedStage:
     Attributes:
         index: Place in the order of execution.
         device: Name of its device type.
+        kind: Of that device: ``"cpu"``, ``"gpu"`` or ``"npu"``.
         layers: Names of its layers, in order.
         inputs: Names of the values that enter it, in the order its artefact takes them.
         outputs: Names of the values it gives, in order.
+        backend: Name of the backend that runs it; "" until emitted.
         replicas: Units of the device type; 0 until provisioned.
         compute_s: CT of a batch with that many replicas.
         data_s: DT of a batch with that many replicas.
@@ -36,6 +38,8 @@ class PlannedStage:
     layers: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    kind: str = "cpu"
+    backend: str = ""
     replicas: int = 0
     compute_s: float = 0.0
     data_s: float = 0.0
@@ -106,7 +110,7 @@ class Plan:
         request: What was asked.
         cluster: Name of the pool.
         currency: Of every price.
-        backend: Name of the backend that wrote the stages.
+        backend: Name of the backend that wrote the stages; ``"mixed"`` where they have different ones.
         signature: How calls map to graph inputs and graph outputs to results, as JSON; "" for plain tensors by name.
         stages: In order of execution.
         schedule: How micro-batches flow.

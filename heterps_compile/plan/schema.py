@@ -69,6 +69,8 @@ class StageDecision(Part):
     """One stage: its hardware, its layers, the values that enter and leave it."""
 
     device: Name
+    kind: Name
+    backend: Name
     replicas: Positive
     layers: Annotated[list[Name], Field(min_length=1)]
     inputs: list[Name]

@@ -21,7 +21,8 @@ from .paths import Deadline
 from .prove import prove
 from .seeds import seed_placements
 
-_INCOMPLETE = "the proof is not complete: the time limit came first, or limits on units leave a gap"
+_TIME_UP = "the time limit came before the proof was complete"
+_OPEN = "limits that couple the stages leave a gap that the proof does not close"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Exact:
             InfeasibleError: where no placement is feasible, with the reason, or where none was found in time.
         """
         started = time.monotonic()
-        proof = prove(problem, Deadline.after(time_limit_s), seed_placements(problem, warm_start))
+        deadline = Deadline.after(time_limit_s)
+        proof = prove(problem, deadline, seed_placements(problem, warm_start))
         if proof.placement is None:
             if np.isinf(proof.bound):
                 raise explain_infeasible(problem)
@@ -62,5 +64,5 @@ class Exact:
             seed=seed,
             evaluations=proof.evaluations,
             search_s=time.monotonic() - started,
-            notes=() if proof.is_complete else (_INCOMPLETE,),
+            notes=() if proof.is_complete else (_TIME_UP if deadline.left_s() <= 0 else _OPEN,),
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_problems import linked, plain_value, small_problems, small_problems_for
+from small_problems import linked, plain_value, small_problems, small_problems_for, with_shared_storage
 
 from heterps_compile.cost.evaluate import Fault, detail, evaluate, to_placement
 from heterps_compile.cost.problem import Problem
@@ -43,6 +43,13 @@ def test_every_objective_has_the_plain_value(objective: str, data: st.DataObject
 @given(small_problems(), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_pairs_of_types_talk_over_their_own_links(problem: Problem, links: int, seed: int) -> None:
     assert_plain_values(linked(problem, links), seed)
+
+
+@pytest.mark.parametrize("objective", ["cost", "throughput", "latency", "max-load"])
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), storage=st.integers(0, 2**32 - 1), seed=st.integers(0, 2**32 - 1))
+def test_replicas_wait_for_the_storage_they_share(objective: str, data: st.DataObject, storage: int, seed: int) -> None:
+    assert_plain_values(with_shared_storage(data.draw(small_problems_for(objective)), storage), seed)
 
 
 @settings(max_examples=60, deadline=None)
