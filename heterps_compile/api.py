@@ -30,9 +30,9 @@ from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.passes.provision import Provision
-from heterps_compile.plan.plan import Plan, PlannedStage, Verification
+from heterps_compile.plan.plan import ParameterServers, Plan, PlannedStage, Verification
 from heterps_compile.plan.provenance import make_hashes
-from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, make_request
+from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import Signature, signature_of_graph, signature_of_plan
 from heterps_compile.runtime.verify import compare_outputs
@@ -131,6 +131,8 @@ def compile(  # noqa: A001 - the product's verb
     backend: str | None = None,
     min_stages: int = 1,
     max_stages: int | None = None,
+    provisioner: str = PROVISIONERS[0],
+    synchronisation: str = SYNCHRONISATIONS[0],
     pins: Mapping[str, str] | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -160,6 +162,10 @@ def compile(  # noqa: A001 - the product's verb
             ``"cpu=onnxruntime,v100=torch"``; None for the model's own family.
         min_stages: The plan has at least so many stages.
         max_stages: And at most so many; None for no limit.
+        provisioner: How stages get their replicas: ``"exact"``, or a rule of the HeterPS paper at the throughput floor,
+            ``"closed-form"`` or ``"newton"``.
+        synchronisation: How replicas agree in training: ``"all-reduce"``, or ``"parameter-server"``, whose cores are
+            counted and priced.
         pins: Device types that layers must go to, by layer name, kind or pattern: ``{"embedding": "cpu-core"}``.
         seed: Of the search and of the inputs generated for verification.
         time_limit: Seconds the search may take; None for no limit.
@@ -183,6 +189,8 @@ def compile(  # noqa: A001 - the product's verb
         method=method,
         min_stages=min_stages,
         max_stages=max_stages,
+        provisioner=provisioner,
+        synchronisation=synchronisation,
         pins=pins,
         seed=seed,
         time_limit=time_limit,
@@ -325,10 +333,12 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
     graph, pool, search, stages = draft.graph, draft.cluster, draft.search, draft.stages
     used = {stage.device for stage in stages}
     free = any(device.price_per_hour == 0 for device in pool.device_types)
+    servers = draft.parameter_servers or ParameterServers()
     throughput = min(graph.batch / stage.time_s for stage in stages)
     value, bound = search.value, search.bound
     if draft.request.objective == "cost":  # what is free has a price to the search, not to the user
-        value = sum(stage.price_per_hour for stage in stages) / 3600 / throughput * 1e6
+        paid = sum(stage.price_per_hour for stage in stages) + servers.price_per_hour
+        value = paid / 3600 / throughput * 1e6
         bound = 0.0 if free else search.bound
     return Plan(
         model=graph.name,
@@ -348,6 +358,7 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
         evaluations=search.evaluations,
         throughput_samples_per_s=throughput,
         signature=signature_of_graph(graph).to_json(),
+        parameter_servers=servers,
         unused_devices=tuple(device.name for device in pool.device_types if device.name not in used),
         replicated=draft.partition.replicated,
         notes=(*_notes(draft), *getattr(backend, "notes", ())),
@@ -366,4 +377,7 @@ def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
 def _notes(draft: Draft) -> tuple[str, ...]:
     assert draft.search is not None  # noqa: S101 - PlaceLayers ensures it; this tells the type checker
     notes: Sequence[str] = getattr(draft.graph.source, "notes", ())
+    servers = draft.parameter_servers
+    if servers is not None and servers.price_per_hour:
+        notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
     return (*notes, *draft.search.notes)

@@ -4,21 +4,27 @@ Left out: building stages; a comparison ends where the plan is known.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from heterps_compile.api import Progress, read_model
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.errors import HeterpsError
+from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ratio
+from heterps_compile.errors import HeterpsError, InfeasibleError
 from heterps_compile.passes.annotate_intensity import AnnotateIntensity
 from heterps_compile.passes.contract import Draft, run_passes
 from heterps_compile.passes.group_layers import GroupLayers
 from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.pose_problem import PoseProblem
-from heterps_compile.plan.comparison import Comparison, MethodResult
+from heterps_compile.plan.comparison import Comparison, MethodResult, ProvisioningResult
 from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
+
+_RATIOS = (2.0, 8.0, 32.0)  # CPU units that StaRatio rents with every accelerator
 
 
 def compare_methods(
@@ -56,7 +62,7 @@ def compare_methods(
     draft = run_passes(Draft(graph, pool, request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
     problem = draft.problem
     assert problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
-    results, bound = [], -math.inf
+    results, bound, best = [], -math.inf, None
     for done, (name, search) in enumerate(searches.items()):
         if on_progress is not None:
             on_progress(name, done, len(searches))
@@ -66,6 +72,8 @@ def compare_methods(
             results.append(MethodResult(name, math.inf, 0, 0.0, str(error)))
             continue
         results.append(MethodResult(name, found.value, found.evaluations, found.search_s))
+        if best is None or found.value < best.value:
+            best = found
         if bound == -math.inf:
             bound = certify(problem, found, time_limit).bound
     return Comparison(
@@ -77,4 +85,28 @@ def compare_methods(
         objective=objective,
         batch=problem.batch,
         results=tuple(results),
+        provisionings=compare_provisionings(problem, best.placement) if best is not None else (),
     )
+
+
+def compare_provisionings(problem: Problem, placement: Placement) -> tuple[ProvisioningResult, ...]:
+    """Provision one placement by every rule of the paper; nothing where there is no floor to provision for."""
+    if problem.objective != "cost" or problem.min_throughput <= 0:
+        return ()
+    exact = detail(problem, placement)
+    rows = [ProvisioningResult("exact", exact.value, exact.price_per_hour, exact.throughput)]
+    rules: list[tuple[str, Callable[[], Provisioning]]] = [
+        ("closed form", lambda: closed_form(problem, placement)),
+        ("newton", lambda: balanced_newton(problem, placement)),
+        *((f"StaRatio 1:{ratio:g}", partial(static_ratio, problem, placement, ratio)) for ratio in _RATIOS),
+    ]
+    for name, rule in rules:
+        try:
+            found = rule()
+        except InfeasibleError as error:
+            rows.append(ProvisioningResult(name, math.inf, math.inf, 0.0, str(error)))
+        else:
+            rows.append(
+                ProvisioningResult(name, found.price_per_million_samples, found.price_per_hour, found.throughput)
+            )
+    return tuple(rows)

@@ -15,7 +15,7 @@ from heterps_compile.errors import HeterpsError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
-from heterps_compile.plan.plan import PlannedStage, Schedule
+from heterps_compile.plan.plan import ParameterServers, PlannedStage, Schedule
 from heterps_compile.plan.request import Request
 
 
@@ -31,6 +31,7 @@ class Draft:
     problem: Problem | None = None
     search: SearchResult | None = None
     stages: tuple[PlannedStage, ...] | None = None
+    parameter_servers: ParameterServers | None = None
     schedule: Schedule | None = None
     partition: Partition | None = None
     runnable: tuple[Any, ...] | None = None

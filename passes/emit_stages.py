@@ -3,12 +3,13 @@
 The backend comes in as a function, so that passes know no backend.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition, cut_graph
+from heterps_compile.plan.plan import PlannedStage
 
 from .contract import Draft, refine
 
@@ -17,7 +18,7 @@ from .contract import Draft, refine
 class EmitStages:
     """Cut the graph into its stages and build them."""
 
-    build: Callable[[Graph, Partition], tuple[Any, ...]]
+    build: Callable[[Graph, Partition, Sequence[PlannedStage]], tuple[Any, ...]]
     name: ClassVar[str] = "emit-stages"
     requires: ClassVar[tuple[str, ...]] = ("layers", "stages", "schedule")
     ensures: ClassVar[tuple[str, ...]] = ("partition", "runnable")
@@ -33,4 +34,4 @@ class EmitStages:
             replace(stage, inputs=cut.inputs, outputs=cut.outputs)
             for stage, cut in zip(draft.stages, partition.stages, strict=True)
         )
-        return refine(draft, stages=stages, partition=partition, runnable=self.build(draft.graph, partition))
+        return refine(draft, stages=stages, partition=partition, runnable=self.build(draft.graph, partition, stages))

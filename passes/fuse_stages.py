@@ -9,7 +9,7 @@
 Left out: how many replicas a stage gets (``provision.py``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from heterps_compile.cost.problem import Placement, Problem
@@ -40,4 +40,7 @@ class FuseStages:
         """Fill in ``stages``, without replicas."""
         assert draft.problem is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
         assert draft.search is not None  # noqa: S101
-        return refine(draft, stages=fuse(draft.problem, draft.search.placement))
+        fused = fuse(draft.problem, draft.search.placement)
+        return refine(
+            draft, stages=tuple(replace(stage, kind=draft.cluster.device_type(stage.device).kind) for stage in fused)
+        )

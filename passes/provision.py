@@ -5,11 +5,15 @@ The numbers are those the search priced the placement with (``cost/evaluate.py``
 Left out: the choice of placement.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.memory import stage_memory
+from heterps_compile.cost.pose import gradient_bytes
+from heterps_compile.cost.provisioners import parameter_servers, provision
+from heterps_compile.errors import InputError
+from heterps_compile.plan.plan import ParameterServers, PlannedStage
 
 from .contract import Draft, refine
 
@@ -20,7 +24,7 @@ class Provision:
 
     name: ClassVar[str] = "provision"
     requires: ClassVar[tuple[str, ...]] = ("layers", "costs", "problem", "search", "stages")
-    ensures: ClassVar[tuple[str, ...]] = ("stages",)
+    ensures: ClassVar[tuple[str, ...]] = ("stages", "parameter_servers")
 
     def __call__(self, draft: Draft) -> Draft:
         """Fill in the stages' replicas and estimates."""
@@ -29,7 +33,15 @@ class Provision:
         assert draft.problem is not None  # noqa: S101
         assert draft.search is not None  # noqa: S101
         assert draft.stages is not None  # noqa: S101
-        priced = detail(draft.problem, draft.search.placement)
+        server = draft.cluster.parameter_server
+        has_servers = draft.request.synchronisation == "parameter-server"
+        if has_servers and server is None:
+            raise InputError(
+                f"the pool {draft.cluster.name!r} has no parameter servers; add a [parameter_server] to it, or leave "
+                "--sync parameter-server out"
+            )
+        price = server.price_per_hour if server is not None and has_servers else 0.0
+        priced = provision(draft.problem, draft.search.placement, draft.request.provisioner, price)
         training = draft.request.mode == "training"
         stages = tuple(
             replace(
@@ -44,4 +56,25 @@ class Provision:
             )
             for stage, found in zip(draft.stages, priced.stages, strict=True)
         )
-        return refine(draft, stages=stages)
+        servers = _parameter_servers(draft, stages) if has_servers else ParameterServers()
+        return refine(draft, stages=stages, parameter_servers=servers)
+
+
+def _parameter_servers(draft: Draft, stages: Sequence[PlannedStage]) -> ParameterServers:
+    """Give the servers that carry every replica's parameters in the time of a batch."""
+    assert draft.layers is not None  # noqa: S101 - this pass requires them; this tells the type checker
+    assert draft.costs is not None  # noqa: S101
+    assert draft.cluster.parameter_server is not None  # noqa: S101 - checked before
+    layers, costs, server = draft.layers, draft.costs, draft.cluster.parameter_server
+    index = {layer.name: i for i, layer in enumerate(layers.layers)}
+    pushed = sum(
+        stage.replicas * gradient_bytes(layers, index[name], costs[index[name]])
+        for stage in stages
+        if stage.replicas > 1
+        for name in stage.layers
+    )
+    if pushed == 0:
+        return ParameterServers()
+    batch_s = max(stage.time_s for stage in stages)
+    count = parameter_servers(pushed, 1, server.bytes_per_s, batch_s)
+    return ParameterServers(count, count * server.price_per_hour)

@@ -16,7 +16,14 @@ import click
 from click.core import ParameterSource
 
 from heterps_compile.errors import InputError, UnknownNameError
-from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, MODES, OBJECTIVES
+from heterps_compile.plan.request import (
+    DEFAULT_CLUSTER,
+    DEFAULT_METHOD,
+    MODES,
+    OBJECTIVES,
+    PROVISIONERS,
+    SYNCHRONISATIONS,
+)
 
 from . import options
 from .max_load import MAX_LOAD, solve_workload_file
@@ -72,6 +79,21 @@ if TYPE_CHECKING:
 )
 @click.option("--max-stages", metavar="N", type=click.IntRange(min=1), help="Cut into so many or fewer.")
 @click.option(
+    "--provisioner",
+    type=click.Choice(PROVISIONERS),
+    default=PROVISIONERS[0],
+    show_default=True,
+    help="How stages get replicas; the rules of the HeterPS paper need --min-throughput.",
+)
+@click.option(
+    "--sync",
+    "synchronisation",
+    type=click.Choice(SYNCHRONISATIONS),
+    default=SYNCHRONISATIONS[0],
+    show_default=True,
+    help="How replicas agree in training.",
+)
+@click.option(
     "--pin",
     "pins",
     metavar="PATTERN=DEVICE",
@@ -111,6 +133,8 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
     backend: str | None,
     min_stages: int,
     max_stages: int | None,
+    provisioner: str,
+    synchronisation: str,
     pins: dict[str, str],
     seed: int,
     time_limit: float | None,
@@ -169,6 +193,8 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         "backend": backend,
         "min_stages": min_stages,
         "max_stages": max_stages,
+        "provisioner": provisioner,
+        "synchronisation": synchronisation,
         "pins": pins,
         "seed": seed,
         "time_limit": time_limit,

@@ -6,7 +6,7 @@ placement's value is the lowest objective that any replicas give it.
 Left out: the search for a placement (``passes/placement``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntFlag
 
 import numpy as np
@@ -137,11 +137,21 @@ def to_placement(types: Ints, cuts: Bools | None = None) -> Placement:
     return Placement(tuple(int(t) for t in types), tuple(int(p) for p in kept))
 
 
-def detail(problem: Problem, placement: Placement) -> PlacementDetail:
-    """Give a placement's stages with their best replicas; its numbers are those of :func:`evaluate`."""
+def detail(problem: Problem, placement: Placement, units: Floats | None = None) -> PlacementDetail:
+    """Give a placement's stages with their best replicas; its numbers are those of :func:`evaluate`.
+
+    Args:
+        problem: The problem.
+        placement: The placement.
+        units: [S], the replicas of its stages, where they are not to be the best ones.
+    """
     types, cuts = to_arrays([placement])
     stages = flatten_stages(problem, types, cuts, memory=True)
-    evaluation, units = _price(problem, stages)
+    evaluation, best = _price(problem, stages)
+    if units is None:
+        units = best
+    else:
+        evaluation = _priced_with(problem, stages, units, evaluation)
     price = problem.price_per_hour[stages.type] * units
     with np.errstate(divide="ignore", invalid="ignore"):
         compute_s, data_s = stages.work.compute_time_s(units), stages.work.data_time_s(units)
@@ -168,6 +178,18 @@ def detail(problem: Problem, placement: Placement) -> PlacementDetail:
         throughput=float(evaluation.throughput[0]),
         price_per_hour=float(evaluation.price_per_hour[0]),
         faults=Fault(int(evaluation.faults[0])),
+    )
+
+
+def _priced_with(problem: Problem, stages: FlatStages, units: Floats, best: Evaluation) -> Evaluation:
+    """Give the evaluation of one placement with given replicas; its faults are those of the best ones."""
+    batch_s = np.maximum(np.maximum.reduceat(stages.work.time_s(units), stages.offsets), _SHORTEST_S)
+    paid = np.add.reduceat(problem.price_per_hour[stages.type] * units, stages.offsets)
+    return replace(
+        best,
+        values=_values(problem, stages, batch_s, paid),
+        throughput=problem.batch / batch_s,
+        price_per_hour=paid,
     )
 
 

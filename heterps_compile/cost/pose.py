@@ -80,7 +80,7 @@ def pose_problem(
         ),
         data_s=np.outer(_input_bytes(layer_graph), [1 / device.input_bytes_per_s for device in devices]),
         sync_s=np.outer(
-            [_gradient_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
+            [gradient_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
             _SECONDS_PER_GRADIENT_BYTE_FACTOR * np.diagonal(seconds_per_byte),
         ),
         compute_parallel=np.array([device.compute_parallel for device in devices]),
@@ -151,7 +151,8 @@ def _input_bytes(layer_graph: LayerGraph) -> list[int]:
     return size
 
 
-def _gradient_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost) -> int:
+def gradient_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost) -> int:
+    """Give the bytes of gradients that the replicas of a layer synchronise for a batch; of an embedding its rows."""
     graph, names = layer_graph.graph, layer_graph.layers[index].parameters
     dense = parameter_parts(graph, names, 1.0, training=True)[1]
     return min(dense, cost.touched_bytes) if layer_graph.layers[index].kind is OpKind.EMBEDDING else dense

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.units import format_seconds
 
-from .evaluate import slowest_batch_s, to_arrays
+from .evaluate import PlacementDetail, detail, slowest_batch_s, to_arrays
 from .problem import Bools, Floats, Placement, Problem
 from .replicas import StageWork
 from .segments import FlatStages, flatten_stages
@@ -50,6 +51,36 @@ class Provisioning:
     def price_per_million_samples(self) -> float:
         """Give the objective ``cost``."""
         return self.price_per_hour / 3600 / self.throughput * 1e6
+
+
+def provision(problem: Problem, placement: Placement, rule: str, fixed_price_per_hour: float = 0.0) -> PlacementDetail:
+    """Give a placement's stages with the replicas of a rule.
+
+    Args:
+        problem: The problem.
+        placement: A feasible placement.
+        rule: ``"exact"``, ``"closed-form"`` or ``"newton"``; the first alone keeps limits on units.
+        fixed_price_per_hour: What is paid whatever the replicas, for ``newton``.
+
+    Raises:
+        InfeasibleError: where the rule needs more units than there are.
+    """
+    best = detail(problem, placement)
+    if rule == "exact":
+        return best
+    if rule == "newton":
+        found = balanced_newton(problem, placement, fixed_price_per_hour=fixed_price_per_hour)
+    else:
+        found = closed_form(problem, placement)
+    units = np.array(found.units)
+    types = [stage.type for stage in best.stages]
+    used = np.bincount(types, units, problem.type_count)
+    for t in np.flatnonzero(used > problem.max_units):
+        raise InfeasibleError(
+            f"the provisioner {rule!r} asks for {used[t]:.0f} {problem.type_names[t]!r}, and the limit is "
+            f"{problem.max_units[t]}; --provisioner exact keeps limits"
+        )
+    return detail(problem, placement, units)
 
 
 def closed_form(problem: Problem, placement: Placement, *, whole: bool = True) -> Provisioning:
@@ -148,19 +179,23 @@ def _stages(problem: Problem, placement: Placement) -> FlatStages:
 
 
 def _fixed_s(work: StageWork) -> float:
-    """Give the time of a batch that no number of replicas gets below."""
-    return float(np.maximum(work.compute_s * (1 - work.compute_parallel), _fixed_data(work)).max())
-
-
-def _fixed_data(work: StageWork) -> Floats:
-    return work.data_s * (1 - work.data_parallel) + work.sync_s
+    """Give a time of a batch that no number of replicas gets below."""
+    fixed_s = np.maximum(work.compute_s * (1 - work.compute_parallel), work.data_s * (1 - work.data_parallel))
+    return float(fixed_s.max())
 
 
 def _fractions(work: StageWork, tau_s: float) -> tuple[Floats, Floats]:
-    """Give the real-valued replicas of every stage at tau, and the fixed part S of whichever of CT and DT binds."""
-    fixed = np.stack([work.compute_s * (1 - work.compute_parallel), _fixed_data(work)])
+    """Give the real-valued replicas of every stage at tau, and the fixed part S of whichever of CT and DT binds.
+
+    A stage for which one replica is enough does not synchronise. Inf where no number is enough.
+    """
+    sync_s = np.where(work.demand().once_s <= tau_s, 0.0, work.sync_s)
+    fixed = np.stack([work.compute_s * (1 - work.compute_parallel), work.data_s * (1 - work.data_parallel) + sync_s])
     shared = np.stack([work.compute_s * work.compute_parallel, work.data_s * work.data_parallel])
-    units = shared / (tau_s - fixed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        units = np.where(fixed < tau_s, shared / (tau_s - fixed), np.inf)
+    if work.shared_s is not None:
+        units[:, work.shared_s > tau_s] = np.inf
     binding = units.argmax(axis=0)
     stage = np.arange(units.shape[1])
     return units[binding, stage], fixed[binding, stage]
@@ -169,6 +204,8 @@ def _fractions(work: StageWork, tau_s: float) -> tuple[Floats, Floats]:
 def _slopes(work: StageWork, price: Floats, fixed_price: float, tau_s: float) -> tuple[float, float]:
     """Give first and second derivative of the price of a batch by tau; d(tau k)/dtau = -k S / (tau - S)."""
     units, fixed_s = _fractions(work, tau_s)
+    if np.any(np.isinf(units)):
+        return -math.inf, 0.0
     slack = tau_s - fixed_s
     first = fixed_price - float(price @ (units * fixed_s / slack))
     second = float(price @ (2 * units * fixed_s / slack**2))
@@ -193,15 +230,13 @@ def _newton(slopes: Callable[[float], tuple[float, float]], lowest_s: float) -> 
 
 
 def _at(problem: Problem, stages: FlatStages, tau_s: float, fixed_price: float, *, whole: bool) -> Provisioning:
-    if tau_s <= _fixed_s(stages.work):
-        slowest = int(
-            np.maximum(stages.work.compute_s * (1 - stages.work.compute_parallel), _fixed_data(stages.work)).argmax()
-        )
-        raise InfeasibleError(
-            f"stage {slowest} takes {_fixed_s(stages.work):.3g} s a batch with any number of replicas; "
-            f"{tau_s:.3g} s are asked"
-        )
     units = stages.work.demand().units(tau_s) if whole else _fractions(stages.work, tau_s)[0]
+    for stage in np.flatnonzero(np.isinf(units)):
+        first, last = (problem.layer_names[i] for i in (stages.first[stage], stages.end[stage] - 1))
+        raise InfeasibleError(
+            f"the stage of layers {first!r} to {last!r} takes more than {format_seconds(tau_s)} a batch with any "
+            f"number of replicas, which the floor of {problem.min_throughput:,.0f} samples/s does not leave"
+        )
     batch_s = float(stages.work.time_s(units).max()) if whole else tau_s
     paid = fixed_price + float(problem.price_per_hour[stages.type] @ units)
     return Provisioning(tuple(units.tolist()), problem.batch / batch_s, paid)

@@ -26,6 +26,25 @@ class MethodResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ProvisioningResult:
+    """What one rule for replicas makes of one placement.
+
+    Attributes:
+        rule: Its name.
+        value: Price of a million samples; inf where the rule gives no plan.
+        price_per_hour: Of what it rents.
+        throughput_samples_per_s: What that reaches.
+        fault: Why there is no plan; "" where there is one.
+    """
+
+    rule: str
+    value: float
+    price_per_hour: float
+    throughput_samples_per_s: float
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """All methods on one problem.
 
@@ -38,6 +57,7 @@ class Comparison:
         objective: Name of the objective.
         batch: Samples in one step.
         results: In the order the methods were given.
+        provisionings: The rules for replicas on the best placement found, for ``cost`` with a throughput floor.
     """
 
     model: str
@@ -48,3 +68,4 @@ class Comparison:
     objective: str
     batch: int
     results: tuple[MethodResult, ...]
+    provisionings: tuple[ProvisioningResult, ...] = ()

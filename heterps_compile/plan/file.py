@@ -20,7 +20,7 @@ from heterps_compile.errors import PlanError
 from heterps_compile.escape import shorten
 
 from . import schema
-from .plan import Artifact, Plan, PlannedStage, Schedule, Verification
+from .plan import Artifact, ParameterServers, Plan, PlannedStage, Schedule, Verification
 from .request import Request
 
 _MAKERS = ("heterps-compile", "numpy", "onnx", "onnxruntime", "torch")
@@ -165,6 +165,8 @@ def _document(plan: Plan, versions: Mapping[str, str]) -> dict[str, Any]:
             "method": request.method,
             "min_stages": request.min_stages,
             "max_stages": request.max_stages,
+            "provisioner": request.provisioner,
+            "synchronisation": request.synchronisation,
             "pins": [{"pattern": pattern, "device": device} for pattern, device in request.pins],
             "seed": request.seed,
             "time_limit_s": request.time_limit_s,
@@ -174,6 +176,7 @@ def _document(plan: Plan, versions: Mapping[str, str]) -> dict[str, Any]:
             "backend": plan.backend,
             "stages": [_stage_decision(stage) for stage in plan.stages],
             "schedule": {"name": plan.schedule.name, "micro_batches": plan.schedule.micro_batches},
+            "parameter_servers": plan.parameter_servers.count,
             "replicated": list(plan.replicated),
         },
         "estimates": {
@@ -187,6 +190,7 @@ def _document(plan: Plan, versions: Mapping[str, str]) -> dict[str, Any]:
                 "bubble": plan.schedule.bubble,
                 "reason": plan.schedule.reason,
             },
+            "parameter_servers_price_per_hour": plan.parameter_servers.price_per_hour,
             "unused_devices": list(plan.unused_devices),
         },
         "notes": list(plan.notes),
@@ -276,6 +280,7 @@ def _plan(file: schema.PlanFile) -> Plan:
         method=file.provenance.method,
         evaluations=file.provenance.evaluations,
         throughput_samples_per_s=estimates.throughput_samples_per_s,
+        parameter_servers=ParameterServers(decisions.parameter_servers, estimates.parameter_servers_price_per_hour),
         unused_devices=tuple(estimates.unused_devices),
         replicated=tuple(decisions.replicated),
         notes=tuple(file.notes),

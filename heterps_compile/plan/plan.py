@@ -74,6 +74,19 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterServers:
+    """The servers through which the replicas of all stages synchronise.
+
+    Attributes:
+        count: Cores; 0 where nothing is synchronised through servers.
+        price_per_hour: Of all of them.
+    """
+
+    count: int = 0
+    price_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """A file of the compiled folder: its name inside the folder, and the SHA-256 of its bytes."""
 
@@ -119,6 +132,7 @@ class Plan:
         method: The search method that found it.
         evaluations: Placements the search evaluated.
         throughput_samples_per_s: min over stages of batch / ET.
+        parameter_servers: Through which replicas synchronise.
         unused_devices: Device types of the pool that no stage uses.
         replicated: Parameters that several stages hold.
         notes: Every fallback and surprise, with its reason.
@@ -146,6 +160,7 @@ class Plan:
     evaluations: int
     throughput_samples_per_s: float
     signature: str = ""
+    parameter_servers: ParameterServers = field(default_factory=ParameterServers)
     unused_devices: tuple[str, ...] = ()
     replicated: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -157,8 +172,8 @@ class Plan:
 
     @property
     def price_per_hour(self) -> float:
-        """Give the price of all units of all stages."""
-        return sum(stage.price_per_hour for stage in self.stages)
+        """Give the price of all units of all stages, and of the parameter servers."""
+        return sum(stage.price_per_hour for stage in self.stages) + self.parameter_servers.price_per_hour
 
     @property
     def price_per_million_samples(self) -> float:

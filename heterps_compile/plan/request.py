@@ -12,6 +12,8 @@ MODES = ("inference", "training")
 OBJECTIVES = tuple(_OBJECTIVES)
 DEFAULT_CLUSTER = "heterps-paper"
 DEFAULT_METHOD = "rl"
+PROVISIONERS = ("exact", "closed-form", "newton")
+SYNCHRONISATIONS = ("all-reduce", "parameter-server")
 
 
 _NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
@@ -29,6 +31,8 @@ class Request:
         method: Name of the placement method.
         min_stages: The plan has at least this many stages.
         max_stages: And at most this many; None for no limit.
+        provisioner: Name of the rule that gives stages their replicas.
+        synchronisation: How replicas agree on parameters in training: ``"all-reduce"`` or ``"parameter-server"``.
         pins: Device type per layer-name or layer-kind pattern, as (pattern, device type) pairs.
         seed: Seeds the search and the generated inputs.
         time_limit_s: The search stops after this; None for no limit.
@@ -41,6 +45,8 @@ class Request:
     method: str = DEFAULT_METHOD
     min_stages: int = 1
     max_stages: int | None = None
+    provisioner: str = PROVISIONERS[0]
+    synchronisation: str = SYNCHRONISATIONS[0]
     pins: tuple[tuple[str, str], ...] = ()
     seed: int = 0
     time_limit_s: float | None = None
@@ -56,6 +62,8 @@ def make_request(
     method: str = DEFAULT_METHOD,
     min_stages: int = 1,
     max_stages: int | None = None,
+    provisioner: str = PROVISIONERS[0],
+    synchronisation: str = SYNCHRONISATIONS[0],
     pins: Mapping[str, str] | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -71,18 +79,31 @@ def make_request(
         method: Name of the placement method.
         min_stages: At least so many stages.
         max_stages: At most so many; None for no limit.
+        provisioner: One of :data:`PROVISIONERS`.
+        synchronisation: One of :data:`SYNCHRONISATIONS`.
         pins: Device type per pattern.
         seed: Of the search and of generated inputs.
         time_limit: Seconds; None for no limit.
 
     Raises:
-        UnknownNameError: for an unknown objective or mode.
+        UnknownNameError: for an unknown objective, mode, provisioner or synchronisation.
         InputError: where a number makes no sense, or options contradict each other.
     """
     if objective not in _OBJECTIVES:
         raise UnknownNameError("objective", objective, OBJECTIVES)
-    if mode not in MODES:
-        raise UnknownNameError("mode", mode, MODES)
+    for what, name, known in (
+        ("mode", mode, MODES),
+        ("provisioner", provisioner, PROVISIONERS),
+        ("synchronisation", synchronisation, SYNCHRONISATIONS),
+    ):
+        if name not in known:
+            raise UnknownNameError(what, name, known)
+    if provisioner != PROVISIONERS[0] and objective != "cost":
+        raise InputError(f"the provisioner {provisioner!r} is for the objective cost, not {objective!r}")
+    if provisioner != PROVISIONERS[0] and not min_throughput:
+        raise InputError(f"the provisioner {provisioner!r} needs a throughput floor (--min-throughput)")
+    if synchronisation == "parameter-server" and mode != "training":
+        raise InputError("parameter servers are for training (--mode training); inference synchronises nothing")
     if mode == "training" and not _OBJECTIVES[objective].in_training:
         raise InputError(f"the objective {objective!r} is for inference; for training ask for cost or throughput")
     floor = 0.0 if min_throughput is None else float(min_throughput)
@@ -102,6 +123,8 @@ def make_request(
         method=method,
         min_stages=min_stages,
         max_stages=max_stages,
+        provisioner=provisioner,
+        synchronisation=synchronisation,
         pins=tuple((pins or {}).items()),
         seed=seed,
         time_limit_s=time_limit,

@@ -60,6 +60,8 @@ class RequestPart(Part):
     method: str
     min_stages: Positive
     max_stages: Positive | None
+    provisioner: str
+    synchronisation: str
     pins: list[Pin]
     seed: int
     time_limit_s: Amount | None
@@ -91,6 +93,7 @@ class Decisions(Part):
     backend: Name
     stages: Annotated[list[StageDecision], Field(min_length=1)]
     schedule: ScheduleDecision
+    parameter_servers: Count
     replicated: list[Name]
 
 
@@ -132,6 +135,7 @@ class Estimates(Part):
     throughput_samples_per_s: Annotated[float, Field(gt=0)]
     stages: list[StageEstimate]
     schedule: ScheduleEstimate
+    parameter_servers_price_per_hour: Amount
     unused_devices: list[Name]
 
 

@@ -7,12 +7,13 @@ import math
 from html import escape
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.comparison import Comparison
-from heterps_compile.units import format_seconds
+from heterps_compile.units import format_money, format_rate, format_seconds
 
 from .tables import add_numbers, add_text, plain_table
 
@@ -38,6 +39,26 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     if math.isfinite(comparison.bound):
         described = objective.describe(comparison.bound, comparison.batch, comparison.currency)
         console.print(Text(f"proven bound: {described}"))
+    if comparison.provisionings:
+        console.print()
+        console.print(_provisionings(comparison))
+
+
+def _provisionings(comparison: Comparison) -> Table:
+    """Draw one row a rule: what the best placement costs when it decides on the replicas."""
+    table = plain_table()
+    add_text(table, "provisioning of the best plan")
+    add_numbers(table, "cost", "x exact", f"{comparison.currency}/h", "samples/s")
+    add_text(table, "")
+    exact = comparison.provisionings[0].value
+    for row in comparison.provisionings:
+        if math.isfinite(row.value):
+            rate = format_rate(row.throughput_samples_per_s).removesuffix(" samples/s")
+            cells = [_short(comparison, row.value), f"{row.value / exact:.3f}", format_money(row.price_per_hour), rate]
+        else:
+            cells = ["no plan", "-", "-", "-"]
+        table.add_row(*map(Text, [row.rule, *cells, shorten(printable(row.fault), 60)]))
+    return table
 
 
 def comparison_svg(comparison: Comparison) -> str:

@@ -74,6 +74,10 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
             "tolerance": plan.verification.tolerance,
             "outputs": plan.verification.outputs,
         },
+        "parameter_servers": {
+            "count": plan.parameter_servers.count,
+            "price_per_hour": plan.parameter_servers.price_per_hour,
+        },
         "unused_devices": list(plan.unused_devices),
         "replicated_parameters": list(plan.replicated),
         "notes": list(plan.notes),

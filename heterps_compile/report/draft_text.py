@@ -117,6 +117,13 @@ def _stage(stage: PlannedStage, currency: str) -> list[str]:
     return [*cells, " ".join(stage.layers)]
 
 
+def _parameter_servers(draft: Draft) -> Iterator[str]:
+    servers = draft.parameter_servers
+    if servers is not None and servers.count:
+        price = f"{format_money(servers.price_per_hour)} {draft.cluster.currency}/h"
+        yield f"parameter servers x{servers.count}, {price}"
+
+
 def _schedule(draft: Draft) -> Iterator[str]:
     schedule = draft.schedule
     if schedule is not None:
@@ -153,6 +160,7 @@ SECTIONS: Mapping[str, Callable[[Draft], Iterator[str]]] = MappingProxyType(
         "problem": _problem,
         "search": _search,
         "stages": _stages,
+        "parameter_servers": _parameter_servers,
         "schedule": _schedule,
         "partition": _partition,
         "runnable": _runnable,

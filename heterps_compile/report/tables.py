@@ -162,6 +162,7 @@ def _totals(plan: Plan, directory: str | None) -> list[tuple[str, str]]:
             + (f" (budget {format_money(budget)})" if budget else ""),
         ),
         *_objective(plan),
+        *_servers(plan),
         ("per million samples", f"{format_money(plan.price_per_million_samples)} {plan.currency}"),
         ("proven bound", _bound(plan)),
         (
@@ -195,6 +196,14 @@ def _objective(plan: Plan) -> list[tuple[str, str]]:
         return []
     described = OBJECTIVES[plan.request.objective].describe(plan.value, plan.batch, plan.currency)
     return [(plan.request.objective.replace("-", " "), described)]
+
+
+def _servers(plan: Plan) -> list[tuple[str, str]]:
+    servers = plan.parameter_servers
+    if not servers.count:
+        return []
+    text = f"{servers.count} parameter server cores, {format_money(servers.price_per_hour)} {plan.currency}/h"
+    return [("servers", text)]
 
 
 def _bound(plan: Plan) -> str:

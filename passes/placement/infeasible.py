@@ -208,7 +208,7 @@ def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments
         reached = reached_s(middle_s)
         impossible_s, possible_s = (middle_s, possible_s) if math.isinf(reached) else (impossible_s, reached)
     reachable = _round_down(problem.batch / possible_s)
-    return f"; the best reachable throughput is {_rate(reachable)} (--min-throughput {reachable:g})"
+    return f"; the best reachable throughput is {_rate(reachable)} (--min-throughput {reachable:.10g})"
 
 
 def _solve(
@@ -272,7 +272,8 @@ def _names(problem: Problem, chosen: Bools) -> str:
 
 
 def _rate(samples_per_s: float) -> str:
-    return f"{samples_per_s:,.4g} samples/s"
+    digits = f"{samples_per_s:.4g}"
+    return f"{float(digits):,.0f} samples/s" if samples_per_s >= 1000 else f"{digits} samples/s"
 
 
 def _round_down(number: float) -> float:

@@ -79,6 +79,8 @@ DEFAULTS = {
     "backend": None,
     "min_stages": 1,
     "max_stages": None,
+    "provisioner": "exact",
+    "synchronisation": "all-reduce",
     "pins": {},
     "seed": 0,
     "time_limit": None,
@@ -93,9 +95,10 @@ def test_the_defaults_reach_the_library(library):
 
 def test_every_option_reaches_the_library(library):
     words = (
-        "model.onnx -o out --force --cluster edge --objective throughput --min-throughput 1e3 --budget 5 --batch 64 --shape seq=128 "
-        "--shape h=2 --mode training --method exact --backend torch --min-stages 2 --max-stages 5 --pin emb*=cpu "
-        "--pin fc=v100 --seed 9 --time-limit 2.5 --no-verify"
+        "model.onnx -o out --force --cluster edge --objective throughput --min-throughput 1e3 --budget 5 --batch 64 "
+        "--shape seq=128 --shape h=2 --mode training --method exact --backend torch --min-stages 2 --max-stages 5 "
+        "--provisioner newton --sync parameter-server --pin emb*=cpu --pin fc=v100 --seed 9 --time-limit 2.5 "
+        "--no-verify"
     )
     assert run(words.split()) == 0
     assert library.calls[0][1] == {
@@ -110,6 +113,8 @@ def test_every_option_reaches_the_library(library):
         "backend": "torch",
         "min_stages": 2,
         "max_stages": 5,
+        "provisioner": "newton",
+        "synchronisation": "parameter-server",
         "pins": {"emb*": "cpu", "fc": "v100"},
         "seed": 9,
         "time_limit": 2.5,

@@ -78,7 +78,8 @@ def test_servers_keep_up_with_the_workers() -> None:
 
 
 def test_a_floor_beyond_any_number_of_replicas_names_the_stage() -> None:
-    with pytest.raises(InfeasibleError, match=r"stage \d takes .* with any number of replicas"):
+    message = "the stage of layers 'layer0' to 'layer1' takes more than .* with any number of replicas"
+    with pytest.raises(InfeasibleError, match=message):
         closed_form(problem(1e15), PLACEMENT)
     with pytest.raises(InfeasibleError, match="needs a throughput floor"):
         closed_form(problem(0.0), PLACEMENT)
