@@ -14,10 +14,12 @@ Left out: operations that run less efficiently on fewer samples; stages that nee
 gradient synchronisation, which is paid once a step but spread here, as in the plan's DT, over its micro-batches.
 """
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.plan.plan import Schedule
 from heterps_compile.schedule.names import orders
@@ -68,6 +70,7 @@ class _Trial:
     step_s: float
     bubble: float
     held_bytes: float
+    peak_in_flight: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,10 @@ class ChooseSchedule:
 
     name: ClassVar[str] = "choose-schedule"
     requires: ClassVar[tuple[str, ...]] = ("layers", "costs", "stages")
-    ensures: ClassVar[tuple[str, ...]] = ("schedule",)
+    ensures: ClassVar[tuple[str, ...]] = ("schedule", "stages")
 
     def __call__(self, draft: Draft) -> Draft:
-        """Fill in ``schedule``."""
+        """Fill in ``schedule``, and correct the stages' memory for the micro-batches it holds at once."""
         training = draft.request.mode == "training"
         loads = _loads(draft, training=training)
         if draft.graph.batch_symbol is None:
@@ -94,7 +97,20 @@ class ChooseSchedule:
         best = min(equals, key=lambda trial: (trial.held_bytes, trial.micro_batches))
         reason = f"{why or _against_undivided(best, loads, trials)}; {_against_others(best, trials, training=training)}"
         bubble = best.bubble if training else _steady_bubble(loads)
-        return refine(draft, schedule=Schedule(best.name, best.micro_batches, reason, best.step_s, bubble))
+        schedule = Schedule(best.name, best.micro_batches, reason, best.step_s, bubble)
+        assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
+        stages = tuple(
+            replace(stage, memory=_in_flight(stage.memory, peak, best.micro_batches))
+            for stage, peak in zip(draft.stages, best.peak_in_flight, strict=True)
+        )
+        return refine(draft, schedule=schedule, stages=stages)
+
+
+def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> MemoryParts | None:
+    """Give what a replica holds of a stage when only so many of its micro-batches are under way at once."""
+    if memory is None:
+        return None
+    return replace(memory, activations_bytes=math.ceil(memory.activations_bytes * peak / micro_batches))
 
 
 def micro_batch_counts(batch: int, replicas: int) -> list[int]:
@@ -146,7 +162,7 @@ def _simulated(loads: Sequence[_Load], counts: Sequence[int], *, training: bool)
                 for load, peak in zip(loads, timeline.peak_in_flight, strict=True)
             )
             shortest_s = min(shortest_s, timeline.makespan_s)
-            yield _Trial(name, count, timeline.makespan_s, timeline.bubble, held_bytes)
+            yield _Trial(name, count, timeline.makespan_s, timeline.bubble, held_bytes, timeline.peak_in_flight)
 
 
 def _steady_bubble(loads: Sequence[_Load]) -> float:

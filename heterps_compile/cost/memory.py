@@ -5,7 +5,10 @@ gradient of an embedding is sparse, the rows one batch touches. Activations are 
 training the sum over layers, which the backward pass reads, in inference those of the largest layer. A safety
 factor covers workspace and fragmentation.
 
-Left out: recomputation, schedules that hold fewer micro-batches in flight, optimisers other than Adam.
+The search asks every stage to hold a whole batch; the schedule that is chosen afterwards may hold fewer
+micro-batches at once, and the plan shows what it holds (``passes/choose_schedule.py``).
+
+Left out: recomputation, optimisers other than Adam.
 """
 
 import math

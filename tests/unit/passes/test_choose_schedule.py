@@ -1,5 +1,7 @@
 """The choice of micro-batches and schedule, on stages whose times are in sight."""
 
+from typing import Any
+
 import pytest
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
@@ -36,7 +38,14 @@ def device(launch_s: float, latency_s: float) -> DeviceType:
     )
 
 
-def chosen(
+def chosen(*stages: tuple[float, int], **options: Any) -> Schedule:
+    """Choose a schedule; the options are those of :func:`scheduled`."""
+    schedule = scheduled(*stages, **options).schedule
+    assert schedule is not None
+    return schedule
+
+
+def scheduled(
     *stages: tuple[float, int],
     batch: int = 64,
     fixed: bool = False,
@@ -44,7 +53,7 @@ def chosen(
     launch_s: float = 0.0,
     latency_s: float = 0.0,
     operations: int = 10,
-) -> Schedule:
+) -> Draft:
     """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations."""
     count = len(stages)
     names = [f"layer{i}" for i in range(count)]
@@ -81,9 +90,7 @@ def chosen(
             for i, (time_s, replicas) in enumerate(stages)
         ),
     )
-    schedule = run_passes(draft, [ChooseSchedule()]).schedule
-    assert schedule is not None
-    return schedule
+    return run_passes(draft, [ChooseSchedule()])
 
 
 def test_without_fixed_costs_the_pipeline_is_cut_as_finely_as_allowed():
@@ -168,3 +175,14 @@ def test_counts_skipped_by_the_lower_bound_change_nothing(mode, stages, monkeypa
     quick = chosen(*stages, batch=60, mode=mode, launch_s=1e-3)
     monkeypatch.setattr(choose_schedule, "_shortest_step_s", lambda *_args, **_kwargs: 0.0)
     assert chosen(*stages, batch=60, mode=mode, launch_s=1e-3) == quick
+
+
+def test_a_stage_holds_the_activations_of_the_micro_batches_under_way():
+    draft = scheduled((1.0, 1), (1.0, 1), mode="training")
+    assert draft.schedule is not None
+    assert draft.stages is not None
+    count = draft.schedule.micro_batches
+    held = [stage.memory.activations_bytes for stage in draft.stages if stage.memory is not None]
+    assert draft.schedule.name == "1f1b"
+    assert count > 2
+    assert held == [64 * MIB * 2 // count, 64 * MIB // count]  # the first stage runs one ahead of the last
