@@ -377,6 +377,10 @@ def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
 def _notes(draft: Draft) -> tuple[str, ...]:
     assert draft.search is not None  # noqa: S101 - PlaceLayers ensures it; this tells the type checker
     notes: Sequence[str] = getattr(draft.graph.source, "notes", ())
+    kinds = {layer.kind.value for layer in draft.layers.layers} if draft.layers is not None else set()
+    for device in draft.cluster.device_types:
+        if device.supports is not None and not kinds.intersection(device.supports):
+            notes = (*notes, f"{device.name!r} supports {', '.join(device.supports)}: no layer of this model")
     servers = draft.parameter_servers
     if servers is not None and servers.price_per_hour:
         notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")

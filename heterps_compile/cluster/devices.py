@@ -33,6 +33,7 @@ class DeviceType:
         price_date: When the price was read: a year, a month or a day, as ISO 8601 has it; "" for free hardware.
         shared_input_bytes_per_s: What all units together can read of inputs and embedding rows: the speed of the
             storage or the servers behind them, at which replicas stop to help; inf for no such limit.
+        supports: Kinds of layers that it runs, as ``heterps_compile.ir.graph.OpKind`` calls them; None for all.
     """
 
     name: str
@@ -52,6 +53,7 @@ class DeviceType:
     data_parallel: float
     price_date: str = ""
     shared_input_bytes_per_s: float = math.inf
+    supports: tuple[str, ...] | None = None
 
     def flops_per_s(self, dtype: str) -> float:
         """Give the FLOP/s this type reaches on a dtype; one it does not list runs at its float32 rate."""

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.ir.graph import OpKind
 from heterps_compile.units import parse_price, parse_quantity
 
 from .devices import Cluster, DeviceType, Link, ParameterServer
@@ -99,10 +100,17 @@ class _Device(_Priced):
     network_latency: Time
     input_bandwidth: Bandwidth
     shared_input_bandwidth: Bandwidth | None = None
+    supports: list[OpKind] | None = None
     launch: Time
     efficiency: Fraction
     compute_parallel: Fraction
     data_parallel: Fraction
+
+    @model_validator(mode="after")
+    def _supports_something(self) -> Self:
+        if self.supports is not None and not self.supports:
+            raise ValueError("supports names no kind of layer, so nothing could run here; leave it out for all kinds")
+        return self
 
     @model_validator(mode="after")
     def _has_float32(self) -> "_Device":
@@ -253,4 +261,5 @@ def _device_type(device: _Device) -> DeviceType:
         data_parallel=device.data_parallel,
         price_date=device.price_date or "",
         shared_input_bytes_per_s=device.shared_input_bandwidth or math.inf,
+        supports=None if device.supports is None else tuple(kind.value for kind in device.supports),
     )

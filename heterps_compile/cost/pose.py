@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.errors import UnknownNameError
+from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
 
@@ -56,6 +56,7 @@ def pose_problem(
 
     Raises:
         UnknownNameError: for a pin to an unknown device type, or with a pattern that matches no layer.
+        InputError: for a pin to a type that does not support the layer.
     """
     graph, layers, devices = layer_graph.graph, layer_graph.layers, cluster.device_types
     count = len(layers)
@@ -183,12 +184,24 @@ def _allowed(layer_graph: LayerGraph, cluster: Cluster, pins: Sequence[tuple[str
     layers, devices = layer_graph.layers, cluster.device_types
     allowed = np.ones((len(layers), len(devices)), np.bool_)
     known: Mapping[str, int] = {device.name: t for t, device in enumerate(devices)}
+    for t, device_type in enumerate(devices):
+        if device_type.supports is not None:
+            allowed[:, t] = [layer.kind.value in device_type.supports for layer in layers]
+    supported = allowed.copy()
     for pattern, device in pins:
         matching = [i for i, layer in enumerate(layers) if pattern in (layer.name, layer.kind)]
         matching = matching or [i for i, layer in enumerate(layers) if fnmatchcase(layer.name, pattern)]
         if not matching:
             names = [*dict.fromkeys(str(layer.kind) for layer in layers), *(layer.name for layer in layers)]
             raise UnknownNameError("layer or kind of layer in a pin", pattern, names)
+        chosen = known[cluster.device_type(device).name]
+        for i in matching:
+            if not supported[i, chosen]:
+                kinds = ", ".join(devices[chosen].supports or ())
+                raise InputError(
+                    f"the pin {pattern}={device} puts layer {layers[i].name!r} on a type that does not support it: "
+                    f"it is of kind {layers[i].kind.value}, and {device!r} supports {kinds}; drop or narrow the pin"
+                )
         allowed[matching] = False
-        allowed[matching, known[cluster.device_type(device).name]] = True
+        allowed[matching, chosen] = True
     return allowed

@@ -50,7 +50,7 @@ def _no_type(problem: Problem) -> str:
     for layer in np.flatnonzero(~usable.any(axis=1)):
         forbidden = _names(problem, ~problem.allowed[layer])
         unable = _names(problem, problem.allowed[layer] & ~usable[layer])
-        because = [f"a pin or an unsupported op forbids {forbidden}"] if forbidden else []
+        because = [f"a pin, or what it supports, forbids {forbidden}"] if forbidden else []
         because += [f"{unable} cannot run it"] if unable else []
         return (
             f"layer {problem.layer_names[layer]!r} may run on no type of the pool: {', and '.join(because)}; "
@@ -90,17 +90,27 @@ def _memory(problem: Problem) -> str:
                 largest = max(np.flatnonzero(usable[first:end].all(axis=0)), key=lambda t: problem.memory_bytes[t])
                 name = f"layer {problem.layer_names[first]!r}"
                 name += "" if end == first + 1 else f" to {problem.layer_names[end - 1]!r}, which cannot be cut apart,"
+                needed = chain.memory_bytes(block)
                 return (
-                    f"{name} needs {format_bytes(chain.memory_bytes(block))}, and the largest type it may run on, "
+                    f"{name} needs {format_bytes(needed)}, and the largest type it may run on, "
                     f"{problem.type_names[largest]!r}, has {format_bytes(problem.memory_bytes[largest])}; "
-                    "use a smaller batch, or add a type with more memory"
-                )
+                ) + _roomier(problem, first, end, needed)
     if fewest > problem.max_stages:
         return (
             f"memory asks for at least {fewest:.0f} stages, and at most {problem.max_stages} are allowed; "
             f"allow --max-stages {fewest:.0f}, or add a type with more memory"
         )
     return ""
+
+
+def _roomier(problem: Problem, first: int, end: int, needed_bytes: float) -> str:
+    """Say where layers would fit that may not go there, or that they fit nowhere."""
+    runs = np.isfinite(problem.compute_s[first:end]).all(axis=0)
+    forbidden = ~problem.allowed[first:end].all(axis=0)
+    for t in np.flatnonzero(runs & forbidden & (problem.memory_bytes >= needed_bytes)):
+        size = format_bytes(problem.memory_bytes[t])
+        return f"a pin keeps it from {problem.type_names[t]!r}, which has {size}: drop the pin (--pin)"
+    return "use a smaller batch, or add a type with more memory"
 
 
 def _floor(problem: Problem) -> str:
@@ -140,8 +150,8 @@ def _budget(problem: Problem) -> str:
     reaching = f" that reaches {_rate(problem.min_throughput)}" if problem.min_throughput > 0 else ""
     enough = math.ceil(price * 100) / 100
     return (
-        f"the budget of {format_money(problem.budget_per_hour)} an hour is too small: the cheapest plan{reaching} costs "
-        f"{format_money(price)} an hour; allow --budget {enough:g}"
+        f"the budget of {format_money(problem.budget_per_hour)} an hour is too small: the cheapest plan{reaching} "
+        f"costs {format_money(price)} an hour; allow --budget {enough:g}"
     )
 
 

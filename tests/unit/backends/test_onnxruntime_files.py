@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from staged_onnx import BACKEND, cut_evenly, parse, run_whole
 
-from heterps_compile.backends.onnxruntime import backend as module
+from heterps_compile.backends.onnxruntime import write_stage as module
 from heterps_compile.backends.onnxruntime.backend import OnnxRuntimeBackend
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx import import_onnx
@@ -67,7 +67,7 @@ def test_stages_are_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_large_stages_keep_their_weights_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_EXTERNAL_BEYOND_BYTES", 1000)
+    monkeypatch.setattr(module, "EXTERNAL_BEYOND_BYTES", 1000)
     graph = import_onnx(model(), batch=3)
     partition, files = written(graph, tmp_path / "out")
     assert files == [["stage_0.onnx", "stage_0.onnx.data"], ["stage_1.onnx", "stage_1.onnx.data"]]
@@ -77,7 +77,7 @@ def test_large_stages_keep_their_weights_beside_them(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("limit_bytes", [1000, 10**9])
 def test_external_weights_are_carried_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_bytes: int) -> None:
-    monkeypatch.setattr(module, "_EXTERNAL_BEYOND_BYTES", limit_bytes)
+    monkeypatch.setattr(module, "EXTERNAL_BEYOND_BYTES", limit_bytes)
     graph = import_onnx(external(tmp_path), batch=3)
     partition, files = written(graph, tmp_path / "out")
     (tmp_path / "w.data").unlink()  # what was written stands alone

@@ -46,6 +46,7 @@ def test_a_missing_file_is_named() -> None:
     [
         ('price = "2.42 USD/h"', 'price = "2.42"', r"device 'v100', key price: '2.42' is no price"),
         ('price = "2.42 USD/h"', 'price = "0 USD/h"', "must be above zero"),
+        ('price = "2.42 USD/h"', 'price = "-2.42 USD/h"', "'-2.42 USD/h' must be above zero"),
         ('price = "2.42 USD/h"', "", "device 'v100', key price: the key is missing"),
         ('price = "2.42 USD/h"', 'price = "2.42 EUR/h"', "priced in EUR, the pool in USD"),
         ('memory = "32 GiB"', 'memory = "32"', "device 'v100', key memory: '32' has no unit"),
@@ -59,6 +60,8 @@ def test_a_missing_file_is_named() -> None:
         ('price_date = "2021-11"  ', "# ", "device 'cpu-core': price_date is missing"),
         ('price_date = "2021-11"  ', 'price_date = "last year"  ', "'last year' is no date; expected when"),
         ('price_date = "2021-11"  ', 'price_date = "2021-13"  ', "'2021-13' is no date"),
+        ('launch = "2 us"', 'launch = "2 us"\nsupports = []', "supports names no kind of layer"),
+        ('launch = "2 us"', 'launch = "2 us"\nsupports = ["tea"]', "key supports.*: Input should be 'conv', 'gemm'"),
         ('launch = "2 us"', 'launch = "2 us"\nshared_input_bandwidth = "0 GB/s"', "key shared_input_bandwidth"),
     ],
 )

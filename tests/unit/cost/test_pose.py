@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sketch import sketch
 
-from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cluster.devices import Cluster, DeviceType, Link
 from heterps_compile.cost.memory import SAFETY_FACTOR, stage_memory
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.work import layer_costs
-from heterps_compile.errors import UnknownNameError
+from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.annotate_intensity import annotate
 from heterps_compile.passes.group_layers import group_nodes
@@ -123,6 +123,39 @@ def test_a_pin_by_kind_or_name_leaves_one_type() -> None:
         pose_problem(layers(), costs, two, pins=[("embedding", "othr")])
     with pytest.raises(UnknownNameError, match="in a pin 'embeding'; did you mean 'embedding'"):
         pose_problem(layers(), costs, two, pins=[("embeding", "other")])
+
+
+def test_a_type_runs_the_kinds_of_layers_it_supports() -> None:
+    npu = DeviceType(**{**_fields(DEVICE), "name": "npu", "supports": ("gemm",)})  # type: ignore[arg-type] # as above
+    pool, costs = Cluster("two", "", "USD", (DEVICE, npu)), layer_costs(layers())
+    assert pose_problem(layers(), costs, pool).allowed.tolist() == [[True, False], [True, True], [True, True]]
+    with pytest.raises(InputError, match="does not support it: it is of kind embedding, and 'npu' supports gemm"):
+        pose_problem(layers(), costs, pool, pins=[("embedding", "npu")])
+
+
+def test_links_replace_what_two_types_pay_to_talk() -> None:
+    other = DeviceType(**{**_fields(DEVICE), "name": "other"})  # type: ignore[arg-type] # as above
+    pool = Cluster("two", "", "USD", (DEVICE, other), links=(Link(("unit", "other"), 40.0, 0.25),))
+    problem = pose_problem(layers(), layer_costs(layers()), pool)
+    assert problem.link_seconds_per_byte is not None
+    assert problem.link_latency_s is not None
+    assert problem.link_seconds_per_byte.tolist() == [[0.1, 0.025], [0.025, 0.1]]
+    assert problem.link_latency_s.tolist() == [[0.5, 0.25], [0.25, 0.5]]
+    assert problem.seconds_per_byte.tolist() == [0.025, 0.025]
+    assert posed().link_seconds_per_byte is None
+
+
+def test_replicas_synchronise_over_the_link_of_their_own_type() -> None:
+    pool = Cluster("one", "", "USD", (DEVICE,), links=(Link(("unit", "unit"), 1000.0, 0.0),))
+    linked = pose_problem(layers(), layer_costs(layers()), pool, training=True)
+    assert linked.sync_s.ravel().tolist() == pytest.approx((posed(training=True).sync_s / 100).ravel().tolist())
+
+
+def test_shared_storage_is_read_for_inputs_and_the_rows_of_embeddings() -> None:
+    slow = DeviceType(**{**_fields(DEVICE), "shared_input_bytes_per_s": 4.0})  # type: ignore[arg-type] # as above
+    problem = pose_problem(layers(), layer_costs(layers()), Cluster("one", "", "USD", (slow,)))
+    assert problem.shared_s is not None
+    assert problem.shared_s[:, 0].tolist() == [(4 * 4 + 4 * 8 * 4) / 4, 0.0, 0.0]
 
 
 def test_what_is_no_tensor_forbids_a_cut() -> None:

@@ -15,7 +15,7 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
     [
         (
             {"allowed": np.array([[True, True], [False, True]]), "compute_s": np.array([[1.0, 1.0], [1.0, np.inf]])},
-            "layer 'layer1' may run on no type of the pool: a pin or an unsupported op forbids 'cpu', "
+            "layer 'layer1' may run on no type of the pool: a pin, or what it supports, forbids 'cpu', "
             "and 'gpu' cannot run it; drop the pin (--pin) or add a type that runs it",
         ),
         (
@@ -33,6 +33,15 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
             {"weight_bytes": np.array([2.0**31, 1.0])},
             "layer 'layer0' needs 2 GiB, and the largest type it may run on, 'cpu', has 954 MiB; "
             "use a smaller batch, or add a type with more memory",
+        ),
+        (
+            {
+                "weight_bytes": np.array([2.0**31, 1.0]),
+                "memory_bytes": np.array([2.0**30, 2.0**32]),
+                "allowed": np.array([[True, False], [True, True]]),
+            },
+            "layer 'layer0' needs 2 GiB, and the largest type it may run on, 'cpu', has 1 GiB; "
+            "a pin keeps it from 'gpu', which has 4 GiB: drop the pin (--pin)",
         ),
         (
             {"weight_bytes": np.array([8e8, 8e8]), "max_stages": 1},

@@ -188,7 +188,7 @@ def test_a_plan_that_could_not_be_read_back_is_not_written(broken, said):
 
 def test_how_many_more_faults_there_are_is_said():
     text = edited("decisions.stages[0]", {})
-    with pytest.raises(PlanError, match=r"stages\[0\]\.device: the key is missing \(and 4 more faults\)"):
+    with pytest.raises(PlanError, match=r"stages\[0\]\.device: the key is missing \(and 6 more faults\)"):
         from_json(text, "plan.json")
 
 

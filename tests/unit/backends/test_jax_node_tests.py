@@ -1,0 +1,74 @@
+"""ONNX's own node tests: every test of every declared op passes, except those listed with a reason."""
+
+from types import MappingProxyType
+
+import pytest
+
+pytest.importorskip("jax")
+from onnx_node_cases import NodeCase, fault, node_cases
+
+from heterps_compile.backends.jax import run_onnx
+from heterps_compile.backends.jax.run_onnx import declared_ops
+
+RANDOM = "a mask drawn by chance, which a pure function without a key cannot draw"
+DOUBLE = "the expected numbers are of a Fourier transform in float64, these are of one in float32"
+STRINGS = "jax has no strings"
+
+EXCEPTIONS = MappingProxyType(
+    {
+        "test_dft": DOUBLE,
+        "test_dft_axis": DOUBLE,
+        "test_dft_axis_opset19": DOUBLE,
+        "test_dft_opset19": DOUBLE,
+        "test_dft_rfft": DOUBLE,
+        "test_dft_rfft_opset19": DOUBLE,
+        "test_equal_string": STRINGS,
+        "test_equal_string_broadcast": STRINGS,
+        "test_training_dropout": RANDOM,
+        "test_training_dropout_default": RANDOM,
+        "test_training_dropout_default_mask": RANDOM,
+        "test_training_dropout_mask": RANDOM,
+    }
+)
+
+LEAST_OPS = 174
+LEAST_PASSED = 1734
+
+
+def cases() -> list[NodeCase]:
+    """Give the tests that are made of declared ops alone and are to pass."""
+    declared = declared_ops().keys()
+    return [case for case in node_cases() if case.ops <= declared and case.name not in EXCEPTIONS]
+
+
+def test_as_many_ops_are_declared_as_ever() -> None:
+    assert len(declared_ops()) >= LEAST_OPS
+
+
+@pytest.mark.slow
+def test_as_many_node_tests_are_to_pass_as_ever() -> None:
+    assert len(cases()) >= LEAST_PASSED
+
+
+@pytest.mark.slow
+def test_every_exception_is_still_one() -> None:
+    """A test that passes by now, or is no more, has no place in the list."""
+    found = {case.name: case for case in node_cases() if case.name in EXCEPTIONS}
+    assert sorted(found) == sorted(EXCEPTIONS)
+    passed = []
+    for name, case in found.items():
+        try:
+            if not fault(case, run_onnx):
+                passed.append(name)
+        except Exception:  # noqa: BLE001, S112 - whatever it raises, the test does not pass
+            continue
+    assert passed == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [f"{domain}.{op}".lstrip(".") for domain, op in declared_ops()])
+def test_every_node_test_of_an_op_passes(name: str) -> None:
+    """A test of several ops stands with the one that comes first."""
+    domain, _, op = name.rpartition(".")
+    faults = {c.name: wrong for c in cases() if min(c.ops) == (domain, op) if (wrong := fault(c, run_onnx))}
+    assert faults == {}

@@ -1,0 +1,211 @@
+"""PyTorch stages become ONNX models that say what their cuts say and give what the model gives."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch_models import BACKEND as TORCH
+from torch_models import REAL, Built, cut_before, cut_into, skip_net
+
+from heterps_compile.backends.onnx_stage.stage_models import stage_models
+from heterps_compile.errors import BackendError
+from heterps_compile.frontends.onnx_session import open_session
+from heterps_compile.frontends.torch_fx import import_torch
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.partition import Partition, cut_graph
+
+pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
+
+
+def run_models(partition: Partition, models: tuple[ir.Model, ...], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Check every model and run them in order; give every value."""
+    live = {name: np.asarray(value) for name, value in inputs.items()}
+    for cut, model in zip(partition.stages, models, strict=True):
+        onnx.checker.check_model(ir.to_proto(model), full_check=True)
+        assert [value.name for value in model.graph.inputs] == list(cut.inputs)
+        assert [value.name for value in model.graph.outputs] == list(cut.outputs)
+        if cut.outputs:
+            session = open_session(model)
+            live.update(zip(cut.outputs, session.run(cut.outputs, {n: live[n] for n in cut.inputs}), strict=True))
+    return live
+
+
+def worst_difference(graph: Graph, partition: Partition, inputs: Mapping[str, Any]) -> float:
+    """Give the largest difference from the model as its owner wrote it, relative to an output's scale."""
+    live = run_models(partition, stage_models(graph, partition), inputs)
+    worst = 0.0
+    for name, value in zip(graph.outputs, TORCH.reference(graph)(inputs), strict=True):
+        theirs = np.asarray(value.detach() if isinstance(value, Tensor) else value)
+        assert (live[name].dtype, live[name].shape) == (theirs.dtype, theirs.shape)
+        worst = max(worst, float(np.abs(live[name] - theirs).max() / np.abs(theirs).max()))
+    return worst
+
+
+def t5() -> Built:
+    from transformers import T5Config, T5Model  # noqa: PLC0415 - seconds, and only here
+
+    torch.manual_seed(0)
+    config = T5Config(
+        d_model=32, d_kv=16, num_layers=1, num_heads=2, d_ff=64, vocab_size=100, decoder_start_token_id=0,
+        use_cache=False,
+    )  # fmt: skip
+    ids = torch.randint(0, 100, (2, 8))
+    return T5Model(config), (), {"input_ids": ids, "decoder_input_ids": ids[:, :6]}
+
+
+def llama() -> Built:
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - seconds, and only here
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=100, use_cache=False, pad_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config), (torch.randint(0, 100, (2, 8)),), {}
+
+
+def whisper() -> Built:
+    from transformers import WhisperConfig, WhisperModel  # noqa: PLC0415 - seconds, and only here
+
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=100, num_mel_bins=8, max_source_positions=10,
+        max_target_positions=12, use_cache=False, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1,
+    )  # fmt: skip
+    inputs = {"input_features": torch.randn(2, 8, 20), "decoder_input_ids": torch.randint(0, 100, (2, 6))}
+    return WhisperModel(config), (), inputs
+
+
+@pytest.mark.parametrize("make", [*REAL.values(), t5, llama, whisper], ids=lambda make: make.__name__)
+def test_three_stages_of_a_real_model_give_what_it_gives(make: Any) -> None:
+    model, args, kwargs = make()
+    graph = import_torch(model.eval(), args, kwargs)
+    assert worst_difference(graph, cut_into(graph, 3), TORCH.example_inputs(graph, 0)) < 1e-5
+
+
+def test_initializers_are_the_models_parameters_and_share_their_memory() -> None:
+    module, inputs = skip_net()
+    graph = import_torch(module, inputs)
+    partition = cut_into(graph, 3)
+    tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+    for cut, model in zip(partition.stages, stage_models(graph, partition), strict=True):
+        assert set(model.graph.initializers) <= set(cut.parameters)
+        for name, held in model.graph.initializers.items():
+            assert held.const_value is not None
+            assert np.shares_memory(held.const_value.numpy(), tensors[name].detach().numpy())
+
+
+class Varying(nn.Module):
+    """Reshapes by its batch, so that the number itself crosses between stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.relu(self.first(x))
+        return self.second(wide.view(x.shape[0], 2, 4)).reshape(x.shape[0] * 2, 3)
+
+
+def test_a_varying_batch_stays_one_in_every_stage() -> None:
+    torch.manual_seed(0)
+    graph = import_torch(
+        Varying().eval(), (torch.randn(3, 6),), batch=3, dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    partition = cut_into(graph, 3)
+    models = stage_models(graph, partition)
+    assert [list(value.shape or ()) for value in models[0].graph.inputs] == [[ir.SymbolicDim("batch"), 6]]
+    (last,) = models[-1].graph.outputs
+    assert last.shape is not None
+    assert last.shape[0] == ir.SymbolicDim(None)  # twice the batch has no name of its own
+    assert any(not graph.values[name].shape for cut in partition.stages for name in cut.outputs)
+    for batch in (1, 3, 7):
+        x = torch.randn(batch, 6)
+        found = run_models(partition, models, {graph.inputs[0]: x})[graph.outputs[0]]
+        (whole,) = TORCH.reference(graph)({graph.inputs[0]: x})
+        np.testing.assert_allclose(found, whole.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_output_that_is_an_input_or_given_twice_has_a_node_of_its_own() -> None:
+    def same(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.contiguous(), (x * 2).contiguous()
+
+    module = fx.GraphModule(nn.Module(), fx.symbolic_trace(same).graph)
+    graph = import_torch(module, (torch.randn(2, 3),))
+    (model,) = stage_models(graph, cut_graph(graph, [range(len(graph.nodes))]))
+    assert len({value.producer() for value in model.graph.outputs}) == len(model.graph.outputs)
+    assert worst_difference(graph, cut_graph(graph, [range(len(graph.nodes))]), TORCH.example_inputs(graph, 0)) == 0
+
+
+def test_a_stage_that_reads_nothing_is_made_of_constants() -> None:
+    class Shifted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.arange(4, dtype=torch.float32).unsqueeze(0) + x
+
+    graph = import_torch(Shifted(), (torch.randn(2, 4),))
+    partition = cut_before(graph, graph.nodes[-1].name)
+    first, _ = stage_models(graph, partition)
+    assert [node.op_type for node in first.graph] == ["Constant"]
+    assert worst_difference(graph, partition, TORCH.example_inputs(graph, 0)) == 0
+
+
+def test_nothing_of_the_exporter_or_of_the_users_source_is_in_a_stage() -> None:
+    module, inputs = skip_net()
+    graph = import_torch(module, inputs)
+    for number, model in enumerate(stage_models(graph, cut_into(graph, 2))):
+        assert (model.graph.name, model.producer_name) == (f"stage_{number}", "heterps-compile")
+        assert b".py" not in ir.to_proto(model).SerializeToString()
+
+
+def test_an_op_that_onnx_does_not_have_is_named_with_its_stage() -> None:
+    class Solves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.cholesky(x @ x.mT + torch.eye(3))
+
+    graph = import_torch(Solves(), (torch.randn(3, 3),))
+    with pytest.raises(BackendError, match=r"^stage 1 cannot become ONNX: .*cholesky"):
+        stage_models(graph, cut_before(graph, graph.nodes[-1].name))
+
+
+def test_complex_numbers_do_not_cross() -> None:
+    class Waves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.fft(x).abs()
+
+    graph = import_torch(Waves(), (torch.randn(2, 4),))
+    with pytest.raises(BackendError, match=r"stage 0 cannot become ONNX: .*, which crosses it, is complex64"):
+        stage_models(graph, cut_before(graph, graph.nodes[-1].name))
+
+
+NAMES = (
+    "x'''\"\"\"; import os; #",
+    "__/__/etc/passwd",
+    "line\nbreak\x00",
+    "class",
+    "x",
+    "relu",
+    "values_0",
+    "n" * 10_000,
+    "слой\u202e",
+)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_hostile_parameter_names_are_initializers_like_any_other(name: str) -> None:
+    class Holds(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(x @ self._parameters[name])
+
+    module = Holds()
+    module._parameters[name] = nn.Parameter(torch.randn(4, 4))
+    graph = import_torch(module, (torch.randn(2, 4),))
+    (model,) = stage_models(graph, cut_into(graph, 1))
+    assert list(model.graph.initializers) == [name]
+    assert worst_difference(graph, cut_into(graph, 2), TORCH.example_inputs(graph, 0)) < 1e-6
