@@ -1,7 +1,7 @@
 """Placements by a fixed rule: the paper's baselines, and what people do by hand.
 
-A layer the rule's type may not run goes where it is cheapest instead, and a note names it. Stages are divided, where
-the plan needs more of them, at the position that costs least.
+A layer the rule's type may not run goes where it is cheapest instead, and a note names it. Stages are divided where
+the plan needs more of them, or where they are too large or too slow undivided, at the positions that cost least.
 
 Left out: any search.
 """
@@ -12,14 +12,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
+from heterps_compile.cost.evaluate import evaluate, evaluate_one, to_arrays, to_placement
 from heterps_compile.cost.problem import Bools, Ints, Placement, Problem, SearchResult
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError
 
+from .paths import Deadline
+from .prove import prove
 from .seeds import require_feasible, seed_placements
 
 _NAMED = 5  # layers that a note names; the others it counts
+_DIVIDING_S = 5.0  # for finding cuts where a rule's stages do not fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,23 @@ class FixedRule:
         Raises:
             InfeasibleError: where the pool lacks a kind of device the rule needs, or its placements are infeasible.
         """
-        return _best_rule(problem, self.name, self.rules(problem), seed, warm_start)
+        started = time.monotonic()
+        rules, usable = self.rules(problem), problem_tables(problem).usable
+        placements = [_divided(problem, _usable_types(problem, rule, usable), time_limit_s) for rule in rules]
+        if warm_start is not None:
+            placements.append(seed_placements(problem, warm_start)[0])
+        evaluation = evaluate(problem, *to_arrays(placements))
+        best = int(np.lexsort((evaluation.violation, evaluation.values))[0])
+        return SearchResult(
+            placement=placements[best],
+            value=require_feasible(problem, placements[best], self.name),
+            bound=-np.inf,
+            method=self.name,
+            seed=seed,
+            evaluations=len(placements),
+            search_s=time.monotonic() - started,
+            notes=_moved(problem, self.name, placements[best], rules[best]) if best < len(rules) else (),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,35 +118,14 @@ def _types_of_kind(problem: Problem, kinds: tuple[str, ...], method: str) -> lis
     return found
 
 
-def _best_rule(
-    problem: Problem, method: str, rules: list[Ints], seed: int, warm_start: Placement | None
-) -> SearchResult:
-    """Give the best of some rules' placements [L], made to keep to masks and to the least number of stages."""
-    started = time.monotonic()
-    usable = problem_tables(problem).usable
-    placements = [divide(problem, to_placement(_usable_types(problem, rule, usable))) for rule in rules]
-    if warm_start is not None:
-        placements.append(seed_placements(problem, warm_start)[0])
-    evaluation = evaluate(problem, *to_arrays(placements))
-    best = int(np.lexsort((evaluation.violation, evaluation.values))[0])
-    value = require_feasible(problem, placements[best], method)
-    notes: tuple[str, ...] = ()
-    if best < len(rules):
-        moved = np.flatnonzero(np.array(placements[best].types) != rules[best])
-        if len(moved):
-            names = ", ".join(problem.layer_names[layer] for layer in moved[:_NAMED])
-            more = f" and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""
-            notes = (f"{method} could not place {names}{more} where its rule says; they go where they are cheapest",)
-    return SearchResult(
-        placement=placements[best],
-        value=value,
-        bound=-np.inf,
-        method=method,
-        seed=seed,
-        evaluations=len(placements),
-        search_s=time.monotonic() - started,
-        notes=notes,
-    )
+def _moved(problem: Problem, method: str, placement: Placement, rule: Ints) -> tuple[str, ...]:
+    """Name the layers that are not where the rule would have them."""
+    moved = np.flatnonzero(np.array(placement.types) != rule)
+    if not len(moved):
+        return ()
+    names = ", ".join(problem.layer_names[layer] for layer in moved[:_NAMED])
+    more = f" and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""
+    return (f"{method} could not place {names}{more} where its rule says; they go where they are cheapest",)
 
 
 def _usable_types(problem: Problem, rule: Ints, usable: Bools) -> Ints:
@@ -144,6 +142,16 @@ def _usable_types(problem: Problem, rule: Ints, usable: Bools) -> Ints:
             cost = np.where(usable[first:end].all(axis=0), once[first:end].sum(axis=0), np.inf)
             types[first:end] = int(np.argmin(cost))
     return types
+
+
+def _divided(problem: Problem, types: Ints, time_limit_s: float | None) -> Placement:
+    """Give the placement with these types, with as few cuts as are asked for, or else those that make it feasible."""
+    placement = divide(problem, to_placement(types))
+    if np.isfinite(evaluate_one(problem, placement)):
+        return placement
+    as_ruled = replace(problem, allowed=problem.allowed & (np.arange(problem.type_count) == types[:, None]))
+    limit_s = _DIVIDING_S if time_limit_s is None else min(time_limit_s, _DIVIDING_S)
+    return prove(as_ruled, Deadline.after(limit_s), [placement]).placement or placement
 
 
 def divide(problem: Problem, placement: Placement) -> Placement:

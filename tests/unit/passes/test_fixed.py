@@ -87,3 +87,10 @@ def test_greedy_cuts_a_run_where_that_pays() -> None:
 def test_greedy_without_time_gives_what_it_began_with() -> None:
     problem = plain_problem([[1.0, 9.0], [9.0, 1.0], [9.0, 1.0], [1.0, 9.0]], [1.0, 1.0])
     assert Greedy()(problem, time_limit_s=0.0, warm_start=Placement((0, 0, 0, 0))).evaluations <= 4 + 4
+
+
+def test_stages_that_do_not_fit_are_divided_where_it_costs_least() -> None:
+    # three layers of 6 bytes on units of 12: with a unit a stage, halves of 4 s beat 6 s beside 2 s
+    memory = {"weight_bytes": np.array([6.0, 6.0, 6.0]), "memory_bytes": np.array([12.0])}
+    problem = plain_problem([[4.0], [2.0], [2.0]], [1.0], compute_parallel=np.zeros(1), **memory)
+    assert letters(problem, CpuOnly()) == "c|cc"
