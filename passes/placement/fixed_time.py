@@ -30,7 +30,8 @@ from .paths import ROUNDING, Deadline, SegmentGraph, StageCounts, TimeUpError, c
 from .tiled_paths import TiledSegments
 
 _MOST_LISTED = 120_000  # segments that a mixed-integer programme takes
-_FEE_STEPS = 40
+_FEE_STEPS, _FEE_STEPS_FIRST = 40, 6  # where multipliers are all there is, and before a mixed-integer programme
+_PROGRAMME_S = 10.0  # for one programme; halving asks for many
 _NEAR = 1e-3  # relative; ranges of time narrower than this are closed from their slow end
 
 
@@ -81,6 +82,24 @@ class _Found:
     is_proven: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Solved:
+    """A cheapest path with fees.
+
+    Attributes:
+        bound: Lagrangian bound on the cost of every path within the limits; inf where there is none at all.
+        excess: [T + 1], units, and price, of the path beyond the limits and the budget.
+        graph, to_go: The segments with their fees, and what they cost from every position.
+        given_back: What the fees of a plan that uses all limits come to.
+    """
+
+    bound: float
+    excess: Floats
+    graph: SegmentGraph
+    to_go: Floats
+    given_back: float
+
+
 class FixedTimeSearch:
     """The search, which can be stopped at any time.
 
@@ -99,6 +118,10 @@ class FixedTimeSearch:
         self._chain = chain
         self._counts = StageCounts.at_least(self.problem.min_stages)
         self._listed: Segments | None = None
+        self._fees = np.zeros(
+            self.problem.type_count + 1
+        )  # the best of the last time, and so a good start for the next
+        self._seen: set[Placement] = set()
         self._limits = np.append(self.problem.max_units.astype(np.float64), self.problem.budget_per_hour)
         for start in starts:
             self._try(start)
@@ -145,35 +168,45 @@ class FixedTimeSearch:
             time_s: Of a batch.
             enough: Stop at a bound above this.
         """
-        types = self.problem.type_count
-        fees, scale = np.zeros(types + 1), 1.0  # one per unit of each type, and one per price
-        best = -np.inf
-        for step in range(_FEE_STEPS):
-            bound, excess = self._solve(time_s, fees)
-            if np.isinf(bound):
-                return _Found(np.inf, True)
-            if step == 0 and not np.any(excess > 0):
-                return _Found(bound, True)
-            scale = scale if bound > best else scale * 0.7
-            best = max(best, bound)
-            if best > enough:
-                return _Found(best, False)
-            ascent = np.where((fees > 0) | (excess > 0), excess, 0.0)
+        best = solved = self._solve(time_s, np.zeros_like(self._fees))
+        if np.isinf(solved.bound) or not np.any(solved.excess > 0):
+            return _Found(solved.bound, True)
+        fees, scale = self._fees, 1.0  # one per unit of each type, and one per price
+        for _ in range(_FEE_STEPS_FIRST if self._is_short else _FEE_STEPS):
+            if np.any(fees > 0):
+                solved = self._solve(time_s, fees)
+            if np.isinf(solved.bound) or solved.bound > enough:
+                return _Found(solved.bound, False)
+            scale = scale if solved.bound > best.bound else scale * 0.7
+            if solved.bound > best.bound:
+                best, self._fees = solved, fees
+            ascent = np.where((fees > 0) | (solved.excess > 0), solved.excess, 0.0)
             length = float(ascent @ ascent)
             if length == 0:
                 break
-            ceiling = min(self.best, enough) if np.isfinite(min(self.best, enough)) else 2 * abs(bound) + 1
-            fees = np.maximum(0.0, fees + scale * max(ceiling - bound, 1e-3 * abs(ceiling)) / length * ascent)
-        return self._programme(time_s, best)
+            ceiling = min(self._least_to_beat(), enough)
+            ceiling = ceiling if np.isfinite(ceiling) else 2 * abs(solved.bound) + 1
+            fees = np.maximum(0.0, fees + scale * max(ceiling - solved.bound, 1e-3 * abs(ceiling)) / length * ascent)
+        return self._programme(time_s, best, min(self._least_to_beat(), enough))
 
-    def _solve(self, time_s: float, fees: Floats) -> tuple[float, Floats]:
+    @property
+    def _is_short(self) -> bool:
+        """Whether all segments can be listed."""
+        return self._chain.segment_count <= _MOST_LISTED
+
+    def _least_to_beat(self) -> float:
+        """Give the cost that a path must stay below to be of use: for ``latency`` the best plan's."""
+        return self.best if self.problem.objective == "latency" else np.inf
+
+    def _solve(self, time_s: float, fees: Floats) -> _Solved:
         """Give the Lagrangian bound, and what the path of it needs beyond the limits on units and the budget."""
         problem = self.problem
         prices = TimedPrices(problem, time_s, fees[:-1] + fees[-1] * problem.price_per_hour)
         graph: SegmentGraph = TiledSegments(self._chain, prices, self.deadline)
         to_go = graph.to_go(self._counts)
+        given_back = float(fees[:-1] @ self._limits[:-1]) + (fees[-1] * self._limits[-1] if fees[-1] > 0 else 0.0)
         if not np.isfinite(to_go[0, 0]):
-            return np.inf, np.zeros_like(fees)
+            return _Solved(np.inf, np.zeros_like(fees), graph, to_go, given_back)
         path = cheapest_path(graph, self._counts, to_go)
         if len(path) > problem.max_stages:  # so far nobody counted that far
             self._counts = StageCounts.between(problem.min_stages, problem.max_stages)
@@ -182,18 +215,21 @@ class FixedTimeSearch:
         units = prices.units(path.demand)
         used = np.bincount(path.type, units, problem.type_count)
         excess = np.append(used, problem.price_per_hour @ used) - self._limits
-        if problem.objective != "latency":
-            excess[-1] = -np.inf  # the budget is what the cost is compared with
-        excess[np.isneginf(excess)] = 0.0
-        return float(to_go[0, 0] - fees[:-1] @ self._limits[:-1] - _paid(fees[-1], self._limits[-1])), excess
+        if problem.objective != "latency" or np.isinf(self._limits[-1]):
+            excess[-1] = 0.0  # there is no budget, or it is what the cost is compared with
+        return _Solved(float(to_go[0, 0]) - given_back, excess, graph, to_go, given_back)
 
-    def _programme(self, time_s: float, bound: float) -> _Found:
-        """Solve the mixed-integer programme where it is not too large; else leave the bound as it is."""
-        if self._listed is None and self._chain.segment_count <= _MOST_LISTED:
-            self._listed = self._chain.all_segments()
-        if self._listed is None:
-            return _Found(bound, False)
-        problem, segments = self.problem, self._listed
+    def _programme(self, time_s: float, best: _Solved, target: float) -> _Found:
+        """Solve the mixed-integer programme over the segments that may be on a path that costs less than a target."""
+        if self._is_short:
+            self._listed = self._chain.all_segments() if self._listed is None else self._listed
+            segments: Segments | None = self._listed
+        else:
+            limit = target * (1 + GAP) + best.given_back
+            segments = best.graph.keep_below(self._counts, best.to_go, limit, _MOST_LISTED)
+        if segments is None:
+            return _Found(best.bound, False)
+        problem = self.problem
         prices = TimedPrices(problem, time_s, np.zeros(problem.type_count))
         cost = prices.of(segments.demand, segments.type)
         units = np.where(np.isfinite(cost), prices.units(segments.demand), np.inf)
@@ -205,21 +241,22 @@ class FixedTimeSearch:
             limits=self._limits[:-1],
             least=problem.min_stages,
             most=problem.max_stages,
-            time_limit_s=self.deadline.left_s(),
+            time_limit_s=min(self.deadline.left_s(), _PROGRAMME_S),
+            enough=problem.budget_per_hour if problem.objective == "throughput" else -np.inf,
             spent=np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0),
             budget=problem.budget_per_hour * (1 + BUDGET_TOLERANCE),
         )
         if found.chosen is not None:
             self._try(self._chain.placement(segments.keep(found.chosen)))
         self.deadline.check()
-        return _Found(max(bound, found.bound), found.is_optimal)
+        bound = found.bound if self._is_short else min(found.bound, target * (1 + GAP))
+        return _Found(max(best.bound, bound), found.is_optimal)
 
     def _try(self, placement: Placement) -> None:
+        if placement in self._seen:
+            return
+        self._seen.add(placement)
         self.evaluations += 1
         value = evaluate_one(self.problem, placement)
         if value < self.best:
             self.best, self.placement = value, placement
-
-
-def _paid(fee: float, budget: float) -> float:
-    return fee * budget if fee > 0 else 0.0

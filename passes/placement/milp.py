@@ -51,6 +51,7 @@ def coupled_path(
     time_limit_s: float,
     spent: Floats | None = None,
     budget: float = np.inf,
+    enough: float = -np.inf,
 ) -> CoupledPath:
     """Find the cheapest path from position 0 to ``length`` within limits on units and stages.
 
@@ -65,6 +66,7 @@ def coupled_path(
         time_limit_s: Stop after this.
         spent: [M], what a segment takes of the budget; None for nothing.
         budget: For all segments of the path.
+        enough: Stop at a path that costs this or less.
     """
     import highspy  # noqa: PLC0415 - half a second that only coupled limits need
 
@@ -105,6 +107,7 @@ def coupled_path(
         ("mip_feasibility_tolerance", 1e-9),
         ("primal_feasibility_tolerance", 1e-9),
         ("dual_feasibility_tolerance", 1e-9),
+        ("objective_target", enough / scale if np.isfinite(enough) else -1e300),
         ("time_limit", float(min(time_limit_s, 1e9))),
     ):
         solver.setOptionValue(option, value)
