@@ -30,8 +30,9 @@ from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.passes.provision import Provision
-from heterps_compile.plan.plan import ParameterServers, Plan, PlannedStage, Verification
-from heterps_compile.plan.provenance import make_hashes
+from heterps_compile.plan.fingerprint import make_fingerprints
+from heterps_compile.plan.plan import ParameterServers, Plan, PlannedStage, PoolDevice, Verification
+from heterps_compile.plan.provenance import installed_versions, make_hashes
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import Signature, signature_of_graph, signature_of_plan
@@ -134,6 +135,8 @@ def compile(  # noqa: A001 - the product's verb
     provisioner: str = PROVISIONERS[0],
     synchronisation: str = SYNCHRONISATIONS[0],
     pins: Mapping[str, str] | None = None,
+    forbidden: Sequence[tuple[str, str]] = (),
+    warm_start: Plan | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     verify: bool = True,
@@ -167,6 +170,8 @@ def compile(  # noqa: A001 - the product's verb
         synchronisation: How replicas agree in training: ``"all-reduce"``, or ``"parameter-server"``, whose cores are
             counted and priced.
         pins: Device types that layers must go to, by layer name, kind or pattern: ``{"embedding": "cpu-core"}``.
+        forbidden: Device types that layers must not go to, as pairs: ``[("fc*", "cpu-core")]``.
+        warm_start: An old plan of the model, or the file or folder it lies in, for the search to begin from.
         seed: Of the search and of the inputs generated for verification.
         time_limit: Seconds the search may take; None for no limit.
         verify: Run the stages against the whole model on generated inputs.
@@ -192,6 +197,7 @@ def compile(  # noqa: A001 - the product's verb
         provisioner=provisioner,
         synchronisation=synchronisation,
         pins=pins,
+        forbidden=forbidden,
         seed=seed,
         time_limit=time_limit,
     )
@@ -215,7 +221,7 @@ def compile(  # noqa: A001 - the product's verb
         GroupLayers(),
         AnnotateIntensity(),
         PoseProblem(),
-        PlaceLayers(),
+        PlaceLayers(warm_start=_old_stages(warm_start)),
         FuseStages(),
         Provision(),
         ChooseSchedule(),
@@ -241,6 +247,14 @@ def compile(  # noqa: A001 - the product's verb
     return CompiledModel(
         plan, draft.runnable, signature_of_graph(graph), graph, draft.partition, draft.layers, draft.costs
     )
+
+
+def _old_stages(plan: Plan | str | Path | None) -> tuple[PlannedStage, ...]:
+    if isinstance(plan, (str, Path)):
+        from heterps_compile.plan.folder import read_plan  # noqa: PLC0415 - pydantic only when reading
+
+        plan = read_plan(plan)
+    return () if plan is None else plan.stages
 
 
 def load(directory: str | Path) -> CompiledModel:
@@ -330,6 +344,7 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
     assert draft.search is not None  # noqa: S101
     assert draft.schedule is not None  # noqa: S101
     assert draft.partition is not None  # noqa: S101
+    assert draft.layers is not None  # noqa: S101
     graph, pool, search, stages = draft.graph, draft.cluster, draft.search, draft.stages
     used = {stage.device for stage in stages}
     free = any(device.price_per_hour == 0 for device in pool.device_types)
@@ -363,6 +378,11 @@ def _plan(draft: Draft, backend: Backend) -> Plan:
         replicated=draft.partition.replicated,
         notes=(*_notes(draft), *getattr(backend, "notes", ())),
         hashes=make_hashes(graph, pool, draft.request),
+        versions=installed_versions(),
+        devices=tuple(
+            PoolDevice(d.name, d.kind, d.price_per_hour, d.max_units, d.memory_bytes) for d in pool.device_types
+        ),
+        fingerprints=make_fingerprints(draft.layers),
         search_s=search.search_s,
     )
 

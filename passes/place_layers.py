@@ -4,18 +4,22 @@ Left out: the methods (``placement/``), replicas in the plan (``provision.py``).
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from heterps_compile.errors import InfeasibleError
+from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.plan.plan import PlannedStage
 
 from .contract import Draft, refine
 from .placement.certificate import certify
 from .placement.exact import Exact
 from .placement.methods import find_method
 
+_NAMED = 3  # missing layers that a message names
 _METHOD_SHARE = 0.7  # of a time limit; the rest is for the proof
 
 
@@ -26,10 +30,12 @@ class PlaceLayers:
     Attributes:
         method: Name of the method; "" for the request's.
         proof_s: Most seconds the proof may take; a time limit of the request may leave it less.
+        warm_start: Stages of an old plan of the same model, to begin from.
     """
 
     method: str = ""
     proof_s: float = 20.0
+    warm_start: tuple[PlannedStage, ...] = ()
 
     name: ClassVar[str] = "place-layers"
     requires: ClassVar[tuple[str, ...]] = ("problem",)
@@ -40,6 +46,7 @@ class PlaceLayers:
 
         Raises:
             UnknownNameError: where there is no such method.
+            InputError: where the warm start is of another model or pool.
             InfeasibleError: where no placement is feasible, with the constraint and what would help; or where only
                 this method finds none.
         """
@@ -50,7 +57,12 @@ class PlaceLayers:
         is_exact = isinstance(method, Exact)
         share = 1.0 if is_exact else _METHOD_SHARE
         try:
-            result = method(problem, seed=request.seed, time_limit_s=None if limit_s is None else share * limit_s)
+            result = method(
+                problem,
+                seed=request.seed,
+                time_limit_s=None if limit_s is None else share * limit_s,
+                warm_start=to_placement(problem, self.warm_start) if self.warm_start else None,
+            )
         except InfeasibleError:
             if not is_exact:
                 Exact()(problem, time_limit_s=self.proof_s)  # where nothing is feasible, this one says why
@@ -59,3 +71,27 @@ class PlaceLayers:
         if not is_exact:
             result = certify(problem, result, min(self.proof_s, max(0.0, left_s)))
         return refine(draft, search=result)
+
+
+def to_placement(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:
+    """Give the placement that stages of an old plan describe.
+
+    Raises:
+        InputError: where they are of another model or pool.
+    """
+    home = {layer: stage for stage in stages for layer in stage.layers}
+    missing = [name for name in problem.layer_names if name not in home]
+    if missing:
+        names = ", ".join(map(repr, missing[:_NAMED]))
+        raise InputError(
+            f"the warm start is of another model: it lacks {len(missing)} of {problem.layer_count} layers, such as "
+            f"{names}; take a plan of this model, or none"
+        )
+    unknown = sorted({stage.device for stage in stages} - set(problem.type_names))
+    if unknown:
+        have = ", ".join(map(repr, problem.type_names))
+        raise InputError(f"the warm start uses the device type {unknown[0]!r}; the pool has {have}")
+    chosen = [home[name] for name in problem.layer_names]
+    types = tuple(problem.type_names.index(stage.device) for stage in chosen)
+    begins = [p for p in range(1, len(chosen)) if chosen[p].index != chosen[p - 1].index]
+    return Placement(types, tuple(p for p in begins if types[p] == types[p - 1]))

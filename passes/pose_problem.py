@@ -32,5 +32,6 @@ class PoseProblem:
             min_stages=request.min_stages,
             max_stages=request.max_stages,
             pins=request.pins,
+            forbidden=request.forbidden,
         )
         return refine(draft, problem=problem)

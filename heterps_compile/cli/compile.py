@@ -102,6 +102,15 @@ if TYPE_CHECKING:
     help="Device type for layers, by name, kind or pattern.",
 )
 @click.option(
+    "--forbid",
+    "forbidden",
+    metavar="PATTERN=DEVICE",
+    callback=options.pairs,
+    multiple=True,
+    help="Device type that layers must not go to.",
+)
+@click.option("--warm-start", metavar="PLAN", help="An old plan of the model, file or folder, to begin from.")
+@click.option(
     "--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Of search and verification."
 )
 @click.option(
@@ -136,6 +145,8 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
     provisioner: str,
     synchronisation: str,
     pins: dict[str, str],
+    forbidden: list[tuple[str, str]],
+    warm_start: str | None,
     seed: int,
     time_limit: float | None,
     contiguous: bool,
@@ -196,6 +207,8 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         "provisioner": provisioner,
         "synchronisation": synchronisation,
         "pins": pins,
+        "forbidden": forbidden,
+        "warm_start": warm_start,
         "seed": seed,
         "time_limit": time_limit,
         "verify": not no_verify,

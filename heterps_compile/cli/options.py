@@ -51,6 +51,11 @@ def pins(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -
     return _collect(_read_pin(text) for text in texts)
 
 
+def pairs(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Read ``PATTERN=DEVICE`` any number of times, the same pattern with several devices too."""
+    return [_read_pin(text) for text in texts]
+
+
 def _read_pin(text: str) -> tuple[str, str]:
     pattern, _, device = text.rpartition("=")
     if not pattern or not device:

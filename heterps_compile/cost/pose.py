@@ -4,17 +4,16 @@ Left out: the search (``passes/placement``), measured profiles.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
 
+from .allowed import allowed_types
 from .intensity import LayerCost
 from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes, parameter_parts
 from .problem import Bools, Floats, Problem
@@ -39,6 +38,7 @@ def pose_problem(
     min_stages: int = 1,
     max_stages: int | None = None,
     pins: Sequence[tuple[str, str]] = (),
+    forbidden: Sequence[tuple[str, str]] = (),
 ) -> Problem:
     """Reduce layers, costs and a pool to arrays; O(layers * types + edges).
 
@@ -53,6 +53,7 @@ def pose_problem(
         min_stages: At least so many stages.
         max_stages: At most so many; None for no limit.
         pins: (pattern, device type): layers whose name or kind matches go to that type; the last match wins.
+        forbidden: (pattern, device type): layers whose name or kind matches do not go to that type.
 
     Raises:
         UnknownNameError: for a pin to an unknown device type, or with a pattern that matches no layer.
@@ -106,7 +107,7 @@ def pose_problem(
         tied_first=np.array([first for first, _, _ in tied], np.int64),
         tied_second=np.array([second for _, second, _ in tied], np.int64),
         tied_bytes=SAFETY_FACTOR * np.array([size for _, _, size in tied], np.float64),
-        allowed=_allowed(layer_graph, cluster, pins),
+        allowed=allowed_types(layer_graph, cluster, pins, forbidden),
         min_throughput=min_throughput,
         min_stages=min_stages,
         max_stages=count if max_stages is None else max_stages,
@@ -178,30 +179,3 @@ def _tied_pairs(layer_graph: LayerGraph, *, training: bool) -> list[tuple[int, i
         size = sum(parameter_parts(graph, [by_storage[storage]], 0.0, training=training))
         pairs += [(first, second, size) for first, second in pairwise(readers)]
     return pairs
-
-
-def _allowed(layer_graph: LayerGraph, cluster: Cluster, pins: Sequence[tuple[str, str]]) -> Bools:
-    layers, devices = layer_graph.layers, cluster.device_types
-    allowed = np.ones((len(layers), len(devices)), np.bool_)
-    known: Mapping[str, int] = {device.name: t for t, device in enumerate(devices)}
-    for t, device_type in enumerate(devices):
-        if device_type.supports is not None:
-            allowed[:, t] = [layer.kind.value in device_type.supports for layer in layers]
-    supported = allowed.copy()
-    for pattern, device in pins:
-        matching = [i for i, layer in enumerate(layers) if pattern in (layer.name, layer.kind)]
-        matching = matching or [i for i, layer in enumerate(layers) if fnmatchcase(layer.name, pattern)]
-        if not matching:
-            names = [*dict.fromkeys(str(layer.kind) for layer in layers), *(layer.name for layer in layers)]
-            raise UnknownNameError("layer or kind of layer in a pin", pattern, names)
-        chosen = known[cluster.device_type(device).name]
-        for i in matching:
-            if not supported[i, chosen]:
-                kinds = ", ".join(devices[chosen].supports or ())
-                raise InputError(
-                    f"the pin {pattern}={device} puts layer {layers[i].name!r} on a type that does not support it: "
-                    f"it is of kind {layers[i].kind.value}, and {device!r} supports {kinds}; drop or narrow the pin"
-                )
-        allowed[matching] = False
-        allowed[matching, chosen] = True
-    return allowed

@@ -153,6 +153,21 @@ def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path
     return plan, paths
 
 
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan alone, from its file or from the folder it lies in; the artefacts are not looked at.
+
+    Raises:
+        InputError: where there is no such file.
+        PlanError: where the plan is wrong, naming the JSON path.
+    """
+    file = Path(path) / PLAN_NAME if Path(path).is_dir() else Path(path)
+    try:
+        text = _read_text(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the plan {os.fspath(file)!r}: {_reason(error)}") from error
+    return from_json(text, os.fspath(file))
+
+
 def _check_artifact(folder: Path, artifact: Artifact, shown: str) -> None:
     path = folder / artifact.file
     try:

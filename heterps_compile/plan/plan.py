@@ -74,6 +74,25 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolDevice:
+    """A device type of the pool, as it was when the plan was made.
+
+    Attributes:
+        name: Unique in the pool.
+        kind: ``"cpu"``, ``"gpu"`` or ``"npu"``.
+        price_per_hour: Of one unit, in the plan's currency; 0 for free.
+        max_units: Units that may be rented.
+        memory_bytes: Of one unit.
+    """
+
+    name: str
+    kind: str
+    price_per_hour: float
+    max_units: int
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterServers:
     """The servers through which the replicas of all stages synchronise.
 
@@ -122,6 +141,7 @@ class Plan:
         bindings: Number of every symbolic dimension.
         request: What was asked.
         cluster: Name of the pool.
+        devices: Its device types; empty for a plan that does not know them.
         currency: Of every price.
         backend: Name of the backend that wrote the stages; ``"mixed"`` where they have different ones.
         signature: How calls map to graph inputs and graph outputs to results, as JSON; "" for plain tensors by name.
@@ -136,7 +156,10 @@ class Plan:
         unused_devices: Device types of the pool that no stage uses.
         replicated: Parameters that several stages hold.
         notes: Every fallback and surprise, with its reason.
-        hashes: SHA-256 of graph structure, cluster and request, by those names.
+        hashes: SHA-256 of ``model`` (its structure), ``weights``, ``cluster``, ``profile`` and ``options``; "" where
+            there is none, no key where it is not known.
+        versions: Versions of what made it, by distribution name; empty until saved.
+        fingerprints: What every layer is and where it stands, by its name (``fingerprint.py``); empty where not known.
         artifacts: Per stage, the files it was written to; empty until saved.
         verification: None where it was switched off.
         search_s: Seconds the search took.
@@ -165,6 +188,9 @@ class Plan:
     replicated: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     hashes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    devices: tuple[PoolDevice, ...] = ()
+    fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     artifacts: tuple[tuple[Artifact, ...], ...] = ()
     verification: Verification | None = None
     search_s: float = 0.0

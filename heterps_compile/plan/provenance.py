@@ -1,28 +1,56 @@
-"""Hashes of what a plan was made from: graph structure, cluster, request.
+"""What a plan was made from, as hashes, and by what, as versions.
 
-Left out: weights (a plan does not depend on their values).
+Left out: the hash of the weights (``weights.py``), fingerprints of single layers (``fingerprint.py``).
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib import metadata
 from typing import Any
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.ir.graph import Graph
 
 from .request import Request
+from .weights import hash_weights
+
+_MAKERS = ("heterps-compile", "numpy", "onnx", "onnxruntime", "torch")
+
+
+def installed_versions() -> dict[str, str]:
+    """Give the versions of what shapes a plan, by distribution name."""
+    found = {}
+    for name in _MAKERS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
 
 
 def make_hashes(graph: Graph, cluster: Cluster, request: Request) -> dict[str, str]:
-    """Give the SHA-256 of each, by the names ``model``, ``cluster`` and ``request``."""
-    devices = [{**asdict_plain(device), "peak_flops": dict(device.peak_flops)} for device in cluster.device_types]
+    """Give the SHA-256 of each, by the names ``model``, ``weights``, ``cluster``, ``profile`` and ``options``.
+
+    ``weights`` is left out where they have no bytes; ``profile`` is "": the times are computed, none were measured.
+    """
+    weights = hash_weights(graph)
     return {
         "model": hash_graph(graph),
-        "cluster": _hash_json([cluster.currency, devices]),
-        "request": _hash_json(asdict(request)),
+        **({} if weights is None else {"weights": weights}),
+        "cluster": hash_cluster(cluster),
+        "profile": "",
+        "options": _hash_json([asdict(request), graph.batch, dict(graph.bindings)]),
     }
+
+
+def hash_cluster(cluster: Cluster) -> str:
+    """Hash what a pool offers: currency, device types, links, parameter servers; not its name or its description."""
+    devices = [{**asdict_plain(device), "peak_flops": dict(device.peak_flops)} for device in cluster.device_types]
+    links = [asdict(link) for link in cluster.links]
+    server = None if cluster.parameter_server is None else asdict(cluster.parameter_server)
+    return _hash_json([cluster.currency, devices, links, server])
 
 
 def hash_graph(graph: Graph) -> str:

@@ -1,7 +1,7 @@
 """What a user asks for, as a value; it is hashed into the plan and can be sent elsewhere."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
@@ -34,6 +34,7 @@ class Request:
         provisioner: Name of the rule that gives stages their replicas.
         synchronisation: How replicas agree on parameters in training: ``"all-reduce"`` or ``"parameter-server"``.
         pins: Device type per layer-name or layer-kind pattern, as (pattern, device type) pairs.
+        forbidden: Device types that layers must not go to, in the same form.
         seed: Seeds the search and the generated inputs.
         time_limit_s: The search stops after this; None for no limit.
     """
@@ -48,6 +49,7 @@ class Request:
     provisioner: str = PROVISIONERS[0]
     synchronisation: str = SYNCHRONISATIONS[0]
     pins: tuple[tuple[str, str], ...] = ()
+    forbidden: tuple[tuple[str, str], ...] = ()
     seed: int = 0
     time_limit_s: float | None = None
 
@@ -65,6 +67,7 @@ def make_request(
     provisioner: str = PROVISIONERS[0],
     synchronisation: str = SYNCHRONISATIONS[0],
     pins: Mapping[str, str] | None = None,
+    forbidden: Sequence[tuple[str, str]] = (),
     seed: int = 0,
     time_limit: float | None = None,
 ) -> Request:
@@ -82,6 +85,7 @@ def make_request(
         provisioner: One of :data:`PROVISIONERS`.
         synchronisation: One of :data:`SYNCHRONISATIONS`.
         pins: Device type per pattern.
+        forbidden: Pairs of pattern and device type.
         seed: Of the search and of generated inputs.
         time_limit: Seconds; None for no limit.
 
@@ -126,6 +130,7 @@ def make_request(
         provisioner=provisioner,
         synchronisation=synchronisation,
         pins=tuple((pins or {}).items()),
+        forbidden=tuple(forbidden),
         seed=seed,
         time_limit_s=time_limit,
     )

@@ -1,23 +1,29 @@
-"""The schema of ``plan.json``, version 1, and the laws that a plan keeps beyond it.
+"""The schema of ``plan.json``, version 2.
 
 Decisions (what was chosen) and estimates (what it is thought to do) are separate parts, stage by stage in the same
 order, so that a change of placement reads as one in a diff even where every estimate moved with it. Strict:
 unknown keys, numbers written as text and numbers that are not finite are refused.
 
-Left out: how the file is laid out and read (``file.py``), migration from older versions (there is none yet).
+:func:`json_schema` gives it as JSON Schema; the package holds that as ``plan.schema.json`` for editors and other tools.
+
+Left out: how the file is laid out and read (``file.py``), what its parts may not say against each other
+(``consistency.py``), older versions (``migrate.py``).
 """
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from importlib import resources
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-VERSION = 1
+VERSION = 2
+SCHEMA_NAME = "plan.schema.json"
+_SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 # The file names of artefacts: flat, so that no artefact lies outside its folder, whatever the plan says.
 FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 _SHA256 = r"^[0-9a-f]{64}$"
-_ROUNDING = 1e-9  # relative; a proven bound may lie this far above the value it was computed beside
+_SHA256_OR_NONE = r"^([0-9a-f]{64})?$"
+_FINGERPRINT = r"^([0-9a-f]{12}-[0-9a-f]{12}-[0-9a-f]{12})?$"
 
 Name = str
 Count = Annotated[int, Field(ge=0)]
@@ -63,8 +69,33 @@ class RequestPart(Part):
     provisioner: str
     synchronisation: str
     pins: list[Pin]
+    forbidden: list[Pin]
     seed: int
     time_limit_s: Amount | None
+
+
+class DevicePart(Part):
+    """A device type of the pool, as it was; ``price_per_hour`` is of one unit."""
+
+    name: Name
+    kind: Name
+    price_per_hour: Amount
+    max_units: Count
+    memory_bytes: Annotated[float, Field(gt=0)]
+
+
+class ClusterPart(Part):
+    """The pool; no devices in a plan of version 1, which did not list them."""
+
+    name: Name
+    devices: list[DevicePart]
+
+
+class LayerDecision(Part):
+    """A layer: its name, and what it is and where it stands whatever its name (``fingerprint.py``); "" for unknown."""
+
+    name: Name
+    fingerprint: Annotated[str, Field(pattern=_FINGERPRINT)]
 
 
 class StageDecision(Part):
@@ -74,7 +105,7 @@ class StageDecision(Part):
     kind: Name
     backend: Name
     replicas: Positive
-    layers: Annotated[list[Name], Field(min_length=1)]
+    layers: Annotated[list[LayerDecision], Field(min_length=1)]
     inputs: list[Name]
     outputs: list[Name]
 
@@ -89,7 +120,6 @@ class ScheduleDecision(Part):
 class Decisions(Part):
     """What was chosen."""
 
-    cluster: Name
     backend: Name
     stages: Annotated[list[StageDecision], Field(min_length=1)]
     schedule: ScheduleDecision
@@ -153,7 +183,7 @@ class Provenance(Part):
 
     method: str
     evaluations: Count
-    hashes: dict[str, Sha256]
+    hashes: dict[str, Annotated[str, Field(pattern=_SHA256_OR_NONE)]]
     versions: dict[str, str]
 
 
@@ -167,9 +197,10 @@ class ArtifactPart(Part):
 class PlanFile(Part):
     """The whole file."""
 
-    version: Literal[1]
+    version: Literal[2]
     model: ModelPart
     request: RequestPart
+    cluster: ClusterPart
     decisions: Decisions
     estimates: Estimates
     notes: list[str]
@@ -178,32 +209,11 @@ class PlanFile(Part):
     artifacts: list[Annotated[list[ArtifactPart], Field(min_length=1)]]
 
 
-def contradictions(plan: PlanFile) -> Iterator[tuple[str, str]]:
-    """Give what the parts of a file say against each other, as (JSON path, fault) pairs."""
-    stages = plan.decisions.stages
-    home: dict[str, int] = {}
-    for index, stage in enumerate(stages):
-        for place, layer in enumerate(stage.layers):
-            if layer in home:
-                yield f"decisions.stages[{index}].layers[{place}]", f"layer {layer!r} is in stage {home[layer]} already"
-            home.setdefault(layer, index)
-    made = set(plan.model.inputs)
-    for index, stage in enumerate(stages):
-        for place, name in enumerate(stage.inputs):
-            if name not in made:
-                yield f"decisions.stages[{index}].inputs[{place}]", f"no earlier stage gives the value {name!r}"
-        made.update(stage.outputs)
-    if len(plan.estimates.stages) != len(stages):
-        yield "estimates.stages", f"{len(plan.estimates.stages)} estimates for {len(stages)} stages"
-    if plan.artifacts and len(plan.artifacts) != len(stages):
-        yield "artifacts", f"artefacts of {len(plan.artifacts)} stages for {len(stages)} stages"
-    if plan.model.batch % plan.decisions.schedule.micro_batches:
-        count = plan.decisions.schedule.micro_batches
-        yield "decisions.schedule.micro_batches", f"{count} micro-batches do not divide a batch of {plan.model.batch}"
-    for place, device in enumerate(plan.estimates.unused_devices):
-        users = [index for index, stage in enumerate(stages) if stage.device == device]
-        if users:
-            yield f"estimates.unused_devices[{place}]", f"stage {users[0]} uses device {device!r}"
-    if plan.estimates.bound > plan.estimates.value * (1 + _ROUNDING):
-        bound, value = plan.estimates.bound, plan.estimates.value
-        yield "estimates.bound", f"a lower bound of {bound!r} lies above the value {value!r} that was reached"
+def json_schema() -> dict[str, Any]:
+    """Give the schema as JSON Schema, made from the classes above."""
+    return {"$schema": _SCHEMA_ID, **PlanFile.model_json_schema()}
+
+
+def published_schema() -> str:
+    """Give the text of the JSON Schema that is in the package."""
+    return resources.files(__package__).joinpath(SCHEMA_NAME).read_text("utf-8")

@@ -125,6 +125,15 @@ def test_a_pin_by_kind_or_name_leaves_one_type() -> None:
         pose_problem(layers(), costs, two, pins=[("embeding", "other")])
 
 
+def test_a_forbidden_pair_leaves_the_other_types() -> None:
+    other = DeviceType(**{**_fields(DEVICE), "name": "other"})  # type: ignore[arg-type] # as above
+    pool, costs = Cluster("two", "", "USD", (DEVICE, other)), layer_costs(layers())
+    problem = pose_problem(layers(), costs, pool, forbidden=[("gemm", "unit"), ("emb", "other")])
+    assert problem.allowed.tolist() == [[True, False], [False, True], [False, True]]
+    with pytest.raises(UnknownNameError, match="in a forbidden pair 'embeding'; did you mean 'embedding'"):
+        pose_problem(layers(), costs, pool, forbidden=[("embeding", "other")])
+
+
 def test_a_type_runs_the_kinds_of_layers_it_supports() -> None:
     npu = DeviceType(**{**_fields(DEVICE), "name": "npu", "supports": ("gemm",)})  # type: ignore[arg-type] # as above
     pool, costs = Cluster("two", "", "USD", (DEVICE, npu)), layer_costs(layers())

@@ -7,12 +7,13 @@ import pytest
 from drafts import DRAFT
 from small_problems import plain_problem
 
-from heterps_compile.cost.problem import Problem, SearchResult
-from heterps_compile.errors import InfeasibleError, UnknownNameError
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.passes.contract import Draft
-from heterps_compile.passes.place_layers import PlaceLayers
+from heterps_compile.passes.place_layers import PlaceLayers, to_placement
 from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.fixed import CpuOnly
+from heterps_compile.plan.plan import PlannedStage
 
 PROBLEM = plain_problem([[1.0, 9.0], [9.0, 1.0]], [1.0, 1.0])
 
@@ -74,3 +75,33 @@ def test_a_certificate_never_weakens_a_bound_or_moves_a_plan() -> None:
     assert certified.placement == result.placement
     proven = replace(result, bound=result.value)
     assert certify(PROBLEM, proven) is proven
+
+
+def stages(*groups: tuple[str, tuple[str, ...]]) -> tuple[PlannedStage, ...]:
+    return tuple(PlannedStage(i, device, layers) for i, (device, layers) in enumerate(groups))
+
+
+def test_an_old_plan_is_where_the_search_begins() -> None:
+    old = stages(("cpu", ("layer0",)), ("gpu", ("layer1",)))
+    draft = replace(DRAFT, problem=PROBLEM, search=None)
+    placed: Draft = PlaceLayers("gpu-only", warm_start=old)(draft)
+    assert placed.search is not None
+    assert placed.search.placement == Placement((0, 1))
+
+
+def test_the_cuts_of_an_old_plan_are_kept() -> None:
+    three = plain_problem([[1.0], [1.0], [1.0]], [1.0])
+    old = stages(("cpu", ("layer0", "layer1")), ("cpu", ("layer2",)))
+    assert to_placement(three, old) == Placement((0, 0, 0), (2,))
+
+
+@pytest.mark.parametrize(
+    ("old", "message"),
+    [
+        (stages(("cpu", ("layer0", "other"))), "is of another model: it lacks 1 of 2 layers, such as 'layer1'"),
+        (stages(("tpu", ("layer0", "layer1"))), "uses the device type 'tpu'; the pool has 'cpu', 'gpu'"),
+    ],
+)
+def test_a_plan_of_another_model_or_pool_is_no_start(old: tuple[PlannedStage, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        to_placement(PROBLEM, old)

@@ -1,0 +1,180 @@
+"""A plan as the JSON of its file, and back.
+
+Left out: checks (``schema.py``, ``consistency.py``), the text (``file.py``).
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from heterps_compile.cost.memory import MemoryParts
+
+from . import schema
+from .plan import Artifact, ParameterServers, Plan, PlannedStage, PoolDevice, Schedule, Verification
+from .provenance import installed_versions
+from .request import Request
+
+
+def to_document(plan: Plan) -> dict[str, Any]:
+    """Give a plan as the JSON of its file, not checked yet."""
+    request = plan.request
+    return {
+        "version": schema.VERSION,
+        "model": {
+            "name": plan.model,
+            "inputs": list(plan.graph_inputs),
+            "outputs": list(plan.graph_outputs),
+            "batch": plan.batch,
+            "bindings": dict(sorted(plan.bindings.items())),
+            "signature": plan.signature,
+        },
+        "request": {
+            "objective": request.objective,
+            "min_throughput": request.min_throughput,
+            "budget_per_hour": request.budget_per_hour,
+            "mode": request.mode,
+            "method": request.method,
+            "min_stages": request.min_stages,
+            "max_stages": request.max_stages,
+            "provisioner": request.provisioner,
+            "synchronisation": request.synchronisation,
+            "pins": [{"pattern": pattern, "device": device} for pattern, device in request.pins],
+            "forbidden": [{"pattern": pattern, "device": device} for pattern, device in request.forbidden],
+            "seed": request.seed,
+            "time_limit_s": request.time_limit_s,
+        },
+        "cluster": {
+            "name": plan.cluster,
+            "devices": [{name: getattr(device, name) for name in PoolDevice.__slots__} for device in plan.devices],
+        },
+        "decisions": {
+            "backend": plan.backend,
+            "stages": [_stage_decision(stage, plan.fingerprints) for stage in plan.stages],
+            "schedule": {"name": plan.schedule.name, "micro_batches": plan.schedule.micro_batches},
+            "parameter_servers": plan.parameter_servers.count,
+            "replicated": list(plan.replicated),
+        },
+        "estimates": {
+            "currency": plan.currency,
+            "value": plan.value,
+            "bound": plan.bound,
+            "throughput_samples_per_s": plan.throughput_samples_per_s,
+            "stages": [_stage_estimate(stage) for stage in plan.stages],
+            "schedule": {
+                "step_s": plan.schedule.step_s,
+                "bubble": plan.schedule.bubble,
+                "reason": plan.schedule.reason,
+            },
+            "parameter_servers_price_per_hour": plan.parameter_servers.price_per_hour,
+            "unused_devices": list(plan.unused_devices),
+        },
+        "notes": list(plan.notes),
+        "verification": None if plan.verification is None else _verification(plan.verification),
+        "provenance": {
+            "method": plan.method,
+            "evaluations": plan.evaluations,
+            "hashes": dict(sorted(plan.hashes.items())),
+            "versions": dict(sorted((plan.versions or installed_versions()).items())),
+        },
+        "artifacts": [[{"file": a.file, "sha256": a.sha256} for a in files] for files in plan.artifacts],
+    }
+
+
+def _stage_decision(stage: PlannedStage, fingerprints: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "device": stage.device,
+        "kind": stage.kind,
+        "backend": stage.backend,
+        "replicas": stage.replicas,
+        "layers": [{"name": name, "fingerprint": fingerprints.get(name, "")} for name in stage.layers],
+        "inputs": list(stage.inputs),
+        "outputs": list(stage.outputs),
+    }
+
+
+def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
+    memory = stage.memory
+    return {
+        "compute_s": stage.compute_s,
+        "data_s": stage.data_s,
+        "received_bytes": stage.received_bytes,
+        "sent_bytes": stage.sent_bytes,
+        "price_per_hour": stage.price_per_hour,
+        "memory": None
+        if memory is None
+        else {
+            "weights_bytes": memory.weights_bytes,
+            "gradients_bytes": memory.gradients_bytes,
+            "optimizer_bytes": memory.optimizer_bytes,
+            "activations_bytes": memory.activations_bytes,
+            "safety_factor": memory.safety_factor,
+        },
+    }
+
+
+def _verification(verification: Verification) -> dict[str, Any]:
+    return {
+        "max_abs": verification.max_abs,
+        "max_rel": verification.max_rel,
+        "tolerance": verification.tolerance,
+        "outputs": verification.outputs,
+    }
+
+
+def to_plan(file: schema.PlanFile) -> Plan:
+    """Give the plan that a checked file holds."""
+    decisions, estimates = file.decisions, file.estimates
+    return Plan(
+        model=file.model.name,
+        graph_inputs=tuple(file.model.inputs),
+        graph_outputs=tuple(file.model.outputs),
+        batch=file.model.batch,
+        bindings=MappingProxyType(file.model.bindings),
+        request=_request(file.request),
+        cluster=file.cluster.name,
+        devices=tuple(PoolDevice(**_fields(device)) for device in file.cluster.devices),
+        currency=estimates.currency,
+        backend=decisions.backend,
+        signature=file.model.signature,
+        stages=tuple(
+            PlannedStage(
+                index=index,
+                device=decided.device,
+                layers=tuple(layer.name for layer in decided.layers),
+                inputs=tuple(decided.inputs),
+                outputs=tuple(decided.outputs),
+                kind=decided.kind,
+                backend=decided.backend,
+                replicas=decided.replicas,
+                **_fields(estimated, "memory"),
+                memory=None if estimated.memory is None else MemoryParts(**_fields(estimated.memory)),
+            )
+            for index, (decided, estimated) in enumerate(zip(decisions.stages, estimates.stages, strict=True))
+        ),
+        schedule=Schedule(**_fields(decisions.schedule), **_fields(estimates.schedule)),
+        value=estimates.value,
+        bound=estimates.bound,
+        method=file.provenance.method,
+        evaluations=file.provenance.evaluations,
+        throughput_samples_per_s=estimates.throughput_samples_per_s,
+        parameter_servers=ParameterServers(decisions.parameter_servers, estimates.parameter_servers_price_per_hour),
+        unused_devices=tuple(estimates.unused_devices),
+        replicated=tuple(decisions.replicated),
+        notes=tuple(file.notes),
+        hashes=MappingProxyType(file.provenance.hashes),
+        versions=MappingProxyType(file.provenance.versions),
+        fingerprints=MappingProxyType(
+            {layer.name: layer.fingerprint for stage in decisions.stages for layer in stage.layers if layer.fingerprint}
+        ),
+        artifacts=tuple(tuple(Artifact(a.file, a.sha256) for a in files) for files in file.artifacts),
+        verification=None if file.verification is None else Verification(**_fields(file.verification)),
+    )
+
+
+def _request(part: schema.RequestPart) -> Request:
+    pins, forbidden = (tuple((p.pattern, p.device) for p in pairs) for pairs in (part.pins, part.forbidden))
+    return Request(**_fields(part, "pins", "forbidden"), pins=pins, forbidden=forbidden)
+
+
+def _fields(part: schema.Part, *without: str) -> dict[str, Any]:
+    return part.model_dump(exclude=set(without))

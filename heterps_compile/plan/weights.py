@@ -1,0 +1,77 @@
+"""The hash of a model's weights: names, dtypes, shapes, bytes; every storage is read once, a tensor at a time.
+
+Takes about a second for a gigabyte; memory for one tensor at most, none where the bytes lie in memory as they are.
+
+Left out: weights that are not there (``meta`` and fake tensors, sparse layouts): such a model has no such hash.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from heterps_compile.ir.graph import Graph
+
+
+def hash_weights(graph: Graph) -> str | None:
+    """Hash the weights of a graph's source; None where they have no bytes, or nobody knows how to read them."""
+    reader = _READERS.get(graph.family)
+    if reader is None or graph.source is None:
+        return None
+    digest = hashlib.sha256()
+    for line in reader(graph.source):
+        if line is None:
+            return None
+        digest.update(line.encode())
+    return digest.hexdigest()
+
+
+def _onnx(source: Any) -> Iterator[str | None]:
+    """Give one line for every initialiser; constants inside nodes are part of the structure."""
+    initializers = source.model.graph.initializers
+    for name in sorted(initializers):
+        tensor = initializers[name].const_value
+        if tensor is None:
+            yield None
+            return
+        is_text = tensor.dtype.name == "STRING"
+        content = b"\0".join(tensor.string_data()) if is_text else tensor.tobytes()
+        yield _line(name, tensor.dtype.name, tuple(tensor.shape.numpy()), hashlib.sha256(content).hexdigest())
+
+
+def _torch(source: Any) -> Iterator[str | None]:
+    seen: dict[Any, str] = {}
+    for name in sorted(source.tensors):
+        tensor = source.tensors[name]
+        key = _where(tensor)
+        if key is None:
+            yield None
+            return
+        if key not in seen:
+            seen[key] = _torch_bytes(tensor)
+        yield _line(name, str(tensor.dtype), tuple(tensor.shape), seen[key])
+
+
+def _where(tensor: Any) -> Any:
+    """Give what tells a tensor's bytes from all others; None where it has none."""
+    import torch  # noqa: PLC0415 - only for a torch model, which has imported it already
+    from torch._subclasses.fake_tensor import FakeTensor  # noqa: PLC0415
+
+    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or tensor.layout is not torch.strided:
+        return None
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _torch_bytes(tensor: Any) -> str:
+    import torch  # noqa: PLC0415 - as above
+
+    with torch.no_grad():
+        flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        content = flat.view(torch.uint8).numpy() if flat.numel() else b""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _line(name: str, dtype: str, shape: tuple[int, ...], content: str) -> str:
+    return f"{name!r} {dtype} {list(map(int, shape))} {content}\n"
+
+
+_READERS: dict[str, Callable[[Any], Iterator[str | None]]] = {"onnx": _onnx, "torch": _torch}
