@@ -1,0 +1,50 @@
+"""``heterps-compile ops``: the ONNX ops that the backends run.
+
+Left out: the op tables themselves (``backends/``).
+"""
+
+import json
+import sys
+
+import click
+
+from heterps_compile.escape import printable
+
+from .output import printing, quiet_libraries, result_stream, terminal_width
+
+BUILT_IN = ("onnxruntime", "torch", "jax")
+
+
+@click.command("ops")
+@click.option("--backend", metavar="NAME", help="Only this backend's.  [default: all built-in ones]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+def ops(backend: str | None, *, as_json: bool) -> None:
+    """List the ONNX ops that backends run, with the opsets from which on each version is known.
+
+    \b
+    Examples:
+      heterps-compile ops
+      heterps-compile ops --backend jax
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    with result_stream() as stream, quiet_libraries(verbose=False):
+        from rich.text import Text  # noqa: PLC0415 - rich
+
+        from heterps_compile.backends.ops import ops_by_backend  # noqa: PLC0415 - torch, jax and onnxruntime
+        from heterps_compile.report.tables import add_text, make_console, plain_table  # noqa: PLC0415 - rich
+
+        names = (backend,) if backend is not None else BUILT_IN
+        found = ops_by_backend(names)
+        with printing("the ops"):
+            if as_json:
+                rows = [{"domain": d or "ai.onnx", "op": o, "opsets": by} for (d, o), by in found.items()]
+                stream.write(json.dumps(rows, indent=2) + "\n")
+            else:
+                table = plain_table()
+                add_text(table, "op", *names)
+                for (domain, op), by in found.items():
+                    versions = (" ".join(map(str, by[name])) if name in by else "-" for name in names)
+                    table.add_row(*map(Text, [printable(f"{domain}.{op}" if domain else op), *versions]))
+                make_console(stream, terminal_width(sys.stdout)).print(table)
+                totals = ", ".join(f"{name} {sum(name in by for by in found.values())}" for name in names)
+                stream.write(f"\nops: {totals}; a number is the opset from which on a version of the op is known\n")
+            stream.flush()
