@@ -154,7 +154,8 @@ def plain_value(problem: Problem, placement: Placement) -> float:
         for (_, _, t), k in zip(stages, units, strict=True):
             used[t] += k
         price = sum(problem.price_per_hour[t] * k for (_, _, t), k in zip(stages, units, strict=True))
-        if price > problem.budget_per_hour * (1 + 1e-9) or any(u > m for u, m in zip(used, problem.max_units, strict=True)):
+        too_many = any(u > most for u, most in zip(used, problem.max_units, strict=True))
+        if too_many or price > problem.budget_per_hour * (1 + 1e-9):
             continue
         actual_s = max(row[k - 1] for row, k in zip(times, units, strict=True))
         if problem.objective == "cost":

@@ -3,6 +3,7 @@
     python tools/bench_search.py                  # 64 problems, all methods, the ablation, rounds per second
     python tools/bench_search.py --quick          # 12 problems
     python tools/bench_search.py --methods rl,genetic --seeds 0,1,2 --json out.json
+    python tools/bench_search.py --suite-seed 1   # 64 other problems
 
 Half of the problems are plain chains; the other half has limits on units, memory that binds, or branches. The
 reference is the exact method, with its proof; a problem it does not finish in a minute counts by its best plan, and the
@@ -55,12 +56,12 @@ class Row:
     evaluations: int
 
 
-def suite(count: int) -> Iterator[Case]:
+def suite(count: int, suite_seed: int) -> Iterator[Case]:
     for index in range(count):
         coupled, place = index % 2 == 1, index // 2
         coupling = COUPLINGS[place % len(COUPLINGS)] if coupled else "chain"
         recipe = Recipe(
-            seed=7_000 + index,
+            seed=7_000 + 1_000 * suite_seed + index,
             layers=LAYERS[place % len(LAYERS)],
             types=TYPES[(place + place // len(LAYERS)) % len(TYPES)],
             branched="branches" in coupling or coupling == "all",
@@ -75,13 +76,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="12 problems")
     parser.add_argument("--problems", type=int, default=64)
+    parser.add_argument("--suite-seed", type=int, default=0, help="another suite of the same sizes and kinds")
     parser.add_argument("--methods", default=",".join(name for name in METHODS if name not in ("exact", "brute")))
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--no-ablation", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="one line for every problem and method")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    cases = list(suite(12 if options.quick else options.problems))
+    cases = list(suite(12 if options.quick else options.problems, options.suite_seed))
     seeds = [int(seed) for seed in options.seeds.split(",")]
     problems = {case.name: synthetic_problem(case.recipe) for case in cases}
     references, open_cases = {}, []

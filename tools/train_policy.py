@@ -72,10 +72,8 @@ def cheapest_plan(spans: Spans, throughput: float) -> tuple[np.ndarray, np.ndarr
     """Give the layers where stages begin, and their types; None where no plan was found."""
     problem, count = spans.problem, len(spans.positions)
     first, end = (index.ravel() for index in np.triu_indices(count, 1))
-    types = np.tile(np.arange(problem.type_count), len(first))
-    flat = (np.repeat(part, problem.type_count) for part in (first, end))
-    units, _ = spans.price_stages(*flat, types, problem.batch / throughput)
-    units = units.reshape(-1, problem.type_count)
+    work, unfit = spans.work(first, end, None)
+    units = np.where(unfit, np.inf, work.demand().units(problem.batch / throughput))
     best, best_paid = None, np.inf
     extra = np.zeros(problem.type_count)  # price on the units of a type, beside its own
     for step in range(PRICING_ROUNDS):

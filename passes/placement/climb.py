@@ -1,19 +1,19 @@
-"""The climb: the polish over and over, at many throughputs and from kicked plans.
+"""The climb: the polish over and over, on a ladder of terms and from kicked plans.
 
-The polish works at a fixed time of a batch, and nobody knows the best one beforehand. So plans are polished
+The polish works on fixed terms, above all a fixed time of a batch, and nobody knows the best one beforehand. So every
+rung of a ladder of them keeps the cheapest plan known on it (``rungs.py``), and plans are polished
 
-1. on a ladder of throughputs from the floor up, where each rung begins with drawn plans and with what the rung below
-   found, and then once more on the way down;
+1. rung by rung, up and down, where each begins with drawn plans and with what the rung before found;
 2. at the throughput that they attain, which the best replicas may have moved, until that gains nothing;
-3. after a kick: a window of a good plan is drawn anew, or a run of stages is divided differently.
+3. after a kick of a rung's plan: a window of it is drawn anew or taken from another rung, a run of stages is divided
+   differently, or it is polished first on smoother terms, where a part of a unit has a price.
 
 Where plans are drawn from is a :class:`Source`; it may learn from what has been found so far.
 
 Left out: the polish itself (``polish.py``), and learning (``reinforce.py``).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -22,19 +22,20 @@ from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
 from heterps_compile.cost.problem import Bools, Ints, Problem
 
 from .archive import Archive, Found
+from .cuts import Cut
 from .kicks import cross, divide_run
 from .paths import Deadline
-from .polish import Cut, Polish
+from .polish import Polish
+from .rungs import Rung, Rungs, ladder
 from .sampling import Proposal, Proposals, draw_plans, stage_rules
 from .spans import find_spans
+from .stage_prices import StagePrices, Terms
 
-_LADDER = ((1.05, 2.0), (1.12, 5.0), (1.4, 32.0))  # ratio of neighbouring rungs, up to this multiple of the lowest
-_DRAWN_ON_A_RUNG = 12
-_POLISHED_ON_A_RUNG = 2
 _NEAR = (1.0, 0.97, 0.92, 0.85, 1.03, 1.1)  # times of a batch around the attained one
-_SPREADS = (0.12, 0.5)  # of the logarithm of a kick's time of a batch: usually, and now and then
 _PROMISING = 1.02  # of the best value: worth a second look
 _LEAST_GAIN = 1e-9  # relative
+_SMOOTH = 0.3  # weight of work
+_NARROWEST = 1.0005  # ratio of neighbouring times of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,37 @@ class Climbing:
     Attributes:
         kicks: Kicks at most.
         patience: Stop after so many kicks without a better plan.
-        starts: Good plans, each best in its range of throughputs, that kicks start from.
-        dividing: Share of kicks that divide a run; the others cross in a drawn plan.
-        exploring: Share of kicks that start from another good plan than the best.
+        most_priced: Stop when so many stages have been priced.
+        starts: Good plans, each best in its range of throughputs, that are polished at what they attain.
+        drawn: Plans drawn on each rung in the beginning; the cheaper of them are polished.
+        polished: How many of them.
+        best: Share of kicks that start from the best plan; the others start from a rung's.
+        spread: Of the logarithm of the factor on a kick's terms.
+        scales: Of the relative difference in promise by which a rung is chosen e-fold less often: usually, and when
+            wandering.
+        wandering: Share of rungs chosen on the wider scale.
+        dividing: Share of kicks that divide a run.
+        smoothing: Share that polish on smoother terms first.
+        marrying: Share that cross two rungs' plans.
+        replacing: Share that begin with a drawn plan as it is; the others cross one in.
         lesson: Kicks between two lessons of the source.
         unlearned: Share of plans drawn from what the source began with.
     """
 
-    kicks: int = 150
-    patience: int = 100
+    kicks: int = 600
+    patience: int = 300
+    most_priced: int = 60_000_000
     starts: int = 12
-    dividing: float = 0.3
-    exploring: float = 0.5
+    drawn: int = 8
+    polished: int = 4
+    best: float = 0.35
+    spread: float = 0.05
+    scales: tuple[float, float] = (0.02, 0.08)
+    wandering: float = 0.4
+    dividing: float = 0.1
+    smoothing: float = 0.25
+    marrying: float = 0.1
+    replacing: float = 0.1
     lesson: int = 20
     unlearned: float = 0.5
 
@@ -79,109 +99,145 @@ class Climb:
         self, problem: Problem, archive: Archive, climbing: Climbing, generator: np.random.Generator, deadline: Deadline
     ) -> None:
         self._spans = find_spans(problem)
-        self.polish = Polish(self._spans, deadline)
+        self.prices = StagePrices(self._spans)
+        self._polish = Polish(self.prices, deadline)
         self._rules = stage_rules(problem)
         self._problem, self._archive, self._climbing = problem, archive, climbing
         self._generator, self._deadline = generator, deadline
+        self._rungs: Rungs
 
     def run(self, source: Source) -> None:
         """Climb; the archive holds what is found."""
-        self._sweep(source.first())
-        for start in self._archive.niches(self._climbing.starts):
+        climbing, proposals = self._climbing, source.first()
+        goals = [proposal.throughput for proposal in proposals]
+        known = [self._cut(plan.types, plan.begins) for plan in self._archive.niches(climbing.starts)]
+        self._rungs = Rungs(self.prices, ladder(self._problem, min(goals), max(goals)), known[0])
+        self._offer(known)
+        self._sweep(proposals)
+        for start in self._archive.niches(climbing.starts):
             self._ascend(start, (1.0,))
         self._ascend(self._archive.best, _NEAR)
-        idle = 0
-        for drawn in self._draw(source):
-            if idle >= self._climbing.patience or self._deadline.left_s() < 0:
+        learned, idle = proposals, 0
+        for kick in range(climbing.kicks):
+            if idle >= climbing.patience or self.prices.priced > climbing.most_priced or self._is_late():
                 break
+            if kick % climbing.lesson == 0:
+                learned = source.learn(self._archive)
             before = self._archive.best
-            kicked = self._kick(drawn)
-            if kicked.value < before.value * _PROMISING:
+            self._narrow()
+            kicked = self._kick(proposals if self._generator.random() < climbing.unlearned else learned)
+            if kicked is not None and kicked.value < before.value * _PROMISING:
                 self._ascend(kicked, _NEAR[:2])
             if self._archive.best.rank < before.rank:
                 self._ascend(self._archive.best, _NEAR)
             idle = 0 if self._archive.best.value < before.value * (1 - _LEAST_GAIN) else idle + 1
 
+    def _is_late(self) -> bool:
+        return self._deadline.left_s() < 0
+
     def _sweep(self, proposals: Proposals) -> None:
         """Polish on the ladder, up and down again."""
-        factors = [1.0]
-        for ratio, most in _LADDER:
-            while factors[-1] * ratio <= most:
-                factors.append(factors[-1] * ratio)
-        lowest = min(proposal.throughput for proposal in proposals)
-        rungs = [self._problem.batch / (lowest * factor) for factor in factors]
-        cheapest: list[Cut] = []
-        for batch_s in rungs:
-            near = min(proposals, key=lambda proposal: abs(np.log(proposal.throughput * batch_s / self._problem.batch)))
-            drawn = self._sort(self._cuts(near, _DRAWN_ON_A_RUNG), batch_s)[:_POLISHED_ON_A_RUNG]
-            cheapest.append(self._polish_all([*drawn, *cheapest[-1:]], batch_s))
-            if self._deadline.left_s() < 0:
+        climbing = self._climbing
+        up = range(len(self._rungs))
+        carried: list[Cut] = []
+        for rung in up:
+            terms = self._rungs[rung].terms
+            drawn = sorted(
+                self._cuts(self._nearest(proposals, terms), climbing.drawn),
+                key=lambda cut: self.prices.total(cut, terms),
+            )
+            smooth = [self._polish.descend(cut, replace(terms, work_weight=_SMOOTH)) for cut in drawn[:1]]
+            chosen = [*drawn[: climbing.polished], *smooth, *carried[:1]]
+            carried = [self._polish.descend(cut, terms) for cut in chosen]
+            carried.sort(key=lambda cut: self.prices.total(cut, terms))
+            self._offer(carried)
+            if self._is_late():
                 return
-        carried = cheapest.pop()
-        for batch_s, own in zip(rungs[-2::-1], reversed(cheapest), strict=True):
-            carried = self._sort([self._polish_all([carried], batch_s), own], batch_s)[0]
-            if self._deadline.left_s() < 0:
+        for rung in reversed(up):
+            self._offer([self._polish.descend(self._rungs[rung].cut, self._rungs[rung].terms)])
+            if self._is_late():
                 return
-
-    def _sort(self, cuts: list[Cut], batch_s: float) -> list[Cut]:
-        return sorted(cuts, key=lambda cut: self.polish.total(cut, batch_s))
-
-    def _polish_all(self, cuts: list[Cut], batch_s: float) -> Cut:
-        """Polish plans at one time of a batch and evaluate them; give the cheapest at that time."""
-        polished = [self.polish.descend(cut, batch_s) for cut in cuts]
-        self._evaluate(polished)
-        return self._sort(polished, batch_s)[0]
 
     def _ascend(self, plan: Found, factors: tuple[float, ...]) -> None:
         """Polish at multiples of the attained time of a batch, until none of them gains."""
-        while self._deadline.left_s() > 0:
-            cut, batch_s = self._cut(plan.types, plan.begins), self._batch_s(plan)
-            better = self._evaluate([self.polish.descend(cut, batch_s * factor) for factor in factors])
+        while not self._is_late():
+            cut, terms = self._cut(plan.types, plan.begins), self._terms(plan)
+            better = self._evaluate([self._polish.descend(cut, terms.near(factor)) for factor in factors])
             if not better.rank < (plan.value * (1 - _LEAST_GAIN), plan.violation):
                 return
             plan = better
 
-    def _kick(self, drawn: Cut) -> Found:
-        """Kick the best plan, or another good one, and polish it."""
+    def _kick(self, proposals: Proposals) -> Found | None:
+        """Kick the best plan, or that of a rung, and polish it; None where no rung prefers what comes of it."""
         generator, climbing = self._generator, self._climbing
-        start = self._archive.best
-        if generator.random() < climbing.exploring:
-            others = self._archive.niches(climbing.starts)
-            start = others[min(int(generator.geometric(0.3)) - 1, len(others) - 1)]
-        cut = self._cut(start.types, start.begins)
-        factor = float(np.exp(generator.laplace(0, _SPREADS[0] if generator.random() < 0.8 else _SPREADS[1])))
-        if generator.random() < climbing.dividing:
+        if generator.random() < climbing.best:
+            cut, terms = self._cut(self._archive.best.types, self._archive.best.begins), self._terms(self._archive.best)
+        else:
+            rung = self._choose_rung()
+            cut, terms = rung.cut, rung.terms
+        factor = float(np.exp(generator.laplace(0, climbing.spread)))
+        shares = np.cumsum([climbing.dividing, climbing.smoothing, climbing.marrying, climbing.replacing])
+        kind = int(np.searchsorted(shares, generator.random()))
+        if kind == 0:
             cut, ratio = divide_run(self._spans, cut, generator)
             if generator.random() < 0.5:  # stages grew by the ratio: so does the time of a batch, more or less
-                factor = ratio * factor**0.3
+                factor *= ratio
+        elif kind == 1:
+            smooth = replace(terms.near(factor), work_weight=float(10 ** generator.uniform(-1.5, 1.0)))
+            cut = self._polish.descend(cut, smooth)
+        elif kind == 2:
+            cut = cross(cut, self._choose_rung().cut, generator)
         else:
-            cut = cross(cut, drawn, generator)
-        batch_s = self._batch_s(start) * factor
-        return self._evaluate([self.polish.descend(cut, batch_s)])
+            drawn = self._cuts(self._nearest(proposals, terms), 1)[0]
+            cut = drawn if kind == 3 else cross(cut, drawn, generator)
+        return self._offer([self._polish.descend(cut, terms.near(factor))])
 
-    def _draw(self, source: Source) -> Iterator[Cut]:
-        """Draw a plan for every kick; the source learns now and then."""
-        generator, first = self._generator, source.first()
-        learned = first
-        for kick in range(self._climbing.kicks):
-            if kick % self._climbing.lesson == 0:
-                learned = source.learn(self._archive)
-            if generator.random() < self._climbing.unlearned:
-                proposal = first[int(generator.integers(len(first)))]
-            else:
-                proposal = learned[min(int(generator.geometric(0.4)) - 1, len(learned) - 1)]
-            yield self._cuts(proposal, 1)[0]
+    def _narrow(self) -> None:
+        """Put a rung where the step from one to the next leaves most room for a better plan."""
+        promises, widths = self._rungs.promises(), self._rungs.widths()
+        promises[(widths < _NARROWEST) | ~(promises < self._archive.best.value)] = np.inf
+        slow = int(np.argmin(promises)) if len(promises) else 0
+        if not len(promises) or np.isinf(promises[slow]):
+            return
+        rung = self._rungs.between(slow)
+        terms = self._rungs[rung].terms
+        self._offer([self._polish.descend(self._rungs[rung + side].cut, terms) for side in (-1, 1)])
+
+    def _choose_rung(self) -> Rung:
+        """Choose a rung, the wider and more promising the step to the next the more likely."""
+        promises = self._rungs.promises()
+        best = promises.min(initial=np.inf)
+        if not np.isfinite(best):
+            return self._rungs[int(self._generator.integers(len(self._rungs)))]
+        scales = self._climbing.scales
+        scale = scales[int(self._generator.random() < self._climbing.wandering)]
+        odds = np.exp(-np.minimum(promises / best - 1, 50 * scale) / scale) * np.log(self._rungs.widths())
+        return self._rungs[int(self._generator.choice(len(odds), p=odds / odds.sum()))]
+
+    def _offer(self, cuts: list[Cut]) -> Found | None:
+        """Let the rungs keep what they prefer; give the best plan of those that any did."""
+        kept = [self._evaluate([cut]) for cut in cuts if self._rungs.offer(cut)]
+        return min(kept, key=lambda found: found.rank, default=None)
+
+    def _nearest(self, proposals: Proposals, terms: Terms) -> Proposal:
+        """Give the proposal that aims nearest to the terms."""
+        if not np.isfinite(terms.batch_s):
+            return proposals[0]
+        goal = self._problem.batch / terms.batch_s
+        return min(proposals, key=lambda proposal: abs(np.log(proposal.throughput / goal)))
 
     def _cuts(self, proposal: Proposal, count: int) -> list[Cut]:
         draws = draw_plans(proposal, self._rules, count, self._generator)
         return [self._cut(types, begins) for types, begins in zip(draws.types, draws.begins, strict=True)]
 
-    def _batch_s(self, plan: Found) -> float:
-        """Give the time of a batch that a plan attains; of an infeasible one, what the floor allows."""
+    def _terms(self, plan: Found) -> Terms:
+        """Give the terms on which a plan is polished: the time of a batch that it attains."""
+        if self._problem.objective == "latency":
+            return self._rungs[-1].terms
         throughput = plan.throughput or self._problem.min_throughput or self._archive.best.throughput
         if throughput <= 0:  # infeasible, and no floor to go by: time enough for any stage on one unit
-            return float(self._spans.compute_s[-1].sum() + self._spans.data_s[-1].sum() + 1.0)
-        return self._problem.batch / throughput * (1 + FLOOR_TOLERANCE)
+            return Terms(float(self._spans.compute_s[-1].sum() + self._spans.data_s[-1].sum() + 1.0))
+        return Terms(self._problem.batch / throughput * (1 + FLOOR_TOLERANCE))
 
     def _evaluate(self, cuts: list[Cut]) -> Found:
         """Give the best of some plans; the archive sees them all."""

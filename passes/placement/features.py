@@ -34,7 +34,7 @@ def layer_features(problem: Problem, throughput: float) -> NDArray[np.float32]:
     whole = units.sum(0)  # units of the whole model on one type
     alive = _alive_bytes(problem)
     cut = alive[:, None] * problem.seconds_per_byte * problem.data_parallel * price / batch_s / model
-    alive_ratio = _log(alive / (alive[1:-1].mean() if layers > 1 else 1.0), -8, 8) / 3
+    alive_ratio = _log(alive / max(float(alive[1:-1].mean()) if layers > 1 else 1.0, _FEW), -8, 8) / 3
     activations = problem.activation_bytes
     held = activations.sum() if problem.keeps_activations else activations.max()
     kinds = np.array(problem.layer_kinds)

@@ -14,9 +14,9 @@ Left out: where plans are drawn from (``sampling.py``).
 
 import numpy as np
 
-from heterps_compile.cost.problem import Bools, Floats, Ints
+from heterps_compile.cost.problem import Floats
 
-from .polish import Cut
+from .cuts import Cut, Move, apply
 from .spans import Spans
 
 _CHANGES = (-2, -1, 1, 2)
@@ -29,8 +29,8 @@ def cross(cut: Cut, drawn: Cut, generator: np.random.Generator) -> Cut:
     low, high = np.sort(generator.integers(0, count + 1, 2))
     low = min(low, count - 1)
     high = max(high, low + 1)
-    types, begins = _spread(cut)
-    drawn_types, drawn_begins = _spread(drawn)
+    types, begins = cut.spread()
+    drawn_types, drawn_begins = drawn.spread()
     types[low:high], begins[low:high] = drawn_types[low:high], drawn_begins[low:high]
     begins[low] = True
     begins[min(high, count - 1)] |= high < count
@@ -53,16 +53,9 @@ def divide_run(spans: Spans, cut: Cut, generator: np.random.Generator) -> tuple[
     inner = low + np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
     inner = np.unique(inner[(low < inner) & (inner < high)])
     count = len(inner) + 1
-    return cut.replaced(first, end, inner.tolist(), [type_] * count), (end - first) / count
+    divided, _ = apply(cut, [Move(0.0, first, end, inner.tolist(), [type_] * count)])
+    return divided, (end - first) / count
 
 
 def _since(sums: Floats, low: int, high: int, type_: int) -> Floats:
     return np.asarray(sums[low : high + 1, type_] - sums[low, type_])
-
-
-def _spread(cut: Cut) -> tuple[Ints, Bools]:
-    """Give the type of every position's layer, and where stages begin."""
-    types = np.repeat(cut.types, np.diff(cut.bounds))
-    begins = np.zeros(len(types), np.bool_)
-    begins[cut.bounds[:-1]] = True
-    return types, begins

@@ -1,6 +1,6 @@
-"""The polish: a local search around a plan, at a fixed time of a batch.
+"""The polish: a local search around a plan, on fixed terms.
 
-At a fixed time a plan's price is a sum over its stages, so a move costs no more than the stages it touches. A
+On fixed terms a plan's price is a sum over its stages, so a move costs no more than the stages it touches. A
 *window* is one, two or three neighbouring stages; a move puts one stage or two in its place::
 
     stages   | cpu       | gpu            | npu      |
@@ -8,13 +8,12 @@ At a fixed time a plan's price is a sum over its stages, so a move costs no more
     moves    | any type                   | npu      |     merge, another type
              | any type    | any type     | npu      |     split, shift the boundary, swap types, drop a middle one
 
-Every cut inside the window and every pair of types is tried. All windows are looked at in one round, and the best
-moves that do not overlap are made together. Where no window gains, runs of a few layers are carved out of stages.
-Equal prices are told apart by the work that is left, so that plans keep moving on the flat parts.
+Every cut inside the window and every pair of types is tried. All windows with something new in them are looked at in
+one round, and the best moves that do not overlap are made together. Where no window gains, runs of a few layers are
+carved out of stages, and both ends of a stage moved.
 
-Limits on units and bounds on the number of stages are kept by a price on what exceeds them.
-
-Left out: which time to polish at, and kicks (``climb.py``). The result is a local optimum, nothing is proven.
+Left out: the terms (``stage_prices.py``), which of them to polish on, and kicks (``climb.py``). The result is a local
+optimum, nothing is proven.
 """
 
 from dataclasses import dataclass
@@ -23,184 +22,127 @@ import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints
 
+from .cuts import Cut, Move, apart, apply
 from .paths import Deadline
-from .spans import Spans
+from .stage_prices import Priced, StagePrices, Terms
 
 _WIDEST = 3  # stages in a window
 _RUNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # layers carved out of a stage
 _SHIFTS = np.array([-16, -12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12, 16])  # of both ends of a stage
-_WORK_WEIGHT = 1e-3  # price of work, against the price of whole replicas
-_EXCESS_WEIGHT = 30.0  # price of a unit or a stage beyond its limit, in units of the dearest type
-_STUCK = 1e6  # price of every position inside a stage that no number of replicas makes feasible, likewise
 _LEAST_GAIN = 1e-9  # relative
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cut:
-    """A plan as stages between positions.
-
-    Attributes:
-        bounds: [S + 1], indices of positions, ascending; the first is 0, the last P - 1.
-        types: [S].
-    """
-
-    bounds: Ints
-    types: Ints
-
-    def replaced(self, first: int, end: int, inner: list[int], types: list[int]) -> "Cut":
-        """Put stages with these inner bounds and types in the place of stages first .. end - 1."""
-        return Cut(
-            np.concatenate([self.bounds[: first + 1], np.array(inner, np.int64), self.bounds[end:]]),
-            np.concatenate([self.types[:first], np.array(types, np.int64), self.types[end:]]),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """Put stages with these inner bounds and types in the place of stages first .. end - 1."""
-
-    gain: float
-    first: int
-    end: int
-    inner: list[int]
-    types: list[int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Priced:
-    """Stages on all types: price and units [X, T], the least price [X]."""
-
-    price: Floats
-    units: Floats
-    least: Floats
+_ALONE = 4  # moves tried one by one where they do not help together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Round:
-    """What all moves of a round share.
+    """What all moves of a round share; only windows that begin or end at a marked bound are looked at.
 
     Attributes:
         cut: The plan.
         price: [S], of its stages.
         units: [S], of its stages.
         used: [T], units of all stages.
-        heads: The stages from every bound s to each of the positions after it, up to _WIDEST bounds on; one block
-            after the other.
-        head_at: [S], where the block of bound s begins.
-        tails: Likewise the stages that end at bound s, from each of the positions before it; ascending.
-        tail_at: [S + 1], where the block of bound s ends.
+        priced: First *heads*, the stages from every marked bound s to each of the positions after it, up to _WIDEST
+            bounds on; one block after the other. Then *tails*, the stages that end at bound s, from each of the
+            positions before it; ascending.
+        head_at: [S], where the block of heads of bound s begins.
+        tail_at: [S + 1], where the block of tails of bound s ends.
     """
 
     cut: Cut
     price: Floats
     units: Floats
     used: Floats
-    heads: _Priced
+    priced: Priced
     head_at: Ints
-    tails: _Priced
     tail_at: Ints
 
 
 class Polish:
-    """A local search on one problem; ``priced`` counts the stages it has priced."""
+    """A local search on one problem."""
 
-    def __init__(self, spans: Spans, deadline: Deadline | None = None) -> None:
-        problem = spans.problem
-        self.priced = 0
-        self._spans = spans
+    def __init__(self, prices: StagePrices, deadline: Deadline | None = None) -> None:
+        self._prices = prices
         self._deadline = deadline or Deadline.after(None)
-        self._type_count = problem.type_count
-        self._rate = problem.price_per_hour
-        self._limits = problem.max_units.astype(np.float64)
-        self._fewest, self._most = problem.min_stages, problem.max_stages
-        self._dearest = float(self._rate.max()) or 1.0
+        self._limits = prices.limits
 
-    def descend(self, cut: Cut, batch_s: float, *, most_rounds: int = 60) -> Cut:
+    def descend(self, cut: Cut, terms: Terms, *, most_rounds: int = 60) -> Cut:
         """Improve a plan until no move helps.
 
         Args:
             cut: Where to begin; it may be infeasible.
-            batch_s: The time that a batch may take.
+            terms: What stages are priced on.
             most_rounds: Stop after so many rounds in any case.
         """
-        total = self.total(cut, batch_s)
+        total = self._prices.total(cut, terms)
+        new = np.ones((2, len(cut.types)), np.bool_)  # stages that no pair, and that no triple, has been tried on
         for _ in range(most_rounds):
             if self._deadline.left_s() < 0:
                 break
-            moves = self._find_moves(cut, batch_s)
-            for chosen in (_apart(moves), moves[:1]):
-                better = _apply(cut, chosen)
-                price = self.total(better, batch_s)
-                if price < total * (1 - _LEAST_GAIN):
-                    cut, total = better, price
-                    break
-            else:
+            moves, is_triple = self._find_pairs(cut, terms, new[0]), False
+            if not moves:
+                new[0] = False
+                moves, is_triple = self._find_triples(cut, terms, new[1]), True
+            found = self._make(cut, terms, total, moves)
+            if found is None:
                 break
-        self._rate = self._spans.problem.price_per_hour
+            cut, total, came_from, together = found
+            before = new.copy() if together else np.ones_like(new)
+            before[0] &= not together
+            before[1] &= not (together and is_triple)
+            new = np.where(came_from < 0, True, before[:, came_from])
         return cut
 
-    def total(self, cut: Cut, batch_s: float) -> float:
-        """Give the price of a plan, with the price on what exceeds limits in it."""
-        price, units = self._price(cut.bounds[:-1], cut.bounds[1:], cut.types, batch_s)
-        excess = np.maximum(np.bincount(cut.types, units, self._type_count) - self._limits, 0.0).sum()
-        return float(price.sum() + self._excess_price * excess + self._count_price(len(cut.types)))
+    def _make(self, cut: Cut, terms: Terms, total: float, moves: list[Move]) -> tuple[Cut, float, Ints, bool] | None:
+        """Make moves that gain, all that do not overlap or else one; None where none gains.
 
-    # prices ------------------------------------------------------------------------------------------------
+        Returns:
+            The plan, its price, which stage each stage was, and whether the moves were made together.
+        """
+        if not moves:
+            return None
+        moves = sorted(moves, key=lambda move: -move.gain)
+        together = apart(moves)
+        for chosen in (together, *([move] for move in moves[:_ALONE])):
+            better, came_from = apply(cut, chosen)
+            price = self._prices.total(better, terms)
+            if price < total * (1 - _LEAST_GAIN):
+                return better, price, came_from, chosen is together
+        return None
 
-    @property
-    def _excess_price(self) -> float:
-        return _EXCESS_WEIGHT * self._dearest
-
-    def _count_price(self, stages: int) -> float:
-        """Price a number of stages that is out of bounds."""
-        return self._excess_price * (max(self._fewest - stages, 0) + max(stages - self._most, 0))
-
-    def _price(self, first: Ints, end: Ints, types: Ints, batch_s: float) -> tuple[Floats, Floats]:
-        """Give price and units [N]; what no number of replicas makes feasible takes no units and a huge price."""
-        self.priced += len(first)
-        units, work = self._spans.price_stages(first, end, types, batch_s)
-        stuck = np.isinf(units)
-        units[stuck] = 0.0
-        stuck_price = np.where(stuck, _STUCK * self._dearest * (end - first), 0.0)
-        return self._rate[types] * units + _WORK_WEIGHT * work + stuck_price, units
-
-    def _price_on_all_types(self, first: Ints, end: Ints, batch_s: float) -> _Priced:
-        count = self._type_count
-        types = np.tile(np.arange(count), len(first))
-        price, units = self._price(np.repeat(first, count), np.repeat(end, count), types, batch_s)
-        price = price.reshape(-1, count)
-        return _Priced(price, units.reshape(-1, count), price.min(axis=1, initial=np.inf))
-
-    # moves -------------------------------------------------------------------------------------------------
-
-    def _find_moves(self, cut: Cut, batch_s: float) -> list[_Move]:
-        """Give the moves that gain, the best first."""
-        bounds, count = cut.bounds, len(cut.types)
-        price, units = self._price(bounds[:-1], bounds[1:], cut.types, batch_s)
-        after = bounds[np.minimum(np.arange(count) + _WIDEST, count)] - bounds[:-1]
-        before = bounds - bounds[np.maximum(np.arange(count + 1) - _WIDEST, 0)]
-        now = _Round(
+    def _begin_round(self, cut: Cut, terms: Terms, begins: Bools, ends: Bools) -> _Round:
+        """Price what the windows that begin and end at some bounds [S + 1] need."""
+        bounds, count, prices = cut.bounds, len(cut.types), self._prices
+        price, units = prices.of_stages(bounds[:-1], bounds[1:], cut.types, terms)
+        after = (bounds[np.minimum(np.arange(count) + _WIDEST, count)] - bounds[:-1]) * begins[:-1]
+        before = (bounds - bounds[np.maximum(np.arange(count + 1) - _WIDEST, 0)]) * ends
+        heads, tails = np.repeat(bounds[:-1], after), np.repeat(bounds - before, before)
+        priced = prices.on_all_types(
+            np.concatenate([heads, tails + _ranges(before)]),
+            np.concatenate([heads + 1 + _ranges(after), np.repeat(bounds, before)]),
+            terms,
+        )
+        return _Round(
             cut=cut,
             price=price,
             units=units,
-            used=np.bincount(cut.types, units, self._type_count).astype(np.float64),
-            heads=self._price_on_all_types(
-                np.repeat(bounds[:-1], after), np.repeat(bounds[:-1], after) + 1 + _ranges(after), batch_s
-            ),
+            used=np.bincount(cut.types, units, len(self._limits)).astype(np.float64),
+            priced=priced,
             head_at=np.cumsum(after) - after,
-            tails=self._price_on_all_types(
-                np.repeat(bounds - before, before) + _ranges(before), np.repeat(bounds, before), batch_s
-            ),
-            tail_at=np.cumsum(before),
+            tail_at=len(heads) + np.cumsum(before),
         )
-        moves = self._find_pairs(now) or self._find_triples(now, batch_s)
-        return sorted(moves, key=lambda move: -move.gain)
 
-    def _find_pairs(self, now: _Round) -> list[_Move]:
-        """Give, for every window, the best one or two stages in its place, where that gains."""
-        bounds, count = now.cut.bounds, len(now.cut.types)
+    def _find_pairs(self, cut: Cut, terms: Terms, new: Bools) -> list[Move]:
+        """Give, for every window with a new stage, the best one or two stages in its place, where that gains."""
+        bounds, count = cut.bounds, len(cut.types)
         first = np.concatenate([np.arange(count - width + 1) for width in range(1, min(_WIDEST, count) + 1)])
         width = np.repeat(np.arange(1, min(_WIDEST, count) + 1), count - np.arange(min(_WIDEST, count)))
+        news = np.append(0, np.cumsum(new))
+        looked_at = news[first + width] > news[first]
+        first, width = first[looked_at], width[looked_at]
+        if not len(first):
+            return []
+        now = self._begin_round(cut, terms, _marked(count, first), _marked(count, first + width))
         length = bounds[first + width] - bounds[first]
         window = np.repeat(np.arange(len(first)), length)  # of every choice: a cut at each position, no cut last
         place = _ranges(length)
@@ -221,16 +163,16 @@ class Polish:
             price, types = self._pairs_within_limits(
                 now, np.maximum(self._limits - outside, 0.0)[window], head, tail, is_single
             )
-            paid_excess = self._excess_price * (
+            paid_excess = self._prices.excess_price * (
                 np.maximum(now.used - self._limits, 0.0).sum() - np.maximum(outside - self._limits, 0.0).sum(1)
             )
         else:
-            price = now.heads.least[head] + np.where(is_single, 0.0, now.tails.least[tail])
+            price = now.priced.least[head] + np.where(is_single, 0.0, now.priced.least[tail])
             types, paid_excess = None, np.zeros(len(first))
-        counts = np.array([self._count_price(count - _WIDEST + change) for change in range(_WIDEST + 2)])
+        counts = np.array([self._prices.of_count(count - _WIDEST + change) for change in range(_WIDEST + 2)])
         price += counts[_WIDEST - width[window] + np.where(is_single, 1, 2)]
         sums = np.append(0.0, np.cumsum(now.price))
-        paid = sums[first + width] - sums[first] + paid_excess + self._count_price(count)
+        paid = sums[first + width] - sums[first] + paid_excess + self._prices.of_count(count)
         starts = np.cumsum(length) - length
         gain = paid - np.minimum.reduceat(price, starts)
         moves = []
@@ -238,14 +180,14 @@ class Polish:
             own = slice(starts[index], starts[index] + length[index])
             at = int(starts[index] + np.argmin(price[own]))
             pair = (
-                divmod(int(types[at]), self._type_count)
+                divmod(int(types[at]), len(self._limits))
                 if types is not None
-                else (int(np.argmin(now.heads.price[head[at]])), int(np.argmin(now.tails.price[tail[at]])))
+                else (int(np.argmin(now.priced.price[head[at]])), int(np.argmin(now.priced.price[tail[at]])))
             )
             low = int(bounds[first[index]])
             inner = [] if is_single[at] else [low + int(place[at]) + 1]
             moves.append(
-                _Move(
+                Move(
                     float(gain[index]),
                     int(first[index]),
                     int(first[index] + width[index]),
@@ -257,12 +199,12 @@ class Polish:
 
     def _limits_matter(self, now: _Round) -> bool:
         """Whether any move, or the plan itself, could exceed a limit on units."""
-        most = now.used + now.heads.units.max(axis=0) + now.tails.units.max(axis=0, initial=0.0)
+        most = now.used + 2 * now.priced.units.max(axis=0, initial=0.0)
         return bool(np.any(most > self._limits))
 
     def _by_type(self, now: _Round) -> Floats:
         """Give [S, T], the units of every stage in the column of its type."""
-        units = np.zeros((len(now.units), self._type_count))
+        units = np.zeros((len(now.units), len(self._limits)))
         units[np.arange(len(now.units)), now.cut.types] = now.units
         return units
 
@@ -270,25 +212,25 @@ class Polish:
         self, now: _Round, room: Floats, head: Ints, tail: Ints, is_single: Bools
     ) -> tuple[Floats, Ints]:
         """Give, for every choice, the best pair of types and its price with what exceeds the room [N, T] in it."""
-        weight = self._excess_price
-        head_price, head_units = now.heads.price[head], now.heads.units[head]
+        weight = self._prices.excess_price
+        head_price, head_units = now.priced.price[head], now.priced.units[head]
         tail_price, tail_units = (
-            np.where(is_single[:, None], 0.0, part[tail]) for part in (now.tails.price, now.tails.units)
+            np.where(is_single[:, None], 0.0, part[tail]) for part in (now.priced.price, now.priced.units)
         )
         pairs = (head_price + weight * np.maximum(head_units - room, 0.0))[:, :, None] + (
             tail_price + weight * np.maximum(tail_units - room, 0.0)
         )[:, None, :]
-        same = np.arange(self._type_count)
+        same = np.arange(len(self._limits))
         pairs[:, same, same] = head_price + tail_price + weight * np.maximum(head_units + tail_units - room, 0.0)
         flat = pairs.reshape(len(pairs), -1)
         types = flat.argmin(axis=1)
         return flat[np.arange(len(flat)), types], types
 
-    def _find_triples(self, now: _Round, batch_s: float) -> list[_Move]:
+    def _find_triples(self, cut: Cut, terms: Terms, new: Bools) -> list[Move]:
         """Give moves that put three stages in place of one or three; limits are left to whoever applies them."""
-        bounds, count = now.cut.bounds, len(now.cut.types)
-        windows = [(stage, stage + 1, *_carved(int(bounds[stage]), int(bounds[stage + 1]))) for stage in range(count)]
-        windows += [(first, first + 3, *_shifted(bounds[first : first + 4])) for first in range(count - 2)]
+        bounds, count = cut.bounds, len(cut.types)
+        windows = [(s, s + 1, *_carved(int(bounds[s]), int(bounds[s + 1]))) for s in range(count) if new[s]]
+        windows += [(s, s + 3, *_shifted(bounds[s : s + 4])) for s in range(count - 2) if np.any(new[s : s + 3])]
         windows = [window for window in windows if len(window[2])]
         if not windows:
             return []
@@ -296,10 +238,11 @@ class Polish:
         begins = np.concatenate([begins for _, _, begins, _ in windows])
         ends = np.concatenate([ends for _, _, _, ends in windows])
         first, end = (np.array([window[i] for window in windows]) for i in (0, 1))
-        middle = self._price_on_all_types(begins, ends, batch_s)
+        now = self._begin_round(cut, terms, _marked(count, first), _marked(count, end))
+        middle = self._prices.on_all_types(begins, ends, terms)
         head = np.repeat(now.head_at[first] - bounds[first], lengths) + begins - 1
         tail = np.repeat(now.tail_at[end] - bounds[end], lengths) + ends
-        price = now.heads.least[head] + middle.least + now.tails.least[tail]
+        price = now.priced.least[head] + middle.least + now.priced.least[tail]
         starts = np.cumsum(lengths) - lengths
         sums = np.append(0.0, np.cumsum(now.price))
         paid = sums[end] - sums[first]
@@ -307,11 +250,17 @@ class Polish:
         moves = []
         for index in np.flatnonzero(gain > _LEAST_GAIN * paid):
             at = int(starts[index] + np.argmin(price[starts[index] : starts[index] + lengths[index]]))
-            rows = now.heads.price[head[at]], middle.price[at], now.tails.price[tail[at]]
+            rows = now.priced.price[head[at]], middle.price[at], now.priced.price[tail[at]]
             types = [int(row.argmin()) for row in rows]
             inner = [int(begins[at]), int(ends[at])]
-            moves.append(_Move(float(gain[index]), int(first[index]), int(end[index]), inner, types))
+            moves.append(Move(float(gain[index]), int(first[index]), int(end[index]), inner, types))
         return moves
+
+
+def _marked(count: int, bounds: Ints) -> Bools:
+    mask = np.zeros(count + 1, np.bool_)
+    mask[bounds] = True
+    return mask
 
 
 def _ranges(lengths: Ints) -> Ints:
@@ -332,18 +281,3 @@ def _shifted(bounds: Ints) -> tuple[Ints, Ints]:
     begins, ends = (grid.ravel() for grid in np.meshgrid(bounds[1] + _SHIFTS, bounds[2] + _SHIFTS))
     inside = (bounds[0] < begins) & (begins < ends) & (ends < bounds[3])
     return begins[inside], ends[inside]
-
-
-def _apart(moves: list[_Move]) -> list[_Move]:
-    """Give the moves, best first, that do not overlap a better one."""
-    chosen: list[_Move] = []
-    for move in moves:
-        if all(move.end <= other.first or other.end <= move.first for other in chosen):
-            chosen.append(move)
-    return chosen
-
-
-def _apply(cut: Cut, moves: list[_Move]) -> Cut:
-    for move in sorted(moves, key=lambda move: -move.first):
-        cut = cut.replaced(move.first, move.end, move.inner, move.types)
-    return cut

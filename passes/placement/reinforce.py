@@ -70,7 +70,7 @@ class Imitation:
     steps: int = 6
     learning_rate: float = 5e-3
     entropy: float = 0.02
-    first_warmth: float = 2.0
+    first_warmth: float = 1.5
     warmth: float = 1.2
 
 

@@ -2,7 +2,7 @@
 
 1. Simple plans and the warm start are evaluated: there is always something to give back.
 2. The policy draws plans for a ladder of throughputs, since how far above the floor the best plan runs is not known.
-3. REINFORCE, aiming at the best rung; where it finds no more, it starts again from the first weights, at the next.
+3. REINFORCE, aiming at the best of them; where it finds no more, it starts again from the first weights, at the next.
 4. The polish climbs (``climb.py``): from plans that the policy draws, and from good plans crossed with such. Between
    kicks the policy learns to draw what the polish found.
 
@@ -83,7 +83,7 @@ class Rl:
     patience: int = 40
     start: Literal["shipped", "fresh", "uniform"] = "shipped"
     cell: Literal["lstm", "rnn"] = "lstm"
-    kicks: int = 150
+    kicks: int = 600
 
     def __call__(
         self,
@@ -132,7 +132,7 @@ class Rl:
             restarts=learning.restarts,
             drawn=drawn,
             polished=archive.evaluations - drawn,
-            stages_priced=climb.polish.priced,
+            stages_priced=climb.prices.priced,
             policy_s=learned_s - started,
             polish_s=now - learned_s,
         )
@@ -152,7 +152,7 @@ class Rl:
         notes = []
         if np.isfinite(trace.policy_value):
             before, after = trace.policy_value, trace.polished_value
-            notes.append(f"the best plan drawn costs {before:.6g}, after the polish {after:.6g}")
+            notes.append(f"the best plan drawn has the value {before:.6g}, after the polish {after:.6g}")
         if is_late:
             notes.append(f"the time limit ended the search, after {trace.rounds} of {self.rounds} rounds of learning")
         return tuple(notes)
@@ -258,9 +258,13 @@ class _Run:
 
 
 def _goals(problem: Problem, archive: Archive) -> list[float]:
-    """Give the throughputs worth aiming at: from the floor up, or without one around the best simple plan's."""
-    if problem.min_throughput > 0:
-        return [problem.min_throughput * factor for factor in _ABOVE_FLOOR]
+    """Give the throughputs worth aiming at: from the floor up, or without one around the best simple plan's.
+
+    What is to be fast begins at the best simple plan; a plan of low latency may be as slow as it likes.
+    """
+    base = max(problem.min_throughput, archive.best.throughput if problem.objective != "cost" else 0.0)
+    if base > 0:
+        return [base * factor for factor in ((1,) if problem.objective == "latency" else _ABOVE_FLOOR)]
     base = archive.best.throughput
     if base <= 0:
         once_s = np.where(np.isfinite(problem.compute_s), problem.compute_s, 1e9).min(axis=1)

@@ -26,10 +26,12 @@ class Spans:
         problem: The problem.
         positions: [P], layers where a stage may begin, ascending; the first is 0, the last L.
         compute_s, data_s, sync_s: [P, T], sums over the layers before a position.
+        shared_s: Likewise; None where it is 0 for all.
         forbidden: [P, T], how many layers before a position the type may not run.
         moved_bytes: [P, P], what a stage between two positions receives and sends.
         talks: [P, P], 0, 1 or 2: whether it receives, plus whether it sends.
         memory_bytes: [P, P], what one replica holds; None where every type holds the whole model.
+        synchronises: Whether any ``sync_s`` is above zero.
     """
 
     problem: Problem
@@ -37,43 +39,38 @@ class Spans:
     compute_s: Floats
     data_s: Floats
     sync_s: Floats
-    forbidden: Ints
+    shared_s: Floats | None
+    forbidden: Floats
     moved_bytes: Floats
     talks: Floats
     memory_bytes: Floats | None
+    synchronises: bool
 
-    def price_stages(self, first: Ints, end: Ints, types: Ints, batch_s: float) -> tuple[Floats, Floats]:
-        """Price stages that must take at most ``batch_s`` for a batch.
+    def work(self, first: Ints, end: Ints, types: Ints | None) -> tuple[StageWork, Bools]:
+        """Look up the work of stages, and whether their types cannot have them at all.
 
         Args:
             first: [N], index of the position where a stage begins.
             end: [N], index of the position where it ends.
-            types: [N].
-            batch_s: The time of a batch.
-
-        Returns:
-            [N] the fewest replicas, inf where no number is enough or the stage does not fit; and [N] the unit-hours
-            of work per hour, price included: what the stage would cost if replicas came in fractions and divided
-            everything.
+            types: [N]; None for every stage on every type: all results are [N, T] then.
         """
-        problem = self.problem
+        problem, chosen = self.problem, slice(None) if types is None else types
+        column = (slice(None), None) if types is None else slice(None)
         work = StageWork(
-            compute_s=self.compute_s[end, types] - self.compute_s[first, types],
-            data_s=self.data_s[end, types]
-            - self.data_s[first, types]
-            + self.moved_bytes[first, end] * problem.seconds_per_byte[types]
-            + self.talks[first, end] * problem.latency_s[types],
-            sync_s=self.sync_s[end, types] - self.sync_s[first, types],
-            compute_parallel=problem.compute_parallel[types],
-            data_parallel=problem.data_parallel[types],
+            compute_s=_total(self.compute_s, first, end, types),
+            data_s=_total(self.data_s, first, end, types)
+            + self.moved_bytes[first, end][column] * problem.seconds_per_byte[chosen]
+            + self.talks[first, end][column] * problem.latency_s[chosen],
+            sync_s=_total(self.sync_s, first, end, types) if self.synchronises else np.zeros(1),
+            compute_parallel=problem.compute_parallel[chosen],
+            data_parallel=problem.data_parallel[chosen],
+            shared_s=None if self.shared_s is None else _total(self.shared_s, first, end, types),
         )
-        demand = work.demand()
-        units = demand.units(np.full(len(first), batch_s))
-        units[self.forbidden[end, types] > self.forbidden[first, types]] = np.inf
+        unfit = _total(self.forbidden, first, end, types) > 0
         if self.memory_bytes is not None:
-            held = self.memory_bytes[first, end]
-            units[held > problem.memory_bytes[types] * (1 + MEMORY_TOLERANCE)] = np.inf
-        return units, problem.price_per_hour[types] * demand.once_s / batch_s
+            most_bytes = problem.memory_bytes[chosen] * (1 + MEMORY_TOLERANCE)
+            unfit |= self.memory_bytes[first, end][column] > most_bytes
+        return work, unfit
 
 
 def find_spans(problem: Problem) -> Spans:
@@ -97,11 +94,19 @@ def find_spans(problem: Problem) -> Spans:
         compute_s=_before(tables.compute_s)[positions],
         data_s=_before(tables.data_s)[positions],
         sync_s=_before(problem.sync_s)[positions],
-        forbidden=_before((~tables.usable).astype(np.float64))[positions].astype(np.int64),
+        shared_s=None if problem.shared_s is None else _before(problem.shared_s)[positions],
+        forbidden=_before((~tables.usable).astype(np.float64))[positions],
         moved_bytes=received[0] + sent[0],
         talks=received[1] + sent[1],
         memory_bytes=_memory(problem, positions) if tables.memory_binds else None,
+        synchronises=tables.synchronises,
     )
+
+
+def _total(sums: Floats, first: Ints, end: Ints, types: Ints | None) -> Floats:
+    if types is None:
+        return np.asarray(np.take(sums, end, axis=0) - np.take(sums, first, axis=0))
+    return np.asarray(sums[end, types] - sums[first, types])
 
 
 def _before(amounts: Floats) -> Floats:
@@ -134,10 +139,3 @@ def _memory(problem: Problem, positions: Ints) -> Floats:
         largest = np.maximum.accumulate(problem.activation_bytes[start:])
         memory[index, index + 1 :] += largest[positions[index + 1 :] - 1 - start]
     return memory
-
-
-def usable_positions(spans: Spans) -> Bools:
-    """Give [L + 1], True where a stage may begin or end."""
-    mask = np.zeros(spans.problem.layer_count + 1, np.bool_)
-    mask[spans.positions] = True
-    return mask

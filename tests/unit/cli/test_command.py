@@ -99,7 +99,8 @@ def test_every_option_reaches_the_library(library):
     words = (
         "model.onnx -o out --force --cluster edge --objective throughput --min-throughput 1e3 --budget 5 --batch 64 "
         "--shape seq=128 --shape h=2 --mode training --method exact --backend torch --min-stages 2 --max-stages 5 "
-        "--provisioner newton --sync parameter-server --pin emb*=cpu --pin fc=v100 --forbid a=b --forbid a=c --warm-start old --seed 9 --time-limit 2.5 "
+        "--provisioner newton --sync parameter-server --pin emb*=cpu --pin fc=v100 --forbid a=b --forbid a=c "
+        "--warm-start old --seed 9 --time-limit 2.5 "
         "--no-verify"
     )
     assert run(words.split()) == 0
