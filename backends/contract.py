@@ -7,7 +7,7 @@ cut's inputs in order, it gives those of its cut's outputs in order.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
@@ -36,6 +36,23 @@ class Reference(Protocol):
         ...
 
 
+class StageDevice(Protocol):
+    """What a stage is planned for.
+
+    ``index`` is its place in the order of execution, ``device`` the name of the device type, ``kind`` its kind:
+    ``"cpu"``, ``"gpu"`` or ``"npu"``.
+    """
+
+    @property
+    def index(self) -> int: ...  # noqa: D102 - above
+
+    @property
+    def device(self) -> str: ...  # noqa: D102
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+
+
 class Backend(Protocol):
     """A way to turn a partition into stages that run.
 
@@ -45,9 +62,14 @@ class Backend(Protocol):
         tolerance: Largest difference, relative to an output's scale, that verification allows.
     """
 
-    name: ClassVar[str]
-    families: ClassVar[tuple[str, ...]]
-    tolerance: ClassVar[float]
+    @property
+    def name(self) -> str: ...  # noqa: D102 - above
+
+    @property
+    def families(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    @property
+    def tolerance(self) -> float: ...  # noqa: D102
 
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage in memory; stages share the model's parameters where the runtime allows it.
@@ -88,3 +110,23 @@ class Backend(Protocol):
             BackendError: naming stage and file.
         """
         ...
+
+
+@runtime_checkable
+class PlacedBackend(Protocol):
+    """What a backend has besides, if devices matter to it.
+
+    ``notes`` is what the user should know of how its stages are run.
+    """
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...  # noqa: D102 - above
+
+    def on(self, stages: Sequence[StageDevice]) -> Backend:
+        """Give the backend that knows which device each stage is for."""
+        ...
+
+
+def place_backend(backend: Backend, stages: Sequence[StageDevice]) -> Backend:
+    """Tell a backend the devices of its stages, if it wants to know."""
+    return backend.on(stages) if isinstance(backend, PlacedBackend) else backend

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
 
-from heterps_compile.errors import UnknownNameError
+from heterps_compile.errors import InputError, UnknownNameError
 
 from .contract import Backend
 
@@ -18,17 +18,36 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
     {
         "onnxruntime": "heterps_compile.backends.onnxruntime.backend:OnnxRuntimeBackend",
         "torch": "heterps_compile.backends.torch.backend:TorchBackend",
+        "jax": "heterps_compile.backends.jax.backend:JaxBackend",
     }
 )
-"""Built-in backends by name; the first that takes a model's family is its default."""
+"""Built-in backends by name."""
+
+_OWN: Mapping[str, str] = MappingProxyType({"onnx": "onnxruntime", "torch": "torch"})
+
+
+def own_backend(family: str) -> Backend:
+    """Give the backend that runs models of a family as they are: their default, and the oracle of all others.
+
+    Raises:
+        InputError: where the family has none.
+    """
+    if family not in _OWN:
+        raise InputError(f"no backend takes models of the family {family!r}; families with one: {', '.join(_OWN)}")
+    return find_backend(_OWN[family])
 
 
 def find_backend(name: str) -> Backend:
-    """Give a backend by name.
+    """Give a backend by name, or one for each device type: ``cpu=onnxruntime,v100=torch``.
 
     Raises:
         UnknownNameError: with the known names and the nearest.
+        InputError: where the device types are not written so.
     """
+    if "=" in name:
+        from .mixed import parse_backends  # noqa: PLC0415 - it finds its backends here
+
+        return parse_backends(name)
     if name in BACKENDS:
         module, _, cls = BACKENDS[name].partition(":")
         made: Backend = getattr(import_module(module), cls)()

@@ -210,7 +210,7 @@ def compile(  # noqa: A001 - the product's verb
     )
     verify_graph(graph)
     _refuse_constant_outputs(graph)
-    chosen = _choose_backend(graph, backend)
+    chosen = choose_backend(graph, backend)
 
     def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
         nonlocal chosen
@@ -241,7 +241,7 @@ def compile(  # noqa: A001 - the product's verb
     draft = run_passes(Draft(graph, pool, request), passes, observe)
     verification = _verify(chosen, draft, seed) if verify else None
     report("done", _STEPS, _STEPS)
-    plan = replace(_plan(draft, chosen), verification=verification, total_s=time.perf_counter() - began)
+    plan = replace(make_plan(draft, chosen), verification=verification, total_s=time.perf_counter() - began)
     assert draft.runnable is not None  # noqa: S101 - EmitStages ensures it; this tells the type checker
     assert draft.costs is not None  # noqa: S101
     return CompiledModel(
@@ -251,9 +251,9 @@ def compile(  # noqa: A001 - the product's verb
 
 def _old_stages(plan: Plan | str | Path | None) -> tuple[PlannedStage, ...]:
     if isinstance(plan, (str, Path)):
-        from heterps_compile.plan.folder import read_plan  # noqa: PLC0415 - pydantic only when reading
+        from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic only when reading
 
-        plan = read_plan(plan)
+        plan = read_plan(str(plan))
     return () if plan is None else plan.stages
 
 
@@ -313,7 +313,13 @@ def _backend_of(plan: Plan) -> Backend:
     return MixedBackend({stage.device: find_backend(stage.backend) for stage in plan.stages}).on(plan.stages)
 
 
-def _choose_backend(graph: Graph, name: str | None) -> Backend:
+def choose_backend(graph: Graph, name: str | None) -> Backend:
+    """Give the backend of a name, or the graph's own.
+
+    Raises:
+        UnknownNameError: where there is none of that name.
+        InputError: where it does not take the graph's family.
+    """
     if name is None:
         return own_backend(graph.family)
     backend = find_backend(name)
@@ -339,7 +345,8 @@ def _verify(backend: Backend, draft: Draft, seed: int) -> Verification:
     return compare_outputs(graph.outputs, staged, whole, backend.tolerance)
 
 
-def _plan(draft: Draft, backend: Backend) -> Plan:
+def make_plan(draft: Draft, backend: Backend) -> Plan:
+    """Give the plan of a draft that every pass has run on, not verified."""
     assert draft.stages is not None  # noqa: S101 - the passes ensure all four; this tells the type checker
     assert draft.search is not None  # noqa: S101
     assert draft.schedule is not None  # noqa: S101

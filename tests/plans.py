@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
-from heterps_compile.plan.plan import Plan, PlannedStage, Schedule, Verification
+from heterps_compile.plan.plan import Plan, PlannedStage, PoolDevice, Schedule, Verification
 from heterps_compile.plan.request import Request
 
 VERSIONS = {"heterps-compile": "0.1.0", "numpy": "2.0.0"}
@@ -58,7 +58,7 @@ PLAN = Plan(
         ),
     ),
     schedule=Schedule("gpipe", 4, "4 micro-batches take 9 ms, 1 takes 12 ms", 0.009, 0.25),
-    value=0.0503,
+    value=2.9 / 3600 / 16000.0 * 1e6,
     bound=0.05,
     method="rl",
     evaluations=1234,
@@ -67,7 +67,22 @@ PLAN = Plan(
     unused_devices=("t4",),
     replicated=("shared.weight",),
     notes=("layer 'fc2': float8 runs at its float32 rate on 'cpu'",),
-    hashes=MappingProxyType({"cluster": "b" * 64, "model": "a" * 64, "request": "c" * 64}),
+    hashes=MappingProxyType(
+        {"cluster": "b" * 64, "model": "a" * 64, "options": "c" * 64, "profile": "", "weights": "d" * 64}
+    ),
+    versions=MappingProxyType(VERSIONS),
+    devices=(
+        PoolDevice("cpu", "cpu", 0.04, 1000, 4e9),
+        PoolDevice("v100", "gpu", 2.42, 64, 16e9),
+        PoolDevice("t4", "gpu", 0.35, 8, 16e9),
+    ),
+    fingerprints=MappingProxyType(
+        {
+            "emb": "00000000000a-1a0000000000-2a0000000000",
+            "fc1": "00000000000b-1b0000000000-2b0000000000",
+            "fc2": "00000000000c-1c0000000000-2c0000000000",
+        }
+    ),
     verification=Verification(1.5e-7, 2.5e-7, 1e-4, 1),
     search_s=0.75,
     total_s=3.25,

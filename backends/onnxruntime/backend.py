@@ -1,68 +1,92 @@
-"""The ONNX Runtime backend: every stage is a part of the original model, with its own ops and names.
+"""The ONNX Runtime backend: every stage is an ONNX model, cut out of the original or exported from PyTorch.
 
-Written, a stage is ``stage_0.onnx``, and ``stage_0.onnx.data`` beside it where its weights exceed 1 GiB.
+Written, a stage is ``stage_0.onnx``, and ``stage_0.onnx.data`` beside it where it has many weights.
 
-Left out: models of other families; annotating a whole model for ONNX Runtime's own partitioning.
+Left out: training; annotating a whole model for ONNX Runtime's own partitioning (``annotate.py``).
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from heterps_compile.backends.contract import Reference, Stage
+from heterps_compile.backends.contract import Reference, Stage, StageDevice
+from heterps_compile.backends.find import own_backend
+from heterps_compile.backends.onnx_stage.stage_models import FAMILIES, stage_models
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_inputs import generate_inputs
-from heterps_compile.frontends.onnx_session import CPU, in_memory
+from heterps_compile.frontends.onnx_session import CPU
 from heterps_compile.ir.graph import Graph, Value
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
-from .parts import cut_model
+from .providers import choose_providers
 from .stage import LazySession, OnnxRuntimeStage
-
-_EXTERNAL_BEYOND_BYTES = 2**30
+from .whole_model import WholeModel
+from .write_stage import write_model
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxRuntimeBackend:
-    """Stages of ONNX models, run by ONNX Runtime.
+    """Stages that ONNX Runtime runs; they take arrays or tensors and give arrays.
 
     Attributes:
         provider: ONNX Runtime's name of what the stages run on. Ops that it cannot run fall to the CPU, by ONNX
             Runtime's own choice.
+        providers: The same for single stages, by index.
+        notes: Stages whose device ONNX Runtime cannot reach here.
     """
 
     name: ClassVar[str] = "onnxruntime"
-    families: ClassVar[tuple[str, ...]] = ("onnx",)
+    families: ClassVar[tuple[str, ...]] = FAMILIES
     tolerance: ClassVar[float] = 1e-4
 
     provider: str = CPU
+    providers: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def on(self, stages: Sequence[StageDevice]) -> "OnnxRuntimeBackend":
+        """Give the backend that runs every stage on the provider of its kind of device, else on the CPU with a note."""
+        providers, notes = choose_providers(stages)
+        return replace(self, providers=providers, notes=notes)
+
+    def _session(self, what: str, index: int, model: ir.Model | Path) -> LazySession:
+        return LazySession(what, model, self.providers.get(index, self.provider))
 
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage in memory; they share the model's weights. Sessions open on the first call.
 
         Raises:
-            BackendError: where a cut cannot be made.
+            BackendError: where a cut cannot be made, naming stage, node and op.
         """
-        parts = cut_model(graph, partition)
+        if graph.family == "torch":
+            from .training import refuse_training  # noqa: PLC0415 - torch only for torch models
+
+            refuse_training(graph, partition)
+        models = stage_models(graph, partition)
         return tuple(
-            OnnxRuntimeStage(cut.inputs, cut.outputs, LazySession(f"stage {cut.index}", part, self.provider))
-            for cut, part in zip(partition.stages, parts, strict=True)
+            OnnxRuntimeStage(cut.inputs, cut.outputs, self._session(f"stage {cut.index}", cut.index, model))
+            for cut, model in zip(partition.stages, models, strict=True)
         )
 
     def reference(self, graph: Graph) -> Reference:
-        """Give the whole model in one session."""
-        return _WholeModel.of(graph, self.provider)
+        """Give the whole model: in one session, or a PyTorch model as its owner wrote it."""
+        return (
+            WholeModel.of(graph, self.provider)
+            if graph.family == "onnx"
+            else own_backend(graph.family).reference(graph)
+        )
 
     def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
-        """Do nothing: a session holds no state that a run changes, and its random numbers cannot be tied to a seed."""
-        return nullcontext()
+        """Seed PyTorch for its own model; a session has no state to put back and no seed to set."""
+        return nullcontext() if graph.family == "onnx" else own_backend(graph.family).reproducible(graph, seed)
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
-        """Generate arrays by name; :mod:`heterps_compile.frontends.onnx_inputs` says which."""
+        """Generate what the model takes by name; :mod:`heterps_compile.frontends.onnx_inputs` says which arrays."""
+        if graph.family != "onnx":
+            return own_backend(graph.family).example_inputs(graph, seed)
         source: ir.Model = graph.source.model
         inputs = {name: Value(name, graph.values[name].dtype, graph.shape(name)) for name in graph.inputs}
         known = {
@@ -80,7 +104,10 @@ class OnnxRuntimeBackend:
         Raises:
             BackendError: naming the stage that cannot be written.
         """
-        return [_write(self._model(stage, cut), cut.index, directory) for stage, cut in zip(stages, cuts, strict=True)]
+        return [
+            write_model(self._model(stage, cut), f"stage_{cut.index}.onnx", f"stage {cut.index}", directory)
+            for stage, cut in zip(stages, cuts, strict=True)
+        ]
 
     def _model(self, stage: Stage, cut: StageCut) -> ir.Model:
         if not isinstance(stage, OnnxRuntimeStage):
@@ -97,8 +124,9 @@ class OnnxRuntimeBackend:
         stages = []
         for cut, names in zip(cuts, files, strict=True):
             path = directory / names[0]
-            session = LazySession(f"stage {cut.index} ({path})", path, self.provider)
-            _check_boundary(session, cut)
+            session = self._session(f"stage {cut.index} ({path})", cut.index, path)
+            if cut.outputs:
+                _check_boundary(session, cut)
             stages.append(OnnxRuntimeStage(cut.inputs, cut.outputs, session))
         return tuple(stages)
 
@@ -113,53 +141,3 @@ def _check_boundary(session: LazySession, cut: Boundary) -> None:
             raise BackendError(
                 f"{session.what} has the {kind} {found}, and its plan says {list(wanted)}; compile again"
             )
-
-
-def _write(model: ir.Model, index: int, directory: Path) -> list[str]:
-    name = f"stage_{index}.onnx"
-    weights = {value: value.const_value for value in model.graph.initializers.values()}
-    size_bytes = sum(tensor.nbytes for tensor in weights.values() if tensor is not None)
-    try:
-        if size_bytes > _EXTERNAL_BEYOND_BYTES:
-            ir.save(model, directory / name, external_data=f"{name}.data")
-            return [name, f"{name}.data"]
-        for value, tensor in weights.items():
-            if tensor is not None:
-                value.const_value = in_memory(tensor, value.name or "")
-        ir.save(model, directory / name)
-    except (ir.serde.SerdeError, ValueError) as e:
-        raise BackendError(f"stage {index} cannot be written to {directory / name}: {e}") from e
-    return [name]
-
-
-@dataclass(frozen=True, slots=True)
-class _WholeModel:
-    """The unsplit model; what needs no computing is handed through."""
-
-    graph: Graph
-    session: LazySession
-    computed: tuple[str, ...] = field(default=())
-
-    @classmethod
-    def of(cls, graph: Graph, provider: str) -> "_WholeModel":
-        """Open it with each computed output once: a model may return a value twice, or one of its inputs."""
-        source: ir.Model = graph.source.model
-        outputs = list(dict.fromkeys(value for value in source.graph.outputs if value.producer() is not None))
-        view = ir.GraphView(
-            source.graph.inputs,
-            outputs,
-            nodes=source.graph,
-            initializers=tuple(source.graph.initializers.values()),
-            opset_imports=source.graph.opset_imports,
-            name=source.graph.name,
-        )
-        model = ir.Model(cast(Any, view), ir_version=source.ir_version)  # a view is documented to do
-        return cls(graph, LazySession("the whole model", model, provider), tuple(v.name or "" for v in outputs))
-
-    def __call__(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Run on the graph inputs by name; give the graph outputs in order."""
-        known = dict(values)
-        feeds = {name: known[name] for name in self.graph.inputs}
-        known.update(zip(self.computed, self.session.run(self.computed, feeds), strict=True))
-        initializers = self.graph.source.model.graph.initializers
-        return tuple(known[n] if n in known else initializers[n].const_value.numpy() for n in self.graph.outputs)

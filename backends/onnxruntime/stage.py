@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from heterps_compile.backends.borders import as_array
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_session import (
     CPU,
@@ -90,5 +91,8 @@ class OnnxRuntimeStage:
     session: LazySession
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        """Run on arrays in the order of ``inputs``; give arrays in the order of ``outputs``."""
-        return tuple(self.session.run(self.outputs, dict(zip(self.inputs, values, strict=True))))
+        """Run on arrays or tensors in the order of ``inputs``; give arrays in the order of ``outputs``."""
+        if not self.outputs:  # nothing that anybody reads; ONNX Runtime opens no model without a node
+            return ()
+        feeds = {name: as_array(value, name) for name, value in zip(self.inputs, values, strict=True)}
+        return tuple(self.session.run(self.outputs, feeds))

@@ -1,6 +1,6 @@
-"""The PyTorch backend.
+"""The PyTorch backend: models of PyTorch's own, and ONNX models through the op table in ``onnx_ops/``.
 
-Left out: models of other families, and devices (a stage runs where its tensors are).
+Left out: devices (a stage runs where its tensors are).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
+from heterps_compile.backends.borders import as_tensor
 from heterps_compile.backends.contract import Stage
+from heterps_compile.backends.find import own_backend
+from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .example_inputs import generate_inputs
-from .lower import lower_stage
-from .print_stage import print_stage
+from .lower import OpGraph, lower_stage
+from .onnx_stage import OnnxStage
+from .print_stage import AnyStage, print_stage
 from .read_stage import read_stage
 from .stage import TorchStage, build_stage
 from .weights import held_tensors, save_weights
@@ -31,19 +36,34 @@ class TorchBackend:
     """Stages as ``nn.Module`` objects that share the model's parameters."""
 
     name: ClassVar[str] = "torch"
-    families: ClassVar[tuple[str, ...]] = ("torch",)
-    tolerance: ClassVar[float] = 1e-5
+    families: ClassVar[tuple[str, ...]] = ("torch", "onnx")
+    tolerance: ClassVar[float] = 1e-4
 
-    def build(self, graph: Graph, partition: Partition) -> tuple[TorchStage, ...]:
+    def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
+        """Give the nodes that no stage could run; a model of PyTorch's own has none."""
+        if graph.family != "onnx":
+            return []
+        from .onnx_backend import unsupported_in_onnx  # noqa: PLC0415 - onnx only for ONNX models
+
+        return unsupported_in_onnx(graph)
+
+    def build(self, graph: Graph, partition: Partition) -> tuple[nn.Module, ...]:
         """Build every stage; parameters and buffers are the model's own, under their own names.
 
         Raises:
+            UnsupportedOpError: naming a node of an ONNX model that the op table cannot run.
             BackendError: naming stage and node.
         """
+        if graph.family == "onnx":
+            from .onnx_backend import build_onnx_stages  # noqa: PLC0415 - onnx only for ONNX models
+
+            return build_onnx_stages(graph, partition)
         return tuple(build_stage(graph, cut) for cut in partition.stages)
 
     def reference(self, graph: Graph) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-        """Give the whole model as its owner wrote it, not as it was traced."""
+        """Give the whole model as its owner wrote it, not as it was traced; an ONNX model in ONNX Runtime."""
+        if graph.family == "onnx":
+            return own_backend("onnx").reference(graph)
         source: TorchSource = graph.source
         whole = source.whole()
 
@@ -58,8 +78,13 @@ class TorchBackend:
         """Seed PyTorch's random numbers; on leaving put back their state and the model's buffers.
 
         A node draws from the random numbers when it runs: masks of dropout are the same for the whole model and for
-        stages that run nodes in the same order.
+        stages that run nodes in the same order. ONNX Runtime draws its own.
         """
+        if graph.family == "onnx":
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                yield
+            return
         source: TorchSource = graph.source
         buffers = {id(t): t for t in source.tensors.values() if not isinstance(t, nn.Parameter)}
         whole = source.whole()
@@ -76,7 +101,9 @@ class TorchBackend:
                         buffer.copy_(before)
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
-        """Generate seeded inputs by name; see ``example_inputs.py`` for the rules."""
+        """Generate seeded inputs by name; see ``example_inputs.py`` for the rules, ``onnx_inputs.py`` for ONNX's."""
+        if graph.family == "onnx":
+            return own_backend("onnx").example_inputs(graph, seed)
         return generate_inputs(graph, seed)
 
     def write(
@@ -89,13 +116,10 @@ class TorchBackend:
         """
         written = []
         for stage, cut in zip(stages, cuts, strict=True):
-            if not isinstance(stage, TorchStage):
-                raise BackendError(
-                    f"stage {cut.index} is a {type(stage).__name__} that was read from a folder; copy that folder"
-                )
             names = [f"stage_{cut.index}.py", f"stage_{cut.index}.safetensors"]
-            held = held_tensors(stage, cut.index)
-            source = print_stage(graph, stage, lower_stage(graph, stage), held)
+            shown, ops, module = _lower(graph, stage, cut.index)
+            held = held_tensors(module, cut.index)
+            source = print_stage(shown, module, ops, held)
             (directory / names[0]).write_text(source, encoding="ascii")
             save_weights(held, directory / names[1], cut.index)
             written.append(names)
@@ -116,5 +140,21 @@ class TorchBackend:
                     f"stage {cut.index}: {source!r} is not the stage of this plan: it takes {list(found[0])} and gives "
                     f"{list(found[1])}; compile the model again"
                 )
+            stage.register_forward_pre_hook(_arrays_to_tensors)
             stages.append(stage)
         return tuple(stages)
+
+
+def _arrays_to_tensors(_: nn.Module, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Let a written stage take the arrays that a caller of an ONNX model gives."""
+    return tuple(as_tensor(value, "input") if isinstance(value, np.ndarray) else value for value in values)
+
+
+def _lower(graph: Graph, stage: Stage, index: int) -> tuple[Graph, OpGraph, AnyStage]:
+    if isinstance(stage, TorchStage):
+        return graph, lower_stage(graph, stage), stage
+    if isinstance(stage, OnnxStage):
+        from .lower_onnx import lower_onnx_stage  # noqa: PLC0415 - onnx only for ONNX models
+
+        return *lower_onnx_stage(graph, stage), stage
+    raise BackendError(f"stage {index} is a {type(stage).__name__} that was read from a folder; copy that folder")

@@ -13,19 +13,28 @@ from torch import fx
 from .literals import literal
 
 _FUNCTIONS = {
-    **dict.fromkeys(("linear", "gelu", "silu", "scaled_dot_product_attention", "one_hot", "pad"), "F"),
     **dict.fromkeys(
         (
-            "addmm", "batch_norm", "bmm", "clamp", "conv1d", "cumsum", "dropout", "embedding", "exp", "group_norm",
-            "layer_norm", "log", "logsumexp", "matmul", "mm", "neg", "relu", "relu_", "rsqrt", "sigmoid", "sqrt",
-            "square", "tanh",
+            "avg_pool1d", "avg_pool3d", "celu", "elu", "gelu", "hardswish", "leaky_relu", "linear", "max_pool1d",
+            "max_pool2d", "max_pool3d", "mish", "one_hot", "pad", "scaled_dot_product_attention", "silu",
+        ),
+        "F",
+    ),
+    **dict.fromkeys(
+        (
+            "abs", "addmm", "batch_norm", "bmm", "ceil", "clamp", "conv1d", "cos", "cumsum", "dropout", "embedding",
+            "erf", "exp", "floor", "group_norm", "instance_norm", "isnan", "layer_norm", "log", "logical_and",
+            "logical_not", "logical_or", "logsumexp", "matmul", "maximum", "minimum", "mm", "neg", "reciprocal", "relu",
+            "relu_", "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tanh",
         ),
         "torch",
     ),
 }  # fmt: skip
 _FUNCTION_OVERLOADS = {
     "aten.cat.default": "torch.cat",
+    "aten.avg_pool2d.default": "F.avg_pool2d",
     "aten.conv2d.default": "torch.conv2d",
+    "aten.einsum.default": "torch.einsum",
     "aten.softmax.int": "torch.softmax",
     "aten.log_softmax.int": "torch.log_softmax",
     "aten.stack.default": "torch.stack",
@@ -39,6 +48,8 @@ _METHODS = {
     "aten.contiguous.default": "contiguous",
     "aten.detach.default": "detach",
     "aten.expand.default": "expand",
+    "aten.gather.default": "gather",
+    "aten.index_select.default": "index_select",
     "aten.flatten.using_ints": "flatten",
     "aten.masked_fill.Scalar": "masked_fill",
     "aten.mean.dim": "mean",
@@ -51,6 +62,7 @@ _METHODS = {
     "aten.sum.dim_IntList": "sum",
     "aten.sym_size.int": "size",
     "aten.t.default": "t",
+    "aten.squeeze.dims": "squeeze",
     "aten.to.device": "to",
     "aten.to.dtype": "to",
     "aten.transpose.int": "transpose",
@@ -67,6 +79,8 @@ _INFIX = {
     "aten.eq.Scalar": "==",
     "aten.ne.Scalar": "!=",
     "aten.lt.Scalar": "<",
+    "aten.lt.Tensor": "<",
+    "aten.gt.Tensor": ">",
     "aten.le.Tensor": "<=",
     "aten.gt.Scalar": ">",
     "aten.ge.Scalar": ">=",

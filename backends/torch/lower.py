@@ -71,6 +71,7 @@ def _export(graph: Graph, stage: TorchStage) -> OpGraph:
     has_symbols = any(entry for entry in dynamic)
     unwritable = next(node for node in stage.body.graph.nodes if not can_write(node))
     what = f"{unwritable.op} {printable(str(_target(stage, unwritable)))}"
+    slots = stage._slots
     try:
         program = export_module(
             stage, tuple(examples), {}, (tuple(dynamic),) if has_symbols else None, f"stage {stage.index}"
@@ -81,6 +82,8 @@ def _export(graph: Graph, stage: TorchStage) -> OpGraph:
             f"stage {stage.index} cannot be written: its node {unwritable.meta['name']!r} ({what}) has to be traced, "
             f"and {error}"
         ) from error
+    finally:
+        stage.__dict__["_slots"] = slots  # torch.export leaves a copy with fake tensors in place of them
     erase_checks(program.graph)
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     parameters = {node: str(node.target) for node in program.graph.nodes if node.op == "get_attr"}

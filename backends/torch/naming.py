@@ -9,6 +9,7 @@ Left out: names of files, which are made of stage indices alone.
 import builtins
 import keyword
 import re
+from collections.abc import Container
 
 from torch import nn
 
@@ -18,7 +19,7 @@ _LONGEST_LOCAL = 48
 _LONGEST_ATTRIBUTE = 100
 
 # What the classes in a written file have for themselves, which an attribute of that name would hide or be hidden by.
-_TAKEN = frozenset({*dir(nn.Module()), "at", "hold", "inputs", "outputs"})
+_TAKEN = frozenset({*dir(nn.Module()), "at", "find", "hold", "inputs", "outputs"})
 _MODULE_LEVEL = frozenset({"torch", "nn", "F", "Path", "Block", "TENSORS", "TIED", "load", "self"})
 _RESERVED = frozenset({*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_MODULE_LEVEL})
 
@@ -41,8 +42,16 @@ class LocalNames:
         return name
 
 
-def attribute(name: str) -> str:
-    """Write how a stage reads a tensor by its dotted name: ``self.layer[0].weight``, ``self.at('we"ird')``."""
+def attribute(name: str, tensors: Container[str] = ()) -> str:
+    """Write how a stage reads a tensor by its dotted name: ``self.layer[0].weight``, ``self.at('we"ird')``.
+
+    Args:
+        name: Of the tensor.
+        tensors: Names of all tensors of the stage; one of them may be a block on the way to another.
+    """
+    path = name.split(".")
+    if any(".".join(path[:i]) in tensors for i in range(1, len(path))):
+        return f"self.find({name!a})"
     return "self" + "".join(map(_step, name.split(".")))
 
 

@@ -6,7 +6,7 @@ Left out: the weights themselves (``weights.py``).
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import torch
 from torch import fx
@@ -17,14 +17,17 @@ from heterps_compile.ir.graph import OPAQUE, Graph, Value
 from .calls import write_call
 from .lower import OpGraph
 from .naming import LocalNames, attribute
+from .onnx_stage import OnnxStage
 from .stage import TorchStage
 from .stage_template import TEMPLATE
 from .weights import HeldTensor
 
+AnyStage = TorchStage | OnnxStage
+
 _FREED_FROM_BYTES = 2**20  # smaller values live until forward returns, which reads better
 
 
-def print_stage(graph: Graph, stage: TorchStage, ops: OpGraph, held: Mapping[str, HeldTensor]) -> str:
+def print_stage(graph: Graph, stage: AnyStage, ops: OpGraph, held: Mapping[str, HeldTensor]) -> str:
     """Write a stage's source.
 
     Args:
@@ -44,7 +47,7 @@ def print_stage(graph: Graph, stage: TorchStage, ops: OpGraph, held: Mapping[str
         "TIED": "".join(f"    {name!a}: {origin!a},\n" for name, origin in tied.items()),
         "INPUTS": "".join(f"        {name!a},\n" for name in stage.inputs),
         "OUTPUTS": "".join(f"        {name!a},\n" for name in stage.outputs),
-        "FORWARD": "\n".join(_Forward(graph, stage, ops).lines()),
+        "FORWARD": "\n".join(_Forward(graph, stage, ops, held).lines()),
     }
     for key in ("TENSORS", "TIED"):
         parts[key] = f"{{\n{parts[key]}}}" if parts[key] else "{}"
@@ -58,10 +61,10 @@ def print_stage(graph: Graph, stage: TorchStage, ops: OpGraph, held: Mapping[str
 class _Forward:
     """Writes the method that runs a stage's nodes."""
 
-    def __init__(self, graph: Graph, stage: TorchStage, ops: OpGraph) -> None:
+    def __init__(self, graph: Graph, stage: AnyStage, ops: OpGraph, held: Container[str]) -> None:
         self.graph, self.stage, self.ops = graph, stage, ops
         self._names = LocalNames()
-        self._expressions: dict[fx.Node, str] = {node: attribute(name) for node, name in ops.parameters.items()}
+        self._expressions: dict[fx.Node, str] = {node: attribute(name, held) for node, name in ops.parameters.items()}
         self._last = {operand: node for node in ops.graph.nodes for operand in node.all_input_nodes}
 
     def lines(self) -> Iterator[str]:

@@ -32,6 +32,14 @@ class Block(nn.Module):
                 return table[name]
         raise AttributeError(name)
 
+    def find(self, name):
+        """Give a tensor by its dotted name, also where a block and a tensor on the way have one name."""
+        *path, last = name.split(".")
+        block = self
+        for part in path:
+            block = block._modules[part]
+        return block.at(last)
+
     def __getitem__(self, index):
         """Give a tensor or block that is named by a number."""
         return self.at(str(index))

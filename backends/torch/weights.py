@@ -3,7 +3,7 @@
 Left out: layouts other than strided, and dtypes that safetensors does not know.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +47,9 @@ def held_tensors(stage: nn.Module, index: int) -> dict[str, HeldTensor]:
         BackendError: for weights that overlap in memory without being one tensor.
     """
     persistent = set(stage.state_dict(keep_vars=True))
-    weights, buffers = stage.named_parameters(remove_duplicate=False), stage.named_buffers(remove_duplicate=False)
+    tensors = list(_named_tensors(stage, ""))
+    weights = [(name, tensor) for name, tensor in tensors if isinstance(tensor, nn.Parameter)]
+    buffers = [(name, tensor) for name, tensor in tensors if not isinstance(tensor, nn.Parameter)]
     held: dict[str, HeldTensor] = {}
     first: dict[tuple[object, ...], str] = {}
     for name, tensor in (*weights, *buffers):
@@ -65,6 +67,15 @@ def held_tensors(stage: nn.Module, index: int) -> dict[str, HeldTensor]:
             saved_as = name
         held[name] = HeldTensor(tensor, kind, saved_as)
     return held
+
+
+def _named_tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Give a module's tensors by the names ``state_dict`` has: ``named_parameters`` drops dots a name begins with."""
+    for table in (module._parameters, module._buffers):
+        yield from ((prefix + name, tensor) for name, tensor in table.items() if tensor is not None)
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _named_tensors(child, f"{prefix}{name}.")
 
 
 def save_weights(held: dict[str, HeldTensor], path: Path, index: int) -> None:

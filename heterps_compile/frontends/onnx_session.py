@@ -141,6 +141,8 @@ def _session_options() -> Any:
     options = _ort.SessionOptions()
     options.graph_optimization_level = _ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
+    # else the threads of one stage's session go on waiting for work where those of the next one want to run
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
 
 

@@ -9,8 +9,6 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-pytest.importorskip("jax")
-
 from heterps_compile.backends.jax.run_onnx import run_onnx
 
 RNG = np.random.default_rng(0)
@@ -84,6 +82,8 @@ CASES: Sequence[tuple[str, int, Mapping[str, Any], Sequence[Any], int]] = [
     ("Split", 13, {"axis": 2}, [X, np.array([3, 1])], 2),
     ("Squeeze", 7, {"axes": [1]}, [X[:, :1]], 1),
     ("Squeeze", 11, {}, [X[:, :1]], 1),
+    ("Sum", 7, {}, [X, X], 1),
+    ("Max", 7, {}, [X, -X], 1),
     ("Sum", 8, {}, [X, X[:1], X[:, :1]], 1),
     ("Tile", 7, {}, [X, np.array([1, 2, 1])], 1),
     ("TopK", 7, {"k": 2, "axis": 1}, [X], 2),
@@ -103,21 +103,47 @@ CASES: Sequence[tuple[str, int, Mapping[str, Any], Sequence[Any], int]] = [
 ]  # fmt: skip
 
 
+CONTRIBUTED: Sequence[tuple[str, Mapping[str, Any], Sequence[Any], int]] = [
+    ("BiasGelu", {}, [X, X[0, 0]], 1),
+    ("FastGelu", {}, [X, X[0, 0]], 1),
+    ("FastGelu", {}, [X], 1),
+    ("Gelu", {}, [X], 1),
+    ("SkipLayerNormalization", {"epsilon": 0.01}, [X, X[:, ::-1], X[0, 0], X[0, 1], X[0, 2]], 1),
+    ("SkipLayerNormalization", {}, [X, X[:, ::-1], X[0, 0]], 1),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes", "inputs", "outputs"), CONTRIBUTED)
+def test_an_op_of_onnx_runtimes_own_domain_does_what_it_does(
+    op: str, attributes: Mapping[str, Any], inputs: Sequence[Any], outputs: int
+) -> None:
+    compare(op, attributes, inputs, outputs, domain="com.microsoft", opset=17)
+
+
 @pytest.mark.parametrize(
     ("op", "opset", "attributes", "inputs", "outputs"), CASES, ids=[f"{op}-{opset}" for op, opset, *_ in CASES]
 )
 def test_an_older_version_does_what_onnx_runtime_does(
     op: str, opset: int, attributes: Mapping[str, Any], inputs: Sequence[Any], outputs: int
 ) -> None:
+    compare(op, attributes, inputs, outputs, domain="", opset=opset)
+
+
+def compare(
+    op: str, attributes: Mapping[str, Any], inputs: Sequence[Any], outputs: int, *, domain: str, opset: int
+) -> None:
+    """Run a model of one node here and in ONNX Runtime."""
     arrays = [np.asarray(array) for array in inputs]
-    node = helper.make_node(op, [f"x{i}" for i in range(len(arrays))], [f"y{i}" for i in range(outputs)], **attributes)
+    names = [f"x{i}" for i in range(len(arrays))]
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attributes)
     infos = [
         helper.make_tensor_value_info(f"x{i}", helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for i, a in enumerate(arrays)
     ]
     made = [onnx.ValueInfoProto(name=f"y{i}") for i in range(outputs)]
     graph = helper.make_graph([node], "one", infos, made)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)

@@ -5,14 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
+from staged_jax import BACKEND, chained, run, run_staged
 from staged_onnx import BACKEND as RUNTIME
 from staged_onnx import cut_evenly, largest_difference, parse, read
-
-jax = pytest.importorskip("jax")
-from jax import numpy as jnp
-from staged_jax import BACKEND, run, run_staged
 
 from heterps_compile.backends.jax.export import export_stablehlo
 from heterps_compile.backends.jax.stage import JaxStage
@@ -152,6 +151,15 @@ def test_a_shape_that_another_stage_computed_is_known_before_the_stage_runs(tmp_
         np.testing.assert_array_equal(found, x.reshape(2, 3, 2))
 
 
+def test_stages_chained_in_one_jit_hand_shapes_on_as_numbers():
+    graph = read(RESHAPED, batch=2)
+    partition = cut_graph(graph, [range(len(graph.nodes) - 1), [len(graph.nodes) - 1]])
+    stages = BACKEND.build(graph, partition)
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    (found,) = jax.jit(lambda x: chained(graph, partition, stages, {"x": x})([{}, {}]))(x)
+    np.testing.assert_array_equal(found, x.reshape(2, 3, 2))
+
+
 def test_a_shape_that_depends_on_the_data_is_an_error_that_names_the_nodes():
     graph = read("g (float[6] x, float[2] s) => (float[M, K] y) { t = Exp(s) n = Cast<to = 7>(t) y = Reshape(x, n) }")
     with pytest.raises(BackendError, match=r"stage 0: node '.*' \(Reshape\) takes a shape or axis from .* \(Exp\) com"):
@@ -179,7 +187,8 @@ def test_a_constant_of_the_model_that_is_returned_and_an_output_asked_for_twice(
 
 def test_what_is_made_of_a_weight_alone_still_lets_the_gradient_through():
     graph = read(
-        "g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1.0, 2.0, 3.0, 4.0}> { t = Transpose(w) y = MatMul(x, t) }"
+        "g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1.0, 2.0, 3.0, 4.0}> "
+        "{ t = Transpose(w) y = MatMul(x, t) }"
     )
     stage = only(graph)
     gradient = jax.grad(lambda params: jnp.sum(stage.function(params, jnp.eye(2))[0]))(stage.params)

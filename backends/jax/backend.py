@@ -1,0 +1,107 @@
+"""The jax backend: every stage a pure function, by way of its ONNX model.
+
+Written, a stage is ``stage_0_jax.py`` and ``stage_0.safetensors``, and on request ``stage_0.stablehlo``.
+
+Left out: dropout and random numbers (a stage is what the model does in inference), and devices.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from heterps_compile.backends.contract import Reference, Stage
+from heterps_compile.backends.find import own_backend
+from heterps_compile.backends.unsupported import UnsupportedNode
+from heterps_compile.errors import BackendError
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.partition import Boundary, Partition, StageCut
+
+if TYPE_CHECKING:
+    from .stage import JaxStage
+
+_NEEDED = "the backend 'jax' needs the package jax, 0.8 or newer; pip install 'heterps-compile[jax]'"
+
+
+@dataclass(frozen=True, slots=True)
+class JaxBackend:
+    """Stages as pure functions of jax.
+
+    Attributes:
+        stablehlo: Whether to write every stage as StableHLO too, for the shapes of the graph's bindings.
+    """
+
+    name: ClassVar[str] = "jax"
+    families: ClassVar[tuple[str, ...]] = ("onnx", "torch")
+    tolerance: ClassVar[float] = 1e-4
+
+    stablehlo: bool = False
+
+    def build(self, graph: Graph, partition: Partition) -> "tuple[JaxStage, ...]":
+        """Build every stage in memory; jax compiles it when it is first called.
+
+        Raises:
+            UnsupportedOpError: naming stage, node and op that the table does not have.
+            BackendError: naming stage and node.
+        """
+        stages: tuple[JaxStage, ...] = _jax_stages().build_stages(graph, partition)
+        return stages
+
+    def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
+        """Give the nodes of an ONNX graph that the table does not have; those of others are known when it is built."""
+        found: list[UnsupportedNode] = _jax_stages().unsupported_nodes(graph)
+        return found
+
+    def declared_ops(self) -> Mapping[tuple[str, str], Sequence[int]]:
+        """Give, for every op of the table by domain ("" for ONNX's own) and name, the opsets its rows begin at."""
+        declared: Mapping[tuple[str, str], Sequence[int]] = _jax_stages().declared_ops()
+        return declared
+
+    def reference(self, graph: Graph) -> Reference:
+        """Give the whole model, run by the runtime of its own family: ONNX Runtime or PyTorch."""
+        return own_backend(graph.family).reference(graph)
+
+    def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
+        """Seed what the reference draws, and on leaving put back what running it changes."""
+        return own_backend(graph.family).reproducible(graph, seed)
+
+    def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
+        """Generate inputs by name as the model's own family takes them: arrays, or tensors of PyTorch."""
+        return own_backend(graph.family).example_inputs(graph, seed)
+
+    def write(
+        self, graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path
+    ) -> list[list[str]]:
+        """Write ``stage_i_jax.py`` and ``stage_i.safetensors`` for every stage.
+
+        Raises:
+            BackendError: naming stage, node and op of what cannot be written.
+        """
+        written: list[list[str]] = _jax_stages().write_stages(graph, stages, cuts, directory, stablehlo=self.stablehlo)
+        return written
+
+    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]) -> tuple[Stage, ...]:
+        """Read stages back; see ``read_stage.py``.
+
+        Raises:
+            BackendError: naming stage and file.
+        """
+        stages: tuple[Stage, ...] = _jax_stages().read_stages(directory, files, cuts)
+        return stages
+
+
+def _jax_stages() -> ModuleType:
+    """Give the module that needs jax."""
+    try:
+        import jax  # noqa: PLC0415 - an optional package, imported when this backend is used
+
+        from . import stages  # noqa: PLC0415 - it needs jax
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("jax", "jaxlib"):
+            raise
+        raise BackendError(_NEEDED) from error
+    if not hasattr(jax, "enable_x64"):
+        raise BackendError(f"{_NEEDED} (installed is {jax.__version__})")
+    return stages

@@ -1,0 +1,30 @@
+"""A stage as StableHLO, by ``jax.export``: a portable program that runs without the model's code.
+
+The bytes hold the program alone; its parameters stay an argument, the same dict that the stage has.
+
+Left out: symbolic dimensions; the program is for the shapes it is exported with.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from .stage import JaxStage, as_array
+
+
+def export_stablehlo(stage: JaxStage, example_inputs: Sequence[Any]) -> bytes:
+    """Give a stage as serialised StableHLO, for inputs of the dtypes and shapes of the given ones.
+
+    ``jax.export.deserialize(data).call(stage.params, *inputs)`` runs it. Inputs that must be known before the stage
+    runs are constants of the program, and no arguments of it. 64-bit dtypes are the graph's, whatever jax is set to.
+    """
+    given = [as_array(value) for value in example_inputs]
+    known = {i: np.asarray(v) for i, v in enumerate(given) if stage.inputs[i] in stage.known_inputs}
+    with jax.enable_x64(True):
+        rest = [jax.ShapeDtypeStruct(np.shape(v), np.asarray(v).dtype) for i, v in enumerate(given) if i not in known]
+        params = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in stage.arrays.items()}
+        exported = jax.export.export(stage.compiled(known))(params, *rest)
+        return bytes(exported.serialize())

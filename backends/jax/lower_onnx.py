@@ -1,0 +1,304 @@
+"""Lay out an ONNX model, whole or one stage of it, as a program of calls.
+
+What becomes of constants:
+
+1. A float initializer with a dimension is a parameter under its own name. What nodes make of it alone (a transpose) is
+   computed by the stage, so that gradients reach the initializer.
+2. What nodes make of other constants is computed here, once. Where it is large it is a parameter too, under the name
+   of the value, else it stands in the program.
+3. A constant that must be known (a shape, axes, the scales of a resize) stands in the program, whatever made it.
+
+Left out: subgraphs, strings, sequences.
+"""
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from heterps_compile.backends.unsupported import UnsupportedNode
+from heterps_compile.errors import BackendError, UnsupportedOpError
+from heterps_compile.escape import printable, shorten
+
+from .program import Call, Param, Program, Ref
+from .table import NEWEST_OPSET, Op, find_op
+
+_LITERAL_ELEMENTS = 64
+_DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "precision"})
+_MAKES_KNOWN = frozenset({"EyeLike", "Shape", "Size"})
+
+
+def opset_of(opsets: Mapping[str, int], domain: str) -> int:
+    """Give the opset that a model imports for a domain."""
+    return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+
+
+def domain_of(node: ir.Node) -> str:
+    """Give a node's domain, "" for ONNX's own."""
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
+def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
+    """Give the nodes that the table cannot run, and why."""
+    found = []
+    for node in nodes:
+        domain = domain_of(node)
+        opset = opset_of(opsets, domain)
+        reason = _missing(node, domain, opset)
+        if reason:
+            found.append(UnsupportedNode(node.name or "", node.op_type, domain or "ai.onnx", opset, reason))
+    return found
+
+
+def _missing(node: ir.Node, domain: str, opset: int) -> str:
+    if domain == "" and opset > NEWEST_OPSET:
+        return f"the jax backend knows opsets up to {NEWEST_OPSET}"
+    row = find_op(domain, node.op_type, opset)
+    if row is None:
+        return "the jax backend has no such op at this opset"
+    takes = _parameters(row.function)
+    unknown = [name for name in node.attributes if takes and _snake(name) not in takes]
+    if unknown:
+        return f"the jax backend does not know its attribute {printable(shorten(unknown[0], 80))!r}"
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return "it refers to an attribute of a function"
+    return ""
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Give the parameters of a function, or none where Python does not know them."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        return {}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def lower_model(
+    model: ir.Model,
+    index: int = 0,
+    kinds: Mapping[str, str] = MappingProxyType({}),
+    described: Mapping[str, str] = MappingProxyType({}),
+) -> Program:
+    """Lay out a model.
+
+    Args:
+        model: The model, or a part of one, in topological order.
+        index: Of the stage.
+        kinds: What an initializer is, ``"weight"``, ``"buffer"`` or ``"constant"``, where the graph says so.
+        described: dtype and shape of values by name, where they are known.
+
+    Raises:
+        UnsupportedOpError: naming the first node that the table cannot run.
+        BackendError: where a shape depends on the elements of what the stage computes.
+    """
+    faults = find_unsupported(list(model.graph), model.graph.opset_imports)
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise UnsupportedOpError(f"stage {index}: {faults[0].describe()}{more}")
+    return _Lowering(model, index, kinds, described).program()
+
+
+class _Lowering:
+    def __init__(self, model: ir.Model, index: int, kinds: Mapping[str, str], described: Mapping[str, str]) -> None:
+        self.graph, self.index, self.kinds, self.described = model.graph, index, kinds, described
+        self.opsets = model.graph.opset_imports
+        self.inputs = tuple(v.name or "" for v in model.graph.inputs if not v.is_initializer())
+        self.outputs = tuple(v.name or "" for v in model.graph.outputs)
+        self.makers: dict[str, Call] = {}  # of what is made of constants alone
+        self.folded: dict[str, Any] = {}
+        self.depends_on_weight: set[str] = set()
+        self.parameters: dict[str, Any] = {}
+
+    def program(self) -> Program:
+        self.depends_on_weight.update(name for name in self.graph.initializers if self._kind(name) != "constant")
+        calls = [self._call(node) for node in self.graph]
+        needed = {name for name in self.outputs if self._is_run(name)}
+        kept: list[Call] = []
+        for call in reversed(calls):
+            if not needed.isdisjoint(call.results):
+                arguments = self._arguments(call)
+                results = tuple(name if name in needed else "" for name in call.results)
+                needed.update(a.name for a in arguments if isinstance(a, Ref))
+                kept.append(Call(call.op, arguments, call.options, results, call.node))
+        kept.reverse()
+        returned = tuple(self._argument(name, must_be_known=False) for name in self.outputs)
+        known = _find_known_inputs(self.index, kept, self.inputs)
+        held = dict.fromkeys(a.name for call in kept for a in call.arguments if isinstance(a, Param))
+        held.update(dict.fromkeys(r.name for r in returned if isinstance(r, Param)))
+        parameters = {name: self.parameters[name] for name in held}
+        weights = frozenset(name for name in parameters if self._kind(name) == "weight")
+        return Program(
+            self.index, self.inputs, self.outputs, tuple(kept), returned, known, parameters, weights, self.described
+        )
+
+    def _call(self, node: ir.Node) -> Call:
+        """Give the call for a node, its arguments still names."""
+        names = tuple("" if value is None else value.name or "" for value in node.inputs)
+        domain = domain_of(node)
+        row = find_op(domain, node.op_type, opset_of(self.opsets, domain))
+        if row is None:
+            raise AssertionError("find_unsupported has reported it")
+        count = _parameters(row.function).get("outputs")
+        results = [value.name or "" if value.uses() or value.is_graph_output() else "" for value in node.outputs]
+        while len(results) > 1 and not results[-1] and (count is None or count.default is not count.empty):
+            results.pop()
+        options = self._options(node, row, len(results))
+        call = Call(row, names, options, tuple(results), node.name or "")
+        if all(not name or self._is_constant(name) for name in names):
+            self.makers.update(dict.fromkeys(filter(None, results), call))
+            if any(name in self.depends_on_weight for name in names):
+                self.depends_on_weight.update(filter(None, results))
+        return call
+
+    def _options(self, node: ir.Node, row: Op, outputs: int) -> dict[str, Any]:
+        options = {_snake(name): _plain(name, attribute) for name, attribute in node.attributes.items()}
+        takes = _parameters(row.function)
+        if "outputs" in takes:
+            options["outputs"] = outputs
+        return {
+            name: value
+            for name, value in options.items()
+            if name not in takes or isinstance(value, (np.ndarray, np.dtype)) or takes[name].default != value
+        }
+
+    def _kind(self, name: str) -> str:
+        value = self.graph.initializers.get(name)
+        if value is None or value.const_value is None:
+            return "constant"
+        is_weight = value.const_value.dtype.is_floating_point() and len(value.const_value.shape) > 0
+        return self.kinds.get(name, "weight" if is_weight else "constant")
+
+    def _is_constant(self, name: str) -> bool:
+        return name in self.graph.initializers or name in self.folded or name in self.makers
+
+    def _is_run(self, name: str) -> bool:
+        """Say whether a call of the stage makes a value: not what is constant, unless of weights."""
+        return name not in self.inputs and (not self._is_constant(name) or self._is_made_of_weights(name))
+
+    def _is_made_of_weights(self, name: str) -> bool:
+        return name in self.makers and name in self.depends_on_weight
+
+    def _arguments(self, call: Call) -> tuple[Any, ...]:
+        arguments = [self._argument(name, must_be_known=i in call.op.known) for i, name in enumerate(call.arguments)]
+        while arguments and arguments[-1] is None:
+            arguments.pop()
+        return tuple(arguments)
+
+    def _argument(self, name: str, *, must_be_known: bool) -> Any:
+        if not name:
+            return None
+        if name in self.inputs or not self._is_constant(name):
+            return Ref(name)
+        if must_be_known:
+            return _bare(self._value(name))
+        if self._is_made_of_weights(name):
+            return Ref(name)
+        if name not in self.depends_on_weight:
+            value = self._value(name)
+            if value.size <= _LITERAL_ELEMENTS:
+                return value
+        if name not in self.parameters:
+            self.parameters[name] = self._value(name)
+        return Param(name)
+
+    def _value(self, name: str) -> Any:
+        """Give a constant's array; what nodes make of constants is computed once."""
+        if name not in self.folded:
+            if name in self.graph.initializers:
+                self.folded[name] = _array(self.graph.initializers[name].const_value, name)
+            else:
+                self._fold(self.makers[name])
+        return self.folded[name]
+
+    def _fold(self, call: Call) -> None:
+        arguments = [self._value(name) if name else None for name in call.arguments]
+        for i in call.op.known:
+            if i < len(arguments) and arguments[i] is not None:
+                arguments[i] = _bare(arguments[i])
+        try:
+            with jax.enable_x64(True), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # numpy warns of infinities that ONNX asks for
+                made = call.op.function(*arguments, **call.options)
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            reason = printable(shorten(" ".join(str(error).split()), 300))
+            node = printable(shorten(call.node, 80))
+            raise BackendError(f"stage {self.index}: node {node!r} ({call.op.name}) fails: {reason}") from error
+        results = made if isinstance(made, tuple) else (made,)
+        self.folded.update((name, np.asarray(r)) for name, r in zip(call.results, results, strict=False) if name)
+
+
+def _find_known_inputs(index: int, calls: Sequence[Call], inputs: Sequence[str]) -> frozenset[str]:
+    """Give the inputs on whose elements shapes depend.
+
+    Raises:
+        BackendError: where a shape depends on the elements of what is computed otherwise than from shapes.
+    """
+    wanted: dict[str, Call] = {}
+    for call in reversed(calls):
+        by = next((wanted[name] for name in call.results if name in wanted), None)
+        if by is not None and call.op.name in _MAKES_KNOWN:
+            continue
+        if by is not None and not call.op.keeps:
+            node, maker = (printable(shorten(c.node, 80)) for c in (by, call))
+            raise BackendError(
+                f"stage {index}: node {node!r} ({by.op.name}) takes a shape or axis from what node {maker!r} "
+                f"({call.op.name}) computes; jax must know shapes before it runs"
+            )
+        for i, argument in enumerate(call.arguments):
+            if isinstance(argument, Ref) and (by is not None or i in call.op.known):
+                wanted.setdefault(argument.name, by or call)
+    return frozenset(name for name in inputs if name in wanted)
+
+
+def _bare(array: Any) -> Any:
+    """Give whole numbers as Python's, which read better; others as they are."""
+    if array.dtype.kind not in "iub" or array.ndim > 1 or array.dtype == bool:
+        return array
+    return int(array) if array.ndim == 0 else tuple(int(value) for value in array)
+
+
+def _array(tensor: ir.TensorProtocol | None, name: str) -> Any:
+    shown = printable(shorten(name, 80))
+    if tensor is None:
+        raise BackendError(f"the weight {shown!r} has no data")
+    try:
+        array = tensor.numpy()
+    except (OSError, ValueError, TypeError) as error:
+        raise BackendError(f"the weight {shown!r} cannot be read: {printable(str(error))}") from error
+    if array.dtype == object:
+        raise BackendError(f"the constant {shown!r} is of strings, which jax does not have")
+    return array
+
+
+def _plain(name: str, attribute: ir.Attr) -> Any:
+    """Give an attribute as Python has it: text, numbers, tuples, dtypes; float32 numbers as short as they are."""
+    value = attribute.value
+    if attribute.type is ir.AttributeType.TENSOR:
+        return _array(attribute.as_tensor(), name)
+    if attribute.type is ir.AttributeType.FLOAT:
+        return _short(value)
+    if attribute.type is ir.AttributeType.FLOATS:
+        return tuple(_short(v) for v in value)
+    if name in _DTYPE_ATTRIBUTES:
+        return ir.DataType(value).numpy() if value else None
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, (list, tuple)):
+        return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)
+    return value
+
+
+def _short(value: float) -> float:
+    return float(str(np.float32(value)))

@@ -1,0 +1,1 @@
+"""What ONNX's ops are in jax: plain functions, whose source a written stage carries with it."""

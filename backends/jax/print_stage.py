@@ -1,0 +1,116 @@
+"""Write a stage as Python source: one pure function, the parameters under their own names.
+
+The source needs nothing but jax and numpy to be imported, and safetensors to read its parameters. The functions of the
+op table that it calls stand in it.
+
+Left out: the parameters themselves (``weights.py``).
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from heterps_compile.errors import BackendError
+from heterps_compile.escape import printable, shorten
+
+from .function_source import IMPORTS, INFIX, PREFIX, Carried, spelled
+from .literals import literal
+from .naming import LocalNames
+from .program import Call, Param, Program, Ref
+from .stage_template import TEMPLATE
+
+
+def print_stage(program: Program, model: str) -> str:
+    """Write a stage's source.
+
+    Args:
+        program: The stage.
+        model: Name of the model it is of.
+
+    Raises:
+        BackendError: naming stage, node and op of what has no source.
+    """
+    carried = Carried()
+    for call in program.calls:
+        try:
+            carried.add(call.op.function)
+        except BackendError as error:
+            raise BackendError(f"stage {program.index} cannot be written: {_place(call)}: {error}") from error
+    carried.imports.add("Any")
+    parameters = program.parameters.items()
+    described = "".join(f"    {name!a}: ({a.dtype.name!a}, {literal(tuple(a.shape))}),\n" for name, a in parameters)
+    parts = {
+        "INDEX": str(program.index),
+        "MODEL": ascii(model)[1:-1].replace("\\", "/").replace('"', "'"),
+        "IMPORTS": _imports(carried),
+        "INPUTS": _names(program.inputs),
+        "OUTPUTS": _names(program.outputs),
+        "KNOWN": _names(tuple(name for name in program.inputs if name in program.known_inputs)),
+        "PARAMS": f"{{\n{described}}}" if described else "{}",
+        "WEIGHTS": _names(tuple(name for name in program.parameters if name in program.weights)),
+        "NUMBERS": "".join(f"{name} = {literal(value)}\n" for name, value in carried.numbers.items()),
+        "FUNCTIONS": "".join(f"\n\n{source}\n" for source in carried.sources.values()),
+        "STAGE": "\n".join(_lines(program, carried)),
+    }
+    # one pass, so that a placeholder's name inside what was put in stays as it is
+    pieces = TEMPLATE.split("@@")
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def _imports(carried: Carried) -> str:
+    lines = [line for name, line in IMPORTS.items() if name in carried.imports]
+    ours = ("jax", "numpy")
+    first = [line for line in lines if not re.search(rf"\b({'|'.join(ours)})\b", line)]
+    first = sorted([*first, "from pathlib import Path"], key=lambda line: (line.startswith("from"), line))
+    return "\n".join([*first, "", *(line for line in lines if line not in first)])
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return "".join(["(\n", *(f"    {name!a},\n" for name in names), ")"]) if names else "()"
+
+
+def _lines(program: Program, carried: Carried) -> Iterator[str]:
+    local = LocalNames({*carried.sources, *carried.numbers, *IMPORTS, "Array"})
+    taken = [local.of(name) for name in program.inputs]
+    yield f"def stage({', '.join(['params', *taken])}):"
+    yield '    """Run the stage; give a tuple of the values named in OUTPUTS."""'
+    for name, variable in zip(program.inputs, taken, strict=True):
+        convert = "np.asarray" if name in program.known_inputs else "jnp.asarray"
+        yield f"    {variable} = {convert}({variable}){_comment(program, name)}"
+    for call in program.calls:
+        try:
+            yield _statement(program, call, local)
+        except TypeError as error:
+            raise BackendError(f"stage {program.index} cannot be written: {_place(call)}: {error}") from error
+    results = [_argument(result, local) for result in program.results]
+    yield f"    return ({', '.join(results)}{',' if len(results) == 1 else ''})"
+
+
+def _statement(program: Program, call: Call, local: LocalNames) -> str:
+    arguments = [_argument(argument, local) for argument in call.arguments]
+    options = [f"{name}={literal(value)}" for name, value in call.options.items()]
+    function = call.op.function
+    if function in INFIX:
+        written = f" {INFIX[function]} ".join(arguments)
+    elif function in PREFIX:
+        written = f"{PREFIX[function]}{arguments[0]}"
+    else:
+        written = f"{spelled(function) or function.__name__}({', '.join(arguments + options)})"
+    targets = ", ".join(local.of(name) if name else "_" for name in call.results)
+    read = [name for name in call.results if name]
+    return f"    {targets} = {written}{_comment(program, *read)}"
+
+
+def _argument(argument: Any, local: LocalNames) -> str:
+    if isinstance(argument, Ref):
+        return local.of(argument.name)
+    return f"params[{argument.name!a}]" if isinstance(argument, Param) else literal(argument)
+
+
+def _comment(program: Program, *names: str) -> str:
+    known = [program.described[name] for name in names if name in program.described]
+    return f"  # {', '.join(ascii(text)[1:-1] for text in known)}" if known else ""
+
+
+def _place(call: Call) -> str:
+    return f"node {printable(shorten(call.node, 80))!r} ({call.op.name})"

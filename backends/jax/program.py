@@ -1,0 +1,108 @@
+"""A stage as a list of calls: what is run, and what is written out as source.
+
+Left out: where the parameters' arrays are (:mod:`.stage`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jax import numpy as jnp
+
+from heterps_compile.errors import BackendError
+from heterps_compile.escape import printable, shorten
+
+from .table import Op
+
+_REASON_SHOWN = 400
+_NAME_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An argument that is an input of the stage or what an earlier call made."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """An argument that is a parameter of the stage."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a function.
+
+    Attributes:
+        op: What is called.
+        arguments: :class:`Ref`, :class:`Param`, None, a number, a tuple of numbers, or a numpy array.
+        options: Attributes by the names the function has for them.
+        results: Names of what it makes, "" where nobody reads it.
+        node: Name of the node it stands for.
+    """
+
+    op: Op
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+    results: tuple[str, ...]
+    node: str
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A pure function: parameters and inputs in, a tuple of outputs out.
+
+    Attributes:
+        index: Of the stage.
+        inputs: Names of the values it takes, in order.
+        outputs: Names of the values it gives, in order.
+        calls: In order.
+        results: What it gives: :class:`Ref`, :class:`Param` or a constant, one an output.
+        known_inputs: Inputs that must be known before it runs, since shapes depend on their elements.
+        parameters: Arrays it reads, by name, as numpy arrays that may be mapped from a file.
+        weights: Names of the parameters that are trained.
+        described: dtype and shape of a value by name, where they are known, for a reader.
+    """
+
+    index: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    calls: tuple[Call, ...]
+    results: tuple[Any, ...]
+    known_inputs: frozenset[str]
+    parameters: Mapping[str, Any] = field(repr=False)
+    weights: frozenset[str] = field(repr=False)
+    described: Mapping[str, str] = field(repr=False)
+
+    def __call__(self, params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
+        """Run; pure, so that jax can transform it. An output that is known (a shape) is a numpy array.
+
+        Raises:
+            BackendError: naming stage, node and op that cannot run on these inputs.
+        """
+        values = {
+            name: np.asarray(value) if name in self.known_inputs else jnp.asarray(value)
+            for name, value in zip(self.inputs, inputs, strict=True)
+        }
+
+        def find(argument: Any) -> Any:
+            if isinstance(argument, Ref):
+                return values[argument.name]
+            return params[argument.name] if isinstance(argument, Param) else argument
+
+        for call in self.calls:
+            try:
+                made = call.op.function(*map(find, call.arguments), **call.options)
+            except Exception as error:
+                reason = printable(shorten(" ".join(str(error).split()), _REASON_SHOWN))
+                raise BackendError(
+                    f"stage {self.index} cannot run node {printable(shorten(call.node, _NAME_SHOWN))!r} "
+                    f"({call.op.name}): {reason}"
+                ) from error
+            results = made if isinstance(made, tuple) else (made,)
+            values.update(zip(call.results, results, strict=False))
+        return tuple(map(find, self.results))

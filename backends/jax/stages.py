@@ -1,0 +1,113 @@
+"""What the jax backend does with the stages of a graph: build, write and read them.
+
+Left out: what jax itself is not needed for (``backend.py``).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from heterps_compile.backends.contract import Stage
+from heterps_compile.backends.onnx_stage.stage_models import stage_models
+from heterps_compile.backends.unsupported import UnsupportedNode
+from heterps_compile.errors import BackendError
+from heterps_compile.ir.graph import OPAQUE, Graph
+from heterps_compile.ir.partition import Boundary, Partition, StageCut
+
+from .export import export_stablehlo
+from .lower_onnx import find_unsupported, lower_model
+from .print_stage import print_stage
+from .read_stage import read_stage
+from .stage import JaxStage
+from .table import declared_ops
+from .weights import save_parameters
+
+__all__ = ["build_stages", "declared_ops", "read_stages", "unsupported_nodes", "write_stages"]
+
+
+def build_stages(graph: Graph, partition: Partition) -> tuple[JaxStage, ...]:
+    """Build every stage in memory.
+
+    Raises:
+        UnsupportedOpError: naming stage, node and op that the table does not have.
+        BackendError: naming stage and node.
+    """
+    kinds = {name: parameter.kind for name, parameter in graph.parameters.items()}
+    described = {name: _describe(graph, name) for name, value in graph.values.items() if value.dtype != OPAQUE}
+    if graph.family == "torch":
+        from heterps_compile.backends.onnxruntime.training import refuse_training  # noqa: PLC0415 - torch models only
+
+        refuse_training(graph, partition, "a pure function of jax")
+    models = stage_models(graph, partition)
+    return tuple(
+        JaxStage.of(lower_model(model, cut.index, kinds, described))
+        for model, cut in zip(models, partition.stages, strict=True)
+    )
+
+
+def _describe(graph: Graph, name: str) -> str:
+    """Give dtype and shape as a comment has it: ``float32[batch, 8]``."""
+    value = graph.values[name]
+    return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+
+
+def unsupported_nodes(graph: Graph) -> list[UnsupportedNode]:
+    """Give the nodes of an ONNX graph that the table does not have; those of others are known when it is built."""
+    if graph.family != "onnx":
+        return []
+    model = graph.source.model
+    nodes = list(model.graph)
+    return find_unsupported([nodes[node.origin] for node in graph.nodes], model.graph.opset_imports)
+
+
+def write_stages(
+    graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path, *, stablehlo: bool
+) -> list[list[str]]:
+    """Write source and parameters of every stage, and where asked its StableHLO.
+
+    Raises:
+        BackendError: naming stage, node and op of what cannot be written.
+    """
+    written = []
+    for stage, cut in zip(stages, cuts, strict=True):
+        if not isinstance(stage, JaxStage) or stage.program is None:
+            raise BackendError(
+                f"stage {cut.index} is a {type(stage).__name__} that the jax backend did not build from a model"
+            )
+        names = [f"stage_{cut.index}_jax.py", f"stage_{cut.index}.safetensors"]
+        (directory / names[0]).write_text(print_stage(stage.program, graph.name), encoding="ascii")
+        save_parameters(stage.arrays, directory / names[1], cut.index)
+        if stablehlo:
+            names.append(f"stage_{cut.index}.stablehlo")
+            (directory / names[2]).write_bytes(_stablehlo(graph, stage, cut.index))
+        written.append(names)
+    return written
+
+
+def _stablehlo(graph: Graph, stage: JaxStage, index: int) -> bytes:
+    """Export a stage for the shapes the graph has at its bindings."""
+    if stage.known_inputs:
+        raise BackendError(
+            f"stage {index} cannot be exported: shapes in it depend on the elements of {sorted(stage.known_inputs)}, "
+            f"which another stage computes; cut elsewhere"
+        )
+    return export_stablehlo(stage, [np.zeros(graph.shape(n), np.dtype(graph.values[n].dtype)) for n in stage.inputs])
+
+
+def read_stages(directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]) -> tuple[JaxStage, ...]:
+    """Read stages back; see ``read_stage.py``.
+
+    Raises:
+        BackendError: naming stage and file.
+    """
+    stages = []
+    for (source, parameters, *_), cut in zip(files, cuts, strict=True):
+        stage = read_stage(directory / source, directory / parameters, cut.index)
+        if (stage.inputs, stage.outputs) != (tuple(cut.inputs), tuple(cut.outputs)):
+            raise BackendError(
+                f"stage {cut.index}: {source!r} is not the stage of this plan: it takes {list(stage.inputs)} and "
+                f"gives {list(stage.outputs)}; compile the model again"
+            )
+        stages.append(stage)
+    return tuple(stages)

@@ -1,0 +1,82 @@
+"""What a row of the op table is, how a row is found, and how others add theirs.
+
+A function takes the inputs of its op in order, an absent one is None, and its attributes by name (``transA`` as
+``trans_a``), with ONNX's defaults. A function of an op with several outputs has the keyword ``outputs``: how many are
+read, or, where it has no default, how many there are. It gives one array for one, else a tuple.
+
+The rows themselves stand in ``op_rows.py``. Packages installed beside this one add theirs through the entry points
+``heterps_compile.jax_ops``: each names a module that calls :func:`register` when it is imported.
+
+Left out: control flow, and ops on sequences, optional values and strings; ops that draw random numbers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+GROUP = "heterps_compile.jax_ops"
+NEWEST_OPSET = 28
+"""The newest opset of ONNX's own domain whose changes the table knows."""
+
+_ROWS = "heterps_compile.backends.jax.op_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A row: what an op is in jax, from an opset on up to the next row of the same op.
+
+    Attributes:
+        name: Of the op.
+        since: The opset from which on the function is right.
+        function: Of ``jax.numpy``, ``jax.nn``, ``jax.lax`` or ``operator``, or one whose source a stage can carry.
+        known: Which inputs must be known before the stage runs: shapes, axes.
+        keeps: Whether what it makes of known inputs is known: what shapes are computed with.
+        domain: "" for ONNX's own.
+        until: The last opset for which it is right, or None: up to the next row.
+    """
+
+    name: str
+    since: int
+    function: Callable[..., Any]
+    known: tuple[int, ...] = ()
+    keeps: bool = False
+    domain: str = ""
+    until: int | None = None
+
+
+_TABLE: dict[tuple[str, str], dict[int, Op]] = {}
+
+
+def register(*rows: Op) -> None:
+    """Put rows into the table; a row takes the place of one with the same domain, name and opset."""
+    for row in rows:
+        _TABLE.setdefault((row.domain, row.name), {})[row.since] = row
+
+
+def find_op(domain: str, name: str, opset: int) -> Op | None:
+    """Give the row for an op of a model that imports an opset of its domain, or None where there is none."""
+    _load()
+    versions = _TABLE.get((domain, name), {})
+    since = max((version for version in versions if version <= opset), default=None)
+    if since is None:
+        return None
+    row = versions[since]
+    last = NEWEST_OPSET if row.until is None and domain == "" else row.until
+    return row if last is None or opset <= last else None
+
+
+def declared_ops() -> Mapping[tuple[str, str], Sequence[int]]:
+    """Give, for every op of the table by domain and name, the opsets its rows begin at."""
+    _load()
+    return {key: tuple(sorted(versions)) for key, versions in sorted(_TABLE.items())}
+
+
+@cache
+def _load() -> None:
+    """Import the built-in rows and those of packages beside this one, which register themselves."""
+    register(*import_module(_ROWS).ROWS)
+    for entry in entry_points(group=GROUP):
+        entry.load()

@@ -1,0 +1,190 @@
+"""A backend for each device type: every stage is built, written and read by the backend of its device.
+
+Values are converted where they enter a stage, without a copy where memory can be shared. What the whole model gives
+is what the backends of its last stages give.
+
+Left out: gradients across backends.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from heterps_compile.errors import BackendError, InputError
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.partition import Boundary, Partition, StageCut
+
+from .borders import as_array, as_tensor
+from .contract import Backend, Reference, Stage, StageDevice, place_backend
+from .find import find_backend, own_backend
+
+MIXED = "mixed"
+"""The name of the backend in a plan; its stages name theirs."""
+
+_TAKES: Mapping[str, Callable[[Any, str], Any]] = MappingProxyType({"torch": as_tensor})
+"""How values are handed to a backend's stages; to all others as numpy arrays."""
+
+
+def parse_backends(text: str) -> "MixedBackend":
+    """Read ``cpu=onnxruntime,v100=torch``: backends by the name or the kind of a device type.
+
+    Raises:
+        InputError: showing what is not of that form.
+        UnknownNameError: naming a backend nobody knows.
+    """
+    by_device: dict[str, Backend] = {}
+    for part in text.split(","):
+        device, _, name = (piece.strip() for piece in part.rpartition("="))
+        if not device or not name:
+            raise InputError(f"{part!r} is not DEVICE=BACKEND, such as cpu=onnxruntime; write one for each device type")
+        if device in by_device:
+            raise InputError(f"{device!r} is given two backends, {by_device[device].name!r} and {name!r}; give it one")
+        by_device[device] = find_backend(name)
+    return MixedBackend(by_device)
+
+
+@dataclass(slots=True, eq=False)
+class BorderStage:
+    """A stage that takes values of any backend."""
+
+    stage: Stage
+    take: Callable[[Any, str], Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """Run the stage on its inputs in order."""
+        return self.stage(*(self.take(value, name) for name, value in zip(self.inputs, values, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class MixedBackend:
+    """One backend a device type.
+
+    Attributes:
+        by_device: Backends by the name or the kind of a device type; a name goes before a kind.
+        of_stage: The backend of every stage, once :meth:`on` has been told the devices.
+        notes: What the user should know of that choice.
+    """
+
+    by_device: Mapping[str, Backend]
+    of_stage: tuple[Backend, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """Give the name under which a plan has it."""
+        return MIXED
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Give the families that all of the backends take."""
+        first, *others = self._all()
+        return tuple(family for family in first.families if all(family in other.families for other in others))
+
+    @property
+    def tolerance(self) -> float:
+        """Give what the least exact of the backends is allowed."""
+        return max(backend.tolerance for backend in self._all())
+
+    def _all(self) -> tuple[Backend, ...]:
+        return self.of_stage or tuple(self.by_device.values())
+
+    def on(self, stages: Sequence[StageDevice]) -> "MixedBackend":
+        """Give the backend that knows which device each stage is for.
+
+        Raises:
+            InputError: naming a device type that no backend was given for.
+        """
+        by_index: dict[int, Backend] = {}
+        for stage in stages:
+            backend = self.by_device.get(stage.device) or self.by_device.get(stage.kind)
+            if backend is None:
+                raise InputError(
+                    f"stage {stage.index} is on {stage.device!r} (a {stage.kind}), and no backend is given for that; "
+                    f"given are {self._spelled()}: add {stage.device}=BACKEND"
+                )
+            by_index[stage.index] = backend
+        placed = {
+            backend.name: place_backend(backend, [s for s in stages if by_index[s.index].name == backend.name])
+            for backend in by_index.values()
+        }
+        used = {stage.device for stage in stages} | {stage.kind for stage in stages}
+        notes = [note for backend in placed.values() for note in getattr(backend, "notes", ())]
+        notes += [
+            f"no stage is on {device!r}: its backend {backend.name!r} is not used"
+            for device, backend in self.by_device.items()
+            if device not in used
+        ]
+        of_stage = tuple(placed[by_index[stage.index].name] for stage in stages)
+        return replace(self, of_stage=of_stage, notes=tuple(notes))
+
+    def _spelled(self) -> str:
+        return ",".join(f"{device}={backend.name}" for device, backend in self.by_device.items())
+
+    def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
+        """Build every stage by its own backend.
+
+        Raises:
+            BackendError: naming stage and op.
+        """
+        made = self._each(
+            partition.stages, lambda backend, cuts: backend.build(graph, Partition(tuple(cuts), partition.replicated))
+        )
+        return tuple(self._border(stage, cut) for stage, cut in zip(made, partition.stages, strict=True))
+
+    def reference(self, graph: Graph) -> Reference:
+        """Give the whole model as its own family runs it."""
+        return own_backend(graph.family).reference(graph)
+
+    def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
+        """Seed the model's own family."""
+        return own_backend(graph.family).reproducible(graph, seed)
+
+    def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
+        """Generate inputs as the model's own family does."""
+        return own_backend(graph.family).example_inputs(graph, seed)
+
+    def write(
+        self, graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path
+    ) -> list[list[str]]:
+        """Write every stage by its own backend; give the names of the files of each.
+
+        Raises:
+            BackendError: naming stage and op.
+        """
+        inside = {cut.index: _inside(stage, cut) for stage, cut in zip(stages, cuts, strict=True)}
+        return self._each(
+            cuts, lambda backend, own: backend.write(graph, [inside[cut.index] for cut in own], own, directory)
+        )
+
+    def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]) -> tuple[Stage, ...]:
+        """Read every stage by its own backend.
+
+        Raises:
+            BackendError: naming stage and file.
+        """
+        names = {cut.index: found for cut, found in zip(cuts, files, strict=True)}
+        made = self._each(cuts, lambda backend, own: backend.read(directory, [names[cut.index] for cut in own], own))
+        return tuple(self._border(stage, cut) for stage, cut in zip(made, cuts, strict=True))
+
+    def _each(self, cuts: Sequence[Any], work: Callable[[Backend, list[Any]], Sequence[Any]]) -> list[Any]:
+        """Let each backend work on its own cuts, all at once; give the results in the order of the cuts."""
+        results: dict[int, Any] = {}
+        for backend in {backend.name: backend for backend in self.of_stage}.values():
+            own = [cut for cut in cuts if self.of_stage[cut.index].name == backend.name]
+            results.update(zip((cut.index for cut in own), work(backend, own), strict=True))
+        return [results[cut.index] for cut in cuts]
+
+    def _border(self, stage: Stage, cut: Boundary) -> BorderStage:
+        take = _TAKES.get(self.of_stage[cut.index].name, as_array)
+        return BorderStage(stage, take, tuple(cut.inputs), tuple(cut.outputs))
+
+
+def _inside(stage: Stage, cut: StageCut) -> Stage:
+    if not isinstance(stage, BorderStage):
+        raise BackendError(f"stage {cut.index} is {type(stage).__name__}, not built by the backend {MIXED!r}")
+    return stage.stage

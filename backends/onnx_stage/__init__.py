@@ -1,0 +1,1 @@
+"""Stages as ONNX models, whatever family the graph is of."""

@@ -1,0 +1,144 @@
+"""A PyTorch stage as an ONNX model, by ``torch.onnx.export``.
+
+The stage is traced with ``torch.export`` on examples of what crosses into it, dynamic where the graph is, and
+translated; what PyTorch's exporter writes badly is rewritten before (``embedding_bags.py``), shapes computed from
+constants are folded after. Parameters are never folded: they stay under their own names, as they are.
+
+Left out: what a node changes in place (a running mean): an ONNX model gives outputs and keeps no state.
+"""
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch.export import Dim
+from torch.export.graph_signature import InputKind
+
+from heterps_compile.backends.torch.stage import TorchStage, build_stage
+from heterps_compile.errors import BackendError
+from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.torch_program import quiet_tracing
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.partition import StageCut
+
+from .embedding_bags import rewrite_embedding_bags
+from .tidy import tidy
+
+_REASON_SHOWN = 300
+_NODE_AT_FAULT = re.compile(r"translating node %(\w+) :")
+_OPSET, _FORMAT = 20, 10  # what the exporter writes
+
+
+def export_stage(graph: Graph, cut: StageCut) -> ir.Model:
+    """Give one stage of a graph of the family ``"torch"`` as an ONNX model.
+
+    Raises:
+        BackendError: naming stage, node and op of what ONNX does not have.
+    """
+    stage = build_stage(graph, cut)
+    if not cut.inputs and not stage.parameter_names:
+        return tidy(_constants(stage), graph, cut, {})
+    program = _trace(graph, stage)
+    rewrite_embedding_bags(program, cut.index)
+    originals = _name_harmlessly(program)
+    try:
+        # with gradients on, PyTorch would choose other kernels than it traced, whose results lie otherwise in memory
+        with _quiet_export(), torch.no_grad():
+            exported = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False)
+    except Exception as error:
+        raise BackendError(f"stage {cut.index} cannot become ONNX: {_reason(error)}") from error
+    assert exported is not None  # noqa: S101 - it is with dynamo=True; this tells the type checker
+    return tidy(exported.model, graph, cut, originals)
+
+
+def _name_harmlessly(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Rename a program's tensors in place, and give their names by the new ones.
+
+    The exporter writes Python code that reads tensors as attributes; a name from a model must not stand in it.
+    """
+    signature = program.graph_signature
+    targets = [spec.target for spec in signature.input_specs if spec.kind is not InputKind.USER_INPUT and spec.target]
+    harmless = {target: f"tensor{number}" for number, target in enumerate(dict.fromkeys(targets))}
+    for spec in (*signature.input_specs, *signature.output_specs):
+        if spec.target in harmless:
+            spec.target = harmless[spec.target]
+    tables: tuple[dict[str, Any], ...] = (program.state_dict, program.constants)
+    for table in tables:
+        kept = {harmless[name]: value for name, value in table.items() if name in harmless}
+        table.clear()  # what no node reads goes
+        table.update(kept)
+    return {name: target for target, name in harmless.items()}
+
+
+def _constants(stage: TorchStage) -> ir.Model:
+    """Give a stage that reads nothing as what it always gives: the exporter wants at least one tensor to read."""
+    with torch.no_grad():
+        results = [torch.as_tensor(result) for result in stage()]
+    nodes = [ir.node("Constant", [], {"value": ir.tensor(result.numpy())}) for result in results]
+    for node, result in zip(nodes, results, strict=True):
+        node.outputs[0].dtype, node.outputs[0].shape = ir.tensor(result.numpy()).dtype, ir.Shape(result.shape)
+    graph = ir.Graph([], [node.outputs[0] for node in nodes], nodes=nodes, opset_imports={"": _OPSET})
+    return ir.Model(graph, ir_version=_FORMAT)
+
+
+def _trace(graph: Graph, stage: TorchStage) -> torch.export.ExportedProgram:
+    fakes = {node.name: node.meta["val"] for node in graph.source.graph.nodes if node.name in stage.inputs}
+    examples = tuple(_example(fakes[name]) for name in stage.inputs)
+    dynamic = tuple(_dynamic(fakes[name]) for name in stage.inputs)
+    try:
+        with quiet_tracing(), _quiet_export(), torch.no_grad():
+            return torch.export.export(
+                stage, examples, dynamic_shapes=(dynamic,) if any(dynamic) else None, strict=False
+            )
+    except Exception as error:
+        raise BackendError(f"stage {stage.index} cannot become ONNX: torch.export says {_reason(error)}") from error
+
+
+def _example(fake: Any) -> Any:
+    """Give a value like the one the model was traced with: its contents do not matter."""
+    if not isinstance(fake, torch.Tensor):
+        return int(fake.node.hint) if isinstance(fake, torch.SymInt) else fake
+    sizes = [_number(size) for size in fake.shape]
+    strides = [_number(step) for step in fake.stride()]
+    return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device).zero_()
+
+
+def _number(size: Any) -> int:
+    return size if isinstance(size, int) else int(size.node.hint)
+
+
+def _dynamic(fake: Any) -> Any:
+    """Give what ``torch.export`` is told of an input's dimensions."""
+    if isinstance(fake, torch.Tensor):
+        return {axis: Dim.DYNAMIC for axis, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)} or None
+    return Dim.DYNAMIC if isinstance(fake, torch.SymInt) else None
+
+
+@contextmanager
+def _quiet_export() -> Iterator[None]:
+    """Keep the exporter from logging of packages it misses, and from warning of what it does itself."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _reason(error: BaseException) -> str:
+    """Give the innermost cause on one line, with the node at fault: the outer ones are advice to report a bug."""
+    node = ""
+    while error.__cause__ is not None:
+        found = _NODE_AT_FAULT.search(str(error))
+        node = f"node {found[1]!r}: " if found else node
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return node + shorten(printable(" ".join(lines)) or type(error).__name__, _REASON_SHOWN)

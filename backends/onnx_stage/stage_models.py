@@ -1,0 +1,40 @@
+"""The ONNX model of every stage: cut out of an ONNX model, or exported from the PyTorch stage.
+
+Left out: running them (``backends/onnxruntime/``, ``backends/jax/``).
+"""
+
+from importlib.util import find_spec
+
+import onnx_ir as ir
+
+from heterps_compile.errors import BackendError
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.partition import Partition
+
+FAMILIES = ("onnx", "torch")
+"""The families of graphs whose stages become ONNX models."""
+
+
+def stage_models(graph: Graph, partition: Partition) -> tuple[ir.Model, ...]:
+    """Give one ONNX model a stage, in order.
+
+    Inputs and outputs bear the names the cut gives them, initialisers the names of the graph's parameters; weights
+    share memory with the whole model's. A dimension that varies has its name.
+
+    Raises:
+        BackendError: naming stage, node and op of what ONNX does not have.
+    """
+    if graph.family == "onnx":
+        from .cut_model import cut_model  # noqa: PLC0415 - one family at a time
+
+        return tuple(cut_model(graph, partition))
+    if graph.family == "torch":
+        if find_spec("onnxscript") is None:
+            raise BackendError(
+                f"{graph.name!r} is a PyTorch model, and ONNX stages of one need onnxscript, which is not installed: "
+                f"pip install 'heterps-compile[export]'"
+            )
+        from .export_stage import export_stage  # noqa: PLC0415 - torch only for torch models
+
+        return tuple(export_stage(graph, cut) for cut in partition.stages)
+    raise BackendError(f"{graph.name!r} is of the family {graph.family!r}; ONNX stages are made of {FAMILIES}")

@@ -1,0 +1,37 @@
+"""What a backend says of a node it cannot run, before any search is made.
+
+Left out: how a backend finds out (its op table tells).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heterps_compile.escape import printable, shorten
+
+_NAME_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedNode:
+    """A node that a backend cannot run.
+
+    Attributes:
+        node: Its name in the graph.
+        op: Of the node.
+        domain: Of the op, ``"ai.onnx"`` for ONNX's own.
+        opset: That the model imports for the domain.
+        reason: What is missing: the op, its opset, an attribute.
+    """
+
+    node: str
+    op: str
+    domain: str
+    opset: int
+    reason: str
+
+    def describe(self, supported_by: Sequence[str] = ()) -> str:
+        """Say it in one line, with the backends that do support the node."""
+        name = printable(shorten(self.node, _NAME_SHOWN))
+        others = f"; backends that support it: {', '.join(supported_by)}" if supported_by else ""
+        what = f"{printable(shorten(self.op, _NAME_SHOWN))} ({printable(self.domain)}, opset {self.opset})"
+        return f"node {name!r} is {what}: {self.reason}{others}"

@@ -1,0 +1,155 @@
+"""The page in a real browser: it draws, a layer is chosen and told of, nothing is complained of, no name does harm."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import browser
+import pytest
+from commands import heterps
+from large_plan import hostile_findings, large_findings
+from light_models import path
+
+from heterps_compile.report.html import html_report
+
+pytestmark = pytest.mark.skipif(bool(browser.missing()), reason=browser.missing() or "all there")
+
+ENTER, RIGHT, DOWN, END = "\ue007", "\ue014", "\ue015", "\ue010"
+FOCUSED = "return document.activeElement.dataset.layer"
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    with browser.browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with everything that a compilation draws."""
+    folder = tmp_path_factory.mktemp("compiled")
+    words = ["--min-throughput", "2000", "--no-verify", "--method", "exact", "-q"]
+    drawn = ["--report", "plan.html", "--plots", "pictures", "--trace", "step.json"]
+    done = heterps(path("squeezenet"), *words, *drawn, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def write(folder: Path, page: str) -> Path:
+    file = folder / "page.html"
+    file.write_text(page, "utf-8")
+    return file
+
+
+def test_a_compilation_writes_page_pictures_and_trace(compiled):
+    names = {"layers", "timeline", "memory-over-time", "memory", "price", "pareto", "methods"}
+    assert {file.stem for file in (compiled / "pictures").glob("*.svg")} == names
+    events = json.loads((compiled / "step.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+
+
+def test_the_page_shows_every_picture_and_complains_of_nothing(window, compiled):
+    window.open(compiled / "plan.html")
+    shown = window.run(
+        "return [...document.querySelectorAll('main section')].filter(s => s.offsetHeight > 40).map(s => s.id)"
+    )
+    assert shown == [
+        *("layers", "timeline", "memory-over-time", "memory", "price", "pareto", "methods"),
+        *("stages", "totals"),
+    ]
+    assert window.console() == []
+
+
+def test_a_layer_that_is_clicked_is_explained(window, compiled):
+    window.open(compiled / "plan.html")
+    window.click('.layer[data-layer="2"]')
+    told = window.text("#panel")
+    name = window.run("return JSON.parse(document.getElementById('facts').textContent).layers[2].name")
+    assert told.startswith(name)
+    for word in ("FLOP a byte", "because", "v100", "cpu-core", "per million", "Reads from", "Read by"):
+        assert word in told
+    assert window.run("return document.querySelectorAll('.chosen-edge').length") >= 2
+    assert window.run("return document.querySelectorAll('[aria-pressed=true]').length") == 1
+    assert window.console() == []
+
+
+def test_a_layer_is_reached_and_explained_by_keyboard_alone(window, compiled):
+    window.open(compiled / "plan.html")
+    first = '.layer[data-layer="0"]'
+    window.run("document.querySelector(arguments[0]).focus()", first)
+    window.type(first, RIGHT)
+    assert window.run(FOCUSED) == "1"
+    window.type('.layer[data-layer="1"]', DOWN)
+    assert int(window.run(FOCUSED)) > 1
+    reached = window.run(FOCUSED)
+    window.type(f'.layer[data-layer="{reached}"]', ENTER)
+    assert window.text("#panel h2")
+    assert window.run("return document.querySelectorAll('.layer[tabindex=\"0\"]').length") == 1
+
+
+def test_a_neighbour_in_the_panel_is_chosen_by_its_button(window, compiled):
+    window.open(compiled / "plan.html")
+    window.click('.layer[data-layer="0"]')
+    name = window.text("#panel li button").rpartition(" (")[0]
+    window.click("#panel li button")
+    assert window.text("#panel h2") == name
+
+
+def test_a_layer_is_found_by_a_part_of_its_name(window, tmp_path):
+    window.open(write(tmp_path, html_report(large_findings(1500, 12))))
+    window.type("#find", "encoder.100.block.7")
+    assert window.text("#found") == "encoder.100.block.7.linear"
+    window.type("#find", ENTER)
+    assert window.text("#panel h2") == "encoder.100.block.7.linear"
+    assert window.console() == []
+
+
+def test_1500_layers_are_drawn_with_few_elements(window, tmp_path):
+    window.open(write(tmp_path, html_report(large_findings(1500, 12, training=True))))
+    assert window.run("return document.querySelectorAll('.layer').length") == 1500
+    assert window.run("return document.getElementsByTagName('*').length") < 8000
+    assert window.run("return document.querySelectorAll('.layer text').length") == 0
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_stands_out_from_its_ground_in_dark_and_light(window, tmp_path, dark):
+    window.dark(wanted=dark)
+    window.open(write(tmp_path, html_report(large_findings(30, 3, training=True))))
+    contrasts = window.run(
+        """
+        const light = (colour) => {
+          const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map((v) => v / 255)
+            .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const ratio = (one, two) => {
+          const [low, high] = [light(one), light(two)].sort((a, b) => a - b);
+          return (high + 0.05) / (low + 0.05);
+        };
+        const of = (css, property) => getComputedStyle(document.querySelector(css))[property];
+        return {
+          page: ratio(of("body", "color"), of("body", "backgroundColor")),
+          soft: ratio(of(".hint", "color"), of("section", "backgroundColor")),
+          chip: ratio(of("svg .layer text.ink", "fill"), of("svg .layer rect", "fill")),
+          kind: ratio(of("svg .layer text.soft", "fill"), of("svg .layer rect", "fill")),
+          piece: ratio(of("#timeline text.paper", "fill"), of("#timeline rect.p1", "fill")),
+        };
+        """
+    )
+    window.dark(wanted=False)
+    assert {name: ratio for name, ratio in contrasts.items() if ratio < (3.5 if name == "piece" else 4.5)} == {}
+
+
+def test_hostile_names_stay_text(window, tmp_path):
+    window.open(write(tmp_path, html_report(hostile_findings())))
+    for index in range(8):
+        window.run("document.querySelector(arguments[0]).dispatchEvent(new Event('click', {bubbles: true}))", at(index))
+        assert window.text("#panel h2")
+    title = window.run("return document.title")
+    assert title.startswith("</script><script>")
+    assert window.run("return document.images.length + document.scripts.length") == 2
+    assert window.console() == []
+
+
+def at(index: int) -> str:
+    return f'.layer[data-layer="{index}"]'
