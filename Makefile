@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help demo test test-fast check format bench clean
+.PHONY: help demo test test-fast check format bench clean browser
 
 help:
 	@echo 'make demo       build a CTR network, compile it, run its stages, compare with the whole model'
 	@echo 'make test       run every test'
 	@echo 'make test-fast  run the tests that take less than ten seconds each'
+	@echo 'make browser    install Chromium for the tests of the report, where apt can'
 	@echo 'make check      formatting, lint, types'
 	@echo 'make format     rewrite the sources as `make check` wants them'
 	@echo 'make bench      time whole compilations'
@@ -26,6 +27,17 @@ test: $(VENV)/.dev
 
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -m 'not slow'
+
+# The tests of the report say that they are skipped where there is no browser; only root on Debian or Ubuntu installs one.
+browser:
+	@if command -v chromium > /dev/null && command -v chromedriver > /dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  timeout 60 apt-get update -qq > /dev/null; \
+	  timeout 240 apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core \
+	    > /dev/null 2>&1 && exit 0; \
+	fi; \
+	echo 'make: no chromium and chromedriver here; the tests of the report in a browser are skipped'
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check

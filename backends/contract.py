@@ -59,7 +59,6 @@ class Backend(Protocol):
     Attributes:
         name: As on the command line.
         families: The graph families it can take.
-        tolerance: Largest difference, relative to an output's scale, that verification allows.
     """
 
     @property
@@ -68,8 +67,9 @@ class Backend(Protocol):
     @property
     def families(self) -> tuple[str, ...]: ...  # noqa: D102
 
-    @property
-    def tolerance(self) -> float: ...  # noqa: D102
+    def tolerance(self, family: str) -> float:
+        """Give the largest difference, relative to an output's scale, that verification allows models of a family."""
+        ...
 
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage in memory; stages share the model's parameters where the runtime allows it.

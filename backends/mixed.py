@@ -85,10 +85,9 @@ class MixedBackend:
         first, *others = self._all()
         return tuple(family for family in first.families if all(family in other.families for other in others))
 
-    @property
-    def tolerance(self) -> float:
+    def tolerance(self, family: str) -> float:
         """Give what the least exact of the backends is allowed."""
-        return max(backend.tolerance for backend in self._all())
+        return max(backend.tolerance(family) for backend in self._all())
 
     def _all(self) -> tuple[Backend, ...]:
         return self.of_stage or tuple(self.by_device.values())

@@ -1,4 +1,4 @@
-"""Which ONNX ops the backends run, and at which opsets.
+"""Which ONNX ops the backends run, at which opsets, and which nodes of a model they do not.
 
 Left out: ops of PyTorch graphs, which the torch backend runs as PyTorch does, and the others by way of ONNX.
 """
@@ -6,9 +6,12 @@ Left out: ops of PyTorch graphs, which the torch backend runs as PyTorch does, a
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from heterps_compile.errors import BackendError
+from heterps_compile.errors import BackendError, UnsupportedOpError
+from heterps_compile.ir.graph import Graph
 
-from .find import find_backend
+from .contract import Backend
+from .find import BACKENDS, find_backend
+from .unsupported import UnsupportedNode
 
 OpName = tuple[str, str]
 """A domain, "" for ONNX's own, and an op."""
@@ -21,6 +24,45 @@ class HasOps(Protocol):
     def declared_ops(self) -> Mapping[OpName, Sequence[int]]:
         """Give the opsets from which on each version of an op is right, ascending."""
         ...
+
+
+@runtime_checkable
+class ChecksNodes(Protocol):
+    """A backend that can say, before anything is built, which nodes of a graph it cannot run."""
+
+    def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
+        """Give the nodes that no stage of this backend could run."""
+        ...
+
+
+def refuse_unsupported(backend: Backend, graph: Graph) -> None:
+    """Stop before the long work where a backend cannot run a node.
+
+    Raises:
+        UnsupportedOpError: naming op, domain, opset and node, and the built-in backends that run all of the model.
+    """
+    if not isinstance(backend, ChecksNodes):
+        return
+    nodes = backend.unsupported(graph)
+    if not nodes:
+        return
+    more = f" (and {len(nodes) - 1} more nodes)" if len(nodes) > 1 else ""
+    described = nodes[0].describe(_that_run(graph, without=backend.name))
+    raise UnsupportedOpError(f"the backend {backend.name!r} cannot run {graph.name!r}: {described}{more}")
+
+
+def _that_run(graph: Graph, without: str) -> list[str]:
+    """Give the built-in backends that are installed and run every node of a graph."""
+    found = []
+    for name in BACKENDS:
+        try:
+            backend = find_backend(name)
+            missing = backend.unsupported(graph) if isinstance(backend, ChecksNodes) else []
+        except BackendError:
+            continue  # not installed
+        if name != without and graph.family in backend.families and not missing:
+            found.append(name)
+    return found
 
 
 def ops_by_backend(names: Sequence[str]) -> dict[OpName, dict[str, tuple[int, ...]]]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .cluster.load import load_cluster
     from .errors import HeterpsError
     from .ir.graph import Graph
+    from .plan.diff import diff
     from .plan.plan import Plan
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "HeterpsError",
     "Plan",
     "compile",
+    "diff",
     "load",
     "load_cluster",
 ]
@@ -36,6 +38,7 @@ _HOMES = {
     "HeterpsError": ".errors",
     "Plan": ".plan.plan",
     "compile": ".api",
+    "diff": ".plan.diff",
     "load": ".api",
     "load_cluster": ".cluster.load",
 }

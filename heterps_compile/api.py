@@ -12,6 +12,7 @@ from typing import Any
 from heterps_compile.backends.contract import Backend, place_backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
 from heterps_compile.backends.mixed import MIXED, MixedBackend
+from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.intensity import LayerCost
@@ -94,12 +95,13 @@ class CompiledModel:
         values = self.signature.bind(args, kwargs)
         return self.signature.assemble(run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs))
 
-    def save(self, directory: str | Path, *, force: bool = False) -> "CompiledModel":
+    def save(self, directory: str | Path, *, force: bool = False, stablehlo: bool = False) -> "CompiledModel":
         """Write ``plan.json``, the stages and a README, atomically; give the model with its artefacts named.
 
         Args:
             directory: The folder; it is made, or replaced where a compilation wrote it before.
             force: Replace a folder that no compilation wrote.
+            stablehlo: Write stages of the jax backend as StableHLO too.
 
         Raises:
             InputError: where the folder cannot be written, or is somebody else's.
@@ -109,6 +111,8 @@ class CompiledModel:
         if self.graph is None or self.partition is None:
             raise InputError("a model loaded from a folder is not saved again; copy its folder")
         backend, graph, cuts = _backend_of(self.plan), self.graph, self.partition.stages
+        if stablehlo:
+            backend = _with_stablehlo(backend)
 
         def write(target: Path) -> list[list[str]]:
             return backend.write(graph, self.stages, cuts, target)
@@ -211,6 +215,7 @@ def compile(  # noqa: A001 - the product's verb
     verify_graph(graph)
     _refuse_constant_outputs(graph)
     chosen = choose_backend(graph, backend)
+    refuse_unsupported(chosen, graph)
 
     def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
         nonlocal chosen
@@ -313,6 +318,14 @@ def _backend_of(plan: Plan) -> Backend:
     return MixedBackend({stage.device: find_backend(stage.backend) for stage in plan.stages}).on(plan.stages)
 
 
+def _with_stablehlo(backend: Backend) -> Backend:
+    if backend.name != "jax":
+        raise InputError(f"the backend {backend.name!r} writes no StableHLO; ask for the backend jax")
+    from heterps_compile.backends.jax.backend import JaxBackend  # noqa: PLC0415 - jax only where it is asked for
+
+    return JaxBackend(stablehlo=True)
+
+
 def choose_backend(graph: Graph, name: str | None) -> Backend:
     """Give the backend of a name, or the graph's own.
 
@@ -342,7 +355,7 @@ def _verify(backend: Backend, draft: Draft, seed: int) -> Verification:
     with backend.reproducible(graph, seed):
         values = run_stages(cuts, draft.runnable, inputs, graph.outputs)
     staged = [values[name] for name in graph.outputs]
-    return compare_outputs(graph.outputs, staged, whole, backend.tolerance)
+    return compare_outputs(graph.outputs, staged, whole, backend.tolerance(graph.family))
 
 
 def make_plan(draft: Draft, backend: Backend) -> Plan:

@@ -12,7 +12,7 @@ from typing import Any
 from heterps_compile.api import Progress, read_model
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.evaluate import detail
-from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ratio
 from heterps_compile.errors import HeterpsError, InfeasibleError
 from heterps_compile.passes.annotate_intensity import AnnotateIntensity
@@ -53,7 +53,8 @@ def compare_methods(
         UnknownNameError: for an unknown method.
         HeterpsError: where the model cannot be read; a method that finds no plan is a result, not an error.
     """
-    searches = {name: find_method(name) for name in methods}
+    for name in methods:
+        find_method(name)  # an unknown name is told before the long work
     pool = load_cluster(cluster)
     request = make_request(
         pool.currency, objective=objective, min_throughput=min_throughput, budget=budget, mode=mode, seed=seed
@@ -62,27 +63,62 @@ def compare_methods(
     draft = run_passes(Draft(graph, pool, request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
     problem = draft.problem
     assert problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
-    results, bound, best = [], -math.inf, None
+    return compare_on(
+        problem, methods, graph.name, pool.currency, seed=seed, time_limit=time_limit, on_progress=on_progress
+    )
+
+
+def compare_on(
+    problem: Problem,
+    methods: Sequence[str],
+    model: str,
+    currency: str,
+    *,
+    found: SearchResult | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    on_progress: Progress | None = None,
+) -> Comparison:
+    """Run methods on a problem.
+
+    Args:
+        problem: What to place.
+        methods: Their names.
+        model: Name of the model.
+        currency: Of prices.
+        found: What a method has found already, its bound proven; its row comes first.
+        seed: Of every search.
+        time_limit: In seconds, for each of them and for the proof.
+        on_progress: Called before every method.
+
+    Raises:
+        UnknownNameError: for an unknown method.
+    """
+    searches = {name: find_method(name) for name in methods}
+    results, bound, best = [], -math.inf, found
+    if found is not None:
+        results.append(MethodResult(found.method, found.value, found.evaluations, found.search_s))
+        bound = found.bound
     for done, (name, search) in enumerate(searches.items()):
         if on_progress is not None:
             on_progress(name, done, len(searches))
         try:
-            found = search(problem, seed=seed, time_limit_s=time_limit)
+            result = search(problem, seed=seed, time_limit_s=time_limit)
         except HeterpsError as error:
             results.append(MethodResult(name, math.inf, 0, 0.0, str(error)))
             continue
-        results.append(MethodResult(name, found.value, found.evaluations, found.search_s))
-        if best is None or found.value < best.value:
-            best = found
+        results.append(MethodResult(name, result.value, result.evaluations, result.search_s))
+        if best is None or result.value < best.value:
+            best = result
         if bound == -math.inf:
-            bound = certify(problem, found, time_limit).bound
+            bound = certify(problem, result, time_limit).bound
     return Comparison(
-        model=graph.name,
+        model=model,
         layer_count=problem.layer_count,
         type_count=problem.type_count,
         bound=bound,
-        currency=pool.currency,
-        objective=objective,
+        currency=currency,
+        objective=problem.objective,
         batch=problem.batch,
         results=tuple(results),
         provisionings=compare_provisionings(problem, best.placement) if best is not None else (),

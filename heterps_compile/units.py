@@ -119,3 +119,8 @@ def format_money(amount: float) -> str:
     if amount == 0:
         return "0"
     return f"{amount:,.2f}" if abs(amount) >= 1 else f"{amount:.3g}"
+
+
+def format_percent(percent: float) -> str:
+    """Print a share or a change without exponents: "4.8 %", "3,570 %"."""
+    return f"{percent:,.0f} %" if abs(percent) >= 999.5 else f"{percent:.3g} %"

@@ -1,17 +1,14 @@
 """Choose how many micro-batches a step has and the schedule they follow, by simulating every choice.
 
-A micro-batch occupies one replica of a stage for the longer of its computation and its data movement. Of a batch
-these are CT and DT of the plan; replicas take micro-batches in turn, so that with k replicas and M micro-batches one
-of them lasts k * CT / M, and the plan's throughput holds while all are busy. What M cannot divide is paid M times:
-starting every operation, and the latency of every transfer. More micro-batches fill the pipeline better and pay more
-of it, so that the best M lies between 1 and the batch.
+What M micro-batches cannot divide is paid M times (``schedule/load.py``): more of them fill the pipeline better and pay
+more of it, so that the best M lies between 1 and the batch.
 
 The shortest step wins; among equals, the one that holds the fewest bytes of activations. In training the bubble is
 that of one step, which ends before the next begins; in inference batches follow one another without a pause, and the
 bubble is what stages wait for the slowest.
 
-Left out: operations that run less efficiently on fewer samples; stages that need not wait for the one before them;
-gradient synchronisation, which is paid once a step but spread here, as in the plan's DT, over its micro-batches.
+Left out: stages that need not wait for the one before them; the schedules that no backend runs (interleaved 1F1B and
+zero-bubble), which ``heterps-compile simulate`` compares.
 """
 
 import math
@@ -22,43 +19,13 @@ from typing import ClassVar
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.plan.plan import Schedule
-from heterps_compile.schedule.names import orders
-from heterps_compile.schedule.simulate import simulate
+from heterps_compile.schedule.load import StageLoad, held_bytes, micro_batch_counts, simulate_step
 from heterps_compile.units import format_bytes, format_seconds
 
 from .contract import Draft, refine
 
-_USUAL_MICRO_BATCHES = 32
-_ROUNDS_OF_REPLICAS = 8
-"""Replicas that get 8 micro-batches or 9 differ by an eighth at most; more rounds only add launches."""
-
 _SAME_TIME = 1 + 1e-9
 """Times closer than this factor differ by rounding alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """What a step asks of one stage.
-
-    Attributes:
-        replicas: That share its micro-batches.
-        compute_s, data_s: CT and DT of a batch in the plan.
-        compute_again_s, data_again_s: The part of them that every further micro-batch pays once more.
-        activations_bytes: Activations of the batch.
-    """
-
-    replicas: int
-    compute_s: float
-    data_s: float
-    compute_again_s: float
-    data_again_s: float
-    activations_bytes: int
-
-    def micro_batch_s(self, micro_batches: int) -> float:
-        """Give the time that one of so many micro-batches occupies one replica."""
-        compute_s = self.replicas * self.compute_s + (micro_batches - 1) * self.compute_again_s
-        data_s = self.replicas * self.data_s + (micro_batches - 1) * self.data_again_s
-        return max(compute_s, data_s) / micro_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +80,7 @@ def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> Mem
     return replace(memory, activations_bytes=math.ceil(memory.activations_bytes * peak / micro_batches))
 
 
-def micro_batch_counts(batch: int, replicas: int) -> list[int]:
-    """Give the divisors of a batch worth trying, ascending: at most 32, or 8 for each of a stage's replicas."""
-    most = min(batch, max(_USUAL_MICRO_BATCHES, _ROUNDS_OF_REPLICAS * replicas))
-    return [count for count in range(1, most + 1) if batch % count == 0]
-
-
-def _loads(draft: Draft, *, training: bool) -> list[_Load]:
+def _loads(draft: Draft, *, training: bool) -> list[StageLoad]:
     assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
     assert draft.costs is not None  # noqa: S101
     assert draft.stages is not None  # noqa: S101
@@ -130,7 +91,7 @@ def _loads(draft: Draft, *, training: bool) -> list[_Load]:
         launched = sum(operations[name] for name in stage.layers) * (TRAINING_FACTOR if training else 1)
         transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
         loads.append(
-            _Load(
+            StageLoad(
                 replicas=stage.replicas,
                 compute_s=stage.compute_s,
                 data_s=stage.data_s,
@@ -142,37 +103,29 @@ def _loads(draft: Draft, *, training: bool) -> list[_Load]:
     return loads
 
 
-def _simulated(loads: Sequence[_Load], counts: Sequence[int], *, training: bool) -> Iterator[_Trial]:
+def _simulated(loads: Sequence[StageLoad], counts: Sequence[int], *, training: bool) -> Iterator[_Trial]:
     """Simulate every schedule for every count that could be the best, the most promising first."""
-    replicas = [load.replicas for load in loads]
     promising = sorted(counts, key=lambda count: _shortest_step_s(loads, count, training=training))
     shortest_s = float("inf")
     for count in promising:
         if count != 1 and _shortest_step_s(loads, count, training=training) > shortest_s * _SAME_TIME:
             continue  # 1 is always simulated: the reason compares with it
-        times_s = [load.micro_batch_s(count) for load in loads]
-        forward_s = [time_s / TRAINING_FACTOR for time_s in times_s] if training else times_s
-        backward_s = [whole - part for whole, part in zip(times_s, forward_s, strict=True)] if training else None
         for name in ("gpipe", "1f1b") if training else ("gpipe",):
-            timeline = simulate(
-                orders(name, replicas, count, training=training), forward_s, backward_s, replicas=replicas
-            )
-            held_bytes = sum(
-                load.replicas * load.activations_bytes * peak / count
-                for load, peak in zip(loads, timeline.peak_in_flight, strict=True)
-            )
+            timeline = simulate_step(name, loads, count, training=training)
+            held = held_bytes(loads, timeline, count, training=training)
+            in_all = sum(load.replicas * held_by_one for load, held_by_one in zip(loads, held, strict=True))
             shortest_s = min(shortest_s, timeline.makespan_s)
-            yield _Trial(name, count, timeline.makespan_s, timeline.bubble, held_bytes, timeline.peak_in_flight)
+            yield _Trial(name, count, timeline.makespan_s, timeline.bubble, in_all, timeline.peak_in_flight)
 
 
-def _steady_bubble(loads: Sequence[_Load]) -> float:
+def _steady_bubble(loads: Sequence[StageLoad]) -> float:
     """Give the share of all replicas' time in which they wait while batch follows batch at the slowest stage's pace."""
     times_s = [max(load.compute_s, load.data_s) for load in loads]
     busy_s = sum(load.replicas * time_s for load, time_s in zip(loads, times_s, strict=True))
     return 1 - busy_s / (max(times_s) * sum(load.replicas for load in loads))
 
 
-def _shortest_step_s(loads: Sequence[_Load], count: int, *, training: bool) -> float:
+def _shortest_step_s(loads: Sequence[StageLoad], count: int, *, training: bool) -> float:
     """Give a lower bound on the step under any schedule.
 
     The busiest replica of a stage cannot start before one micro-batch has come through the stages before; once it
@@ -186,7 +139,7 @@ def _shortest_step_s(loads: Sequence[_Load], count: int, *, training: bool) -> f
     return max(bounds_s)
 
 
-def _against_undivided(best: _Trial, loads: Sequence[_Load], trials: Sequence[_Trial]) -> str:
+def _against_undivided(best: _Trial, loads: Sequence[StageLoad], trials: Sequence[_Trial]) -> str:
     undivided_s = min(trial.step_s for trial in trials if trial.micro_batches == 1)
     if best.micro_batches > 1:
         gain = f"{format_seconds(best.step_s)} a step, undivided {format_seconds(undivided_s)}"

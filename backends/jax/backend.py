@@ -35,7 +35,6 @@ class JaxBackend:
 
     name: ClassVar[str] = "jax"
     families: ClassVar[tuple[str, ...]] = ("onnx", "torch")
-    tolerance: ClassVar[float] = 1e-4
 
     stablehlo: bool = False
 
@@ -48,6 +47,10 @@ class JaxBackend:
         """
         stages: tuple[JaxStage, ...] = _jax_stages().build_stages(graph, partition)
         return stages
+
+    def tolerance(self, family: str) -> float:
+        """Give the largest difference that verification allows, relative to an output's scale."""
+        return 1e-4
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
         """Give the nodes of an ONNX graph that the table does not have; those of others are known when it is built."""

@@ -41,7 +41,6 @@ class OnnxRuntimeBackend:
 
     name: ClassVar[str] = "onnxruntime"
     families: ClassVar[tuple[str, ...]] = FAMILIES
-    tolerance: ClassVar[float] = 1e-4
 
     provider: str = CPU
     providers: Mapping[int, str] = field(default_factory=dict)
@@ -54,6 +53,20 @@ class OnnxRuntimeBackend:
 
     def _session(self, what: str, index: int, model: ir.Model | Path) -> LazySession:
         return LazySession(what, model, self.providers.get(index, self.provider))
+
+    def tolerance(self, family: str) -> float:
+        """Give the largest difference that verification allows, relative to an output's scale."""
+        return 1e-4
+
+    def declared_ops(self) -> Mapping[tuple[str, str], Sequence[int]]:
+        """Give, for every op that the installed ONNX Runtime has a CPU kernel for, the opsets its kernels begin at."""
+        from onnxruntime.capi import onnxruntime_pybind11_state as native  # noqa: PLC0415 - only where somebody asks
+
+        found: dict[tuple[str, str], set[int]] = {}
+        for kernel in native.get_all_opkernel_def():
+            if kernel.provider == CPU:
+                found.setdefault((kernel.domain, kernel.op_name), set()).add(kernel.version_range[0])
+        return {op: sorted(opsets) for op, opsets in found.items()}
 
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage in memory; they share the model's weights. Sessions open on the first call.

@@ -37,7 +37,16 @@ class TorchBackend:
 
     name: ClassVar[str] = "torch"
     families: ClassVar[tuple[str, ...]] = ("torch", "onnx")
-    tolerance: ClassVar[float] = 1e-4
+
+    def tolerance(self, family: str) -> float:
+        """Give the largest difference that verification allows: a model of another family has another runtime."""
+        return 1e-5 if family == "torch" else 1e-4
+
+    def declared_ops(self) -> Mapping[tuple[str, str], Sequence[int]]:
+        """Give, for every ONNX op of the table by domain ("" for ONNX's own) and name, the opsets of its versions."""
+        from .onnx_ops.table import declared_ops  # noqa: PLC0415 - the table only where somebody asks
+
+        return declared_ops()
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
         """Give the nodes that no stage could run; a model of PyTorch's own has none."""

@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.escape import printable
 from heterps_compile.plan.request import (
     DEFAULT_CLUSTER,
     DEFAULT_METHOD,
@@ -28,10 +29,12 @@ from heterps_compile.plan.request import (
 from . import options
 from .max_load import MAX_LOAD, solve_workload_file
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+from .pictures import Drawings, LastDraft
 
 if TYPE_CHECKING:
     from heterps_compile.api import CompiledModel
     from heterps_compile.passes.contract import Draft, Pass
+    from heterps_compile.plan.plan import Plan
 
 
 @click.command("compile", epilog="The folder it writes runs with heterps_compile.load(DIR).run(...) in Python.")
@@ -123,8 +126,21 @@ if TYPE_CHECKING:
 @click.option("--accelerators", metavar="N", type=click.IntRange(min=0), help="Of a workload, in place of the file's.")
 @click.option("--cpus", metavar="N", type=click.IntRange(min=0), help="Of a workload, in place of the file's.")
 @click.option("--no-verify", is_flag=True, help="Do not run the stages against the whole model.")
+@click.option("--stablehlo", is_flag=True, help="Write stages of the backend jax as StableHLO too.")
+@click.option(
+    "--annotate",
+    metavar="FILE.onnx",
+    help="Write the whole model too, every node annotated with its stage for ONNX Runtime's own partitioning.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 @click.option("--print-after", metavar="PASS", multiple=True, help="Print the draft after a pass; may be repeated.")
+@click.option(
+    "--report",
+    metavar="FILE.html",
+    help="Write a page with pictures of the plan, and of its changes against --warm-start; it fetches nothing.",
+)
+@click.option("--plots", metavar="DIR", help="Write every picture as SVG, and as PNG where resvg-py is installed.")
+@click.option("--trace", metavar="FILE.json", help="Write the simulated step as a Chrome trace, for ui.perfetto.dev.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the folder's path alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every layer, and libraries' warnings.")
 def compile_model(  # noqa: PLR0917 - click passes them by name
@@ -153,8 +169,13 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
     accelerators: int | None,
     cpus: int | None,
     no_verify: bool,
+    stablehlo: bool,
+    annotate: str | None,
     as_json: bool,
     print_after: tuple[str, ...],
+    report: str | None,
+    plots: str | None,
+    trace: str | None,
     quiet: bool,
     verbose: bool,
 ) -> None:
@@ -168,6 +189,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
       heterps-compile model.onnx --pin embedding=cpu-core --method exact
       heterps-compile model.onnx --objective throughput --budget "5 USD/h"
       heterps-compile model.onnx --print-after group-layers
+      heterps-compile model.onnx --report plan.html --plots pictures --trace step.json
       heterps-compile workload.json --objective max-load --non-contiguous
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     began = time.perf_counter()
@@ -176,6 +198,8 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
     if max_stages is not None and max_stages < min_stages:
         raise click.UsageError(f"--min-stages {min_stages} is more than --max-stages {max_stages}.")
     if objective == MAX_LOAD and not model.endswith(".onnx"):
+        if report or plots or trace:
+            raise click.UsageError("--report, --plots and --trace are of models; a workload has no stages in time.")
         asked = click.get_current_context().get_parameter_source("method") is not ParameterSource.DEFAULT
         solve_workload_file(
             model,
@@ -220,15 +244,45 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         closing(Progress(sys.stderr, wanted=not quiet)) as progress,
     ):
         _check_target(directory, model, cluster, force=force)
+        drawings = Drawings(report, plots, trace, older=_older(warm_start) if report else None)
+        drawings.check(directory)
         dumps = sys.stderr if as_json or quiet else stream
-        observer = _print_after(print_after, dumps, progress)
+        observer = LastDraft(_print_after(print_after, dumps, progress))
         from heterps_compile.api import compile as compile_  # noqa: PLC0415 - torch and onnx
 
         compiled = compile_(model, on_progress=progress.show, observer=observer, **request)
-        compiled = compiled.save(directory, force=force)
+        compiled = compiled.save(directory, force=force, stablehlo=stablehlo)
+        if annotate is not None:
+            _annotate(compiled, annotate)
+        if observer.draft is not None:
+            drawings.write(compiled, observer.draft, progress.show)
         compiled = replace(compiled, plan=replace(compiled.plan, total_s=time.perf_counter() - began))
         progress.close()
         _print_result(compiled, directory, stream, as_json=as_json, quiet=quiet, verbose=verbose)
+
+
+def _annotate(compiled: "CompiledModel", path: str) -> None:
+    """Write the annotated model; the session option that goes with it stands in it, and is told on stderr."""
+    from heterps_compile.backends.onnxruntime.annotate import OPTION, annotate  # noqa: PLC0415 - onnx
+
+    if compiled.graph is None or compiled.partition is None:
+        return
+    annotated = annotate(compiled.graph, compiled.partition, compiled.plan.stages)
+    try:
+        annotated.write(Path(path))
+    except OSError as error:
+        raise InputError(f"cannot write the annotated model {path!r}: {error.strerror}") from error
+    for line in (f"{path}: {OPTION} = {annotated.settings}", *annotated.notes):
+        click.echo(printable(line), err=True)
+
+
+def _older(warm_start: str | None) -> "Plan | None":
+    """Read the old plan, which may lie in the folder that is replaced, for the page to tell the changes against."""
+    if warm_start is None:
+        return None
+    from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
+
+    return read_plan(warm_start)
 
 
 def _check_target(directory: str, model: str, cluster: str, *, force: bool) -> None:

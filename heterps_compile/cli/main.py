@@ -20,8 +20,14 @@ from heterps_compile.errors import HeterpsError
 from heterps_compile.escape import one_line, printable
 
 from .bench import bench
+from .check import check
 from .clusters import clusters
 from .compile import compile_model
+from .diff import diff
+from .explain import explain
+from .ops import ops
+from .show import show
+from .simulate import simulate
 
 _PROGRAM = "heterps-compile"
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -74,6 +80,12 @@ def command() -> None:
 command.add_command(compile_model)
 command.add_command(clusters)
 command.add_command(bench)
+command.add_command(ops)
+command.add_command(diff)
+command.add_command(check)
+command.add_command(show)
+command.add_command(explain)
+command.add_command(simulate)
 
 
 def run(arguments: Sequence[str]) -> int:

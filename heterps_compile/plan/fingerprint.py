@@ -3,13 +3,14 @@
 A fingerprint has three parts of 12 hexadecimal digits, ``own-before-after``, refined over the graph as Weisfeiler and
 Lehman do::
 
-    own      its ops, the dtypes and shapes of what they make, of the parameters they read
-    before   the same, and everything upstream: which input feeds it, through what
-    after    the same, and everything downstream: which output it leads to, at which operand of what
+    own      the ops of its nodes, the dtypes and shapes of what they make, of the parameters they read
+    before   its anchor, and everything upstream: which input feeds it, through what
+    after    its anchor, and everything downstream: which output it leads to, at which operand of what
 
-So two equal towers differ by the inputs they read, the query and the key of an attention by what reads them, and a
-layer that is put in between changes only ``before`` below it and only ``after`` above it: every other layer still has
-a part by which it is found (``match.py``).
+The anchor is the node that a layer is named after; which cheap nodes join it may depend on the order in which a file
+lists them, and then ``own`` alone is another. Two equal towers differ by the inputs they read, the query and the key of
+an attention by what reads them; and a layer that is put in between changes only ``before`` below it and only ``after``
+above it: every other layer still has a part by which it is found (``match.py``).
 
 Left out: values of weights (``weights.py``), attributes that neither shapes nor parameters show (a dilation that a
 padding makes up for), the numbers of symbolic dimensions.
@@ -28,10 +29,12 @@ def make_fingerprints(layers: LayerGraph) -> dict[str, str]:
     """Give the fingerprint of every layer by its name; O(nodes + edges)."""
     graph = layers.graph
     own = _own(graph)
-    parts = (own, _before(graph, own), _after(graph, own))
-    return {
-        layer.name: "-".join(_digest(sorted(part[i] for i in layer.nodes)) for part in parts) for layer in layers.layers
-    }
+    before, after = _before(graph, own), _after(graph, own)
+    found = {}
+    for layer in layers.layers:
+        anchor = next((i for i in layer.nodes if graph.nodes[i].name == layer.name), layer.nodes[0])
+        found[layer.name] = f"{_digest(sorted(own[i] for i in layer.nodes))}-{before[anchor]}-{after[anchor]}"
+    return found
 
 
 def _own(graph: Graph) -> list[str]:

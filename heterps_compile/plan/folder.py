@@ -33,7 +33,7 @@ MARK_NAME = ".heterps-compile"
 
 _MARK = "Written by heterps-compile, which replaces this folder as a whole. Files it wrote:"
 _MADE_BY_RUNNING = "__pycache__"
-_MAX_TEXT_BYTES = 256 * 2**20  # of a plan or mark; a plan of 100,000 layers has some 20 MB
+MAX_TEXT_BYTES = 256 * 2**20  # of a plan or mark; a plan of 100,000 layers has some 20 MB
 _FILES_SHOWN = 3
 
 
@@ -138,7 +138,7 @@ def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path
         if not folder.is_dir():
             fault = "is a file" if folder.exists() else "does not exist"
             raise InputError(f"{shown!r} {fault}; expected a folder that heterps-compile wrote")
-        text = _read_text(folder / PLAN_NAME)
+        text = read_text(folder / PLAN_NAME)
     except FileNotFoundError as error:
         raise InputError(f"{shown!r} is no compiled folder: it has no {PLAN_NAME}") from error
     except (OSError, ValueError) as error:
@@ -153,19 +153,11 @@ def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path
     return plan, paths
 
 
-def read_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a plan alone, from its file or from the folder it lies in; the artefacts are not looked at.
-
-    Raises:
-        InputError: where there is no such file.
-        PlanError: where the plan is wrong, naming the JSON path.
-    """
-    file = Path(path) / PLAN_NAME if Path(path).is_dir() else Path(path)
-    try:
-        text = _read_text(file)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the plan {os.fspath(file)!r}: {_reason(error)}") from error
-    return from_json(text, os.fspath(file))
+def compiled_folder(path: str | os.PathLike[str]) -> Path | None:
+    """Give the compiled folder that a path is, or whose plan it is; None where the plan stands alone."""
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    is_its_plan = Path(path).is_dir() or Path(path).name == PLAN_NAME
+    return folder if is_its_plan and _listed_in_mark(folder) is not None else None
 
 
 def _check_artifact(folder: Path, artifact: Artifact, shown: str) -> None:
@@ -203,11 +195,17 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a plan or a mark.
+
+    Raises:
+        OSError: where it cannot be read.
+        ValueError: where it is too large, or no UTF-8 text.
+    """
     with path.open("rb") as file:
-        content = file.read(_MAX_TEXT_BYTES + 1)
-    if len(content) > _MAX_TEXT_BYTES:
-        raise ValueError(f"it is larger than {format_bytes(_MAX_TEXT_BYTES)}")
+        content = file.read(MAX_TEXT_BYTES + 1)
+    if len(content) > MAX_TEXT_BYTES:
+        raise ValueError(f"it is larger than {format_bytes(MAX_TEXT_BYTES)}")
     return content.decode("utf-8")
 
 
@@ -245,7 +243,7 @@ def _refuse_foreign(target: Path, *, force: bool) -> None:
 def _listed_in_mark(folder: Path) -> set[str] | None:
     """Give the names of the files we wrote, or None where the folder does not bear our mark."""
     try:
-        lines = _read_text(folder / MARK_NAME).splitlines()
+        lines = read_text(folder / MARK_NAME).splitlines()
     except (OSError, ValueError):
         return None
     return {MARK_NAME, _MADE_BY_RUNNING, *lines[1:]} if lines[:1] == [_MARK] else None

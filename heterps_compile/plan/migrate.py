@@ -22,7 +22,7 @@ def migrate(document: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 def _from_1(document: dict[str, Any]) -> dict[str, Any]:
-    """Version 2 knows the pool's device types, fingerprints of layers, and hashes of weights and profile."""
+    """Version 2 knows the pool's device types, fingerprints, forbidden pairs, hashes of weights and profile."""
     decisions, provenance = document.get("decisions"), document.get("provenance")
     changed: dict[str, Any] = {"version": 2, "cluster": {"name": None, "devices": []}}
     if isinstance(decisions, dict):
@@ -30,6 +30,8 @@ def _from_1(document: dict[str, Any]) -> dict[str, Any]:
         changed["decisions"] = {key: item for key, item in decisions.items() if key != "cluster"}
         if isinstance(decisions.get("stages"), list):
             changed["decisions"]["stages"] = [_stage_from_1(stage) for stage in decisions["stages"]]
+    if isinstance(document.get("request"), dict):
+        changed["request"] = {"forbidden": [], **document["request"]}
     if isinstance(provenance, dict) and isinstance(provenance.get("hashes"), dict):
         # The hashes of pools and options left parts out then, so they can be compared with none of today's.
         kept = {key: item for key, item in provenance["hashes"].items() if key not in ("cluster", "request")}

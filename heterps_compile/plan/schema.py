@@ -25,9 +25,11 @@ _SHA256 = r"^[0-9a-f]{64}$"
 _SHA256_OR_NONE = r"^([0-9a-f]{64})?$"
 _FINGERPRINT = r"^([0-9a-f]{12}-[0-9a-f]{12}-[0-9a-f]{12})?$"
 
+_MOST = 2**63 - 1  # a count has a place among floats, whatever is computed with it
+
 Name = str
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+Positive = Annotated[int, Field(ge=1, le=_MOST)]
 Amount = Annotated[float, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=_SHA256)]
 
@@ -216,4 +218,4 @@ def json_schema() -> dict[str, Any]:
 
 def published_schema() -> str:
     """Give the text of the JSON Schema that is in the package."""
-    return resources.files(__package__).joinpath(SCHEMA_NAME).read_text("utf-8")
+    return resources.files("heterps_compile.plan").joinpath(SCHEMA_NAME).read_text("utf-8")

@@ -2,7 +2,8 @@
 
 Takes about a second for a gigabyte; memory for one tensor at most, none where the bytes lie in memory as they are.
 
-Left out: weights that are not there (``meta`` and fake tensors, sparse layouts): such a model has no such hash.
+Left out: weights that are not there, or not plain arrays (``meta`` and fake tensors, sparse layouts, subclasses): such
+a model has no such hash.
 """
 
 import hashlib
@@ -54,9 +55,9 @@ def _torch(source: Any) -> Iterator[str | None]:
 def _where(tensor: Any) -> Any:
     """Give what tells a tensor's bytes from all others; None where it has none."""
     import torch  # noqa: PLC0415 - only for a torch model, which has imported it already
-    from torch._subclasses.fake_tensor import FakeTensor  # noqa: PLC0415
 
-    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or tensor.layout is not torch.strided:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)  # fake, lazy, quantised ones are subclasses
+    if not is_plain or tensor.is_quantized or tensor.is_meta or tensor.layout is not torch.strided:
         return None
     return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 

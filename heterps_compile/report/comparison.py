@@ -4,7 +4,6 @@ Left out: running the methods (``compare.py``).
 """
 
 import math
-from html import escape
 
 from rich.console import Console
 from rich.table import Table
@@ -15,9 +14,10 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.comparison import Comparison
 from heterps_compile.units import format_money, format_rate, format_seconds
 
+from .pictures import Picture, line, picture, rect, text
 from .tables import add_numbers, add_text, plain_table
 
-_BAR, _GAP, _LEFT, _WIDTH, _TOP = 22, 8, 110, 520, 56  # of the chart, in pixels
+_BAR, _GAP, _LEFT, _WIDTH, _TOP = 22, 8, 140, 660, 66  # of the chart, in pixels
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -61,40 +61,35 @@ def _provisionings(comparison: Comparison) -> Table:
     return table
 
 
-def comparison_svg(comparison: Comparison) -> str:
-    """Draw one bar a method, the bound as a line across; self-contained, readable on light and dark."""
+def comparison_picture(comparison: Comparison) -> Picture:
+    """Draw one bar a method, the bound as a line across."""
     rows = comparison.results
     values = [row.value for row in rows if math.isfinite(row.value)]
     largest = max([*values, comparison.bound if math.isfinite(comparison.bound) else 0.0]) or 1.0
     height = _TOP + len(rows) * (_BAR + _GAP) + 16
     unit = OBJECTIVES[comparison.objective].unit(comparison.currency)
-    title = f"{escape(shorten(printable(comparison.model), 40))}: {escape(comparison.objective)}, {escape(unit)}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 110} {height}" role="img" '
-        f'aria-label="{title}" font-family="system-ui, sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="#ffffff"/>',
-        f'<text x="12" y="24" font-size="15" fill="#111">{title}</text>',
-    ]
+    title = f"{shorten(printable(comparison.model), 40)}: {comparison.objective}, {unit}"
+    parts = [text(12, 24, title, "ink head")]
     for index, row in enumerate(rows):
         top = _TOP + index * (_BAR + _GAP)
         middle = top + _BAR * 0.7
-        parts.append(
-            f'<text x="{_LEFT - 8}" y="{middle:.1f}" text-anchor="end" fill="#111">{escape(row.method)}</text>'
-        )
+        parts.append(text(_LEFT - 8, middle, row.method, "ink", "end"))
         if not math.isfinite(row.value):
-            parts.append(f'<text x="{_LEFT + 6}" y="{middle:.1f}" fill="#777">no plan</text>')
+            parts.append(text(_LEFT + 6, middle, "no plan", "soft"))
             continue
         width = _WIDTH * row.value / largest
-        parts.append(f'<rect x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="#3b76af"/>')
-        label = escape(_short(comparison, row.value))
-        parts.append(f'<text x="{_LEFT + width + 6:.1f}" y="{middle:.1f}" fill="#111">{label}</text>')
+        parts.append(rect(_LEFT, top, width, _BAR, "p0"))
+        parts.append(text(_LEFT + width + 6, middle, _short(comparison, row.value)))
     if math.isfinite(comparison.bound):
         x = _LEFT + _WIDTH * comparison.bound / largest
-        parts.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 10}" y2="{height - 10}" stroke="#c2452d" stroke-width="2"/>'
-        )
-        parts.append(f'<text x="{x:.1f}" y="{_TOP - 14}" text-anchor="middle" fill="#c2452d">proven bound</text>')
-    return "\n".join([*parts, "</svg>\n"])
+        parts.append(line(x, _TOP - 10, x, height - 10, "mark"))
+        parts.append(text(x, _TOP - 14, "proven bound", "p4", "middle"))
+    return picture("methods", f"Methods compared with the proven bound: {comparison.objective}", height, parts)
+
+
+def comparison_svg(comparison: Comparison) -> str:
+    """Give the text of :func:`comparison_picture`: self-contained, readable on light and dark."""
+    return comparison_picture(comparison).svg
 
 
 def _short(comparison: Comparison, value: float) -> str:

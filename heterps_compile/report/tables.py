@@ -92,7 +92,7 @@ def layer_table(rows: Sequence[LayerRow], width: int, *, all_layers: bool) -> Ta
 def _layer_cells(row: LayerRow, width: int) -> list[Text]:
     cost = row.cost
     return [
-        _name(row.name, width),
+        name_text(row.name, width),
         Text(row.kind),
         *([Text(f"{row.stage}")] if width >= _NARROW else []),
         Text(format_count(row.parameters)),
@@ -118,7 +118,7 @@ def stage_table(plan: Plan, width: int) -> Table:
         table.add_row(
             Text(f"{stage.index}"),
             _layers_of(stage, width),
-            _name(stage.device, width),
+            name_text(stage.device, width),
             Text(f"{stage.replicas}"),
             Text(format_seconds(stage.time_s)),
             Text(rate),
@@ -132,8 +132,8 @@ def stage_table(plan: Plan, width: int) -> Table:
 def _layers_of(stage: PlannedStage, width: int) -> Text:
     first, *others = stage.layers
     if not others:
-        return _name(first, width)
-    ends = (_name(name, width // 2).plain for name in (first, others[-1]))
+        return name_text(first, width)
+    ends = (name_text(name, width // 2).plain for name in (first, others[-1]))
     return Text(f"{(' … ' if len(others) > 1 else ', ').join(ends)} ({len(stage.layers)})")
 
 
@@ -142,12 +142,13 @@ def totals_table(plan: Plan, directory: str | None) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for key, text in _totals(plan, directory):
+    for key, text in plan_totals(plan, directory):
         table.add_row(Text(key), Text(text))
     return table
 
 
-def _totals(plan: Plan, directory: str | None) -> list[tuple[str, str]]:
+def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str]]:
+    """Give what the whole plan reaches and costs, as pairs of what it is and how much."""
     floor, budget = plan.request.min_throughput, plan.request.budget_per_hour
     schedule, verification = plan.schedule, plan.verification
     totals = [
@@ -239,7 +240,7 @@ def cluster_table(pool: Cluster, width: int) -> Table:
     for device in pool.device_types:
         bandwidths = (device.memory_bytes_per_s, device.network_bytes_per_s) if width >= _NARROW else ()
         table.add_row(
-            _name(device.name, width),
+            name_text(device.name, width),
             Text(device.kind),
             Text(format_money(device.price_per_hour) if device.price_per_hour else "free"),
             Text(f"{device.max_units:,}"),
@@ -268,6 +269,6 @@ def add_numbers(table: Table, *headings: str) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
 
 
-def _name(name: str, width: int) -> Text:
+def name_text(name: str, width: int) -> Text:
     """Give a name, its middle cut out where it is longer than a quarter of the width."""
     return Text(shorten(printable(name), max(8, width // 4)))

@@ -6,10 +6,14 @@ from types import MappingProxyType
 from heterps_compile.errors import UnknownNameError
 
 from .gpipe import gpipe
+from .interleaved import interleaved
 from .one_f_one_b import one_f_one_b
 from .order import Action, Order
+from .zero_bubble import zero_bubble
 
-SCHEDULES: Mapping[str, Order] = MappingProxyType({"gpipe": gpipe, "1f1b": one_f_one_b})
+SCHEDULES: Mapping[str, Order] = MappingProxyType(
+    {"gpipe": gpipe, "1f1b": one_f_one_b, "interleaved-1f1b": interleaved, "zero-bubble": zero_bubble}
+)
 
 
 def orders(name: str, replicas: Sequence[int], micro_batches: int, *, training: bool) -> tuple[tuple[Action, ...], ...]:

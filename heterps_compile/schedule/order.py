@@ -1,6 +1,6 @@
 """What one stage does, in order: the actions of a schedule, and how replicas share them.
 
-Left out: when an action runs (``simulate.py``), and schedules that cut a stage's layers into chunks.
+Left out: when an action runs (``simulate.py``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,22 +9,32 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """The direction of an action."""
+    """The direction of an action.
+
+    Where a schedule has ``WEIGHT`` actions, ``BACKWARD`` makes the gradients of the inputs alone, which the stage
+    before waits for, and ``WEIGHT`` those of the weights, which nobody waits for; elsewhere ``BACKWARD`` makes both.
+    """
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHT = "weight"
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One stage works on one micro-batch in one direction; printed as ``F3`` or ``B3``."""
+    """One stage works on one micro-batch in one direction; printed as ``F3``, ``B3`` or ``W3``.
+
+    A stage whose layers are cut into chunks does each chunk in an action of its own; those of a later chunk are printed
+    in lower case.
+    """
 
     stage: int
     micro_batch: int
     phase: Phase
+    chunk: int = 0
 
     def __str__(self) -> str:
-        return f"{self.phase[0].upper()}{self.micro_batch}"
+        return f"{self.phase[0] if self.chunk else self.phase[0].upper()}{self.micro_batch}"
 
 
 Order = Callable[[int, Sequence[int], int, bool], Iterator[Action]]

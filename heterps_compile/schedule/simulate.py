@@ -3,23 +3,31 @@
 A replica runs its actions one at a time, in its order. An action starts once the replica is free and its input is
 there:
 
-1. a forward needs the same micro-batch's forward in the stage before;
-2. a backward needs the same micro-batch's backward in the stage after;
-3. a backward of the last stage needs the same micro-batch's forward there.
+1. a forward needs the same micro-batch's forward in the stage before; of a later chunk in the first stage, that of the
+   chunk before in the last stage;
+2. a backward needs the same micro-batch's backward in the stage after; of an earlier chunk in the last stage, that of
+   the chunk after in the first stage;
+3. a backward of the last chunk of the last stage needs the same micro-batch's forward there;
+4. gradients of weights need the backward of the same micro-batch and chunk in the same stage.
 
-Between neighbours a transfer may take time of its own; it occupies neither side.
+Between neighbours a transfer may take time of its own; it occupies neither side. From the last stage round to the first
+it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its time; where gradients of
+weights have actions of their own, these take :data:`WEIGHT_SHARE` of the backward.
 
 Left out: links that several transfers share; a stage that does not read from the one before it is taken to wait for
 it all the same, so the estimate is never too short; synchronisation of gradients, which belongs to a stage's time.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from heterps_compile.errors import HeterpsError
 
 from .order import Action, Phase, deal
+
+WEIGHT_SHARE = 0.5
+"""Of a backward: a matrix product's two gradients, of its input and of its weight, have as many operations each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,8 @@ class Timeline:
         makespan_s: From the start of the first action to the end of the last.
         bubble: Share of all replicas' time in which they wait, in [0, 1].
         peak_in_flight: Per stage, the most micro-batches one replica holds at once: begun forward and, in training, not
-            yet gone backward.
+            yet gone backward. Where stages are cut into chunks, micro-batches of one chunk are counted.
+        chunks: Into which every stage is cut.
     """
 
     spans: tuple[Span, ...]
@@ -50,6 +59,7 @@ class Timeline:
     makespan_s: float
     bubble: float
     peak_in_flight: tuple[int, ...]
+    chunks: int = 1
 
 
 def simulate(
@@ -76,6 +86,8 @@ def simulate(
     counts = tuple(replicas) if replicas is not None else (1,) * stages
     moves = list(transfer_s) if transfer_s is not None else [0.0] * (stages - 1)
     backwards = list(backward_s) if backward_s is not None else [0.0] * stages
+    chunks = 1 + max((action.chunk for order in orders for action in order), default=0)
+    lengths_s = _lengths(orders, forward_s, backwards, chunks)
     workers = [(stage, replica) for stage in range(stages) for replica in range(counts[stage])]
     queues = [tuple(deal(orders[stage], replica, counts[stage])) for stage, replica in workers]
 
@@ -88,17 +100,16 @@ def simulate(
         queue, done = queues[worker], spans[worker]
         while len(done) < len(queue):
             action = queue[len(done)]
-            needed = _input_of(action, stages)
+            needed = _input_of(action, stages, chunks)
             if needed is None:
                 ready_s = 0.0
             elif needed in end_s:
-                gap = min(needed.stage, action.stage)
-                ready_s = end_s[needed] + (moves[gap] if needed.stage != action.stage else 0.0)
+                ready_s = end_s[needed] + _transfer_s(needed, action, moves)
             else:
                 waiting.setdefault(needed, []).append(worker)
                 break
             start_s = max(ready_s, done[-1].end_s if done else 0.0)
-            length_s = (forward_s if action.phase is Phase.FORWARD else backwards)[action.stage]
+            length_s = lengths_s[action.phase][action.stage]
             done.append(Span(action, workers[worker][1], start_s, start_s + length_s))
             end_s[action] = start_s + length_s
             runnable.extend(waiting.pop(action, ()))
@@ -108,31 +119,71 @@ def simulate(
             f"the schedule stops: stage {workers[stuck[0]][0]} waits for {needed} of stage {needed.stage}, "
             f"which never runs ({sum(map(len, spans))} of {sum(map(len, queues))} actions ran)"
         )
-    return _timeline(workers, spans, counts)
+    return _timeline(workers, spans, counts, chunks)
 
 
-def _input_of(action: Action, stages: int) -> Action | None:
-    """Give the action whose result this one reads, by the three rules of the module."""
-    if action.phase is Phase.FORWARD:
-        return None if action.stage == 0 else Action(action.stage - 1, action.micro_batch, Phase.FORWARD)
-    if action.stage == stages - 1:
-        return Action(action.stage, action.micro_batch, Phase.FORWARD)
-    return Action(action.stage + 1, action.micro_batch, Phase.BACKWARD)
+def _lengths(
+    orders: Sequence[Sequence[Action]], forward_s: Sequence[float], backward_s: Sequence[float], chunks: int
+) -> dict[Phase, list[float]]:
+    """Give how long an action of every phase takes in every stage."""
+    splits = any(action.phase is Phase.WEIGHT for order in orders for action in order)
+    share = WEIGHT_SHARE if splits else 0.0
+    return {
+        Phase.FORWARD: [time_s / chunks for time_s in forward_s],
+        Phase.BACKWARD: [time_s * (1 - share) / chunks for time_s in backward_s],
+        Phase.WEIGHT: [time_s * share / chunks for time_s in backward_s],
+    }
+
+
+def _input_of(action: Action, stages: int, chunks: int) -> Action | None:
+    """Give the action whose result this one reads, by the four rules of the module."""
+    stage, i, phase, chunk = action.stage, action.micro_batch, action.phase, action.chunk
+    if phase is Phase.WEIGHT:
+        return Action(stage, i, Phase.BACKWARD, chunk)
+    if phase is Phase.FORWARD:
+        if stage > 0:
+            return Action(stage - 1, i, phase, chunk)
+        return Action(stages - 1, i, phase, chunk - 1) if chunk > 0 else None
+    if stage < stages - 1:
+        return Action(stage + 1, i, phase, chunk)
+    return Action(0, i, phase, chunk + 1) if chunk < chunks - 1 else Action(stage, i, Phase.FORWARD, chunk)
+
+
+def _transfer_s(maker: Action, reader: Action, moves_s: Sequence[float]) -> float:
+    """Give the time from the end of one action to where its result can be read."""
+    first, second = sorted((maker.stage, reader.stage))
+    if maker.chunk != reader.chunk:
+        return max(moves_s, default=0.0)
+    return moves_s[first] if first != second else 0.0
 
 
 def _timeline(
-    workers: Sequence[tuple[int, int]], spans: Sequence[Sequence[Span]], replicas: tuple[int, ...]
+    workers: Sequence[tuple[int, int]], spans: Sequence[Sequence[Span]], replicas: tuple[int, ...], chunks: int
 ) -> Timeline:
     makespan_s = max((done[-1].end_s for done in spans if done), default=0.0)
     busy_s = sum(span.end_s - span.start_s for done in spans for span in done)
     peaks = [0] * len(replicas)
     for (stage, _), done in zip(workers, spans, strict=True):
-        trains = any(span.action.phase is Phase.BACKWARD for span in done)
-        held = 0
-        for span in done:
-            held += 1 if span.action.phase is Phase.FORWARD else -1
-            peaks[stage] = max(peaks[stage], held)
-            if not trains:
-                held = 0  # nothing is kept for a backward that never comes
+        peaks[stage] = max(peaks[stage], peak_held(span.action for span in done))
     bubble = 1 - busy_s / (len(workers) * makespan_s) if makespan_s > 0 else 0.0
-    return Timeline(tuple(s for done in spans for s in done), replicas, makespan_s, max(0.0, bubble), tuple(peaks))
+    return Timeline(
+        tuple(s for done in spans for s in done), replicas, makespan_s, max(0.0, bubble), tuple(peaks), chunks
+    )
+
+
+def peak_held(actions: Iterable[Action]) -> int:
+    """Give the most micro-batches, or chunks of them, that a worker holds at once while it does these actions.
+
+    A forward takes one up; its last action lets it go: the gradients of weights, else the backward. Without any
+    backward nothing is kept.
+    """
+    done = list(actions)
+    phases = {action.phase for action in done}
+    if Phase.BACKWARD not in phases:
+        return min(1, len(done))
+    last = Phase.WEIGHT if Phase.WEIGHT in phases else Phase.BACKWARD
+    held = peak = 0
+    for action in done:
+        held += (action.phase is Phase.FORWARD) - (action.phase is last)
+        peak = max(peak, held)
+    return peak

@@ -43,14 +43,14 @@ class Brute:
             InfeasibleError: where none is feasible, with the reason.
         """
         started, deadline = time.monotonic(), Deadline.after(time_limit_s)
-        count = float(np.prod([float(options) for options in _options(problem)]))
+        count = placement_count(problem)
         if count > MOST_PLACEMENTS:
             raise HeterpsError(
                 f"brute force would evaluate {count:.3g} placements, and its limit is {MOST_PLACEMENTS:,}; "
                 "--method exact finds the same optimum"
             )
         best, best_value, evaluations = seed_placements(problem, warm_start)[0], np.inf, 0
-        for types, cuts in _batches(problem, int(count)):
+        for types, cuts in every_placement(problem):
             values = evaluate(problem, types, cuts).values
             evaluations += len(values)
             row = int(np.argmin(values))
@@ -73,15 +73,20 @@ class Brute:
         )
 
 
+def placement_count(problem: Problem) -> float:
+    """Give how many choices of types and cuts there are."""
+    return float(np.prod([float(options) for options in _options(problem)]))
+
+
 def _options(problem: Problem) -> list[int]:
     """Give how many choices every layer has: stay in the stage, or begin one on any type; the first begins one."""
     begins = np.where(problem.uncuttable[: problem.layer_count], 0, problem.type_count)
     return [problem.type_count, *(1 + begins[1:]).tolist()]
 
 
-def _batches(problem: Problem, count: int) -> Iterator[tuple[Ints, Bools]]:
+def every_placement(problem: Problem) -> Iterator[tuple[Ints, Bools]]:
     """Give types [B, L] and cuts [B, L] of all placements, some at a time."""
-    options = _options(problem)
+    options, count = _options(problem), int(placement_count(problem))
     for start in range(0, count, _AT_ONCE):
         choice = np.stack(np.unravel_index(np.arange(start, min(start + _AT_ONCE, count)), options), axis=1)
         choice[:, 0] += 1  # 0 is to stay, t + 1 to begin a stage on type t

@@ -13,6 +13,7 @@ Left out: what segments cost at a throughput, and paths over them (``paths.py``,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -20,12 +21,32 @@ from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand, StageWork
 from heterps_compile.cost.segments import MEMORY_TOLERANCE, problem_tables
 
-from .traffic import Crossings, Traffic, Values, box_sums
+from .traffic import Crossings, SegmentTraffic, Traffic, Values, box_sums
 
 PER_TYPE = (slice(None), None, None)
 """Turns an array [T] into one that goes with [T, R, W]."""
 
 _CELLS_PER_TILE = 1 << 16
+_ROWS_AT_ONCE = 32
+
+
+class Steps(Protocol):
+    """Anything that has positions and types, in order."""
+
+    @property
+    def first(self) -> Ints:
+        """Give where they begin."""
+        ...
+
+    @property
+    def end(self) -> Ints:
+        """Give where they end."""
+        ...
+
+    @property
+    def type(self) -> Ints:
+        """Give their types."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +74,7 @@ class Segments:
         first, end, type_ = (
             np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "end", "type")
         )
-        demand = (np.concatenate([getattr(part.demand, name) for part in parts]) for name in ReplicaDemand.__slots__)
-        return Segments(first, end, type_, ReplicaDemand(*demand))
+        return Segments(first, end, type_, ReplicaDemand.join([part.demand for part in parts]))
 
     def __len__(self) -> int:
         return len(self.first)
@@ -89,6 +109,7 @@ class Chain:
         problem: Where they come from.
         borders: [n + 1], the layer at every position.
         compute_s: [T, n + 1], sums over the layers before each position.
+        is_exact: Whether the demands of segments are those of stages; lower bounds where pairs of types have links.
     """
 
     def __init__(self, problem: Problem, borders: Ints | None = None) -> None:
@@ -97,11 +118,13 @@ class Chain:
         layers = problem.layer_count
         inner = np.flatnonzero(~problem.uncuttable[1:layers]) + 1
         self.problem = problem
+        self.is_exact = problem.link_seconds_per_byte is None
         self.borders = np.concatenate([[0], inner, [layers]]) if borders is None else borders
-        block = np.repeat(np.arange(len(self.borders) - 1), np.diff(self.borders))
+        self._block = block = np.repeat(np.arange(len(self.borders) - 1), np.diff(self.borders))
         self.compute_s = self._prefix(tables.compute_s)
         self._data_s = self._prefix(tables.data_s)
         self._sync_s = self._prefix(problem.sync_s) if tables.synchronises else None
+        self._shared_s = None if problem.shared_s is None else self._prefix(problem.shared_s)
         self._unusable = self._prefix(~tables.usable)
         self._crossings = Crossings(
             Values(block[tables.read_after], block[tables.read_by], tables.read_bytes),
@@ -122,7 +145,7 @@ class Chain:
         """How many segments there are on all types, possible or not."""
         return self.length * (self.length + 1) // 2 * self.problem.type_count
 
-    def placement(self, path: Segments) -> Placement:
+    def placement(self, path: Steps) -> Placement:
         """Give the placement of a path."""
         starts, ends = self.borders[path.first], self.borders[path.end]
         same = path.type[1:] == path.type[:-1]
@@ -134,6 +157,78 @@ class Chain:
         usable = np.diff(self._unusable) == 0
         least = np.where(usable, np.diff(self.compute_s) * price[:, None], np.inf).min(axis=0)
         return np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(least), least, 0.0))])
+
+    def work_between(self, low: Ints, high: Ints, types: Ints) -> tuple[Floats, Floats, Floats, Floats | None]:
+        """Give computation, data movement without traffic, synchronisation and shared time between positions."""
+
+        def between(sums: Floats) -> Floats:
+            return np.asarray(sums[types, high] - sums[types, low])
+
+        return (
+            between(self.compute_s),
+            between(self._data_s),
+            np.zeros(1) if self._sync_s is None else between(self._sync_s),
+            None if self._shared_s is None else between(self._shared_s),
+        )
+
+    def usable_blocks(self) -> Bools:
+        """Give [T, n], whether a type may run a block."""
+        return np.asarray(np.diff(self._unusable) == 0)
+
+    def values_between(self) -> list[tuple[int, Ints, float]]:
+        """Give every value that leaves its block: that block, the later blocks that read it in order, its bytes."""
+        problem, values = self.problem, []
+        for value in np.flatnonzero(problem.edge_bytes > 0).tolist():
+            producer = int(self._block[problem.edge_producer[value]])
+            readers = np.unique(
+                self._block[problem.edge_readers[problem.edge_starts[value] : problem.edge_starts[value + 1]]]
+            )
+            readers = readers[readers > producer]
+            if len(readers):
+                values.append((producer, readers, float(problem.edge_bytes[value])))
+        return values
+
+    def blocked_before(self, positions: Ints) -> Floats:
+        """Give [T, P], how many layers before each position a type may not run."""
+        return self._unusable[:, positions]
+
+    def passing_bytes(self, span: int) -> tuple[Floats, Floats]:
+        """Give [n + 1] twice, the least bytes into and out of a segment of ``span`` blocks or more at a position."""
+        return self._crossings.passing_bytes(span, self.length)
+
+    @property
+    def longest_span(self) -> int:
+        """How many blocks further a value goes at most, to its next reader or, as it is sent, to its last."""
+        return self._crossings.longest_span
+
+    def whole_traffic(self) -> SegmentTraffic:
+        """Give the traffic of every segment; O(positions^2) memory."""
+        positions = self.length + 1
+        moved, talks = np.full((positions, positions), np.inf), np.full((positions, positions), np.inf)
+        for low in range(0, self.length, _ROWS_AT_ONCE):
+            high = min(low + _ROWS_AT_ONCE, self.length)
+            traffic, is_segment = self.traffic(low, high, self.length), np.tri(high - low, self.length - low, -1) == 0
+            rows = slice(low, high), slice(low + 1, positions)
+            moved[rows] = np.where(is_segment, traffic.received_bytes + traffic.sent_bytes, np.inf)
+            talks[rows] = np.where(is_segment, traffic.receives.astype(np.float64) + traffic.sends, np.inf)
+        return SegmentTraffic(moved, talks)
+
+    def segments_at(self, first: Ints, end: Ints, types: Ints) -> Segments:
+        """Give those of some segments that are possible, sorted."""
+        order = np.lexsort((types, end, first))
+        first, end, types = first[order], end[order], types[order]
+        parts = []
+        for low in range(0, self.length, _ROWS_AT_ONCE):
+            high = min(low + _ROWS_AT_ONCE, self.length)
+            here = slice(*np.searchsorted(first, [low, high]))
+            if here.start < here.stop:
+                ends = np.unique(end[here])
+                tile = self.tile(self.traffic(low, high, int(ends[-1])), ends)
+                cell = types[here], first[here] - low, np.searchsorted(ends, end[here])
+                possible = tile.possible[cell]
+                demand = tile.demand.take(tuple(index[possible] for index in cell))
+                parts.append(Segments(first[here][possible], end[here][possible], types[here][possible], demand))
+        return Segments.join(parts) if parts else self.all_segments().keep(slice(0, 0))
 
     def memory_bytes(self, block: int) -> float:
         """Give what one replica of a stage of one block holds."""
@@ -167,6 +262,7 @@ class Chain:
             sync_s=np.zeros(1) if self._sync_s is None else _between(self._sync_s, rows, ends),
             compute_parallel=problem.compute_parallel[PER_TYPE],
             data_parallel=problem.data_parallel[PER_TYPE],
+            shared_s=None if self._shared_s is None else _between(self._shared_s, rows, ends),
         ).demand()
 
     def usable(self, rows: Ints, ends: Ints) -> Bools:

@@ -24,25 +24,28 @@ from .paths import Deadline
 
 _SHORT = 300  # positions that need no coarse start
 _COARSE = 150
-_FINE = 350
-_ROUNDS = 5
-_GAPS = (5e-3, 5e-4)  # relative; how far from their own optimum the coarse and the fine searches may stop
-_GAIN = 1e-4  # relative; a round that gains less is the last
+_FINE = 300
+_ROUNDS = 12
+_COARSE_GAP = 1e-2  # relative; how far from its own optimum the coarse search may stop
+_FINE_GAP = 1.0  # the same for the fine ones, over the number of positions: a position more or less is as much
+_GAIN = 2.0  # likewise; a round that gains less is the last
 
 
 def search_all(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> IntervalSearch:
     """Run the search over all positions, to its end or to the deadline."""
     chain, spent = Chain(problem), 0
     if chain.length > _SHORT and problem.min_stages < _COARSE:
-        search = IntervalSearch(Chain(problem, _thinned(chain, _COARSE)), deadline, starts, _GAPS[0])
+        search = IntervalSearch(Chain(problem, thinned(chain, _COARSE)), deadline, starts, _COARSE_GAP)
         search.run()
         for _ in range(_ROUNDS):
             if search.placement is None:
                 break
             starts, before, spent = [search.placement], search.best, spent + search.evaluations
-            search = IntervalSearch(Chain(problem, _near(chain, search.placement)), deadline, starts, _GAPS[1])
+            search = IntervalSearch(
+                Chain(problem, _near(chain, search.placement)), deadline, starts, _FINE_GAP / chain.length
+            )
             search.run()
-            if search.best > before * (1 - _GAIN):
+            if search.best > before * (1 - _GAIN / chain.length):
                 break
     search = IntervalSearch(chain, deadline, starts)
     search.run()
@@ -50,7 +53,7 @@ def search_all(problem: Problem, deadline: Deadline, starts: Sequence[Placement]
     return search
 
 
-def _thinned(chain: Chain, count: int) -> Ints:
+def thinned(chain: Chain, count: int) -> Ints:
     """Give about ``count`` positions at even distances of work, each the one nearby that the fewest bytes cross."""
     problem = chain.problem
     tables = problem_tables(problem)
@@ -68,9 +71,11 @@ def _thinned(chain: Chain, count: int) -> Ints:
 def _near(chain: Chain, placement: Placement) -> Ints:
     """Give about ``_FINE`` positions: around each stage's start, the closer the denser; and some everywhere."""
     starts = np.searchsorted(chain.borders, placement.starts())
+    if len(starts) > _FINE // 2:  # the plan of every layer on its cheapest type, which says little about cuts
+        return thinned(chain, _FINE)
     each = max(1, (_FINE - _FINE // 4) // len(starts) // 2)
     reach = chain.length / len(starts) / 2
     steps = np.unique(np.round(np.geomspace(1, max(reach, 2), each)).astype(np.int64))
     near = np.concatenate([starts, *(starts[:, None] + sign * steps for sign in (-1, 1))], axis=None)
     near = near[(near >= 0) & (near <= chain.length)]
-    return np.union1d(chain.borders[near], _thinned(chain, _FINE // 4))
+    return np.union1d(chain.borders[near], thinned(chain, _FINE // 4))

@@ -1,9 +1,9 @@
 """The exact method: the best placement there is, with the proof; stopped early, the best so far and an honest bound.
 
 Complexity: a pass is O(segments * types), quadratic in the layers where one stage may hold them all; some tens of
-passes are usual, the first few over all segments and the others over the few that can still matter.
+passes are usual, over the few segments that can still matter. In long chains blocks of positions tell which those are.
 
-Left out: the search itself (``interval_search.py``), and why nothing is feasible (``infeasible.py``).
+Left out: the search itself (``prove.py`` and what it calls), and why nothing is feasible (``infeasible.py``).
 """
 
 import time
@@ -22,7 +22,7 @@ from .prove import prove
 from .seeds import seed_placements
 
 _TIME_UP = "the time limit came before the proof was complete"
-_OPEN = "limits that couple the stages leave a gap that the proof does not close"
+_OPEN = "limits or links that couple the stages leave a gap that the proof does not close"
 
 
 @dataclass(frozen=True, slots=True)

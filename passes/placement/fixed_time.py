@@ -25,9 +25,10 @@ from heterps_compile.cost.replicas import ReplicaDemand
 
 from .chain import Chain, Segments
 from .interval_search import GAP, longest_s
+from .linked_chain import LinkedChain
 from .milp import coupled_path
 from .paths import ROUNDING, Deadline, SegmentGraph, StageCounts, TimeUpError, cheapest_path
-from .tiled_paths import TiledSegments
+from .segment_graph import segment_graph
 
 _MOST_LISTED = 120_000  # segments that a mixed-integer programme takes
 _FEE_STEPS, _FEE_STEPS_FIRST = 40, 6  # where multipliers are all there is, and before a mixed-integer programme
@@ -110,7 +111,7 @@ class FixedTimeSearch:
         evaluations: Placements evaluated.
     """
 
-    def __init__(self, chain: Chain, deadline: Deadline, starts: Sequence[Placement] = ()) -> None:
+    def __init__(self, chain: Chain | LinkedChain, deadline: Deadline, starts: Sequence[Placement] = ()) -> None:
         """Begin with some placements."""
         self.problem, self.deadline = chain.problem, deadline
         self.best, self.bound, self.evaluations = np.inf, 0.0, 0
@@ -202,7 +203,7 @@ class FixedTimeSearch:
         """Give the Lagrangian bound, and what the path of it needs beyond the limits on units and the budget."""
         problem = self.problem
         prices = TimedPrices(problem, time_s, fees[:-1] + fees[-1] * problem.price_per_hour)
-        graph: SegmentGraph = TiledSegments(self._chain, prices, self.deadline)
+        graph = segment_graph(self._chain, prices, self.deadline)
         to_go = graph.to_go(self._counts)
         given_back = float(fees[:-1] @ self._limits[:-1]) + (fees[-1] * self._limits[-1] if fees[-1] > 0 else 0.0)
         if not np.isfinite(to_go[0, 0]):

@@ -20,36 +20,37 @@ Left out: what is reported (``exact.py``).
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate, slowest_batch_s, to_arrays
 from heterps_compile.cost.problem import Floats, Placement, Problem
-from heterps_compile.cost.segments import problem_tables
+from heterps_compile.cost.segments import flatten_stages, problem_tables
 
 from .chain import Chain, Segments
+from .linked_chain import LinkedChain
 from .milp import coupled_path
 from .paths import (
     ROUNDING,
     Deadline,
-    ListedSegments,
     SegmentGraph,
     SegmentPrices,
     StageCounts,
     TimeUpError,
     cheapest_path,
 )
-from .tiled_paths import TiledSegments
+from .range_sweep import RangeSweep
+from .segment_graph import segment_graph
 
 GAP = 1e-9
 """Relative: what is closer to the best than rounding can tell counts as not better."""
 
+SWEPT = 100
+"""Positions from which on a sweep over blocks comes first."""
+
 _MOST_LISTED = 600_000
 _FIRST_RATIO = 0.8  # how far down the first split of an open range goes
-_DEAR = 20_000_000  # segments of which a pass takes seconds
-_SWEEPS = (0.15, 0.8)  # ratios of the parts in which a dear range is swept from its slow end
-_FAR = 1.2  # bound over best from which on it pays to try the rest of a dear range at once
 _FEE_STEPS_FIRST, _FEE_STEPS = 40, 8
 _FEW_SEGMENTS, _NARROW = 3000, 0.98  # where a mixed-integer programme takes over from multipliers
 _MOST_COLUMNS = 60_000  # of a mixed-integer programme that looks for a first plan
@@ -64,8 +65,6 @@ class _Range:
     fast_s: float
     segments: Segments | None = field(compare=False)  # None for all of them
     fee: Floats = field(compare=False)
-    sweep: float = field(compare=False, default=0.7)  # how far down the next part of a dear range goes
-    is_open: bool = field(compare=False, default=True)  # whether nobody has tried to close a dear range as a whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +76,7 @@ class _Solution:
         fee: [T], with which it was found.
         path: None where there is none.
         excess: [T], units of the path beyond the limits.
+        counts: How far stages were counted.
     """
 
     bound: float
@@ -85,6 +85,7 @@ class _Solution:
     to_go: Floats
     path: Segments | None
     excess: Floats
+    counts: StageCounts
 
     @property
     def is_coupled(self) -> bool:
@@ -100,11 +101,15 @@ class IntervalSearch:
         placement: That plan.
         bound: A proven lower bound on the value of every placement; inf where it is proven that none is feasible.
         evaluations: Placements evaluated.
+        width: Relative; where the costs of segments are lower bounds, ranges narrower than that may stay open.
+        is_hasty: Stop at the first of those, since its bound is the lowest.
+        left: Where the costs of segments are lower bounds: the segments of ranges that could not be closed for it.
+        loose: The plan that seems cheapest in them.
     """
 
     def __init__(
         self,
-        chain: Chain,
+        chain: Chain | LinkedChain,
         deadline: Deadline,
         starts: Sequence[Placement] = (),
         gap: float = GAP,
@@ -117,6 +122,9 @@ class IntervalSearch:
         self.placement: Placement | None = None
         self.bound = trivial_bound(problem)
         self.evaluations = 0
+        self.width, self.is_hasty = 5e-3, False
+        self.left: list[Segments | None] = []
+        self.loose: Placement | None = None
         self._counts = StageCounts.at_least(problem.min_stages)
         for start in starts:
             self._try(start)
@@ -124,16 +132,49 @@ class IntervalSearch:
     def run(self) -> None:
         """Search until the best plan is proven best, or the time is up."""
         slow_s = min(slowest_batch_s(self.problem), longest_s(self.problem), self._most_s())
-        open_ = [_Range(self.bound, slow_s, 0.0, None, np.zeros(self.problem.type_count))]
-        node = open_[0]
+        no_fee = np.zeros(self.problem.type_count)
+        node = _Range(self.bound, slow_s, 0.0, None, no_fee)
+        open_, unclosed = [node], np.inf
         try:
+            if isinstance(self._chain, Chain) and self._chain.length >= SWEPT:
+                if np.isinf(self.best):  # a sweep needs something to beat
+                    open_ = self._open(node)
+                if np.isfinite(self.best):
+                    open_ = self._swept(self._chain, node)
             while open_ and open_[0].bound < self.best * (1 - self._gap):
                 node = heapq.heappop(open_)
+                if not self._chain.is_exact and node.fast_s > node.slow_s * (1 - self.width):
+                    unclosed = min(unclosed, node.bound)
+                    self._leave(node)
+                    if self.is_hasty:
+                        break
+                    continue
                 for child in self._open(node):
                     heapq.heappush(open_, child)
-            self.bound = self.best if self._gap <= GAP else self.best * (1 - self._gap)
+            closed = self.best if self._gap <= GAP else self.best * (1 - self._gap)
+            self.bound = min(closed, unclosed)
         except TimeUpError:
-            self.bound = min([self.best, node.bound, *(other.bound for other in open_)])
+            self.bound = min([self.best, unclosed, node.bound, *(other.bound for other in open_)])
+
+    def _leave(self, node: _Range) -> None:
+        """Keep what a range that cannot be closed would need: its segments, and the path that is too cheap."""
+        self.left.append(node.segments)
+        if self.loose is None:  # the first is the cheapest
+            path = self._solve(node.segments, node.slow_s, node.fast_s, node.fee).path
+            self.loose = None if path is None else self._chain.placement(path)
+
+    def _swept(self, chain: Chain, whole: _Range) -> list[_Range]:
+        """Close what a sweep over cells of segments can; give what is left, as a heap."""
+        sweep = RangeSweep(chain, whole.slow_s, whole.bound, self.deadline)
+        try:
+            while sweep.open:
+                sweep.step(self._ceiling(whole), self._try)
+        except TimeUpError:  # which the search over the ranges still open notices at once
+            left = [_Range(r.bound, r.slow_s, r.fast_s, None, whole.fee) for r in [*sweep.open, *sweep.left]]
+        else:
+            left = [_Range(r.bound, r.slow_s, r.fast_s, sweep.segments(r), whole.fee) for r in sweep.left]
+        heapq.heapify(left)
+        return left
 
     def _most_s(self) -> float:
         """Give the tau above which even one unit of the cheapest type per stage costs more than the best plan."""
@@ -142,38 +183,22 @@ class IntervalSearch:
 
     def _open(self, node: _Range) -> list[_Range]:
         """Bound a range; give the parts of it that may hold a better plan."""
-        is_dear = node.segments is None and self._chain.segment_count > _DEAR
-        if node.fast_s > 0 or not is_dear:
-            return self._open_range(node)[1]
-        bound, parts = self._open_range(replace(node, fast_s=node.slow_s * node.sweep))
-        if np.isinf(bound):
-            return []  # what no stage is fast enough for, no stage is at a faster tau
-        excess = max(bound / self.best, _SWEEPS[0])
-        rest = replace(node, slow_s=node.slow_s * node.sweep)
-        if excess > _FAR and node.is_open and self._open_range(rest)[0] >= self._ceiling(rest):
-            return parts
-        # the further a range is from the best, the wider the next one may be
-        sweep = float(np.clip(node.sweep / excess, *_SWEEPS))
-        return [*parts, replace(rest, sweep=sweep, is_open=node.is_open and excess <= _FAR)]
-
-    def _open_range(self, node: _Range) -> tuple[float, list[_Range]]:
-        """Give the bound of a range, and the parts of it that may hold a better plan."""
         solution = self._solve_with_fees(node)
         bound = max(node.bound, solution.bound)
         if bound >= self._ceiling(node):
-            return bound, []
+            return []
         segments, slow_s, fast_s = node.segments, node.slow_s, node.fast_s
         if np.isinf(self.best) and self._chain.segment_count > _MOST_COLUMNS:
             self._find_any(solution, slow_s)
         if np.isfinite(self.best) or self._chain.segment_count <= _MOST_LISTED:
             limit = self.best + float(solution.fee @ self.problem.max_units)
-            segments = solution.graph.keep_below(self._counts, solution.to_go, limit, _MOST_LISTED)
+            segments = solution.graph.keep_below(solution.counts, solution.to_go, limit, _MOST_LISTED)
         if segments is not None:
             slow_s = self._march(segments, node, solution.fee)
         if slow_s <= fast_s:
-            return bound, []
+            return []
         middle_s = slow_s * _FIRST_RATIO if fast_s == 0 else float(np.sqrt(slow_s * fast_s))
-        return bound, [
+        return [
             _Range(bound, slow_s, middle_s, segments, solution.fee),
             _Range(bound, middle_s, fast_s, segments, solution.fee),
         ]
@@ -186,7 +211,7 @@ class IntervalSearch:
         """
         for slack in (0.01, 0.05, 0.25, 1.0):
             limit = float(solution.to_go[0, 0]) * (1 + slack)
-            segments = solution.graph.keep_below(self._counts, solution.to_go, limit, _MOST_COLUMNS)
+            segments = solution.graph.keep_below(solution.counts, solution.to_go, limit, _MOST_COLUMNS)
             if segments is not None:
                 self._march_coupled(segments, slow_s)
             if np.isfinite(self.best):
@@ -264,15 +289,11 @@ class IntervalSearch:
     def _solve(self, segments: Segments | None, slow_s: float, fast_s: float, fee: Floats) -> _Solution:
         problem = self.problem
         prices = SegmentPrices(slow_s, fast_s, problem.price_per_hour, problem.max_units, fee)
-        graph: SegmentGraph = (
-            TiledSegments(self._chain, prices, self.deadline)
-            if segments is None
-            else ListedSegments(segments, prices, self._chain.length, self.deadline)
-        )
+        graph = segment_graph(self._chain, prices, self.deadline, segments)
         to_go = graph.to_go(self._counts)
         limits = self.problem.max_units
         if not np.isfinite(to_go[0, 0]):
-            return _Solution(np.inf, fee, graph, to_go, None, np.zeros(len(limits)))
+            return _Solution(np.inf, fee, graph, to_go, None, np.zeros(len(limits)), self._counts)
         path = cheapest_path(graph, self._counts, to_go)
         if len(path) > self.problem.max_stages:  # so far nobody counted that far
             self._counts = StageCounts.between(self.problem.min_stages, self.problem.max_stages)
@@ -280,12 +301,22 @@ class IntervalSearch:
         self._try(self._chain.placement(path))
         units = path.demand.units(slow_s * (1 + ROUNDING))
         excess = np.asarray(np.bincount(path.type, units, len(limits)), np.float64) - limits
-        return _Solution(float(to_go[0, 0] - fee @ limits), fee, graph, to_go, path, excess)
+        return _Solution(float(to_go[0, 0] - fee @ limits), fee, graph, to_go, path, excess, self._counts)
 
     def _reached(self, path: Segments, slow_s: float) -> float:
-        """Give a tau just below the one that a path's stages reach with the units they need at slow_s."""
-        units = path.demand.units(slow_s * (1 + ROUNDING))
-        return float(path.demand.time_s(units).max()) * (1 - 3 * ROUNDING)
+        """Give a tau just below the one that a path's stages reach with the units they need at slow_s.
+
+        The plan costs no more than any between that and slow_s. Where the demands of segments are lower bounds, that
+        holds only if its stages need no more units than its segments.
+        """
+        demand, units = path.demand, path.demand.units(slow_s * (1 + ROUNDING))
+        if not self._chain.is_exact:
+            stages = flatten_stages(self.problem, *to_arrays([self._chain.placement(path)]))
+            demand, least = stages.work.demand(), units
+            units = demand.units(slow_s * (1 + ROUNDING))
+            if np.any(units > least):
+                return slow_s
+        return float(demand.time_s(units).max()) * (1 - 3 * ROUNDING)
 
     def _try(self, placement: Placement) -> None:
         self.evaluations += 1
@@ -310,6 +341,12 @@ def longest_s(problem: Problem) -> float:
     """Give a time no batch of any plan takes."""
     tables = problem_tables(problem)
     layers_s = tables.compute_s.max(axis=1) + tables.data_s.max(axis=1) + problem.sync_s.max(axis=1)
+    if problem.shared_s is not None:
+        layers_s += problem.shared_s.max(axis=1)
     moved_bytes = 2 * tables.read_bytes.sum()
-    latency_s = 2 * problem.layer_count * problem.latency_s.max()
-    return float(layers_s.sum() + moved_bytes * problem.seconds_per_byte.max() + latency_s) * 1.01 + 1e-9
+    links = (problem.link_seconds_per_byte, problem.link_latency_s)
+    slowest, latest_s = (
+        (own if own_of_pairs is None else own_of_pairs).max()
+        for own, own_of_pairs in zip((problem.seconds_per_byte, problem.latency_s), links, strict=True)
+    )
+    return float(layers_s.sum() + moved_bytes * slowest + 2 * problem.layer_count * latest_s) * 1.01 + 1e-9

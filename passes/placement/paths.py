@@ -13,8 +13,8 @@ Left out: the branch and bound that calls this (``interval_search.py``).
 """
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -187,21 +187,21 @@ class ListedSegments:
         pairs = np.flatnonzero(opens)  # one for every first and end, whatever the type
         self._pair_end = end[pairs]
         self._pair_cost = np.minimum.reduceat(self.cost, pairs) if count else self.cost
-        self._pair_starts = np.searchsorted(first[pairs], np.arange(length + 1))
-        self._starts = np.searchsorted(first, np.arange(length + 1))
+        self._firsts, starts = np.unique(first[pairs], return_index=True)
+        self._pair_starts = np.append(starts, len(pairs))
 
     def to_go(self, counts: StageCounts) -> Floats:
         """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
         self._deadline.check()
         to_go = np.full((self._length + 1, counts.last + 1), np.inf)
         to_go[-1] = counts.finish()
-        for first, ends, cost in self._rows(reversed(range(self._length))):
+        for first, ends, cost in reversed(self._rows()):
             to_go[first] = counts.before_stage((cost[:, None] + to_go[ends]).min(axis=0))
         return to_go
 
     def row(self, first: int) -> tuple[Segments, Floats]:
         """Give the segments that begin at a position, and their costs."""
-        row = slice(self._starts[first], self._starts[first + 1])
+        row = slice(*np.searchsorted(self.segments.first, [first, first + 1]))
         return self.segments.keep(row), self.cost[row]
 
     def keep_below(self, counts: StageCounts, to_go: Floats, limit: float, most: int) -> Segments | None:
@@ -210,7 +210,7 @@ class ListedSegments:
         from_start = np.full((self._length + 1, counts.last + 1), np.inf)
         from_start[0] = counts.start()
         after = np.full(from_start.shape, np.inf)
-        for first, ends, cost in self._rows(iter(range(self._length))):
+        for first, ends, cost in self._rows():
             after[first] = counts.after_stage(from_start[first])
             from_start[ends] = np.minimum(from_start[ends], cost[:, None] + after[first])
         through = np.full(len(self.cost), np.inf)
@@ -220,9 +220,10 @@ class ListedSegments:
         kept = through + self.cost < limit
         return self.segments.keep(kept) if np.count_nonzero(kept) <= most else None
 
-    def _rows(self, firsts: Iterator[int]) -> Iterator[tuple[int, Ints, Floats]]:
-        starts = self._pair_starts.tolist()
-        for first in firsts:
-            if starts[first] < starts[first + 1]:
-                row = slice(starts[first], starts[first + 1])
-                yield first, self._pair_end[row], self._pair_cost[row]
+    def _rows(self) -> list[tuple[int, Ints, Floats]]:
+        """Give the first positions of segments, ascending, with the ends and costs of the pairs that begin there."""
+        rows = [slice(*bounds) for bounds in pairwise(self._pair_starts.tolist())]
+        return [
+            (first, self._pair_end[row], self._pair_cost[row])
+            for first, row in zip(self._firsts.tolist(), rows, strict=True)
+        ]

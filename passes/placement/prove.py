@@ -1,18 +1,30 @@
 """The exact search for whatever objective a problem has; values and bounds are the objective's own.
 
+Where pairs of types have links of their own and values skip stages, segments bound what stages cost but do not tell it
+(``linked_chain.py``); as long as there are few placements, all of them are evaluated instead.
+
 Left out: the searches (``interval_search.py`` by way of ``coarse.py``, ``fixed_time.py``).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain as chain_from
 
+import numpy as np
+
+from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Placement, Problem
 
+from .brute import every_placement, placement_count
 from .chain import Chain
 from .coarse import search_all
 from .fixed_time import FixedTimeSearch
 from .interval_search import per_million_samples
+from .linked_chain import MOST_SEGMENTS, LinkedChain, has_near_readers, linked_segment_count
+from .linked_search import LinkedSearch
 from .paths import Deadline
+
+_MOST_ENUMERATED = 100_000  # placements; some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +51,29 @@ class Proof:
 
 def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> Proof:
     """Search for the optimum from some placements, to the proof or to the deadline."""
+    chain = Chain(problem)
+    if not (chain.is_exact or has_near_readers(chain)) and placement_count(problem) <= _MOST_ENUMERATED:
+        return _enumerate(problem, deadline, starts)
     if problem.objective == "cost":
-        search = search_all(problem, deadline, starts)
+        search = search_all(problem, deadline, starts) if chain.is_exact else LinkedSearch(problem, deadline, starts)
         best, bound = (per_million_samples(problem, value) for value in (search.best, search.bound))
         return Proof(search.placement, best, best if search.bound >= search.best else bound, search.evaluations)
-    timed = FixedTimeSearch(Chain(problem), deadline, starts)
+    is_listed = not chain.is_exact and linked_segment_count(chain) <= MOST_SEGMENTS
+    timed = FixedTimeSearch(LinkedChain(chain) if is_listed else chain, deadline, starts)
     timed.run()
     return Proof(timed.placement, timed.best, timed.bound, timed.evaluations)
+
+
+def _enumerate(problem: Problem, deadline: Deadline, starts: Sequence[Placement]) -> Proof:
+    """Evaluate every placement, the given ones first; stopped early, nothing is proven."""
+    batches = chain_from([to_arrays(list(starts))] if starts else [], every_placement(problem))
+    best, placement, evaluations = np.inf, None, 0
+    for types, cuts in batches:
+        values = evaluate(problem, types, cuts).values
+        evaluations += len(values)
+        row = int(np.argmin(values))
+        if values[row] < best:
+            best, placement = float(values[row]), to_placement(types[row], cuts[row])
+        if deadline.left_s() < 0:
+            return Proof(placement, best, 0.0, evaluations)
+    return Proof(placement, best, best, evaluations)

@@ -35,6 +35,28 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SegmentTraffic:
+    """What segments move, or the least that segments between blocks of positions do.
+
+    Attributes:
+        moved_bytes: [N, N], in and out, by first position and end; inf where there is no segment.
+        talks: [N, N], whether there are any, in and out: 0, 1 or 2.
+    """
+
+    moved_bytes: Floats
+    talks: Floats
+
+    def least(self, low: Ints) -> "SegmentTraffic":
+        """Give the least between blocks, which begin at ``low``; 0 where there is no segment between them."""
+
+        def between(table: Floats) -> Floats:
+            least = np.minimum.reduceat(np.minimum.reduceat(table, low, axis=0), low, axis=1)
+            return np.where(np.isfinite(least), least, 0.0)
+
+        return SegmentTraffic(between(self.moved_bytes), between(self.talks))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Values:
     """Values between blocks: [V] source, target and size."""
 
@@ -68,6 +90,30 @@ class Crossings:
         rows, columns = (leave.source * 0, leave.source + 1), (leave.source, leave.target)
         sent, sends = self._sums(rows, columns, leave.size_bytes, shape)
         return Traffic(low, received, sent, receives, sends)
+
+    @property
+    def longest_span(self) -> int:
+        """How many blocks further a value goes at most."""
+        spans = [int((v.target - v.source).max(initial=0)) for v in (self._enter, self._leave)]
+        return max(spans)
+
+    def passing_bytes(self, span: int, length: int) -> tuple[Floats, Floats]:
+        """Give [n + 1] twice, the least bytes into and out of a segment of ``span`` blocks or more at a position.
+
+        Into one that begins there pass all values that cross the position and skip no more than ``span`` blocks, and
+        out of one that ends there.
+        """
+        sums = []
+        for values in (self._enter, self._leave):
+            short = values.near(values.target - values.source <= span, 0)
+            change = np.zeros((2, length + 2))
+            for row, amounts in enumerate((short.size_bytes, np.ones(len(short.source)))):
+                change[row] += np.bincount(short.source + 1, amounts, length + 2)
+                change[row] -= np.bincount(short.target + 1, amounts, length + 2)
+            crossing, count = np.cumsum(change, axis=1)[:, :-1]
+            spared = 0.0 if self._exact else 1e-12 * float(short.size_bytes.sum())  # rounding of the sums
+            sums.append(np.where(count > 0.5, np.maximum(crossing - spared, 0.0), 0.0))
+        return sums[0], sums[1]
 
     def _sums(
         self, rows: tuple[Ints, Ints], columns: tuple[Ints, Ints], sizes: Floats, shape: tuple[int, int]

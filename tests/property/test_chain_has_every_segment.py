@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_problems import plain_bytes, plain_memory, small_problems
+from small_problems import plain_bytes, plain_memory, small_problems, with_shared_storage
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.replicas import StageWork
@@ -16,7 +16,7 @@ from heterps_compile.passes.placement.traffic import box_sums
 
 
 @settings(max_examples=150, deadline=None)
-@given(problem=small_problems())
+@given(problem=small_problems() | st.builds(with_shared_storage, small_problems(), st.integers(0, 2**32 - 1)))
 @pytest.mark.parametrize("cells", [1, 40, 1 << 16])
 def test_the_list_holds_every_segment_once(cells: int, problem: Problem) -> None:
     before = chain_module._CELLS_PER_TILE
@@ -51,9 +51,19 @@ def test_the_list_holds_every_segment_once(cells: int, problem: Problem) -> None
                     np.array([problem.sync_s[i:j, t].sum()]),
                     problem.compute_parallel[t],
                     problem.data_parallel[t],
+                    None if problem.shared_s is None else np.array([problem.shared_s[i:j, t].sum()]),
                 ).demand()
                 for name in work.__slots__:
-                    assert getattr(found[a, c, t], name) == pytest.approx(getattr(work, name), rel=1e-9, abs=1e-12)
+                    expected = getattr(work, name)
+                    if expected is None:
+                        assert getattr(found[a, c, t], name) is None
+                    else:
+                        assert getattr(found[a, c, t], name) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    some = segments.keep(slice(None, None, 3))
+    again = chain.segments_at(some.first[::-1], some.end[::-1], some.type[::-1])
+    for name in ("first", "end", "type"):
+        assert getattr(again, name).tolist() == getattr(some, name).tolist()
+    assert again.demand.once_s == pytest.approx(some.demand.once_s, rel=1e-12)
 
 
 @settings(max_examples=200, deadline=None)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
+from heterps_compile.schedule.interleaved import CHUNKS
 from heterps_compile.schedule.names import SCHEDULES, orders
 from heterps_compile.schedule.order import Action, Phase
 from heterps_compile.schedule.simulate import Timeline, simulate
@@ -37,9 +38,13 @@ def run(step) -> Timeline:
 
 @given(steps())
 def test_every_action_runs_once(step):
-    _, replicas, micro_batches, _, backward_s, _ = step
-    phases = [Phase.FORWARD] if backward_s is None else list(Phase)
-    wanted = {Action(s, m, p) for s in range(len(replicas)) for m in range(micro_batches) for p in phases}
+    name, replicas, micro_batches, _, backward_s, _ = step
+    phases = [Phase.FORWARD] if backward_s is None else [Phase.FORWARD, Phase.BACKWARD]
+    if backward_s is not None and name == "zero-bubble":
+        phases.append(Phase.WEIGHT)
+    chunks = range(CHUNKS if name == "interleaved-1f1b" else 1)
+    stages = range(len(replicas))
+    wanted = {Action(s, m, p, c) for s in stages for m in range(micro_batches) for p in phases for c in chunks}
     actions = [span.action for span in run(step).spans]
     assert len(actions) == len(wanted)
     assert set(actions) == wanted
@@ -49,17 +54,25 @@ def test_every_action_runs_once(step):
 def test_no_action_starts_before_its_input_is_there(step):
     _, replicas, _, _, _, transfer_s = step
     last = len(replicas) - 1
-    spans = {span.action: span for span in run(step).spans}
+    timeline = run(step)
+    spans = {span.action: span for span in timeline.spans}
     for action, span in spans.items():
-        stage, batch = action.stage, action.micro_batch
+        stage, batch, chunk = action.stage, action.micro_batch, action.chunk
         if action.phase is Phase.FORWARD and stage > 0:
-            before = spans[Action(stage - 1, batch, Phase.FORWARD)]
+            before = spans[Action(stage - 1, batch, Phase.FORWARD, chunk)]
             assert span.start_s >= before.end_s + transfer_s[stage - 1]
+        elif action.phase is Phase.FORWARD and chunk > 0:
+            before = spans[Action(last, batch, Phase.FORWARD, chunk - 1)]
+            assert span.start_s >= before.end_s + max(transfer_s, default=0)
         elif action.phase is Phase.BACKWARD:
-            assert span.start_s >= spans[Action(stage, batch, Phase.FORWARD)].end_s
-            if stage < last:
-                after = spans[Action(stage + 1, batch, Phase.BACKWARD)]
+            assert span.start_s >= spans[Action(stage, batch, Phase.FORWARD, chunk)].end_s
+            after = spans.get(Action(stage + 1, batch, Phase.BACKWARD, chunk))
+            if after is not None:
                 assert span.start_s >= after.end_s + transfer_s[stage]
+            elif chunk + 1 < timeline.chunks:
+                assert span.start_s >= spans[Action(0, batch, Phase.BACKWARD, chunk + 1)].end_s
+        elif action.phase is Phase.WEIGHT:
+            assert span.start_s >= spans[Action(stage, batch, Phase.BACKWARD, chunk)].end_s
 
 
 @given(steps())

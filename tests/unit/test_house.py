@@ -29,7 +29,7 @@ ROWS = (
     ("passes", "backends"),
     ("runtime", "report"),
     ("api",),
-    ("compare",),
+    ("compare", "review"),
     ("cli",),
     ("__init__", "__main__"),
 )

@@ -3,7 +3,15 @@
 import pytest
 
 from heterps_compile.errors import InputError
-from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds, parse_price, parse_quantity
+from heterps_compile.units import (
+    format_bytes,
+    format_money,
+    format_percent,
+    format_rate,
+    format_seconds,
+    parse_price,
+    parse_quantity,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +67,4 @@ def test_numbers_for_people() -> None:
     assert format_rate(12345.6) == "12,346 samples/s"
     assert format_money(0.000312) == "0.000312"
     assert format_money(2.42) == "2.42"
+    assert [format_percent(p) for p in (4.84, -50.0, 3570.4)] == ["4.84 %", "-50 %", "3,570 %"]

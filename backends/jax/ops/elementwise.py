@@ -249,14 +249,26 @@ def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
     return jnp.where(x > alpha, x, 0)
 
 
+def below_largest(x: Array, axis: int) -> Array:
+    """Give x less its largest element along an axis.
+
+    A compiler may compute x once for the largest and once more for the difference, rounded otherwise: what rounding
+    alone puts above zero is zero.
+    """
+    shifted = x - lax.stop_gradient(jnp.max(x, axis=axis, keepdims=True))
+    return jnp.where(shifted > 0, 0, shifted)
+
+
 def softmax(x: Array, *, axis: int = -1) -> Array:
     """Give the softmax along an axis."""
-    return jax.nn.softmax(x, axis=axis)
+    powers = jnp.exp(below_largest(x, axis))
+    return powers / jnp.sum(powers, axis=axis, keepdims=True)
 
 
 def log_softmax(x: Array, *, axis: int = -1) -> Array:
     """Give the logarithm of the softmax along an axis."""
-    return jax.nn.log_softmax(x, axis=axis)
+    shifted = below_largest(x, axis)
+    return shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
 
 
 def hardmax(x: Array, *, axis: int = -1) -> Array:

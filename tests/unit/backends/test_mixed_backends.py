@@ -126,8 +126,8 @@ def test_stages_of_another_backend_are_not_written(tmp_path: Path) -> None:
 
 def test_the_least_exact_backend_says_what_verification_allows() -> None:
     backend = parse_backends("cpu=onnxruntime,v100=torch")
-    assert backend.tolerance == OnnxRuntimeBackend().tolerance
-    assert backend.on(planned(V100)).tolerance == TorchBackend().tolerance
+    assert backend.tolerance("onnx") == OnnxRuntimeBackend().tolerance("onnx")
+    assert backend.on(planned(V100)).tolerance("torch") == TorchBackend().tolerance("torch")
     assert "torch" in backend.families
 
 

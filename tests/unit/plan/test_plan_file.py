@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from plans import PLAN, VERSIONS, as_read, with_stage
 
 from heterps_compile.errors import PlanError
-from heterps_compile.plan.file import from_json, installed_versions, to_json
+from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Artifact, Plan
+from heterps_compile.plan.provenance import installed_versions
 
 SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))
 
 
 def edited(path: str, value: object) -> str:
     """Give the sample file with one place changed; the path is as in error messages."""
-    document = json.loads(to_json(SAVED, VERSIONS))
+    document = json.loads(to_json(SAVED))
     keys = [int(key) if key.isdigit() else key for key in path.replace("[", ".").replace("]", "").split(".")]
     place = document
     for key in keys[:-1]:
@@ -40,12 +41,12 @@ def test_the_sample_leaves_no_field_at_its_default():
 
 
 def test_reading_and_writing_again_gives_the_same_bytes():
-    text = to_json(SAVED, VERSIONS)
-    assert to_json(from_json(text, "plan.json"), VERSIONS) == text
+    text = to_json(SAVED)
+    assert to_json(from_json(text, "plan.json")) == text
 
 
 def test_the_file_reads_well(golden):
-    golden("plan/plan.json", to_json(SAVED, VERSIONS))
+    golden("plan/plan.json", to_json(SAVED))
 
 
 def test_the_times_spent_do_not_change_the_bytes():
@@ -75,7 +76,8 @@ def test_another_process_with_another_hash_seed_gives_the_same_bytes(tmp_path):
 
 def test_every_layer_stands_on_a_line_of_its_own():
     lines = [line.strip().rstrip(",") for line in to_json(SAVED).splitlines()]
-    assert ['"emb"' in lines, '"fc1"' in lines, '"fc2"' in lines] == [True, True, True]
+    assert '{"name": "fc1", "fingerprint": "00000000000b-1b0000000000-2b0000000000"}' in lines
+    assert [sum(f'"{name}"' in line for line in lines) for name in ("emb", "fc1", "fc2")] == [1, 1, 1]
 
 
 def test_the_file_is_printable_ascii_whatever_the_names():
@@ -85,13 +87,17 @@ def test_the_file_is_printable_ascii_whatever_the_names():
     assert from_json(text, "plan.json").stages[0].layers == (name,)
 
 
+def test_the_versions_that_made_it_survive_reading_and_writing():
+    assert json.loads(to_json(from_json(to_json(SAVED), "plan.json")))["provenance"]["versions"] == VERSIONS
+
+
 def test_whole_numbers_given_for_rates_read_and_write_as_rates():
-    text = to_json(replace(SAVED, request=replace(SAVED.request, min_throughput=1000)), VERSIONS)
-    assert text == to_json(SAVED, VERSIONS)
+    text = to_json(replace(SAVED, request=replace(SAVED.request, min_throughput=1000)))
+    assert text == to_json(SAVED)
 
 
-def test_the_versions_that_made_it_are_in_it():
-    versions = json.loads(to_json(SAVED))["provenance"]["versions"]
+def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
+    versions = json.loads(to_json(replace(SAVED, versions={})))["provenance"]["versions"]
     assert versions == installed_versions()
     assert {"heterps-compile", "torch", "onnxruntime"} <= set(versions)
 
@@ -99,26 +105,53 @@ def test_the_versions_that_made_it_are_in_it():
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("version", ..., 'expected a record with "version": 1'),
-        ("version", "1", 'expected a record with "version": 1'),
-        ("version", True, 'expected a record with "version": 1'),
-        ("version", 2, "has version 2, this heterps-compile reads version 1: a newer release wrote it, so upgrade"),
-        ("version", 0, "version: Input should be 1, got 0"),
+        ("version", ..., 'expected a record with "version": 2'),
+        ("version", "1", 'expected a record with "version": 2'),
+        ("version", True, 'expected a record with "version": 2'),
+        ("version", 3, "has version 3, this heterps-compile reads version 2: a newer release wrote it, so upgrade"),
+        ("version", 0, "has version 0, and there is none below 1: the file is damaged or no plan; compile again"),
         ("model.batch", "64", "model.batch: Input should be a valid integer, got '64'"),
+        (
+            "decisions.stages[1].replicas",
+            10**400,
+            "decisions.stages[1].replicas: Input should be less than or equal to",
+        ),
+        ("model.batch", 2**63, "model.batch: Input should be less than or equal to 9223372036854775807"),
+        ("estimates.stages[0].sent_bytes", 10**400, "stages[0].sent_bytes: Input should be less than or equal to"),
+        ("estimates.throughput_samples_per_s", 5e-324, "5e-324, but the slowest stage gives 16000.0 samples/s"),
         ("model.batch", 0, "model.batch: Input should be greater than or equal to 1, got 0"),
         ("model.batch", ..., "model.batch: the key is missing"),
         ("decisions.stages[1].replicas", 0, "decisions.stages[1].replicas: Input should be greater than"),
         ("decisions.stages[1].layers", [], "decisions.stages[1].layers: List should have at least 1 item"),
         ("decisions.stages[0].devise", "cpu", "decisions.stages[0].devise: unknown key"),
         ("decisions.stages[0].two words", 1, "decisions.stages[0].'two words': unknown key"),
-        ("decisions.stages[0].layers", ["fc2"], "stages[1].layers[1]: layer 'fc2' is in stage 0 already"),
-        ("decisions.stages[1].layers", ["fc1", "fc1"], "stages[1].layers[1]: layer 'fc1' is in stage 1 already"),
+        ("decisions.stages[0].layers[0].name", "fc2", "stages[1].layers[1]: layer 'fc2' is in stage 0 already"),
+        ("decisions.stages[1].layers[1].name", "fc1", "stages[1].layers[1]: layer 'fc1' is in stage 1 already"),
         ("decisions.stages[0].inputs", ["click"], "stages[0].inputs[0]: no earlier stage gives the value 'click'"),
+        ("decisions.stages[0].inputs", ["click"], "'click'; stage 1 gives it, so the stages form a cycle"),
+        (
+            "decisions.stages[1].device",
+            "a100",
+            "stages[1].device: unknown device 'a100' (the pool has 'cpu', 'v100', 't4')",
+        ),
+        ("decisions.stages[1].kind", "npu", "stages[1].kind: device 'v100' is of kind 'gpu', not 'npu'"),
+        ("decisions.stages[1].replicas", 2, "stages[1].price_per_hour: 2.42 for 2 units of 'v100' at 2.42 each"),
+        ("decisions.stages[0].layers[0].fingerprint", "x", "fingerprint: String should match pattern"),
+        ("cluster.devices[0].name", "v100", "cluster.devices[0].name: device 'v100' stands there twice"),
+        (
+            "cluster.devices[0].price_per_hour",
+            "0.04 USD/h",
+            "price_per_hour: Input should be a valid number, got '0.04",
+        ),
+        ("estimates.unused_devices", ["a100"], "estimates.unused_devices[0]: unknown device 'a100'"),
+        ("estimates.throughput_samples_per_s", 17000.0, "17000.0, but the slowest stage gives 16000.0 samples/s"),
+        ("estimates.stages[0].data_s", 0.008, "16000.0, but the slowest stage gives 8000.0 samples/s"),
+        ("estimates.value", 0.06, "estimates.value: 0.06, but the other estimates give 0.0503472"),
         ("decisions.schedule.micro_batches", 5, "micro_batches: 5 micro-batches do not divide a batch of 64"),
         ("decisions", [], "decisions: Input should be a valid dictionary"),
         ("estimates.stages[0]", ..., "estimates.stages: 1 estimates for 2 stages"),
         ("estimates.unused_devices", ["v100"], "estimates.unused_devices[0]: stage 1 uses device 'v100'"),
-        ("estimates.bound", 0.06, "estimates.bound: a lower bound of 0.06 lies above the value 0.0503"),
+        ("estimates.bound", 0.06, "estimates.bound: a lower bound of 0.06 lies above the value 0.0503472"),
         ("estimates.value", "0.05 USD", "estimates.value: Input should be a valid number, got '0.05 USD'"),
         ("estimates.value", -1, "estimates.value: Input should be greater than or equal to 0, got -1"),
         ("estimates.stages[0].compute_s", 10**400, "stages[0].compute_s: Input should be a valid number"),
@@ -145,8 +178,8 @@ def test_a_wrong_place_is_named(path, value, said):
     [
         ("", "is not JSON: Expecting value at line 1, column 1"),
         ("[1, 2", "is not JSON: Expecting ',' delimiter at line 1, column 6"),
-        ("[]", 'expected a record with "version": 1'),
-        ("null", 'expected a record with "version": 1'),
+        ("[]", 'expected a record with "version": 2'),
+        ("null", 'expected a record with "version": 2'),
         ('{"version": NaN}', "NaN is no number"),
         ('{"version": -Infinity}', "-Infinity is no number"),
         ('{"version": 1, "version": 1}', "the key 'version' stands twice"),
@@ -161,14 +194,14 @@ def test_text_that_is_no_plan_is_refused(text, said):
 
 
 def test_a_truncated_file_is_refused_wherever_it_ends():
-    text = to_json(SAVED, VERSIONS).rstrip()
+    text = to_json(SAVED).rstrip()
     for end in range(0, len(text), 97):
         with pytest.raises(PlanError, match="is not JSON"):
             from_json(text[:end], "plan.json")
 
 
 def test_a_number_beyond_all_bounds_is_refused():
-    text = to_json(SAVED, VERSIONS).replace("16000.0", "1e999")
+    text = to_json(SAVED).replace("16000.0", "1e999")
     with pytest.raises(PlanError, match="throughput_samples_per_s: Input should be a finite number"):
         from_json(text, "plan.json")
 
@@ -192,7 +225,7 @@ def test_how_many_more_faults_there_are_is_said():
         from_json(text, "plan.json")
 
 
-TEXT = to_json(SAVED, VERSIONS)
+TEXT = to_json(SAVED)
 
 
 def is_plan_or_plan_error(text: str) -> bool:
@@ -218,6 +251,7 @@ PATHS = [
     "request.max_stages",
     "decisions.stages[1]",
     "decisions.stages[1].layers[0]",
+    "cluster.devices",
     "decisions.schedule.micro_batches",
     "estimates.stages[0].memory",
     "estimates.stages[0].memory.safety_factor",

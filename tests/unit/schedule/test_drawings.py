@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from heterps_compile.errors import UnknownNameError
-from heterps_compile.schedule import gpipe, one_f_one_b
+from heterps_compile.schedule import gpipe, interleaved, one_f_one_b, zero_bubble
 from heterps_compile.schedule.names import SCHEDULES, orders
 from heterps_compile.schedule.order import deal
 from heterps_compile.schedule.simulate import simulate
@@ -30,11 +30,34 @@ stage 0, replica 0 | F0 -- F2 -- B0 -- .  .  B2 -- .  .
 stage 0, replica 1 | F1 -- F3 -- .  .  B1 -- .  .  B3 --
 stage 1            | .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  ."""
 
+ZERO_BUBBLE = """\
+stage 0 | F0 F1 F2 .  .  B0 W0 F3 B1 W1 B2 W2 B3 W3
+stage 1 | .  F0 F1 .  B0 F2 B1 W0 F3 B2 W1 B3 W2 W3
+stage 2 | .  .  F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3"""
 
-def drawn(name: str, times_s: Sequence[int], replicas: Sequence[int], *, training: bool = True) -> str:
-    """Draw four micro-batches whose forward and backward take so many slots in each stage."""
+INTERLEAVED_TRAINING = """\
+stage 0 | F0 F1 f0 f1 F2 b0 F3 b1 f2 B0 f3 B1 .  b2 .  b3 B2 B3
+stage 1 | .  F0 F1 f0 b0 f1 b1 F2 B0 F3 B1 f2 b2 f3 b3 B2 B3 ."""
+
+INTERLEAVED_INFERENCE = """\
+stage 0 | F0 F1 f0 f1 F2 F3 f2 f3 .
+stage 1 | .  F0 F1 f0 f1 F2 F3 f2 f3"""
+
+
+def drawn(
+    name: str,
+    times_s: Sequence[int],
+    replicas: Sequence[int],
+    *,
+    training: bool = True,
+    backward_s: Sequence[int] | None = None,
+) -> str:
+    """Draw four micro-batches whose forward and, unless given, backward take so many slots in each stage."""
     timeline = simulate(
-        orders(name, replicas, 4, training=training), times_s, times_s if training else None, replicas=replicas
+        orders(name, replicas, 4, training=training),
+        times_s,
+        (backward_s or times_s) if training else None,
+        replicas=replicas,
     )
     slots = round(timeline.makespan_s)
     rows: dict[str, list[str]] = {}
@@ -69,11 +92,24 @@ def test_a_schedule_runs_as_drawn(name, times_s, replicas, training, drawing):
     assert drawn(name, times_s, replicas, training=training) == drawing
 
 
+def test_zero_bubble_runs_as_drawn():
+    assert drawn("zero-bubble", (1, 1, 1), (1, 1, 1), backward_s=(2, 2, 2)) == ZERO_BUBBLE
+    assert drawn("zero-bubble", (1, 1, 1), (1, 1, 1), training=False) == GPIPE_INFERENCE
+
+
+def test_interleaved_runs_as_drawn():
+    assert drawn("interleaved-1f1b", (2, 2), (1, 1)) == INTERLEAVED_TRAINING
+    assert drawn("interleaved-1f1b", (2, 2), (1, 1), training=False) == INTERLEAVED_INFERENCE
+
+
 def test_the_docstrings_show_the_same_drawings():
     assert in_docstring(GPIPE_TRAINING, gpipe)
     assert in_docstring(GPIPE_INFERENCE, gpipe)
     assert in_docstring(ONE_F_ONE_B, one_f_one_b)
     assert in_docstring(ONE_F_ONE_B_REPLICAS, one_f_one_b)
+    assert in_docstring(ZERO_BUBBLE, zero_bubble)
+    assert in_docstring(INTERLEAVED_TRAINING, interleaved)
+    assert in_docstring(INTERLEAVED_INFERENCE, interleaved)
 
 
 def test_replicas_are_dealt_micro_batches_in_turn():
@@ -91,4 +127,4 @@ def test_an_unknown_schedule_is_named_with_the_nearest():
 
 
 def test_schedules_are_found_by_the_names_plans_use():
-    assert set(SCHEDULES) == {"gpipe", "1f1b"}
+    assert set(SCHEDULES) == {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}

@@ -50,6 +50,27 @@ def test_gpipe_holds_every_micro_batch_and_1f1b_one_per_stage_to_come():
     assert peaks == {"gpipe": (9, 9, 9, 9), "1f1b": (4, 3, 2, 1)}
 
 
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (3, 3), (4, 8)])
+def test_zero_bubble_waits_for_a_forward_alone_where_1f1b_waits_for_the_backward_too(stages, micro_batches):
+    order = orders("zero-bubble", [1] * stages, micro_batches, training=True)
+    timeline = simulate(order, [1.0] * stages, [2.0] * stages)
+    assert timeline.makespan_s == 3.0 * micro_batches + (stages - 1) * 1.0
+    assert timeline.peak_in_flight == (min(stages, micro_batches),) * stages
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (3, 6), (4, 8)])
+def test_interleaving_halves_the_bubble(stages, micro_batches):
+    order = orders("interleaved-1f1b", [1] * stages, micro_batches, training=True)
+    timeline = simulate(order, [1.0] * stages, [2.0] * stages)
+    assert timeline.makespan_s == 3.0 * micro_batches + (stages - 1) * 3.0 / 2
+    assert timeline.chunks == 2
+
+
+def test_a_micro_batch_that_comes_round_again_pays_the_way_back_to_the_first_stage():
+    order = orders("interleaved-1f1b", [1, 1], 1, training=False)
+    assert simulate(order, [1.0, 1.0], transfer_s=[0.25]).makespan_s == 4 * 0.5 + 3 * 0.25
+
+
 def test_inference_keeps_nothing_for_a_backward():
     assert simulate(orders("1f1b", [1, 1], 5, training=False), [1.0, 1.0]).peak_in_flight == (1, 1)
 

@@ -1,0 +1,137 @@
+"""``heterps-compile check MODEL --against plan.json``: does a committed plan still hold, and is there a better one.
+
+Left out: the check itself (``review/check.py``) and the looks of it (``report/check_words.py``).
+"""
+
+import os
+import re
+import sys
+import tempfile
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from heterps_compile.errors import InputError
+
+from .diff import FORMATS
+from .output import Progress, printing, quiet_libraries, result_stream
+from .summary import append_summary
+
+if TYPE_CHECKING:
+    from heterps_compile.plan.plan import Plan
+    from heterps_compile.review.check import CheckResult
+
+_PERCENT = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*%\s*")
+
+
+def tolerance(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
+    """Read a share in percent, such as ``1%``."""
+    match = _PERCENT.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no share in percent; give one such as 1%.")
+    return float(match[1]) / 100
+
+
+@click.command("check", epilog="Exit codes: 0 the plan may stay (or was updated), 1 it may not, 2 wrong usage.")
+@click.argument("model", metavar="MODEL.onnx")
+@click.option("--against", metavar="PLAN", required=True, help="The committed plan: a plan.json or a compiled folder.")
+@click.option(
+    "--tolerance",
+    metavar="N%",
+    default="1%",
+    show_default=True,
+    callback=tolerance,
+    help="How much better a plan may exist.",
+)
+@click.option("--cluster", metavar="NAME|FILE", help="Pool of today.  [default: the plan's, where it is built in]")
+@click.option(
+    "--update", is_flag=True, help="Write the plan found now, where the committed one is not as good or as new."
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="As in diff.")
+def check(model: str, *, against: str, tolerance: float, cluster: str | None, update: bool, form: str) -> int:
+    """Check the committed plan of MODEL.onnx: compile again, without building stages, and compare.
+
+    Passes while the plan fits the model, keeps what was asked, and no plan is better by more than the tolerance, all at
+    today's model, pool and prices.
+
+    \b
+    Examples:
+      heterps-compile check model.onnx --against model.heterps
+      heterps-compile check model.onnx --against plans/plan.json --tolerance 2%
+      heterps-compile check model.onnx --against plan.json --cluster my-pool.toml --format github
+      heterps-compile check model.onnx --against plan.json --update
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    with (
+        result_stream() as stream,
+        quiet_libraries(verbose=False),
+        closing(Progress(sys.stderr, wanted=True)) as progress,
+    ):
+        from heterps_compile.plan.source import path_of, read_plan  # noqa: PLC0415 - pydantic
+
+        plan = read_plan(against)
+        if update and against.startswith("git:"):
+            raise click.UsageError("--update writes files, and a commit is none; name the plan's file or folder.")
+        progress.show("compiling again", 0, 1)
+        from heterps_compile.review.check import check_plan  # noqa: PLC0415 - torch and onnx
+
+        checked = check_plan(model, plan, cluster=cluster, tolerance=tolerance)
+        progress.close()
+        with printing("the result of the check"):
+            stream.write(_shown(form, checked, against, path_of(against)))
+            stream.flush()
+        if form == "github":
+            from heterps_compile.report.check_words import check_markdown  # noqa: PLC0415 - only the format asked for
+
+            append_summary(check_markdown(checked, against))
+        if not update or not checked.is_worth_writing:
+            return int(not checked.passes)
+        _update(checked.found, model, against, cluster)
+        click.echo(f"Wrote {path_of(against)!r} anew.", err=True)
+        return 0
+
+
+def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:
+    from heterps_compile.report import check_words  # noqa: PLC0415 - only what the result needs
+
+    if form == "json":
+        return check_words.check_document(checked, against)
+    if form == "markdown":
+        return check_words.check_markdown(checked, against)
+    if form == "github":
+        return check_words.check_github(checked, path)
+    return check_words.check_text(checked)
+
+
+def _update(found: "Plan", model: str, against: str, cluster: str | None) -> None:
+    """Write the plan found; a compiled folder is compiled anew, since its stages are those of the old plan."""
+    from heterps_compile.plan.file import to_json  # noqa: PLC0415 - pydantic
+    from heterps_compile.plan.folder import compiled_folder  # noqa: PLC0415 - as above
+
+    folder = compiled_folder(against)
+    if folder is not None:
+        from heterps_compile.review.update import compile_as_planned  # noqa: PLC0415 - torch and onnx
+
+        compile_as_planned(model, found, cluster).save(folder)
+        return
+
+    _replace_file(against, to_json(replace(found, artifacts=(), verification=None)))
+
+
+def _replace_file(path: str, text: str) -> None:
+    """Replace a file as a whole: a crash leaves the old one or the new one."""
+    try:
+        target = Path(path).resolve()
+        descriptor, name = tempfile.mkstemp(prefix=".heterps-plan-", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(text)
+            os.chmod(name, target.stat().st_mode & 0o777)
+            os.replace(name, target)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+    except OSError as error:
+        raise InputError(f"cannot write the plan {path!r}: {error.strerror}") from error

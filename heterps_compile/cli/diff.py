@@ -1,0 +1,96 @@
+"""``heterps-compile diff OLD NEW``: what changed from one plan to another, for people, programs and pull requests.
+
+Left out: the comparison itself (``plan/diff.py``) and the looks of it (``report/diff_*.py``).
+"""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from heterps_compile.errors import HeterpsError
+from heterps_compile.escape import one_line
+
+from .output import printing, result_stream
+from .summary import append_summary
+
+if TYPE_CHECKING:
+    from heterps_compile.plan.diff import PlanDiff
+
+FORMATS = ("text", "json", "markdown", "github")
+_WRONG_USAGE = 2
+
+
+@click.command(
+    "diff",
+    epilog="Exit codes: 0 the same, or nothing that --fail-on names; 1 changed; 2 wrong usage, or no plan to read.",
+)
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="github: annotations of a workflow, and the summary of its step.",
+)
+@click.option(
+    "--fail-on",
+    metavar="WHAT,...",
+    help="What counts as changed: placement, stages, replicas, layers, settings, and limits on price, cost, "
+    "throughput, step and memory such as price>5% or throughput<-2%.  [default: anything]",
+)
+def diff(old: str, new: str, form: str, fail_on: str | None) -> int:
+    """Compare two plans: what moved, which stages split or merged, and what that does to price and throughput.
+
+    OLD and NEW are plan.json files, compiled folders, or git:REV:PATH. Layers are matched by structure, so that other
+    names or numbers are no change.
+
+    \b
+    Examples:
+      heterps-compile diff old/plan.json new/plan.json
+      heterps-compile diff git:origin/main:model.heterps model.heterps
+      heterps-compile diff git:HEAD:plan.json plan.json --format markdown
+      heterps-compile diff old.json new.json --fail-on "placement,price>5%,throughput<-2%"
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    from heterps_compile.plan.fail_on import met, parse_criteria  # noqa: PLC0415 - only what the command needs
+    from heterps_compile.plan.file import from_json  # noqa: PLC0415 - pydantic
+    from heterps_compile.plan.source import path_of, read_plan_text  # noqa: PLC0415
+
+    try:
+        criteria = None if fail_on is None else parse_criteria(fail_on)
+        text = read_plan_text(new)
+        before, after = from_json(read_plan_text(old), old), from_json(text, new)
+    except HeterpsError as error:  # 1 means changed
+        click.echo(f"Error: {one_line(str(error))}", err=True)
+        return _WRONG_USAGE
+    from heterps_compile.plan.diff import diff as diff_plans  # noqa: PLC0415 - as above
+
+    changes = diff_plans(before, after)
+    failed = [] if criteria is None else met(criteria, changes)
+    with result_stream() as stream, printing("the diff"):
+        stream.write(_shown(form, changes, (old, new), (path_of(new), text), failed))
+        stream.flush()
+    if form == "github":
+        from heterps_compile.report.diff_markdown import diff_markdown  # noqa: PLC0415 - only the format asked for
+
+        append_summary(diff_markdown(changes, old, new, failed))
+    return int(bool(failed) if criteria is not None else not changes.is_empty)
+
+
+def _shown(form: str, changes: "PlanDiff", where: tuple[str, str], file: tuple[str, str], failed: list[str]) -> str:
+    if form == "json":
+        from heterps_compile.report.diff_document import diff_document  # noqa: PLC0415 - only the format asked for
+
+        return diff_document(changes, *where, failed)
+    if form == "markdown":
+        from heterps_compile.report.diff_markdown import diff_markdown  # noqa: PLC0415
+
+        return diff_markdown(changes, *where, failed)
+    if form == "github":
+        from heterps_compile.report.diff_github import diff_github  # noqa: PLC0415
+
+        return diff_github(changes, *file, failed)
+    from heterps_compile.report.diff_text import diff_text  # noqa: PLC0415
+
+    return diff_text(changes, failed)

@@ -1,0 +1,91 @@
+"""``heterps-compile explain LAYER``: why a layer stands where it does; ``--infeasible``: why there is no plan at all.
+
+Left out: the numbers (``review/explain.py``, ``review/infeasible.py``) and the looks of them
+(``report/explain_words.py``).
+"""
+
+import sys
+from contextlib import closing
+from typing import Any
+
+import click
+
+from heterps_compile.plan.request import DEFAULT_CLUSTER, MODES, OBJECTIVES
+
+from . import options
+from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+
+
+@click.command("explain")
+@click.argument("layer", metavar="LAYER", required=False)
+@click.option("--model", metavar="MODEL.onnx", required=True, help="The model.")
+@click.option("--plan", metavar="PLAN", help="Its plan: a plan.json, a compiled folder, or git:REV:PATH.")
+@click.option("--infeasible", is_flag=True, help="Say why no plan meets the options below, and what would help.")
+@click.option("--cluster", metavar="NAME|FILE", help="Pool of device types.  [default: the plan's]")
+@click.option("--allow-stale", is_flag=True, help="Take today's numbers for a plan made from another model or pool.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--objective", type=click.Choice(OBJECTIVES), default=OBJECTIVES[0], help="With --infeasible.")
+@click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="With --infeasible.")
+@click.option("--budget", metavar="PRICE/H", help="With --infeasible.")
+@click.option("--batch", metavar="N", type=click.IntRange(min=1), help="With --infeasible.")
+@click.option("--shape", "shapes", metavar="NAME=N", callback=options.sizes, multiple=True, help="With --infeasible.")
+@click.option("--mode", type=click.Choice(MODES), default=MODES[0], help="With --infeasible.")
+@click.option("--min-stages", metavar="N", type=click.IntRange(min=1), default=1, help="With --infeasible.")
+@click.option("--max-stages", metavar="N", type=click.IntRange(min=1), help="With --infeasible.")
+@click.option(
+    "--pin", "pins", metavar="PATTERN=DEVICE", callback=options.pins, multiple=True, help="With --infeasible."
+)
+def explain(
+    layer: str | None,
+    *,
+    model: str,
+    plan: str | None,
+    infeasible: bool,
+    cluster: str | None,
+    allow_stale: bool,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Explain why a LAYER stands on its device type: its cost on every type, and what would change if it moved.
+
+    With --infeasible, and the options that compiling took, say why no plan meets them: which limit, by how much, and
+    what would help.
+
+    \b
+    Examples:
+      heterps-compile explain fc1 --model model.onnx --plan model.heterps
+      heterps-compile explain fc1 --model model.onnx --plan plan.json --json
+      heterps-compile explain --infeasible --model model.onnx --min-throughput 1e9
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    if infeasible == (layer is not None):
+        raise click.UsageError("Name one LAYER, or give --infeasible alone.")
+    if not infeasible and plan is None:
+        raise click.UsageError("Name the plan that the layer is in (--plan).")
+    with (
+        result_stream() as stream,
+        quiet_libraries(verbose=False),
+        closing(Progress(sys.stderr, wanted=True)) as progress,
+    ):
+        progress.show("reading", 0, 1)
+        if layer is None:
+            from heterps_compile.review.infeasible import why_infeasible  # noqa: PLC0415 - onnx
+
+            told = why_infeasible(model, cluster=cluster or DEFAULT_CLUSTER, **asked)
+            progress.close()
+            with printing("the explanation"):
+                stream.write(told.to_json() if as_json else told.to_text())
+                stream.flush()
+            return
+        from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
+        from heterps_compile.report.explain_words import explanation_document, print_explanation  # noqa: PLC0415 - rich
+        from heterps_compile.report.tables import make_console  # noqa: PLC0415 - as above
+        from heterps_compile.review.explain import explain_layer  # noqa: PLC0415 - onnx
+
+        found = explain_layer(model, read_plan(str(plan)), layer, cluster=cluster, allow_stale=allow_stale)
+        progress.close()
+        with printing("the explanation"):
+            if as_json:
+                stream.write(explanation_document(found))
+            else:
+                print_explanation(make_console(stream, terminal_width(stream)), found)
+            stream.flush()

@@ -1,0 +1,115 @@
+"""``heterps-compile simulate PLAN``: what a step of a plan takes and holds under every schedule.
+
+Left out: the simulation (``report/simulation.py``, ``schedule/``) and the looks of it (``report/steps.py``).
+"""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from heterps_compile.errors import InputError, UnknownNameError
+
+from .output import printing, result_stream, terminal_width
+from .pictures import write_file
+
+if TYPE_CHECKING:
+    from heterps_compile.cluster.devices import Cluster
+    from heterps_compile.plan.plan import Plan
+
+
+@click.command("simulate")
+@click.argument("plan", metavar="PLAN|FOLDER")
+@click.option("--schedule", metavar="NAME", help="gpipe, 1f1b, interleaved-1f1b or zero-bubble.  [default: all]")
+@click.option(
+    "--micro-batches", metavar="N", type=click.IntRange(min=1), help="In a step.  [default: the best of each schedule]"
+)
+@click.option("--cluster", metavar="NAME|FILE", help="The plan's pool, where it is no built-in one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with memory over time.")
+@click.option("--trace", metavar="FILE.json", help="Write the shortest step as a Chrome trace, for ui.perfetto.dev.")
+def simulate(
+    plan: str,
+    *,
+    schedule: str | None,
+    micro_batches: int | None,
+    cluster: str | None,
+    as_json: bool,
+    trace: str | None,
+) -> None:
+    """Simulate a step of a plan under every schedule: its time, how long stages wait, what they hold.
+
+    PLAN is a plan.json, a compiled folder, or git:REV:PATH.
+
+    \b
+    Examples:
+      heterps-compile simulate model.heterps
+      heterps-compile simulate plan.json --schedule 1f1b --micro-batches 16 --trace step.json
+      heterps-compile simulate model.heterps --json | jq '.schedules[].step_s'
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
+    from heterps_compile.report.simulation import best_steps, plan_loads, possible_counts  # noqa: PLC0415 - only when it runs
+    from heterps_compile.schedule.names import SCHEDULES  # noqa: PLC0415 - as above
+
+    if schedule is not None and schedule not in SCHEDULES:
+        raise UnknownNameError("schedule", schedule, SCHEDULES)
+    read = read_plan(plan)
+    _check_count(read, micro_batches)
+    pool, notes = _pool_of(read, cluster)
+    if read.request.mode == "inference" and len(read.stages) > 1:
+        bubble = f"{100 * read.schedule.bubble:.3g} %"
+        notes.append(f"a step is one batch alone; where batches follow one another, stages wait {bubble} of the time")
+    if len(read.stages) > 1 and schedule in (None, "interleaved-1f1b"):
+        notes.append(
+            "interleaved-1f1b spreads each half of the model over all stages: another placement than the plan's"
+        )
+    counts = possible_counts(read) if micro_batches is None else [micro_batches]
+    if counts == [1] and read.batch > 1 and micro_batches is None:
+        notes.append("the model fixes its batch: one micro-batch; --micro-batches N tells what an open one would give")
+    names = list(SCHEDULES) if schedule is None else [schedule]
+    steps = best_steps(read, plan_loads(read, pool), counts, names)
+    if trace is not None:
+        from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415 - only where asked for
+
+        write_file(trace, chrome_trace(read, min(steps, key=lambda step: step.step_s)))
+    with result_stream() as stream, printing("the simulation"):
+        if as_json:
+            from heterps_compile.report.steps import steps_document  # noqa: PLC0415 - only what the result needs
+
+            stream.write(steps_document(read, steps, notes) + "\n")
+        else:
+            from heterps_compile.report.steps import print_steps  # noqa: PLC0415
+            from heterps_compile.report.tables import make_console  # noqa: PLC0415
+
+            print_steps(make_console(stream, terminal_width(stream)), read, steps, notes)
+        stream.flush()
+
+
+def _check_count(plan: "Plan", micro_batches: int | None) -> None:
+    if micro_batches is not None and plan.batch % micro_batches:
+        near = [n for n in range(1, plan.batch + 1) if plan.batch % n == 0]
+        nearest = min(near, key=lambda n: (abs(n - micro_batches), n))
+        raise InputError(
+            f"{micro_batches} micro-batches do not divide the plan's batch of {plan.batch}; the nearest that do are "
+            f"{nearest} (--micro-batches {nearest})"
+        )
+
+
+def _pool_of(plan: "Plan", cluster: str | None) -> "tuple[Cluster | None, list[str]]":
+    """Give the plan's device types where they are to be had, and what the reader should know of the estimate."""
+    from heterps_compile.cluster.load import builtin_names, load_cluster  # noqa: PLC0415 - pydantic
+
+    notes = []
+    if cluster is None and plan.cluster not in builtin_names():
+        notes.append(
+            f"the pool {plan.cluster!r} is no built-in one, so that launches and latencies are not counted; "
+            f"name its file (--cluster FILE)"
+        )
+        return None, notes
+    pool = load_cluster(cluster if cluster is not None else plan.cluster)
+    missing = sorted({stage.device for stage in plan.stages} - {device.name for device in pool.device_types})
+    if missing:
+        raise InputError(
+            f"the pool {pool.name!r} has no device type {missing[0]!r}, which the plan uses; name the plan's own pool "
+            f"(--cluster FILE)"
+        )
+    notes.append("every layer is taken to start one operation; the plan does not tell how many it starts")
+    return pool, notes

@@ -1,0 +1,126 @@
+"""What a check of a committed plan found, for a terminal, a pull request, a workflow's annotations, and programs.
+
+Left out: what changed from the committed plan to the one found (``diff_*.py`` tells it).
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.escape import for_markdown, printable
+from heterps_compile.plan.diff import PlanDiff
+from heterps_compile.plan.plan import Plan
+from heterps_compile.units import format_percent
+
+from .diff_document import diff_document
+from .diff_github import workflow_command
+from .diff_markdown import diff_markdown
+from .diff_text import diff_text
+from .diff_words import HASHED, Escape
+
+FORMAT_VERSION = 1
+
+
+class Checked(Protocol):
+    """What ``review/check.py`` gives; its fields are explained there."""
+
+    @property
+    def committed(self) -> Plan: ...  # noqa: D102 - above
+    @property
+    def found(self) -> Plan: ...  # noqa: D102
+    @property
+    def changes(self) -> PlanDiff: ...  # noqa: D102
+    @property
+    def fault(self) -> str: ...  # noqa: D102
+    @property
+    def value(self) -> float | None: ...  # noqa: D102
+    @property
+    def tolerance(self) -> float: ...  # noqa: D102
+    @property
+    def stale(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def gain(self) -> float: ...  # noqa: D102
+    @property
+    def passes(self) -> bool: ...  # noqa: D102
+
+
+def verdict(checked: Checked, escape: Escape = printable) -> str:
+    """Tell in one sentence whether the plan may stay, and why."""
+    if checked.fault:
+        return f"the plan does not hold any more: {escape(checked.fault)}"
+    better = OBJECTIVES[checked.found.request.objective].better
+    allowed = f"the tolerance of {format_percent(100 * checked.tolerance)}"
+    if checked.passes:
+        if checked.gain == 0:
+            return f"the plan holds, and the search finds none that is {better}"
+        return f"the plan holds, and the best found is {format_percent(100 * checked.gain)} {better}: within {allowed}"
+    gain = f"{_described(checked, checked.found.value)} in place of {_described(checked, checked.value or 0.0)}"
+    return f"a plan that is {format_percent(100 * checked.gain)} {better} exists, {gain}: more than {allowed}"
+
+
+def check_text(checked: Checked) -> str:
+    """Give the lines for a terminal."""
+    lines = [_sentence(verdict(checked)), *(f"note: {note}" for note in _notes(checked, printable))]
+    shown = "\n".join(lines) + "\n"
+    if checked.passes:
+        return shown
+    return f"{shown}\nFrom the plan to the one found now:\n{diff_text(checked.changes)}"
+
+
+def check_markdown(checked: Checked, plan: str) -> str:
+    """Give Markdown for a pull request; ``plan`` is where the committed plan is."""
+    lines = ["### Placement check", "", _sentence(verdict(checked, for_markdown)), ""]
+    lines += [f"- note: {note}" for note in _notes(checked, for_markdown)]
+    if not checked.passes:
+        lines += ["", diff_markdown(checked.changes, plan, "what the search finds now")]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def check_github(checked: Checked, path: str) -> str:
+    """Give annotations at the plan's file: an error where the check fails, a notice where only hashes changed."""
+    lines = []
+    if not checked.passes:
+        lines.append(workflow_command("error", path, 1, "placement check", verdict(checked)))
+    lines += [workflow_command("notice", path, 1, "placement check", note) for note in _notes(checked, printable)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def check_document(checked: Checked, plan: str) -> str:
+    """Give the text of a JSON document; its keys are a promise as those of ``diff_document.py``."""
+    changes = json.loads(diff_document(checked.changes, plan, "what the search finds now"))
+    document = {
+        "format_version": FORMAT_VERSION,
+        "plan": plan,
+        "passes": checked.passes,
+        "fault": checked.fault or None,
+        "objective": checked.found.request.objective,
+        "unit": OBJECTIVES[checked.found.request.objective].unit(checked.found.currency),
+        "value": checked.value,
+        "found_value": checked.found.value,
+        "gain_percent": 100 * checked.gain,
+        "tolerance_percent": 100 * checked.tolerance,
+        "changed_hashes": list(checked.stale),
+        "changes": changes,
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _described(checked: Checked, value: float) -> str:
+    objective = OBJECTIVES[checked.found.request.objective]
+    return objective.describe(value, checked.found.batch, checked.found.currency)
+
+
+def _notes(checked: Checked, escape: Escape) -> list[str]:
+    notes = []
+    if checked.stale:
+        names = ", ".join(HASHED.get(name, escape(name)) for name in checked.stale)
+        notes.append(f"since the plan was made, {names} changed (by hash)")
+    if checked.value is not None and abs(checked.value - checked.committed.value) > 1e-6 * checked.committed.value:
+        now, then = _described(checked, checked.value), _described(checked, checked.committed.value)
+        notes.append(f"the plan's value is {now} today, and its file says {then}")
+    return notes
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

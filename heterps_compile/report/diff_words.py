@@ -1,0 +1,156 @@
+"""A diff of two plans in sentences, one a change, for whatever shows it.
+
+Names go through the escape function of the format, the sentences themselves hold no markup.
+
+Left out: the formats (``diff_text.py``, ``diff_markdown.py``, ``diff_github.py``), the JSON (``diff_document.py``).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from heterps_compile.plan.diff import LayerChange, PlacedLayer, PlanDiff, StageChange, StageEvent
+from heterps_compile.plan.numbers import NumberChange
+from heterps_compile.units import format_percent
+
+Escape = Callable[[str], str]
+NAMES_SHOWN = 12
+HASHED = {
+    "model": "the model's structure",
+    "weights": "the weights",
+    "cluster": "the pool",
+    "profile": "the profile",
+    "options": "the options",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One change in words.
+
+    Attributes:
+        kind: ``"placement"``, ``"layers"``, ``"stages"``, ``"replicas"`` or ``"settings"``.
+        text: The sentence, without a full stop.
+        layer: Name in the new plan of the first layer it is about, as it is; "" for none.
+    """
+
+    kind: str
+    text: str
+    layer: str = ""
+
+
+def sentences(changes: PlanDiff, escape: Escape) -> list[Sentence]:
+    """Tell every change but the numbers, the most important first."""
+    return [*_moves(changes, escape), *_layers(changes, escape), *_stages(changes, escape), *_settings(changes, escape)]
+
+
+def notes(changes: PlanDiff, escape: Escape) -> list[str]:
+    """Tell what is no change of the plan, but good to know."""
+    found = []
+    if changes.renamed:
+        count = len(changes.renamed)
+        shown = [f"{escape(old)} → {escape(new)}" for old, new in list(changes.renamed.items())[:3]]
+        more = f" and {count - 3:,} more" if count > 3 else ""
+        found.append(f"{_count(count, 'layer')} renamed, which is no change of the plan: {', '.join(shown)}{more}")
+    if changes.hashes:
+        names = ", ".join(HASHED.get(name, escape(name)) for name in changes.hashes)
+        found.append(f"made from something else: the hash of {names} differs")
+    return found
+
+
+def change_of(number: NumberChange) -> str:
+    """Tell how a number changed: ``"+5.3 %"``, or "" where it did not or cannot be compared."""
+    if not number.has_changed or not isfinite(number.percent):
+        return ""
+    return f"{'+' if number.percent > 0 else ''}{format_percent(number.percent)}"
+
+
+def _moves(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
+    yield from _grouped(changes.moved, escape, "placement", "moved from {} to {}")
+
+
+def _grouped(
+    changes: Sequence[LayerChange], escape: Escape, kind: str, said: str, *, by_stage: bool = False
+) -> Iterator[Sentence]:
+    """Tell of layers that went the same way in one sentence."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        way = (change.old_device, change.new_device)
+        if by_stage:
+            way = (f"old stage {change.old_stage}", f"stage {change.new_stage} on {change.new_device}")
+        groups.setdefault(way, []).append(change.layer)
+    for (start, end), names in groups.items():
+        yield Sentence(kind, f"{_named(names, escape)} {said.format(escape(start), escape(end))}", names[0])
+
+
+def _layers(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
+    def placed(layers: Sequence[PlacedLayer], said: str, *, is_new: bool) -> Iterator[Sentence]:
+        groups: dict[str, list[str]] = {}
+        for layer in layers:
+            groups.setdefault(layer.device, []).append(layer.layer)
+        for device, names in groups.items():
+            verb = "is" if len(names) == 1 else "are"
+            text = f"{_named(names, escape)} {verb} {said} {escape(device)}"
+            yield Sentence("layers", text, names[0] if is_new else "")
+
+    yield from placed(changes.added, "new, on", is_new=True)
+    yield from placed(changes.removed, "gone from", is_new=False)
+    if changes.altered:
+        text = f"{_named(changes.altered, escape)} changed in ops or shapes"
+        yield Sentence("layers", text, changes.altered[0])
+
+
+def _stages(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
+    for event in changes.events:
+        yield Sentence("stages", _event(event, escape))
+    yield from _grouped(changes.regrouped, escape, "stages", "went from {} to {}", by_stage=True)
+    for stage in changes.rebuilt:
+        assert stage.old is not None  # noqa: S101 - a rebuilt stage has an origin; this tells the type checker
+        if stage.old.device != stage.new.device:
+            text = f"{_stage(stage)} is on {escape(stage.new.device)}, was on {escape(stage.old.device)}"
+        else:
+            text = f"{_stage(stage)} runs with {escape(stage.new.backend)}, ran with {escape(stage.old.backend)}"
+        yield Sentence("stages", text)
+    for stage in changes.replicas:
+        assert stage.old is not None  # noqa: S101 - as above
+        text = f"{_stage(stage)} on {escape(stage.new.device)} has {_count(stage.new.replicas, 'replica')}"
+        yield Sentence("replicas", f"{text}, had {stage.old.replicas}")
+
+
+def _stage(stage: StageChange) -> str:
+    """Name a stage, and the number it had where that was another."""
+    return f"stage {stage.index}" + ("" if stage.origin == stage.index else f" (old stage {stage.origin})")
+
+
+def _event(event: StageEvent, escape: Escape) -> str:
+    device = escape(event.device)
+    if event.kind == "split":
+        return f"old stage {event.old[0]} on {device} was split into stages {_listed(event.new)}"
+    if event.kind == "merged":
+        return f"old stages {_listed(event.old)} were merged into stage {event.new[0]} on {device}"
+    if event.kind == "new":
+        return f"stage {event.new[0]} on {device} is new"
+    return f"old stage {event.old[0]} on {device} is gone"
+
+
+def _settings(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
+    for change in changes.settings:
+        old, new = ("none" if value in (None, "") else escape(str(value)) for value in (change.old, change.new))
+        yield Sentence("settings", f"{change.name.replace('_', ' ')} is {new}, was {old}")
+
+
+def _named(names: Sequence[str], escape: Escape) -> str:
+    if len(names) == 1:
+        return f"layer {escape(names[0])}"
+    shown = ", ".join(map(escape, names[:NAMES_SHOWN]))
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return f"{_count(len(names), 'layer')} ({shown}{more})"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,157 @@
+"""Why a layer stands where it does, as a table and sentences, and as JSON.
+
+Left out: the numbers themselves (``review/explain.py``).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isfinite
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.text import Text
+
+from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.escape import printable
+from heterps_compile.units import format_bytes, format_count, format_money, format_percent, format_rate, format_seconds
+
+from .tables import add_numbers, add_text, plain_table
+
+FORMAT_VERSION = 1
+
+
+class Choice(Protocol):
+    """What one device type would mean; ``review/explain.py`` explains the fields."""
+
+    @property
+    def device(self) -> str: ...  # noqa: D102 - above
+    @property
+    def is_chosen(self) -> bool: ...  # noqa: D102
+    @property
+    def compute_s(self) -> float: ...  # noqa: D102
+    @property
+    def data_s(self) -> float: ...  # noqa: D102
+    @property
+    def price(self) -> float: ...  # noqa: D102
+    @property
+    def value(self) -> float: ...  # noqa: D102
+    @property
+    def throughput(self) -> float: ...  # noqa: D102
+    @property
+    def fault(self) -> str: ...  # noqa: D102
+
+
+class Explained(Protocol):
+    """What explains a layer; its fields are explained there too."""
+
+    @property
+    def layer(self) -> str: ...  # noqa: D102 - above
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def stage(self) -> int: ...  # noqa: D102
+    @property
+    def device(self) -> str: ...  # noqa: D102
+    @property
+    def cost(self) -> LayerCost: ...  # noqa: D102
+    @property
+    def objective(self) -> str: ...  # noqa: D102
+    @property
+    def currency(self) -> str: ...  # noqa: D102
+    @property
+    def batch(self) -> int: ...  # noqa: D102
+    @property
+    def value(self) -> float: ...  # noqa: D102
+    @property
+    def choices(self) -> Sequence[Choice]: ...  # noqa: D102
+    @property
+    def binding(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def reason(self) -> str: ...  # noqa: D102
+
+
+def print_explanation(console: Console, explained: Explained) -> None:
+    """Print where the layer stands and why, what it costs on every type, and what binds."""
+    cost = explained.cost
+    console.print(
+        Text(f"{printable(explained.layer)}, {explained.kind}, stage {explained.stage}, on {_device(explained)}")
+    )
+    console.print(Text(f"Why: {printable(explained.reason)}."))
+    console.print(
+        Text(
+            f"Work of a batch: {format_count(cost.flops)}FLOP, {format_bytes(cost.moved_bytes)} moved, "
+            f"{cost.flop_per_byte:.3g} FLOP/B; bound by {cost.label}: {printable(cost.reason)}."
+        )
+    )
+    console.print()
+    table = plain_table()
+    add_text(table, "device")
+    add_numbers(
+        table, "compute", "data", f"{explained.currency}/M samples alone", "plan's value", "change", "samples/s"
+    )
+    add_text(table, "")
+    for choice in explained.choices:
+        table.add_row(*map(Text, _cells(explained, choice)))
+    console.print(table)
+    console.print()
+    for sentence in explained.binding or ["no limit is near"]:
+        console.print(Text(f"Binding: {printable(sentence)}."))
+
+
+def explanation_document(explained: Explained) -> str:
+    """Give the text of a JSON document; a number that is not finite is null."""
+    document = {
+        "format_version": FORMAT_VERSION,
+        "layer": explained.layer,
+        "kind": explained.kind,
+        "stage": explained.stage,
+        "device": explained.device,
+        "reason": explained.reason,
+        "objective": {
+            "name": explained.objective,
+            "value": explained.value,
+            "unit": OBJECTIVES[explained.objective].unit(explained.currency),
+        },
+        "work": {**asdict(explained.cost), "flop_per_byte": explained.cost.flop_per_byte},
+        "choices": [
+            {
+                "device": choice.device,
+                "is_chosen": choice.is_chosen,
+                "compute_s": _finite(choice.compute_s),
+                "data_s": _finite(choice.data_s),
+                "price_per_million_samples_alone": _finite(choice.price),
+                "value": _finite(choice.value),
+                "throughput_samples_per_s": choice.throughput,
+                "fault": choice.fault or None,
+            }
+            for choice in explained.choices
+        ],
+        "binding": list(explained.binding),
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _device(explained: Explained) -> str:
+    return printable(explained.device)
+
+
+def _cells(explained: Explained, choice: Choice) -> list[str]:
+    change = 100 * (choice.value / explained.value - 1) if explained.value > 0 and isfinite(choice.value) else 0.0
+    is_plan = isfinite(choice.value)
+    described = OBJECTIVES[explained.objective].describe(choice.value, explained.batch, explained.currency)
+    return [
+        printable(choice.device),
+        format_seconds(choice.compute_s) if isfinite(choice.compute_s) else "-",
+        format_seconds(choice.data_s) if isfinite(choice.data_s) else "-",
+        format_money(choice.price) if isfinite(choice.price) else "-",
+        described.removesuffix(" per million samples") if is_plan else "-",
+        "" if choice.is_chosen or not is_plan else f"{'+' if change > 0 else ''}{format_percent(change)}",
+        format_rate(choice.throughput).removesuffix(" samples/s") if is_plan else "-",
+        "chosen" if choice.is_chosen else printable(choice.fault),
+    ]
+
+
+def _finite(number: float) -> Any:
+    return number if isfinite(number) else None

@@ -1,0 +1,97 @@
+"""What a report tells of a plan: the plan, and as much of what it was made from as is at hand.
+
+Left out: how it looks (``pictures_*.py``, ``html.py``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.problem import Problem
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.plan.comparison import Comparison
+from heterps_compile.plan.diff import PlanDiff
+from heterps_compile.plan.plan import Plan
+
+from .comparison import comparison_picture
+from .pareto import Point
+from .pictures import Picture
+from .pictures_bars import memory_bars, price_bars
+from .pictures_graph import LayerView, layer_graph, plan_layers
+from .pictures_pareto import pareto_front
+from .pictures_time import memory_over_time, timeline
+from .rows import LayerRow
+from .simulation import Step, plan_loads, simulate_plan
+
+_ROUNDS, _MANY_REPLICAS, _MOST_STEPS = 4, 50, 200  # of inference in the timeline
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A plan and what is known about it; everything but the plan may be missing.
+
+    Attributes:
+        plan: The plan.
+        rows: Its layers with their work.
+        layers: The layer graph, for edges.
+        problem: Times and prices of every layer on every device type.
+        pool: The device types, for what a further micro-batch pays again.
+        points: Throughput against price.
+        comparison: Methods compared.
+        changes: What is different in an older plan.
+    """
+
+    plan: Plan
+    rows: Sequence[LayerRow] = ()
+    layers: LayerGraph | None = None
+    problem: Problem | None = None
+    pool: Cluster | None = None
+    points: Sequence[Point] = ()
+    comparison: Comparison | None = None
+    changes: PlanDiff | None = None
+
+    @cached_property
+    def step(self) -> Step:
+        """Give the plan's own step; of inference as many as keep every replica busy for a while."""
+        operations = {row.name: row.cost.operations for row in self.rows}
+        loads = plan_loads(self.plan, self.pool, operations)
+        chosen = self.plan.schedule
+        most = max(stage.replicas for stage in self.plan.stages)
+        rounds = _ROUNDS if most <= _MANY_REPLICAS else 1
+        steps = -(-(rounds * most + len(self.plan.stages)) // chosen.micro_batches)
+        return simulate_plan(self.plan, loads, chosen.name, chosen.micro_batches, min(steps, _MOST_STEPS))
+
+    @cached_property
+    def views(self) -> list[LayerView]:
+        """Give the layers as the picture of the graph shows them."""
+        was_on = {} if self.changes is None else {moved.layer: moved.old_device for moved in self.changes.moved}
+        if not self.rows:
+            return [replace(view, was_on=was_on.get(view.name, "")) for view in plan_layers(self.plan)]
+        return [
+            LayerView(row.name, row.stage, row.device, row.kind, row.cost.label, was_on.get(row.name, ""))
+            for row in self.rows
+        ]
+
+    @cached_property
+    def edges(self) -> list[tuple[int, int, int]]:
+        """Give (producer, consumer, bytes) of every value that passes between layers."""
+        if self.layers is None:
+            return []
+        made = (edge for edge in self.layers.edges if edge.producer >= 0)
+        return [(edge.producer, consumer, edge.size_bytes) for edge in made for consumer in edge.consumers]
+
+    def pictures(self) -> list[Picture]:
+        """Draw every picture that there is something to draw for."""
+        drawn = [
+            layer_graph(self.plan, self.views, [(first, last) for first, last, _ in self.edges]),
+            timeline(self.plan, self.step),
+            memory_over_time(self.plan, self.step),
+            memory_bars(self.plan),
+            price_bars(self.plan),
+        ]
+        if self.points:
+            drawn.append(pareto_front(self.plan, self.points))
+        if self.comparison is not None:
+            drawn.append(comparison_picture(self.comparison))
+        return drawn

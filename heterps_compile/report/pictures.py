@@ -1,0 +1,160 @@
+"""What all pictures share: SVG elements from escaped text, and colours that read in dark and light.
+
+A picture is one ``<svg>``. It looks the same alone in a file and inside a page: colours are classes, and the style
+sheet that every picture carries gives them, once more for dark surroundings.
+
+Left out: the pictures themselves (``pictures_*.py``).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from heterps_compile.escape import printable, shorten
+
+WIDTH = 960
+NAME_WIDTH = 200  # characters of a name that are ever shown
+DEVICE_COLOURS = 8
+_CHARACTER = 6.6  # pixels of one at the font size below, wide ones counted in
+
+# (fill, line) of devices by turns, in light and in dark.
+_LIGHT = (
+    ("#cfe2f7", "#2f6fb3"),
+    ("#fbdcb8", "#b5650f"),
+    ("#cdebd0", "#2c843a"),
+    ("#e2d6f5", "#6c48ad"),
+    ("#f8d0ce", "#b53633"),
+    ("#c6ebe8", "#147873"),
+    ("#f4eab5", "#857008"),
+    ("#f5d2e7", "#a8377c"),
+)
+_DARK = (
+    ("#1d3f61", "#7cb8f2"),
+    ("#573813", "#f2b069"),
+    ("#1d4726", "#7bd088"),
+    ("#3b2d63", "#bfa8f2"),
+    ("#592425", "#f29592"),
+    ("#124542", "#66d0cc"),
+    ("#473e0d", "#e2ce55"),
+    ("#542243", "#ee96cb"),
+)
+
+
+def _theme(greys: Sequence[str], strong: Sequence[str], devices: Sequence[tuple[str, str]]) -> str:
+    ink, soft, grid, paper = greys
+    rules = [
+        f".ink{{fill:{ink}}}.soft{{fill:{soft}}}.grid{{stroke:{grid}}}.paper{{fill:{paper}}}.grid-fill{{fill:{grid}}}",
+        f".line{{stroke:{soft}}}.tip{{fill:{soft}}}.box{{fill:{paper};stroke:{grid}}}",
+        *(f".{name}{{fill:{colour}}}" for name, colour in zip(("p0", "p1", "p2", "p3", "p4"), strong, strict=True)),
+        f".mark{{stroke:{strong[4]};stroke-width:2}}",
+        *(f".d{i}{{fill:{fill};stroke:{line}}}.s{i}{{stroke:{line}}}" for i, (fill, line) in enumerate(devices)),
+    ]
+    return "".join(rules)
+
+
+STYLE = (
+    "svg.picture{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}"
+    "svg.picture .head{font-weight:600}svg.picture .small{font-size:10.5px}"
+    "svg.picture .edge{fill:none;stroke-width:1.2;opacity:.45}svg.picture .data{stroke-dasharray:3 2}"
+    + _theme(
+        ("#1b1f24", "#57606a", "#d0d7de", "#ffffff"), ("#3b76af", "#bf7416", "#3f8549", "#8c6bc4", "#c2452d"), _LIGHT
+    )
+    + "@media (prefers-color-scheme:dark){"
+    + _theme(
+        ("#e8ecf1", "#a3adb8", "#3a424c", "#14181d"), ("#5b9bd8", "#e9a04a", "#63b96f", "#a88be0", "#f07a63"), _DARK
+    )
+    + "}"
+)
+"""Classes: p0 .. p4 are five plain colours, d0 .. d7 fill and line of devices, s0 .. s7 their lines alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawn picture.
+
+    Attributes:
+        name: What its file is called, without the ending.
+        title: What it shows.
+        svg: Its text, one element.
+        height: In pixels; the width is :data:`WIDTH`.
+    """
+
+    name: str
+    title: str
+    svg: str
+    height: float
+
+
+def picture(name: str, title: str, height: float, parts: Iterable[str], *, role: str = "img") -> Picture:
+    """Make a picture of :data:`WIDTH` pixels from its elements.
+
+    Args:
+        name: What its file is called.
+        title: What it shows, for everybody who cannot see it too; escaped here.
+        height: In pixels.
+        parts: Elements.
+        role: ``"img"`` for one that is read as a whole, ``"group"`` for one with parts of its own.
+    """
+    svg = "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {WIDTH} {height:.0f}" '
+            f'width="{WIDTH}" height="{height:.0f}" role="{role}" aria-label="{safe(title)}">',
+            f"<style>{STYLE}</style>",
+            '<rect class="paper" width="100%" height="100%"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+    return Picture(name, title, svg, height)
+
+
+def safe(text: str, width: int = NAME_WIDTH) -> str:
+    """Give a text of a model for SVG and HTML: printable, cut to so many characters, escaped."""
+    return escape(shorten(printable(text), width))
+
+
+def text(x: float, y: float, words: str, classes: str = "ink", anchor: str = "start") -> str:
+    """Give a line of text; ``words`` are escaped here."""
+    placed = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f'<text class="{classes}" x="{x:.1f}" y="{y:.1f}"{placed}>{safe(words)}</text>'
+
+
+def rect(  # noqa: PLR0917 - a rectangle is four numbers everywhere
+    x: float, y: float, width: float, height: float, classes: str, title: str = "", *, more: str = ""
+) -> str:
+    """Give a rectangle, with a title that is shown on hovering; ``more`` are attributes as they stand."""
+    inner = f"><title>{safe(title)}</title></rect>" if title else "/>"
+    return f'<rect class="{classes}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{more}{inner}'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
+    """Give a line."""
+    return f'<line class="{classes}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def fitting(words: str, width: float) -> str:
+    """Cut the middle out of a text that is wider than so many pixels."""
+    return shorten(printable(words), max(3, int(width / _CHARACTER)))
+
+
+def ending(words: str, width: float) -> str:
+    """Cut the beginning off a text that is wider than so many pixels: the end of a dotted name tells the most."""
+    shown, count = printable(words), max(3, int(width / _CHARACTER))
+    return shown if len(shown) <= count else f"…{shown[1 - count :]}"
+
+
+def device_classes(devices: Iterable[str]) -> dict[str, int]:
+    """Give every device the number of its colour, in order of first appearance."""
+    return {name: index % DEVICE_COLOURS for index, name in enumerate(dict.fromkeys(devices))}
+
+
+def ticks(most: float, count: int = 5) -> list[float]:
+    """Give round numbers from 0 to ``most``, about so many."""
+    if most <= 0:
+        return [0.0]
+    rough = most / count
+    power = 10.0 ** len(str(int(rough))) / 10 if rough >= 1 else 1.0
+    while power > rough:
+        power /= 10
+    step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= rough)
+    return [i * step for i in range(int(most / step * (1 + 1e-9)) + 1)]

@@ -1,0 +1,97 @@
+"""Memory and price of every stage as bars.
+
+Left out: memory over time (``pictures_time.py``).
+"""
+
+from collections.abc import Sequence
+
+from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.units import format_bytes, format_money
+
+from .pictures import WIDTH, Picture, device_classes, fitting, line, picture, rect, text
+
+_LEFT, _RIGHT, _TOP = 200.0, 150.0, 50.0
+_ROW, _SPACE = 20.0, 9.0
+_MOST_ROWS = 120
+_PARTS = (
+    ("weights", "p0"),
+    ("gradients", "p1"),
+    ("optimiser state", "p2"),
+    ("activations", "p3"),
+    ("safety margin", "grid-fill"),
+)
+
+
+def memory_bars(plan: Plan) -> Picture:
+    """Draw what one replica of every stage holds, part by part, beside what its device has where that is known."""
+    stages = [stage for stage in plan.stages if stage.memory is not None]
+    shown = stages[:_MOST_ROWS]
+    most = max((stage.memory.total_bytes for stage in shown if stage.memory), default=0) or 1
+    scale = (WIDTH - _LEFT - _RIGHT) / most
+    there = {device.name: device.memory_bytes for device in plan.devices}
+    parts, x = [], 12.0
+    for index, (name, colour) in enumerate(_PARTS):
+        if not any(_sizes(stage)[index] for stage in shown):
+            continue
+        parts += [rect(x, 13, 14, 14, colour, more=' rx="3"'), text(x + 20, 24, name)]
+        x += 40 + 6.6 * len(name)
+    for index, stage in enumerate(shown):
+        y = _TOP + index * (_ROW + _SPACE)
+        parts += _label(plan, stage, y)
+        left = _LEFT
+        for (name, colour), size in zip(_PARTS, _sizes(stage), strict=True):
+            if size > 0:
+                parts.append(rect(left, y, size * scale, _ROW, colour, f"{name}: {format_bytes(size)}"))
+                left += size * scale
+        assert stage.memory is not None  # noqa: S101 - filtered above; this tells the type checker
+        parts.append(text(left + 8, y + 15, _against(stage, there.get(stage.device))))
+    missing = _missing(parts, len(stages) - len(shown), len(shown))
+    height = _TOP + len(shown) * (_ROW + _SPACE) + 12 + missing
+    return picture("memory", "Memory of one replica of every stage", height, parts)
+
+
+def price_bars(plan: Plan) -> Picture:
+    """Draw the price per hour of every stage, all replicas together."""
+    shown = plan.stages[:_MOST_ROWS]
+    most = max((stage.price_per_hour for stage in shown), default=0.0) or 1.0
+    scale = (WIDTH - _LEFT - _RIGHT) / most
+    colours = device_classes(stage.device for stage in plan.stages)
+    parts = [text(12, 24, f"{format_money(plan.price_per_hour)} {plan.currency}/h in all", "ink")]
+    for index, stage in enumerate(shown):
+        y = _TOP + index * (_ROW + _SPACE)
+        parts += _label(plan, stage, y)
+        width = stage.price_per_hour * scale
+        title = f"{stage.replicas} x {stage.device}"
+        parts.append(rect(_LEFT, y, max(width, 1), _ROW, f"d{colours[stage.device]}", title))
+        price = f"{format_money(stage.price_per_hour)} {plan.currency}/h" if stage.price_per_hour else "free"
+        parts.append(text(_LEFT + width + 8, y + 15, price))
+    missing = _missing(parts, len(plan.stages) - len(shown), len(shown))
+    height = _TOP + len(shown) * (_ROW + _SPACE) + 12 + missing
+    return picture("price", "Price per hour of every stage", height, parts)
+
+
+def _label(plan: Plan, stage: PlannedStage, y: float) -> list[str]:
+    words = fitting(f"stage {stage.index}: {stage.replicas} x {stage.device}", _LEFT - 34)
+    return [text(_LEFT - 10, y + 15, words, "ink", "end"), line(_LEFT - 2, y - 3, _LEFT - 2, y + _ROW + 3, "grid")]
+
+
+def _sizes(stage: PlannedStage) -> Sequence[float]:
+    memory = stage.memory
+    if memory is None:
+        return ()
+    parts = (memory.weights_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.activations_bytes)
+    return (*parts, memory.total_bytes - sum(parts))
+
+
+def _against(stage: PlannedStage, there: float | None) -> str:
+    assert stage.memory is not None  # noqa: S101 - the caller has filtered; this tells the type checker
+    used = stage.memory.total_bytes
+    return format_bytes(used) if there is None else f"{format_bytes(used)} of {format_bytes(there)}"
+
+
+def _missing(parts: list[str], count: int, shown: int) -> float:
+    """Say how many stages are not drawn; give the pixels that takes."""
+    if count <= 0:
+        return 0.0
+    parts.append(text(_LEFT, _TOP + shown * (_ROW + _SPACE) + 12, f"{count} more stages are not drawn", "soft"))
+    return 18.0

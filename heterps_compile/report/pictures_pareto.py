@@ -1,0 +1,84 @@
+"""Throughput against price: the front of the plans that nothing beats, and the chosen one.
+
+Left out: the searches (``pareto.py``).
+"""
+
+import math
+from collections.abc import Sequence
+
+from heterps_compile.plan.plan import Plan
+from heterps_compile.units import format_count, format_money, format_rate
+
+from .pareto import Point
+from .pictures import WIDTH, Picture, line, picture, safe, text
+
+_LEFT, _RIGHT, _TOP, _HEIGHT = 110.0, 60.0, 56.0, 300.0
+
+
+def pareto_front(plan: Plan, points: Sequence[Point]) -> Picture:
+    """Draw price per hour over samples per second, both logarithmic: dots, the front as steps, the plan as a star."""
+    paid = [point for point in points if point.price_per_hour > 0]
+    rates = [plan.throughput_samples_per_s, *(point.throughput_samples_per_s for point in paid)]
+    prices = [price for price in (plan.price_per_hour, *(point.price_per_hour for point in paid)) if price > 0] or [1.0]
+    across, up = _Axis(rates, _LEFT, WIDTH - _RIGHT), _Axis(prices, _TOP + _HEIGHT, _TOP)
+    words = "per hour over samples per second; a dot is the cheapest plan per sample at a throughput floor"
+    parts = [text(12, 24, f"{plan.currency} {words}", "soft")]
+    for value in across.ticks():
+        parts += [line(across(value), _TOP, across(value), _TOP + _HEIGHT, "grid")]
+        parts += [text(across(value), _TOP + _HEIGHT + 18, format_count(value), "soft small", "middle")]
+    for value in up.ticks():
+        parts += [line(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid")]
+        parts += [text(_LEFT - 8, up(value) + 4, format_money(value), "soft small", "end")]
+    front = [(across(p.throughput_samples_per_s), up(p.price_per_hour)) for p in paid if p.is_on_front]
+    if front:
+        path = f"M{front[0][0]:.1f} {front[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in front[1:])
+        parts.append(f'<path class="edge s0" d="{path}"/>')
+    for point in paid:
+        parts.append(_dot(point, across(point.throughput_samples_per_s), up(point.price_per_hour), plan.currency))
+    if plan.price_per_hour > 0:
+        x, y = across(plan.throughput_samples_per_s), up(plan.price_per_hour)
+        parts.append(f'<path class="p4" d="{_star(x, y, 10)}"><title>the plan</title></path>')
+        words = f"this plan: {format_rate(plan.throughput_samples_per_s)}, {_price(plan.price_per_hour, plan.currency)}"
+        before = x > WIDTH * 0.6
+        parts.append(text(x + (-16 if before else 16), y - 12, words, "ink head", "end" if before else "start"))
+    else:
+        parts.append(text(_LEFT + 10, _TOP + 20, "the plan is free", "ink"))
+    return picture("pareto", "Throughput against price", _TOP + _HEIGHT + 40, parts)
+
+
+def _price(price_per_hour: float, currency: str) -> str:
+    return f"{format_money(price_per_hour)} {currency}/h"
+
+
+def _dot(point: Point, x: float, y: float, currency: str) -> str:
+    proof = "no plan at this floor is cheaper per sample" if point.is_proven else "best found in time"
+    words = f"{format_rate(point.throughput_samples_per_s)}, {_price(point.price_per_hour, currency)}: {proof}"
+    classes = "p0" if point.is_on_front else "soft"
+    return f'<circle class="{classes}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{safe(words)}</title></circle>'
+
+
+def _star(x: float, y: float, size: float) -> str:
+    corners = []
+    for i in range(10):
+        angle, radius = math.pi * i / 5, size if i % 2 == 0 else size * 0.45
+        corners.append(f"{x + radius * math.sin(angle):.1f} {y - radius * math.cos(angle):.1f}")
+    return f"M{'L'.join(corners)}Z"
+
+
+class _Axis:
+    """A logarithmic axis: values to pixels."""
+
+    def __init__(self, values: Sequence[float], first: float, last: float) -> None:
+        self._low, self._high = math.log10(min(values)) - 0.05, math.log10(max(values)) + 0.05
+        self._first, self._last = first, last
+
+    def __call__(self, value: float) -> float:
+        part = (math.log10(value) - self._low) / (self._high - self._low)
+        return self._first + part * (self._last - self._first)
+
+    def ticks(self) -> list[float]:
+        """Give 1, 2 and 5 of every power of ten inside; 1 alone over many."""
+        powers = range(math.floor(self._low), math.ceil(self._high) + 1)
+        steps = (1, 2, 5) if len(powers) <= 5 else (1,)
+        values = [step * 10.0**power for power in powers for step in steps]
+        return [value for value in values if self._low <= math.log10(value) <= self._high]

@@ -1,0 +1,164 @@
+"""A plan under the schedules: the step each takes, and what every device holds while it runs.
+
+A plan says what a batch takes on every stage. What each further micro-batch pays again, launches and latencies, needs
+the pool; the number of operations of a layer needs the model, and is at least one.
+
+Left out: the simulation itself (``schedule/``), the looks of it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.roofline import TRAINING_FACTOR
+from heterps_compile.plan.plan import Plan
+from heterps_compile.schedule.held import held_over_time, worker_spans
+from heterps_compile.schedule.load import StageLoad, held_bytes, held_part, micro_batch_counts, simulate_step
+from heterps_compile.schedule.names import SCHEDULES
+from heterps_compile.schedule.simulate import Timeline
+
+_SAME_TIME = 1 + 1e-9  # times closer than this factor differ by rounding alone
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A simulated step of a plan, or in inference several that follow one another.
+
+    Attributes:
+        schedule: Its name.
+        micro_batches: In one step.
+        steps: How many.
+        timeline: Who runs what when.
+        samples: In all.
+        kept_bytes: [S], what a replica holds all the time: weights, gradients, optimiser state; with the safety factor.
+        micro_batch_bytes: [S], what one micro-batch (of one chunk) adds while it is held; with the safety factor.
+    """
+
+    schedule: str
+    micro_batches: int
+    steps: int
+    timeline: Timeline
+    samples: int
+    kept_bytes: tuple[float, ...]
+    micro_batch_bytes: tuple[float, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Give the time of the step, or of all, fill and drain included."""
+        return self.timeline.makespan_s
+
+    @property
+    def samples_per_s(self) -> float:
+        """Give the throughput of steps that run one after the other."""
+        return self.samples / self.step_s if self.step_s > 0 else float("inf")
+
+    @property
+    def peak_bytes(self) -> tuple[float, ...]:
+        """Give the most bytes that one replica of every stage holds at once."""
+        parts = zip(self.kept_bytes, self.micro_batch_bytes, self.timeline.peak_in_flight, strict=True)
+        return tuple(kept + each * peak for kept, each, peak in parts)
+
+    def bytes_over_time(self) -> Iterator[tuple[tuple[int, int], list[tuple[float, float]]]]:
+        """Give for every (stage, replica) when what it holds changes, in seconds, and to how many bytes."""
+        for worker, spans in worker_spans(self.timeline).items():
+            kept, each = self.kept_bytes[worker[0]], self.micro_batch_bytes[worker[0]]
+            yield worker, [(time_s, kept + each * held) for time_s, held in held_over_time(spans)]
+
+
+def plan_loads(
+    plan: Plan, pool: Cluster | None = None, operations: Mapping[str, int] | None = None
+) -> tuple[StageLoad, ...]:
+    """Give what a batch of a plan asks of its stages.
+
+    Args:
+        plan: The plan.
+        pool: Its device types, for launches and latencies; None counts neither.
+        operations: Kernels that every layer starts, by its name; one each where not known.
+
+    Raises:
+        UnknownNameError: where the pool lacks a device type of the plan.
+    """
+    training = plan.request.mode == "training"
+    loads = []
+    for stage, activations_bytes in zip(plan.stages, _activations(plan), strict=True):
+        device = None if pool is None else pool.device_type(stage.device)
+        count = sum((operations or {}).get(name, 1) for name in stage.layers) * (TRAINING_FACTOR if training else 1)
+        transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
+        loads.append(
+            StageLoad(
+                replicas=stage.replicas,
+                compute_s=stage.compute_s,
+                data_s=stage.data_s,
+                compute_again_s=0.0 if device is None else count * device.launch_s,
+                data_again_s=0.0 if device is None else transfers * device.network_latency_s,
+                activations_bytes=activations_bytes,
+            )
+        )
+    return tuple(loads)
+
+
+def _activations(plan: Plan) -> list[float]:
+    """Give the activations of a whole batch: the plan's are those of the micro-batches its schedule holds at once."""
+    loads = [StageLoad(stage.replicas, stage.compute_s, stage.data_s, 0.0, 0.0, 1.0) for stage in plan.stages]
+    chosen, training = plan.schedule, plan.request.mode == "training"
+    timeline = simulate_step(chosen.name, loads, chosen.micro_batches, training=training)
+    parts = held_bytes(loads, timeline, chosen.micro_batches, training=training)
+    return [_memory(stage.memory).activations_bytes / part for stage, part in zip(plan.stages, parts, strict=True)]
+
+
+def _memory(memory: MemoryParts | None) -> MemoryParts:
+    return memory or MemoryParts(0, 0, 0, 0)
+
+
+def simulate_plan(plan: Plan, loads: Sequence[StageLoad], schedule: str, micro_batches: int, steps: int = 1) -> Step:
+    """Simulate a step of a plan.
+
+    Args:
+        plan: The plan.
+        loads: Of its stages, by :func:`plan_loads`.
+        schedule: Name of a schedule; the plan's own or another one.
+        micro_batches: In the step.
+        steps: Of inference, which follow one another; 1 in training.
+
+    Raises:
+        UnknownNameError: for an unknown schedule.
+    """
+    training = plan.request.mode == "training"
+    steps = 1 if training else steps
+    timeline = simulate_step(schedule, loads, micro_batches, training=training, steps=steps)
+    kept, each = [], []
+    for stage, load in zip(plan.stages, loads, strict=True):
+        memory = _memory(stage.memory)
+        parts = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
+        kept.append(parts * memory.safety_factor)
+        part = held_part(timeline, micro_batches, training=training)
+        each.append(load.activations_bytes * part * memory.safety_factor)
+    return Step(schedule, micro_batches, steps, timeline, steps * plan.batch, tuple(kept), tuple(each))
+
+
+def possible_counts(plan: Plan) -> list[int]:
+    """Give the counts of micro-batches worth trying; 1 alone where the model fixes its batch."""
+    if plan.batch not in plan.bindings.values():
+        return [1]
+    return micro_batch_counts(plan.batch, max(stage.replicas for stage in plan.stages))
+
+
+def best_step(plan: Plan, loads: Sequence[StageLoad], schedule: str, counts: Sequence[int]) -> Step:
+    """Simulate every count of micro-batches; the shortest step wins, among equals the one that holds the least."""
+    steps = [simulate_plan(plan, loads, schedule, count) for count in counts]
+    shortest_s = min(step.step_s for step in steps) * _SAME_TIME
+    return min(
+        (step for step in steps if step.step_s <= shortest_s),
+        key=lambda step: (sum(step.peak_bytes), step.micro_batches),
+    )
+
+
+def best_steps(
+    plan: Plan,
+    loads: Sequence[StageLoad],
+    counts: Sequence[int],
+    schedules: Sequence[str] = tuple(SCHEDULES),
+) -> list[Step]:
+    """Give the best step of every schedule over some counts of micro-batches, such as :func:`possible_counts`."""
+    return [best_step(plan, loads, name, counts) for name in schedules]

@@ -1,0 +1,111 @@
+"""Simulated steps side by side, printed for people and for programs.
+
+Left out: the simulation (``simulation.py``), the timeline itself (``pictures_time.py``, ``trace.py``).
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from heterps_compile.escape import printable
+from heterps_compile.plan.plan import Plan
+from heterps_compile.units import format_bytes, format_count, format_seconds
+
+from .simulation import Step
+from .tables import add_numbers, add_text, name_text, plain_table
+
+FORMAT_VERSION = 1
+_STAGES_SHOWN = 40
+
+
+def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequence[str]) -> None:
+    """Print a row a schedule, then what one replica of every stage holds at most under each.
+
+    Args:
+        console: Where to.
+        plan: The plan.
+        steps: One a schedule.
+        notes: What the reader should know of the numbers.
+    """
+    table = plain_table()
+    add_text(table, "schedule")
+    add_numbers(table, "micro-batches", "step", "samples/s", "waiting", "most memory")
+    add_text(table, "")
+    shortest_s = min(step.step_s for step in steps)
+    for step in steps:
+        marks = ["shortest"] if step.step_s <= shortest_s * (1 + 1e-9) else []
+        if (step.schedule, step.micro_batches) == (plan.schedule.name, plan.schedule.micro_batches):
+            marks.append("planned")
+        cells = [
+            step.schedule,
+            f"{step.micro_batches}",
+            format_seconds(step.step_s),
+            format_count(step.samples_per_s),
+            f"{100 * step.timeline.bubble:.3g} %",
+            format_bytes(max(step.peak_bytes)),
+            ", ".join(marks),
+        ]
+        table.add_row(*map(Text, cells))
+    console.print(Text(f"{printable(plan.model)}: {plan.request.mode}, batch {plan.batch}, {len(plan.stages)} stages"))
+    console.print()
+    console.print(table)
+    console.print()
+    _print_memory(console, plan, steps)
+    for note in notes:
+        console.print(Text(f"note: {printable(note)}"))
+
+
+def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:
+    memory = {device.name: format_bytes(device.memory_bytes) for device in plan.devices}
+    table = plain_table()
+    add_text(table, "peak memory of a replica", no_wrap=True)
+    add_numbers(table, "there is", *(step.schedule for step in steps))
+    for stage in plan.stages[:_STAGES_SHOWN]:
+        there = memory.get(stage.device, "-")
+        label = Text(f"stage {stage.index}: {stage.replicas} x ").append_text(name_text(stage.device, console.width))
+        table.add_row(label, Text(there), *(Text(format_bytes(step.peak_bytes[stage.index])) for step in steps))
+    console.print(table)
+    if len(plan.stages) > _STAGES_SHOWN:
+        console.print(Text(f"… {len(plan.stages) - _STAGES_SHOWN} more stages; --json shows all"))
+
+
+def steps_document(plan: Plan, steps: Sequence[Step], notes: Sequence[str]) -> str:
+    """Give the simulated steps as a JSON document; its keys are a promise, as those of a compilation's document are.
+
+    Memory over time is that of every replica: pairs of the time of a change, in seconds, and the bytes from then on.
+    """
+    document = {
+        "format_version": FORMAT_VERSION,
+        "model": plan.model,
+        "mode": plan.request.mode,
+        "batch": plan.batch,
+        "planned": {"schedule": plan.schedule.name, "micro_batches": plan.schedule.micro_batches},
+        "schedules": [_step(plan, step) for step in steps],
+        "notes": list(notes),
+    }
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _step(plan: Plan, step: Step) -> dict[str, Any]:
+    over_time: dict[int, list[list[list[float]]]] = {stage.index: [] for stage in plan.stages}
+    for (stage, _), points in step.bytes_over_time():
+        over_time[stage].append([[time_s, round(size)] for time_s, size in points])
+    return {
+        "schedule": step.schedule,
+        "micro_batches": step.micro_batches,
+        "step_s": step.step_s,
+        "samples_per_s": step.samples_per_s if step.step_s > 0 else None,
+        "bubble": step.timeline.bubble,
+        "stages": [
+            {
+                "device": stage.device,
+                "replicas": stage.replicas,
+                "peak_bytes": round(step.peak_bytes[stage.index]),
+                "memory_over_time": over_time[stage.index],
+            }
+            for stage in plan.stages
+        ],
+    }

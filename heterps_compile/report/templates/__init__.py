@@ -1,0 +1,1 @@
+"""The page that the report is made of: structure, style, behaviour."""

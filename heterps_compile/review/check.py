@@ -1,0 +1,191 @@
+"""Check a committed plan: does it fit the model of today, does it keep what was asked, is there a better one.
+
+A check passes while the plan fits, is valid, and is no further than the tolerance from what the search finds now. The
+search is that of the plan's own request, so that a plan of today's model and pool is found again; where it ends above
+the committed plan, it is begun from there.
+
+Other hashes alone are no failure: weights change with every training, and a plan that is still valid and near the best
+at today's prices is worth keeping. They are told.
+
+Left out: building stages; writing the new plan (``cli/check.py``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heterps_compile.api import choose_backend, make_plan
+from heterps_compile.backends.contract import place_backend
+from heterps_compile.backends.mixed import MIXED
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
+from heterps_compile.errors import InputError
+from heterps_compile.passes.choose_schedule import ChooseSchedule
+from heterps_compile.passes.contract import run_passes
+from heterps_compile.passes.emit_stages import EmitStages
+from heterps_compile.passes.fuse_stages import FuseStages
+from heterps_compile.passes.place_layers import PlaceLayers
+from heterps_compile.passes.provision import Provision
+from heterps_compile.plan.diff import PlanDiff, diff
+from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.units import format_bytes, format_money, format_rate
+
+from .pose import PosedAgain, pose_again
+
+DEFAULT_TOLERANCE = 0.01
+_ROUNDING = 1e-9
+
+_BROKEN = {
+    Fault.FORBIDDEN: "a layer stands on a device type that a pin, or what the type supports, forbids today",
+    Fault.UNCUTTABLE: "a stage begins where the model cannot be cut any more",
+    Fault.STAGE_COUNT: "the plan has fewer or more stages than were asked for",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found.
+
+    Attributes:
+        committed: The plan that was checked.
+        found: The plan that the search finds now.
+        changes: From the committed plan to that one.
+        fault: Why the committed plan can stay no longer; "" where it can.
+        value: The objective of its decisions at today's costs and prices; None where it does not fit or is not valid.
+        tolerance: The part of that value which a better plan may save before the check fails.
+        stale: Names of the hashes that are others today.
+    """
+
+    committed: Plan
+    found: Plan
+    changes: PlanDiff
+    fault: str
+    value: float | None
+    tolerance: float
+    stale: tuple[str, ...]
+
+    @property
+    def gain(self) -> float:
+        """Give the part of today's value that the plan found saves; 0 where there is no value to save."""
+        return 0.0 if not self.value else max(0.0, 1 - self.found.value / self.value)
+
+    @property
+    def is_worth_writing(self) -> bool:
+        """Whether the plan found should take the committed one's place, were it only for its newer provenance."""
+        if self.value is None or not self.passes:
+            return True
+        return bool(self.stale) and self.found.value <= self.value * (1 + _ROUNDING)
+
+    @property
+    def passes(self) -> bool:
+        """Whether the committed plan may stay."""
+        return not self.fault and self.gain <= self.tolerance
+
+
+def check_plan(
+    model: Any,
+    plan: Plan,
+    example_inputs: tuple[Any, ...] = (),
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    cluster: str | Path | Cluster | None = None,
+    tolerance: float = DEFAULT_TOLERANCE,
+) -> CheckResult:
+    """Check a committed plan against its model; no stage is built.
+
+    Args:
+        model: What :func:`heterps_compile.compile` takes.
+        plan: The committed plan; what it asked for is asked for again.
+        example_inputs: Of a PyTorch model.
+        example_kwargs: Its keyword inputs.
+        dynamic_shapes: What it was exported with, where its dimensions are dynamic.
+        cluster: The pool of today; None for the plan's own where it is built in.
+        tolerance: The part of the plan's value which a better plan may save, 0.01 for 1 %.
+
+    Raises:
+        InfeasibleError: where no plan meets today what was asked.
+        HeterpsError: where model or pool cannot be read.
+    """
+    if not 0 <= tolerance < float("inf"):
+        raise InputError(f"the tolerance is {tolerance}; it must be 0 or more, such as 0.01 for 1 %")
+    posed = pose_again(
+        model,
+        plan,
+        cluster=cluster,
+        example_inputs=example_inputs,
+        example_kwargs=example_kwargs,
+        dynamic_shapes=dynamic_shapes,
+    )
+    fault, value = _judge(posed)
+    found = _search(posed)
+    if value is not None and found.value > value:
+        found = _search(posed, warm_start=posed.stages())
+    return CheckResult(plan, found, diff(plan, found), fault, value, tolerance, posed.stale)
+
+
+def _judge(posed: PosedAgain) -> tuple[str, float | None]:
+    """Give why the plan cannot stay, or the value of its decisions today."""
+    if posed.placement is None:
+        return posed.misfit, None
+    plan, pool = posed.plan, posed.draft.cluster
+    priced = detail(posed.problem, posed.placement, np.array([stage.replicas for stage in plan.stages], np.float64))
+    paid = sum(pool.device_type(stage.device).price_per_hour * stage.replicas for stage in plan.stages)
+    paid += plan.parameter_servers.price_per_hour
+    fault = _broken_limit(posed, priced, paid)
+    if fault:
+        return fault, None
+    if posed.problem.objective != "cost":
+        return "", priced.value
+    return "", paid / 3600 / priced.throughput * 1e6
+
+
+def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> str:
+    """Give the first limit that the plan breaks today; "" where it keeps all of them."""
+    plan, problem, currency = posed.plan, posed.problem, posed.draft.cluster.currency
+    if priced.throughput < problem.min_throughput * (1 - FLOOR_TOLERANCE):
+        floor = format_rate(problem.min_throughput)
+        return f"the plan reaches {format_rate(priced.throughput)} today, and the floor is {floor}"
+    if paid > problem.budget_per_hour * (1 + FLOOR_TOLERANCE):
+        budget = format_money(problem.budget_per_hour)
+        return f"the plan costs {format_money(paid)} {currency}/h today, and the budget is {budget}"
+    for index, name in enumerate(problem.type_names):
+        used = sum(stage.replicas for stage in plan.stages if stage.device == name)
+        if used > problem.max_units[index]:
+            return f"the plan uses {used} units of {name!r}, and the pool has {problem.max_units[index]}"
+    for index, stage in enumerate(priced.stages):
+        if priced.faults & Fault.MEMORY and stage.memory_bytes > problem.memory_bytes[stage.type]:
+            has = format_bytes(problem.memory_bytes[stage.type])
+            name = problem.type_names[stage.type]
+            return f"stage {index} needs {format_bytes(stage.memory_bytes)} today, and {name!r} has {has}"
+    return next((text for bit, text in _BROKEN.items() if priced.faults & bit), "")
+
+
+def _search(posed: PosedAgain, warm_start: tuple[PlannedStage, ...] = ()) -> Plan:
+    """Give the plan that the search finds now, with the backend and the options of the committed one."""
+    chosen = choose_backend(posed.draft.graph, backend_name(posed.plan))
+    draft = run_passes(
+        posed.draft,
+        [
+            PlaceLayers(warm_start=warm_start),
+            FuseStages(),
+            Provision(),
+            ChooseSchedule(),
+            EmitStages(lambda _graph, _partition, _stages: ()),
+        ],
+    )
+    assert draft.stages is not None  # noqa: S101 - FuseStages ensures it; this tells the type checker
+    return make_plan(draft, place_backend(chosen, draft.stages))
+
+
+def backend_name(plan: Plan) -> str:
+    """Give what the option ``--backend`` was for a plan, or what stands for it."""
+    if plan.backend != MIXED:
+        return plan.backend
+    by_device = {stage.device: stage.backend for stage in plan.stages}
+    for stage in plan.stages:  # so that a device type the plan did not use yet has a backend too
+        by_device.setdefault(stage.kind, stage.backend)
+    return ",".join(f"{device}={backend}" for device, backend in by_device.items())

@@ -1,0 +1,251 @@
+"""Why a layer stands where it does: its cost on every device type, what would change if it moved alone, what binds.
+
+Every number is that of the search: times by the cost model, and the objective of a whole plan in which this layer alone
+stands elsewhere, with the best replicas for it. A plan is posed again from its model, so the numbers are today's; a
+plan that was made from something else is refused unless that is allowed.
+
+Left out: moves of several layers at once (the search tries those), the looks of it (``report/explain_words.py``).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.evaluate import Fault, PlacementDetail, detail
+from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.errors import StalePlanError, UnknownNameError
+from heterps_compile.plan.plan import Plan
+from heterps_compile.units import format_bytes, format_money, format_percent, format_rate, format_seconds
+
+from .pose import PosedAgain, pose_again
+
+_NEAR = 0.02  # relative; what is this near to its limit binds
+_SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """What one device type would mean for the layer.
+
+    Attributes:
+        device: Its name.
+        is_chosen: Whether the plan has the layer there.
+        compute_s: Computation of a batch on one unit; inf where it cannot run the layer.
+        data_s: Data movement of a batch on one unit that no cut changes.
+        price: What a million samples of this layer alone cost on one unit; inf where it cannot run it.
+        value: Objective of the plan with this layer there and all others where they are; inf where that is no plan.
+        throughput: Samples/s of that plan; 0 where it is none.
+        stages: Stages of that plan.
+        fault: Why it is no plan; "" where it is one.
+    """
+
+    device: str
+    is_chosen: bool
+    compute_s: float
+    data_s: float
+    price: float
+    value: float
+    throughput: float
+    stages: int
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a layer stands where it does.
+
+    Attributes:
+        layer: Its name in the model.
+        kind: Of its anchor.
+        stage: Index of its stage.
+        device: Name of the stage's device type.
+        cost: Its work.
+        objective: Name of the plan's objective.
+        currency: Of prices.
+        batch: Samples of a batch.
+        value: Objective of the plan's placement, with the best replicas.
+        choices: What every device type of the pool would mean.
+        binding: What holds the layer, or its stage, where they are.
+        reason: The choice in one sentence.
+    """
+
+    layer: str
+    kind: str
+    stage: int
+    device: str
+    cost: LayerCost
+    objective: str
+    currency: str
+    batch: int
+    value: float
+    choices: tuple[DeviceChoice, ...]
+    binding: tuple[str, ...]
+    reason: str
+
+
+def explain_layer(
+    model: Any,
+    plan: Plan,
+    layer: str,
+    example_inputs: tuple[Any, ...] = (),
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    cluster: str | Path | Cluster | None = None,
+    allow_stale: bool = False,
+) -> Explanation:
+    """Explain one layer of a plan.
+
+    Args:
+        model: What :func:`heterps_compile.compile` takes.
+        plan: A plan of it.
+        layer: Name of the layer, in the plan or in the model.
+        example_inputs: Of a PyTorch model.
+        example_kwargs: Its keyword inputs.
+        dynamic_shapes: What it was exported with, where its dimensions are dynamic.
+        cluster: The pool; None for the plan's own where it is built in.
+        allow_stale: Explain with today's numbers a plan that was made from another model, pool or options.
+
+    Raises:
+        UnknownNameError: where there is no such layer.
+        StalePlanError: where the plan does not fit the model, or was made from something else.
+    """
+    posed = pose_again(
+        model,
+        plan,
+        cluster=cluster,
+        example_inputs=example_inputs,
+        example_kwargs=example_kwargs,
+        dynamic_shapes=dynamic_shapes,
+    )
+    if posed.placement is None:
+        raise StalePlanError(f"the plan does not fit: {posed.misfit}; compile again")
+    changed = [name for name in posed.stale if name != "weights"]  # no cost depends on what the weights are
+    if changed and not allow_stale:
+        raise StalePlanError(
+            f"the plan was made from something else: the hash of {' and '.join(changed)} differs; compile again, or "
+            "take today's numbers all the same (--allow-stale)"
+        )
+    names = posed.problem.layer_names
+    name = layer if layer in names else posed.matched.get(layer, layer)
+    if name not in names:
+        raise UnknownNameError("layer", layer, names)
+    return _explain(posed, posed.placement, names.index(name))
+
+
+def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation:
+    problem, draft = posed.problem, posed.draft
+    assert draft.costs is not None  # noqa: S101 - AnnotateIntensity ensures it; this tells the type checker
+    now = detail(problem, placement)
+    stage = max(s for s, first in enumerate(placement.starts()) if first <= index)
+    choices = tuple(_choice(posed, placement, index, t) for t in range(problem.type_count))
+    return Explanation(
+        layer=problem.layer_names[index],
+        kind=problem.layer_kinds[index],
+        stage=stage,
+        device=problem.type_names[placement.types[index]],
+        cost=draft.costs[index],
+        objective=problem.objective,
+        currency=draft.cluster.currency,
+        batch=problem.batch,
+        value=now.value,
+        choices=choices,
+        binding=tuple(_binding(posed, now, index, stage)),
+        reason=_reason(choices, now.value),
+    )
+
+
+def _choice(posed: PosedAgain, placement: Placement, index: int, type_: int) -> DeviceChoice:
+    problem = posed.problem
+    types = (*placement.types[:index], type_, *placement.types[index + 1 :])
+    # A cut between two layers that now differ in type is there anyway.
+    moved = Placement(types, tuple(p for p in placement.cuts if types[p] == types[p - 1]))
+    found = detail(problem, moved)
+    compute_s, data_s = float(problem.compute_s[index, type_]), float(problem.data_s[index, type_])
+    price = max(compute_s, data_s) * float(problem.price_per_hour[type_]) / 3600 / problem.batch * 1e6
+    return DeviceChoice(
+        device=problem.type_names[type_],
+        is_chosen=type_ == placement.types[index],
+        compute_s=compute_s,
+        data_s=data_s,
+        price=price,
+        value=found.value,
+        throughput=found.throughput,
+        stages=len(found.stages),
+        fault=_fault(problem, found, index, type_),
+    )
+
+
+def _fault(problem: Problem, found: PlacementDetail, index: int, type_: int) -> str:
+    """Give why a placement is no plan; "" where it is one."""
+    if not problem.allowed[index, type_]:
+        return "a pin, a forbidden pair, or what the type supports, keeps the layer from it"
+    if math.isinf(problem.compute_s[index, type_]):
+        return "it cannot run the layer"
+    told = {
+        Fault.UNCUTTABLE: "the layer cannot be cut apart from its neighbours",
+        Fault.MEMORY: "a stage does not fit into its memory",
+        Fault.FLOOR: f"a stage cannot reach {format_rate(problem.min_throughput)} with any number of replicas",
+        Fault.UNITS: "the pool has too few units",
+        Fault.BUDGET: "the budget is too small",
+        Fault.STAGE_COUNT: f"it makes {len(found.stages)} stages, and {_asked_stages(problem)}",
+        Fault.FORBIDDEN: "a layer stands where it may not",
+    }
+    return "; ".join(text for bit, text in told.items() if found.faults & bit)
+
+
+def _asked_stages(problem: Problem) -> str:
+    most = "" if problem.max_stages >= problem.layer_count else f", at most {problem.max_stages}"
+    return f"at least {problem.min_stages}{most} are asked for"
+
+
+def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) -> list[str]:
+    """Give what holds a layer and its stage where they are, each as a sentence."""
+    problem, mine = posed.problem, now.stages[stage]
+    name = problem.type_names[mine.type]
+    found = []
+    others = [problem.type_names[t] for t in range(problem.type_count) if problem.allowed[index, t] and t != mine.type]
+    if not others:
+        found.append(f"the layer may stand on {name!r} alone (pins, forbidden pairs, what types support)")
+    slowest_s = max(part.time_s for part in now.stages)
+    if mine.time_s >= slowest_s * (1 - _SAME):
+        what = "computation" if mine.compute_s >= mine.data_s else "data movement"
+        found.append(
+            f"stage {stage} is the slowest, {format_seconds(mine.time_s)} a batch for {what}: it sets the throughput"
+        )
+    if problem.min_throughput > 0 and now.throughput <= problem.min_throughput * (1 + _NEAR):
+        found.append(
+            f"the throughput floor binds: {format_rate(now.throughput)} for {format_rate(problem.min_throughput)}"
+        )
+    if now.price_per_hour >= problem.budget_per_hour * (1 - _NEAR):
+        found.append(f"the budget binds: {format_money(problem.budget_per_hour)} {posed.draft.cluster.currency}/h")
+    used, most = sum(part.replicas for part in now.stages if part.type == mine.type), int(problem.max_units[mine.type])
+    if used == most:
+        found.append(f"all {most} units of {name!r} are in use")
+    if mine.memory_bytes >= float(problem.memory_bytes[mine.type]) * (1 - _NEAR):
+        has = format_bytes(float(problem.memory_bytes[mine.type]))
+        found.append(f"memory binds: stage {stage} needs {format_bytes(mine.memory_bytes)} of {has} on {name!r}")
+    if len(now.stages) == problem.max_stages:
+        found.append(f"the number of stages binds: at most {problem.max_stages} are allowed")
+    if len(now.stages) == problem.min_stages > 1:
+        found.append(f"the number of stages binds: at least {problem.min_stages} are asked for")
+    return found
+
+
+def _reason(choices: tuple[DeviceChoice, ...], value: float) -> str:
+    (chosen,) = (choice for choice in choices if choice.is_chosen)
+    others = [choice for choice in choices if not choice.is_chosen]
+    possible = [choice for choice in others if not choice.fault]
+    if not possible:
+        return f"{chosen.device!r} is the only type it can stand on while all other layers stay where they are"
+    best = min(possible, key=lambda choice: choice.value)
+    change = best.value / value - 1 if value > 0 else 0.0
+    if change > _SAME:
+        return f"alone on {best.device!r}, the next best, it would make the plan {format_percent(100 * change)} worse"
+    if change < -_SAME:
+        return f"alone on {best.device!r} it would make the plan {format_percent(-100 * change)} better; compile again"
+    return f"alone on {best.device!r} it would make no difference"

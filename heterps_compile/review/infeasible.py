@@ -1,0 +1,88 @@
+"""Why no plan meets a request, or that one does: the exact search finds out, and says what would help.
+
+Left out: how it finds out (``passes/placement/infeasible.py``).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.api import read_model
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.escape import printable
+from heterps_compile.ir.laws import verify_graph
+from heterps_compile.passes.annotate_intensity import AnnotateIntensity
+from heterps_compile.passes.contract import Draft, run_passes
+from heterps_compile.passes.group_layers import GroupLayers
+from heterps_compile.passes.placement.methods import find_method
+from heterps_compile.passes.pose_problem import PoseProblem
+from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
+
+_TIME_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Feasibility:
+    """Whether a request can be met.
+
+    Attributes:
+        is_feasible: Whether some plan meets it.
+        blocking: Which limit none meets and by how much; what a plan reaches where one does.
+        remedies: What would help, one sentence each.
+    """
+
+    is_feasible: bool
+    blocking: str
+    remedies: tuple[str, ...]
+
+    def to_text(self) -> str:
+        """Give the lines for a terminal."""
+        head = "A plan exists" if self.is_feasible else "No plan exists"
+        return "\n".join([f"{head}: {printable(self.blocking)}", *(f"- {printable(r)}" for r in self.remedies)]) + "\n"
+
+    def to_json(self) -> str:
+        """Give the text of a JSON document."""
+        document = {
+            "format_version": 1,
+            "is_feasible": self.is_feasible,
+            "blocking": self.blocking,
+            "remedies": list(self.remedies),
+        }
+        return json.dumps(document, indent=2) + "\n"
+
+
+def why_infeasible(
+    model: Any,
+    example_inputs: tuple[Any, ...] = (),
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    cluster: str | Path | Cluster = DEFAULT_CLUSTER,
+    batch: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    **asked: Any,
+) -> Feasibility:
+    """Say why no plan meets a request.
+
+    Arguments are those of :func:`heterps_compile.compile`; ``asked`` are the options of the request.
+
+    Raises:
+        HeterpsError: where model, pool or options make no sense.
+    """
+    pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    request = make_request(pool.currency, **asked)
+    graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
+    verify_graph(graph)
+    draft = run_passes(Draft(graph, pool, request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
+    assert draft.problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
+    try:
+        found = find_method("exact")(draft.problem, seed=request.seed, time_limit_s=_TIME_LIMIT_S)
+    except InfeasibleError as error:
+        blocking, *remedies = str(error).split("; ")
+        return Feasibility(False, blocking, tuple(remedies))
+    objective = OBJECTIVES[request.objective]
+    return Feasibility(True, objective.describe(found.value, graph.batch, pool.currency), ())

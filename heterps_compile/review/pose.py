@@ -1,0 +1,162 @@
+"""The problem that a committed plan answers, posed again from its model, and the plan's own answer to it.
+
+The plan says what was asked: batch, sizes of open dimensions, objective, limits, pins, pool. Layers are matched by
+structure, so a plan fits a model whose nodes were only renamed.
+
+Left out: searching again (``check.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.api import read_model
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.load import builtin_names, load_cluster
+from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
+from heterps_compile.ir.laws import verify_graph
+from heterps_compile.passes.annotate_intensity import AnnotateIntensity
+from heterps_compile.passes.contract import Draft, run_passes
+from heterps_compile.passes.group_layers import GroupLayers
+from heterps_compile.passes.pose_problem import PoseProblem
+from heterps_compile.plan.fingerprint import make_fingerprints
+from heterps_compile.plan.match import match_layers
+from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.provenance import make_hashes
+
+_NAMED = 3  # layers that a message names
+
+
+@dataclass(frozen=True, slots=True)
+class PosedAgain:
+    """A plan and the problem it is to answer.
+
+    Attributes:
+        plan: The committed plan.
+        draft: Graph, pool, request, layers, their costs and the problem of today.
+        hashes: Of what the plan would be made from today.
+        matched: Name in the model of every layer of the plan that it still has.
+        misfit: Why the plan does not fit the model; "" where it does.
+        placement: The plan's answer to the problem; None where it does not fit.
+    """
+
+    plan: Plan
+    draft: Draft
+    hashes: Mapping[str, str]
+    matched: Mapping[str, str]
+    misfit: str
+    placement: Placement | None
+
+    @property
+    def problem(self) -> Problem:
+        """Give the problem of today."""
+        assert self.draft.problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
+        return self.draft.problem
+
+    @property
+    def stale(self) -> tuple[str, ...]:
+        """Give the names of the hashes that the plan has and that are others today."""
+        return tuple(name for name, old in sorted(self.plan.hashes.items()) if old != self.hashes.get(name, old))
+
+    def stages(self) -> tuple[PlannedStage, ...]:
+        """Give the plan's stages with the layers' names of today; those the model lacks are left out."""
+        found = []
+        for stage in self.plan.stages:
+            layers = tuple(self.matched[name] for name in stage.layers if name in self.matched)
+            found.append(PlannedStage(stage.index, stage.device, layers, replicas=stage.replicas))
+        return tuple(found)
+
+
+def pose_again(
+    model: Any,
+    plan: Plan,
+    *,
+    cluster: str | Path | Cluster | None = None,
+    example_inputs: tuple[Any, ...] = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> PosedAgain:
+    """Pose the problem of a plan again.
+
+    Args:
+        model: What :func:`heterps_compile.compile` takes.
+        plan: The committed plan.
+        cluster: The pool of today; None for the plan's own where it is built in.
+        example_inputs: Of a PyTorch model.
+        example_kwargs: Its keyword inputs.
+        dynamic_shapes: What it was exported with, where its dimensions are dynamic.
+
+    Raises:
+        HeterpsError: where model or pool cannot be read, or what was asked makes no sense for them any more.
+    """
+    pool = cluster if isinstance(cluster, Cluster) else load_cluster(pool_of(plan) if cluster is None else cluster)
+    batch, shapes = (plan.batch if plan.bindings else None), dict(plan.bindings)
+    try:
+        graph = read_model(
+            model, example_inputs, example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
+        )
+    except UnknownNameError as error:
+        raise StalePlanError(
+            f"the model changed, the plan was made at other dimensions: {error}; compile again"
+        ) from error
+    verify_graph(graph)
+    draft = run_passes(Draft(graph, pool, plan.request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
+    assert draft.layers is not None  # noqa: S101 - GroupLayers ensures it; this tells the type checker
+    assert draft.problem is not None  # noqa: S101
+    of_plan = {name: plan.fingerprints.get(name, "") for stage in plan.stages for name in stage.layers}
+    matched = match_layers(of_plan, make_fingerprints(draft.layers))
+    misfit, placement = _fit(plan, draft.problem, matched)
+    return PosedAgain(plan, draft, make_hashes(graph, pool, plan.request), matched, misfit, placement)
+
+
+def pool_of(plan: Plan) -> str:
+    """Give the name of a plan's pool where it is a built-in one.
+
+    Raises:
+        InputError: where it is not.
+    """
+    if plan.cluster not in builtin_names():
+        raise InputError(
+            f"the plan was made for the pool {plan.cluster!r}, which is not built in; name its file (--cluster FILE)"
+        )
+    return plan.cluster
+
+
+def _fit(plan: Plan, problem: Problem, matched: Mapping[str, str]) -> tuple[str, Placement | None]:
+    """Give why a plan does not fit a problem, or its placement."""
+    home = {matched[name]: stage for stage in plan.stages for name in stage.layers if name in matched}
+    unplaced = [name for name in problem.layer_names if name not in home]
+    lost = [name for stage in plan.stages for name in stage.layers if name not in matched]
+    if unplaced or lost:
+        return f"the model changed: {' and '.join(_told(unplaced, lost))}", None
+    unknown = [stage.device for stage in plan.stages if stage.device not in problem.type_names]
+    if unknown:
+        have = ", ".join(map(repr, problem.type_names))
+        return f"the pool changed: the plan uses {unknown[0]!r}, and the pool has {have}", None
+    order = [home[name].index for name in problem.layer_names]
+    if order != sorted(order):
+        place = next(i for i in range(1, len(order)) if order[i] < order[i - 1])
+        later, earlier = problem.layer_names[place - 1], problem.layer_names[place]
+        return (
+            f"the model changed: layer {earlier!r} of stage {order[place]} now comes after {later!r} of stage "
+            f"{order[place - 1]}, so the stages are no runs of neighbours any more"
+        ), None
+    types = tuple(problem.type_names.index(home[name].device) for name in problem.layer_names)
+    begins = [i for i in range(1, len(order)) if order[i] != order[i - 1]]
+    return "", Placement(types, tuple(i for i in begins if types[i] == types[i - 1]))
+
+
+def _told(unplaced: Sequence[str], lost: Sequence[str]) -> list[str]:
+    told = []
+    if unplaced:
+        told.append(f"the plan places none of its {len(unplaced)} new layers ({_named(unplaced)})")
+    if lost:
+        told.append(f"{len(lost)} layers of the plan are gone ({_named(lost)})")
+    return told
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more

@@ -1,0 +1,49 @@
+"""Compile a model into the stages that a plan found by a check describes.
+
+Left out: writing them (``CompiledModel.save``).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.api import CompiledModel
+from heterps_compile.api import compile as compile_model
+from heterps_compile.plan.plan import Plan
+
+from .check import backend_name
+from .pose import pool_of
+
+
+def compile_as_planned(model: Any, plan: Plan, cluster: str | Path | None = None) -> CompiledModel:
+    """Compile with the options of a plan, beginning the search from it.
+
+    Args:
+        model: Path of an ONNX file, or an ONNX model.
+        plan: A plan of this very model.
+        cluster: The pool; None for the plan's own where it is built in.
+
+    Raises:
+        HeterpsError: as :func:`heterps_compile.compile`.
+    """
+    request = plan.request
+    return compile_model(
+        model,
+        cluster=pool_of(plan) if cluster is None else cluster,
+        objective=request.objective,
+        min_throughput=request.min_throughput or None,
+        budget=request.budget_per_hour,
+        batch=plan.batch if plan.bindings else None,
+        shapes=plan.bindings,
+        mode=request.mode,
+        method=request.method,
+        backend=backend_name(plan),
+        min_stages=request.min_stages,
+        max_stages=request.max_stages,
+        provisioner=request.provisioner,
+        synchronisation=request.synchronisation,
+        pins=dict(request.pins),
+        forbidden=request.forbidden,
+        seed=request.seed,
+        time_limit=request.time_limit_s,
+        warm_start=plan,
+    )

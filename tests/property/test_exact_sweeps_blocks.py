@@ -1,0 +1,123 @@
+"""Cells of segments cost no more than the segments in them, and a sweep over them loses no better plan."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_problems import small_problem, small_problems
+
+from heterps_compile.cost.problem import Problem
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.placement import interval_search, range_sweep
+from heterps_compile.passes.placement.blocks import Blocks
+from heterps_compile.passes.placement.brute import Brute
+from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.fixed_time import longest_s
+from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
+from heterps_compile.passes.placement.paths import Deadline, SegmentPrices, TimeUpError
+from heterps_compile.passes.placement.seeds import seed_placements
+
+ROUNDING = 1e-8
+
+
+@pytest.fixture(params=[(4, 2, 1), (3, 1), (1,)], ids=str)
+def _swept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweep the shortest chains too, with few segments left to the search that comes after."""
+    monkeypatch.setattr(interval_search, "SWEPT", 1)
+    monkeypatch.setattr(range_sweep, "_SIZES", request.param)
+    monkeypatch.setattr(range_sweep, "_TOP_BLOCKS", 1)
+    monkeypatch.setattr(range_sweep, "_FEW", 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), ratio=st.sampled_from([0.0, 0.7, 1.0]))
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_no_segment_is_cheaper_than_its_cell(size: int, seed: int, slow: float, ratio: float) -> None:
+    problem = small_problem(seed, layers=17, types=3, units=40)
+    chain = Chain(problem)
+    blocks, segments = Blocks(chain, size), chain.all_segments()
+    slow_s = longest_s(problem) * slow * slow
+    no_fee = np.zeros(problem.type_count)
+    prices = SegmentPrices(slow_s, ratio * slow_s, problem.price_per_hour, problem.max_units, no_fee)
+    at_slow = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, no_fee)
+    cells, demand = blocks.demand(blocks.all_cells())
+    bounds, slow_bounds = demand.reduced_costs(prices)
+    index = {key: i for i, key in enumerate(zip(cells.first, cells.end, cells.type, strict=True))}
+    grown = np.diff(chain.cheapest_work(problem.price_per_hour)[np.array([segments.first, segments.end])], axis=0)[0]
+    of = [index[key] for key in zip(segments.first // size, segments.end // size, segments.type, strict=True)]
+    for exact, bound in ((prices, bounds), (at_slow, slow_bounds)):
+        cost = exact.of(segments.demand, segments.type)
+        assert np.all(bound >= 0)
+        assert np.all(bound[of] + grown <= cost * (1 + ROUNDING) + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_cells_are_parted_into_all_their_parts_in_order(seed: int) -> None:
+    chain = Chain(small_problem(seed, layers=21, types=2, structure=False))
+    coarse, fine, finest = (Blocks(chain, size) for size in (6, 3, 1))
+    for large, small in ((coarse, fine), (fine, finest), (coarse, finest)):
+        parts, every = large.parts(large.all_cells(), small), small.all_cells()
+        assert parts.first.tolist() == sorted(parts.first.tolist())
+        found, expected = (
+            sorted(zip(c.first.tolist(), c.end.tolist(), c.type.tolist(), strict=True)) for c in (parts, every)
+        )
+        assert found == expected
+
+
+@pytest.mark.usefixtures("_swept")
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=small_problems(max_layers=6) | small_problems(max_layers=5, units=3))
+def test_a_sweep_leaves_the_optimum(problem: Problem) -> None:
+    try:
+        best = Brute()(problem)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            Exact()(problem)
+        return
+    found = Exact()(problem)
+    assert found.value == pytest.approx(best.value, rel=ROUNDING)
+    assert found.bound == found.value
+
+
+@pytest.mark.usefixtures("_swept")
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_sweep_finds_what_the_search_finds_without_it(seed: int) -> None:
+    problem = small_problem(seed, layers=14, types=3, units=60, memory=False)
+    swept = IntervalSearch(Chain(problem), Deadline.after(None))
+    swept.run()
+    interval_search.SWEPT = 10**9
+    try:
+        plain = IntervalSearch(Chain(problem), Deadline.after(None))
+        plain.run()
+    finally:
+        interval_search.SWEPT = 1
+    assert swept.best == pytest.approx(plain.best, rel=ROUNDING)
+    assert swept.bound == pytest.approx(plain.bound, rel=ROUNDING)
+
+
+class StepsDeadline(Deadline):
+    """A deadline that comes after a number of checks instead of a time."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__(float("inf"))
+        object.__setattr__(self, "left", iter(range(checks)))
+
+    def check(self) -> None:
+        if next(self.left, None) is None:  # type: ignore[attr-defined] # set above, past the frozen parent
+            raise TimeUpError
+
+
+@pytest.mark.usefixtures("_swept")
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=small_problems(max_layers=6, units=8), checks=st.integers(0, 12))
+def test_wherever_a_sweep_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
+    try:
+        best = Brute()(problem)
+    except InfeasibleError:
+        return
+    search = IntervalSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None))
+    search.run()
+    assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)

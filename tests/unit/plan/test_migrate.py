@@ -1,0 +1,48 @@
+import json
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+from older_plans import version_1
+from plans import PLAN, as_read
+
+from heterps_compile.errors import PlanError
+from heterps_compile.plan.file import from_json, to_json
+from heterps_compile.plan.migrate import MIGRATIONS
+from heterps_compile.plan.schema import VERSION
+
+
+def test_a_plan_of_version_1_is_read_and_what_it_did_not_know_stays_unknown():
+    expected = replace(as_read(PLAN), devices=(), fingerprints={}, hashes={"model": "a" * 64})
+    assert from_json(json.dumps(version_1()), "plan.json") == expected
+
+
+def test_it_is_written_as_todays_version():
+    plan = from_json(json.dumps(version_1()), "plan.json")
+    assert json.loads(to_json(plan))["version"] == VERSION
+    assert from_json(to_json(plan), "plan.json") == plan
+
+
+def test_every_older_version_has_one_step():
+    assert sorted(MIGRATIONS) == list(range(1, VERSION))
+
+
+def test_a_step_leaves_the_document_it_is_given_as_it_was():
+    document = version_1()
+    before = deepcopy(document)
+    MIGRATIONS[1](document)
+    assert document == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"decisions": None}, "cluster.name: Input should be a valid string, got None (and 1 more faults)"),
+        ({"decisions": {}}, "cluster.name: Input should be a valid string"),
+        ({"provenance": 3}, "provenance: Input should be a valid dictionary"),
+    ],
+)
+def test_a_damaged_older_plan_is_refused_by_the_schema(damage, said):
+    with pytest.raises(PlanError) as caught:
+        from_json(json.dumps(version_1() | damage), "plan.json")
+    assert said in str(caught.value)

@@ -1,0 +1,88 @@
+"""A plan simulated: its own step is the one it was chosen for, the other schedules stand beside it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from large_plan import large_findings
+from light_models import path
+from plans import PLAN
+
+from heterps_compile.api import compile as compile_
+from heterps_compile.cluster.load import load_cluster
+from heterps_compile.report.simulation import best_steps, plan_loads, possible_counts, simulate_plan
+from heterps_compile.report.trace import chrome_trace
+
+
+def test_the_plans_own_step_is_simulated_as_the_compiler_did():
+    compiled = compile_(path("resnet50"), method="greedy", verify=False)
+    assert compiled.layers is not None
+    operations = {
+        layer.name: cost.operations for layer, cost in zip(compiled.layers.layers, compiled.costs, strict=True)
+    }
+    loads = plan_loads(compiled.plan, load_cluster(compiled.plan.cluster), operations)
+    chosen = compiled.plan.schedule
+    step = simulate_plan(compiled.plan, loads, chosen.name, chosen.micro_batches)
+    assert step.step_s == pytest.approx(chosen.step_s)
+    peaks = [stage.memory.total_bytes for stage in compiled.plan.stages if stage.memory]
+    assert step.peak_bytes == pytest.approx(peaks, rel=1e-6)
+
+
+TRAINED = large_findings(40, 4, training=True).plan
+
+
+def test_every_schedule_has_its_best_count_of_micro_batches():
+    steps = {step.schedule: step for step in best_steps(TRAINED, plan_loads(TRAINED), possible_counts(TRAINED))}
+    assert list(steps) == ["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+    assert {step.micro_batches for step in steps.values()} <= set(possible_counts(TRAINED))
+    assert max(steps["1f1b"].peak_bytes) < max(steps["gpipe"].peak_bytes)
+
+
+def test_launches_make_many_micro_batches_dear():
+    pool = load_cluster("heterps-paper")
+    plan = replace(TRAINED, stages=tuple(replace(s, device="v100") for s in TRAINED.stages))
+    free, paid = (
+        [simulate_plan(plan, plan_loads(plan, known), "1f1b", count).step_s for count in (16, 64)]
+        for known in (None, pool)
+    )
+    assert free[1] < free[0]
+    assert paid[1] > free[1]
+
+
+def test_a_model_that_fixes_its_batch_has_one_micro_batch():
+    assert possible_counts(replace(PLAN, bindings={})) == [1]
+    assert possible_counts(PLAN)[:4] == [1, 2, 4, 8]
+
+
+def test_memory_over_time_never_exceeds_the_peak_and_ends_with_what_is_kept():
+    step = simulate_plan(TRAINED, plan_loads(TRAINED), "1f1b", 16)
+    for (stage, _), points in step.bytes_over_time():
+        assert max(size for _, size in points) <= step.peak_bytes[stage] * (1 + 1e-9)
+        assert points[-1][1] == step.kept_bytes[stage]
+        assert [time_s for time_s, _ in points] == sorted(time_s for time_s, _ in points)
+
+
+def test_a_trace_has_a_slice_an_action_a_name_a_process_and_times_in_microseconds():
+    step = simulate_plan(TRAINED, plan_loads(TRAINED), "zero-bubble", 8)
+    trace = json.loads(chrome_trace(TRAINED, step))
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert len(slices) == len(step.timeline.spans) == 4 * 8 * 3
+    assert {event["cat"] for event in slices} == {"forward", "backward", "weight"}
+    assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(step.step_s * 1e6)
+    names = {event["pid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
+    assert names == {stage.index: f"stage {stage.index}: {stage.device}" for stage in TRAINED.stages}
+    threads = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert {(event["pid"], event["tid"]) for event in slices} <= threads
+    counters = [event for event in trace["traceEvents"] if event["ph"] == "C"]
+    assert {event["pid"] for event in counters} == set(names)
+    assert max(event["args"]["bytes"] for event in counters) == round(max(step.peak_bytes))
+
+
+def test_slices_of_one_thread_do_not_overlap():
+    step = simulate_plan(TRAINED, plan_loads(TRAINED), "interleaved-1f1b", 8)
+    ends: dict[tuple[int, int], float] = {}
+    for event in json.loads(chrome_trace(TRAINED, step))["traceEvents"]:
+        if event["ph"] == "X":
+            worker = (event["pid"], event["tid"])
+            assert event["ts"] >= ends.get(worker, 0.0) - 1e-6
+            ends[worker] = event["ts"] + event["dur"]

@@ -1,0 +1,119 @@
+"""A committed plan against the model and the pool of today."""
+
+from dataclasses import replace
+
+import pytest
+from reviewed import CPU, GPU, MODEL, POOL, REQUEST, graph, plan
+
+from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.plan.file import from_json, to_json
+from heterps_compile.plan.plan import Plan
+from heterps_compile.report.check_words import check_document, check_github, check_markdown, check_text, verdict
+from heterps_compile.review.check import CheckResult, check_plan
+
+PLAN = from_json(to_json(plan()), "plan.json")
+
+
+def check(committed: Plan = PLAN, text: str = MODEL, **options) -> CheckResult:
+    return check_plan(graph(text), committed, **({"cluster": POOL} | options))
+
+
+def with_replicas(*replicas: int) -> Plan:
+    """Give the plan with other replicas; its estimates are left as they are, since a check makes its own."""
+    return replace(PLAN, stages=tuple(replace(s, replicas=r) for s, r in zip(PLAN.stages, replicas, strict=True)))
+
+
+def test_a_plan_of_today_passes_and_nothing_changed():
+    checked = check()
+    assert (checked.passes, checked.fault, checked.gain, checked.stale) == (True, "", 0.0, ())
+    assert checked.value == pytest.approx(PLAN.value)
+    assert checked.changes.is_empty
+    assert not checked.is_worth_writing
+    assert verdict(checked) == "the plan holds, and the search finds none that is cheaper"
+
+
+def test_new_names_alone_leave_the_plan_as_good_as_it_was():
+    renamed = MODEL
+    for name in ("rows", "fc1", "fc2", "head", "w1", "w2", "table"):
+        renamed = renamed.replace(name, f"new_{name}")
+    checked = check(text=renamed)
+    assert (checked.passes, checked.changes.is_empty, checked.stale) == (True, True, ("model",))
+
+
+def test_a_layer_that_the_plan_does_not_place_fails():
+    text = MODEL.replace("gemm head : c", "gemm more : c w2 -> d 64x4096 flops=9\n gemm head : d")
+    checked = check(text=text)
+    assert not checked.passes
+    assert checked.fault == "the model changed: the plan places none of its 1 new layers ('more')"
+    assert [layer.layer for layer in checked.changes.added] == ["more"]
+
+
+def test_a_layer_that_is_gone_fails():
+    checked = check(text=MODEL.replace("    gemm fc2 : b w2 -> c 64x4096 flops=2147483648\n", "").replace(": c", ": b"))
+    assert checked.fault == "the model changed: 1 layers of the plan are gone ('fc2')"
+
+
+def test_a_better_plan_than_the_tolerance_fails_and_its_gain_is_told():
+    checked = check(with_replicas(*(stage.replicas + 3 for stage in PLAN.stages)))
+    assert not checked.passes
+    assert checked.gain > 0.1
+    assert "% cheaper exists" in verdict(checked)
+    assert check(checked.committed, tolerance=0.99).passes
+
+
+def test_a_plan_below_its_floor_fails():
+    slow = replace(PLAN, request=replace(REQUEST, min_throughput=PLAN.throughput_samples_per_s * 1.5))
+    assert "and the floor is" in check(slow).fault
+
+
+def test_a_limit_on_units_that_the_plan_breaks_fails():
+    many = with_replicas(200, *(stage.replicas for stage in PLAN.stages[1:]))
+    assert check(many).fault == "the plan uses 200 units of 'cpu', and the pool has 100"
+
+
+def test_a_device_that_left_the_pool_fails():
+    pool = replace(POOL, device_types=(CPU, replace(GPU, name="a100")))
+    assert check(cluster=pool).fault == "the pool changed: the plan uses 'gpu', and the pool has 'cpu', 'a100'"
+
+
+def test_a_model_that_outgrew_the_memory_fails():
+    pool = replace(POOL, device_types=(replace(CPU, memory_bytes=2.0**20), GPU))
+    with pytest.raises(InfeasibleError, match="'cpu'"):
+        check(cluster=pool)
+
+
+def test_other_prices_are_a_note_while_the_plan_is_still_the_best():
+    dearer = replace(POOL, device_types=(replace(CPU, price_per_hour=0.05), replace(GPU, price_per_hour=3.0)))
+    checked = check(cluster=dearer)
+    assert (checked.passes, checked.stale, checked.is_worth_writing) == (True, ("cluster",), True)
+    text = check_text(checked)
+    assert "note: since the plan was made, the pool changed (by hash)\n" in text
+    assert "note: the plan's value is " in text
+
+
+def test_a_search_that_ends_above_the_plan_begins_from_it():
+    checked = check(replace(PLAN, request=replace(REQUEST, method="cpu-only", min_throughput=0.0, pins=())))
+    assert (checked.passes, checked.gain) == (True, 0.0)
+    assert [stage.device for stage in checked.found.stages] == ["cpu", "gpu"]
+
+
+def test_a_plan_of_a_pool_that_is_not_built_in_needs_its_file():
+    with pytest.raises(InputError, match=r"the pool 'mine', which is not built in; name its file \(--cluster FILE\)"):
+        check(cluster=None)
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, float("inf"), float("nan")])
+def test_a_tolerance_that_is_none_is_refused(tolerance):
+    with pytest.raises(InputError, match="the tolerance is"):
+        check(tolerance=tolerance)
+
+
+def test_every_format_tells_the_verdict():
+    failed = check(with_replicas(*(stage.replicas + 3 for stage in PLAN.stages)))
+    assert "From the plan to the one found now:\n" in check_text(failed)
+    assert "### Placement plan" in check_markdown(failed, "plan.json")
+    assert check_github(failed, "plan.json").startswith(
+        "::error file=plan.json,line=1,title=placement check::a plan that"
+    )
+    assert '"passes": false' in check_document(failed, "plan.json")
+    assert check_github(check(), "plan.json") == ""

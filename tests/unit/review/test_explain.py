@@ -1,0 +1,117 @@
+"""Why a layer stands where it does, and why there is no plan at all."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from reviewed import CPU, GPU, MODEL, POOL, REQUEST, graph, plan
+
+from heterps_compile.cost.evaluate import evaluate_one
+from heterps_compile.cost.problem import Placement
+from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
+from heterps_compile.plan.plan import Plan
+from heterps_compile.report.explain_words import explanation_document, print_explanation
+from heterps_compile.report.tables import make_console
+from heterps_compile.review.explain import Explanation, explain_layer
+from heterps_compile.review.infeasible import why_infeasible
+from heterps_compile.review.pose import pose_again
+
+PLAN = plan()
+
+
+def explain(layer: str, committed: Plan = PLAN, text: str = MODEL, **options) -> Explanation:
+    return explain_layer(graph(text), committed, layer, **({"cluster": POOL} | options))
+
+
+def test_every_type_has_its_cost_and_the_value_of_the_plan_with_the_layer_there():
+    found = explain("fc2")
+    problem = pose_again(graph(), PLAN, cluster=POOL).problem
+    values = [evaluate_one(problem, Placement((0, 1, type_, 1))) for type_ in range(2)]
+    assert [choice.value for choice in found.choices] == values
+    assert [choice.compute_s for choice in found.choices] == list(problem.compute_s[2])
+    assert [(c.device, c.is_chosen) for c in found.choices] == [("cpu", False), ("gpu", True)]
+    assert found.value == values[1] == pytest.approx(PLAN.value)
+    assert (found.stage, found.device, found.kind) == (1, "gpu", "gemm")
+
+
+def test_the_reason_is_what_moving_it_alone_would_do():
+    worse = explain("fc2").choices[0].value / PLAN.value - 1
+    assert explain("fc2").reason == f"alone on 'cpu', the next best, it would make the plan {100 * worse:,.0f} % worse"
+
+
+def test_a_pinned_layer_is_said_to_be_held():
+    found = explain("emb")
+    assert found.choices[1].fault == "a pin, a forbidden pair, or what the type supports, keeps the layer from it"
+    assert "the layer may stand on 'cpu' alone (pins, forbidden pairs, what types support)" in found.binding
+    assert found.reason == "'cpu' is the only type it can stand on while all other layers stay where they are"
+
+
+def test_the_slowest_stage_is_said_to_set_the_throughput():
+    found = {name: " ".join(explain(name).binding) for name in ("emb", "fc2")}
+    assert [("it sets the throughput" in told) for told in found.values()].count(True) == 1
+
+
+def test_limits_that_bind_are_named():
+    few = replace(POOL, device_types=(CPU, replace(GPU, max_units=1)))
+    tight = plan(replace(REQUEST, max_stages=2), few)
+    binding = explain("fc2", tight, cluster=few).binding
+    assert "all 1 units of 'gpu' are in use" in binding
+    assert "the number of stages binds: at most 2 are allowed" in binding
+
+
+def test_a_move_that_makes_no_plan_says_why():
+    found = explain("fc2", plan(replace(REQUEST, max_stages=2)))
+    assert found.choices[0].fault.startswith("it makes 4 stages, and at least 1, at most 2 are asked for")
+
+
+def test_a_layer_goes_by_its_name_in_the_plan_too():
+    assert explain("fc2", text=MODEL.replace("fc2", "dense"), allow_stale=True).layer == "dense"
+
+
+def test_an_unknown_layer_is_told_with_the_nearest():
+    with pytest.raises(UnknownNameError, match=r"unknown layer 'fc22'; did you mean 'fc2'\?"):
+        explain("fc22")
+
+
+def test_a_plan_of_another_pool_is_refused_unless_that_is_allowed():
+    dearer = replace(POOL, device_types=(CPU, replace(GPU, price_per_hour=9.0)))
+    with pytest.raises(StalePlanError, match=r"the hash of cluster differs; compile again, or .* \(--allow-stale\)"):
+        explain("fc2", cluster=dearer)
+    assert explain("fc2", cluster=dearer, allow_stale=True).value > PLAN.value
+
+
+def test_a_plan_of_another_model_is_refused():
+    with pytest.raises(StalePlanError, match="the plan does not fit: the model changed"):
+        explain("fc2", text=MODEL.replace("gemm head : c", "gemm more : c w2 -> d 64x4096\n gemm head : d"))
+
+
+def test_it_prints_a_table_and_sentences(golden):
+    stream = StringIO()
+    print_explanation(make_console(stream, 120), explain("fc2"))
+    golden("report/explain.txt", stream.getvalue())
+
+
+def test_the_document_has_no_infinities():
+    document = json.loads(explanation_document(explain("emb")))
+    assert document["choices"][1]["value"] is None
+    assert document["objective"]["unit"] == "USD per million samples"
+
+
+def test_a_request_that_no_plan_meets_is_explained_with_what_would_help():
+    found = why_infeasible(graph(), cluster=POOL, min_throughput=1e12)
+    assert not found.is_feasible
+    assert found.blocking.startswith("a throughput of 1,000,000,000,000 samples/s cannot be reached: layer ")
+    assert found.to_text().splitlines()[1].startswith("- the best reachable throughput is ")
+    assert json.loads(found.to_json())["is_feasible"] is False
+
+
+def test_a_request_that_a_plan_meets_says_what_that_reaches():
+    found = why_infeasible(graph(), cluster=POOL, min_throughput=100.0)
+    assert found.is_feasible
+    assert found.to_text().startswith("A plan exists: ")
+
+
+def test_a_request_that_makes_no_sense_is_an_error():
+    with pytest.raises(InputError, match="2 and at most 1 stages"):
+        why_infeasible(graph(), cluster=POOL, min_stages=2, max_stages=1)
