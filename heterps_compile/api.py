@@ -321,9 +321,9 @@ def _backend_of(plan: Plan) -> Backend:
 def _with_stablehlo(backend: Backend) -> Backend:
     if backend.name != "jax":
         raise InputError(f"the backend {backend.name!r} writes no StableHLO; ask for the backend jax")
-    from heterps_compile.backends.jax.backend import JaxBackend  # noqa: PLC0415 - jax only where it is asked for
-
-    return JaxBackend(stablehlo=True)
+    made: Any = find_backend("jax")
+    with_it: Backend = replace(made, stablehlo=True)
+    return with_it
 
 
 def choose_backend(graph: Graph, name: str | None) -> Backend:

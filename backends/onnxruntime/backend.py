@@ -8,6 +8,7 @@ Left out: training; annotating a whole model for ONNX Runtime's own partitioning
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,8 +61,9 @@ class OnnxRuntimeBackend:
 
     def declared_ops(self) -> Mapping[tuple[str, str], Sequence[int]]:
         """Give, for every op that the installed ONNX Runtime has a CPU kernel for, the opsets its kernels begin at."""
-        from onnxruntime.capi import onnxruntime_pybind11_state as native  # noqa: PLC0415 - only where somebody asks
-
+        native: Any = import_module(
+            "onnxruntime.capi.onnxruntime_pybind11_state"
+        )  # compiled, so that no types are known
         found: dict[tuple[str, str], set[int]] = {}
         for kernel in native.get_all_opkernel_def():
             if kernel.provider == CPU:

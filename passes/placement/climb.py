@@ -62,8 +62,8 @@ class Climbing:
         unlearned: Share of plans drawn from what the source began with.
     """
 
-    kicks: int = 600
-    patience: int = 300
+    kicks: int = 400
+    patience: int = 200
     most_priced: int = 60_000_000
     starts: int = 12
     drawn: int = 8

@@ -214,7 +214,7 @@ class FixedTimeSearch:
             return self._solve(time_s, fees)
         self._try(self._chain.placement(path))
         units = prices.units(path.demand)
-        used = np.bincount(path.type, units, problem.type_count)
+        used = np.asarray(np.bincount(path.type, units, problem.type_count), np.float64)
         excess = np.append(used, problem.price_per_hour @ used) - self._limits
         if problem.objective != "latency" or np.isinf(self._limits[-1]):
             excess[-1] = 0.0  # there is no budget, or it is what the cost is compared with

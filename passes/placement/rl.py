@@ -83,7 +83,7 @@ class Rl:
     patience: int = 40
     start: Literal["shipped", "fresh", "uniform"] = "shipped"
     cell: Literal["lstm", "rnn"] = "lstm"
-    kicks: int = 600
+    kicks: int = 400
 
     def __call__(
         self,

@@ -63,9 +63,9 @@ def test_the_same_workload_gives_the_same_bytes(workload: Path) -> None:
         assert (workload.parent / "a" / name).read_bytes() == (workload.parent / "b" / name).read_bytes()
 
 
-def test_a_model_is_no_workload(tmp_path: Path) -> None:
-    (tmp_path / "x.onnx").write_bytes(b"\x08\x07")
-    done = heterps("x.onnx", "--objective", "max-load", cwd=tmp_path)
+def test_what_is_no_model_by_its_name_is_read_as_a_workload(tmp_path: Path) -> None:
+    (tmp_path / "x.pb").write_bytes(b"\x08\x07")
+    done = heterps("x.pb", "--objective", "max-load", cwd=tmp_path)
     assert done.returncode == 1
-    assert "Error: workload file 'x.onnx'" in done.stderr
+    assert "Error: workload file 'x.pb'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -33,7 +33,8 @@ class Compiled:
     layers: LayerGraph = LAYERS
     costs: tuple = COSTS
 
-    def save(self, directory, *, force=False):
+    def save(self, directory, *, force=False, stablehlo=False):
+        assert not stablehlo
         return replace(self, plan=write_folder(directory, self.plan, write_two_stages, force=force))
 
 
