@@ -34,4 +34,4 @@ class UnsupportedNode:
         name = printable(shorten(self.node, _NAME_SHOWN))
         others = f"; backends that support it: {', '.join(supported_by)}" if supported_by else ""
         what = f"{printable(shorten(self.op, _NAME_SHOWN))} ({printable(self.domain)}, opset {self.opset})"
-        return f"node {name!r} is {what}: {self.reason}{others}"
+        return f"node '{name}' is {what}: {self.reason}{others}"
