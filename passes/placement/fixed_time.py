@@ -22,6 +22,7 @@ from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
 from heterps_compile.cost.evaluate import evaluate_one, slowest_batch_s
 from heterps_compile.cost.problem import Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand
+from heterps_compile.cost.segments import problem_tables
 
 from .chain import Chain, Segments
 from .interval_search import GAP, longest_s
@@ -114,14 +115,12 @@ class FixedTimeSearch:
     def __init__(self, chain: Chain | LinkedChain, deadline: Deadline, starts: Sequence[Placement] = ()) -> None:
         """Begin with some placements."""
         self.problem, self.deadline = chain.problem, deadline
-        self.best, self.bound, self.evaluations = np.inf, 0.0, 0
+        self.best, self.bound, self.evaluations = np.inf, trivial_bound(self.problem), 0
         self.placement: Placement | None = None
         self._chain = chain
         self._counts = StageCounts.at_least(self.problem.min_stages)
         self._listed: Segments | None = None
-        self._fees = np.zeros(
-            self.problem.type_count + 1
-        )  # the best of the last time, and so a good start for the next
+        self._fees = np.zeros(self.problem.type_count + 1)  # the best of the last time, a good start for the next
         self._seen: set[Placement] = set()
         self._limits = np.append(self.problem.max_units.astype(np.float64), self.problem.budget_per_hour)
         for start in starts:
@@ -154,6 +153,12 @@ class FixedTimeSearch:
             if out:
                 self.bound = max(self.bound, middle_s)
             elif self.best >= before:
+                unknown_s = middle_s
+        while unknown_s > self.bound * (1 + _NEAR):  # how much of what is unknown can be proven out of reach after all
+            middle_s = (self.bound + unknown_s) / 2
+            if self._is_out_of_reach(middle_s):
+                self.bound = middle_s
+            else:
                 unknown_s = middle_s
 
     def _is_out_of_reach(self, time_s: float) -> bool:
@@ -261,3 +266,22 @@ class FixedTimeSearch:
         value = evaluate_one(self.problem, placement)
         if value < self.best:
             self.best, self.placement = value, placement
+
+
+def trivial_bound(problem: Problem) -> float:
+    """Give a bound on the objective that costs nothing, from computation alone.
+
+    ``latency``: every layer where it is fastest. The others: the slowest layer with all the units it could have; and
+    all units together, since k units do in a time tau no more than k tau of work, each paid at its price.
+    """
+    usable = problem_tables(problem).usable
+    once_s = np.where(usable, problem.compute_s, np.inf)
+    if problem.objective == "latency":
+        return float(once_s.min(axis=1).sum())
+    affordable = np.minimum(problem.max_units, problem.budget_per_hour / np.maximum(problem.price_per_hour, 1e-300))
+    units = np.ones(problem.type_count) if problem.objective == "max-load" else np.maximum(affordable, 1.0)
+    least_s = once_s * (1 - problem.compute_parallel + problem.compute_parallel / units)
+    money = min(problem.budget_per_hour, float(problem.price_per_hour @ problem.max_units))
+    shared_s = float((once_s * problem.price_per_hour).min(axis=1).sum()) / money if money > 0 else 0.0
+    bound = max(float(least_s.min(axis=1).max()), shared_s)
+    return bound * (1 - GAP) if np.isfinite(bound) else 0.0
