@@ -22,11 +22,14 @@ help:
 demo: $(VENV)/.demo
 	$(BIN)/python tools/demo.py
 
+# One worker a core, each with one thread: libraries that take all cores get in each other's way.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 # The tests of the report say that they are skipped where there is no browser; only root on Debian or Ubuntu installs one.
 browser:

@@ -1,11 +1,20 @@
-"""What every test may use: golden files."""
+"""What every test may use: golden files; and how properties are tested.
+
+By default hypothesis draws the same examples in every run, so that a run that fails fails again;
+``pytest --hypothesis-profile=random`` draws new ones. Neither has deadlines: machines are shared.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 GOLDEN = Path(__file__).parent / "golden"
+
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("random"), derandomize=True)
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -97,6 +97,8 @@ def _deepctr(name: str) -> RealModel:
         model = build(columns, task="binary", device="cpu")
     else:
         model = build(columns, columns, task="binary", device="cpu")
+    for parameter in model.parameters():  # as they come, weights of 1e-4 make every output one half
+        nn.init.normal_(parameter, std=0.5 if parameter.dim() < 2 else parameter.shape[-1] ** -0.5)
     ids = torch.randint(0, 20, (6, 4)).float()
     dense = torch.rand(6, len(columns) - 4)
     return RealModel(model.eval(), (torch.cat([ids, dense], dim=1),))

@@ -9,6 +9,7 @@ import argparse
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,9 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     failed = 0
     for name in names:
-        model = REAL_MODELS[name]()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages that models come from
+            model = REAL_MODELS[name]()
         if isinstance(model.model, torch.nn.Module):
             model.model.eval()
         cells = [try_one(model, backend) for backend in backends]
@@ -74,6 +77,7 @@ def main() -> None:
 def try_one(model: RealModel, backend: str) -> Cell:
     """Compile, verify, write, load and run; any failure is told in the cell."""
     began = time.perf_counter()
+    warnings.filterwarnings("ignore", "The tensor attribute")  # torch.export on what a model remembers of a call
     try:
         compiled = heterps_compile.compile(
             model.model,
