@@ -13,7 +13,7 @@ from heterps_compile.api import Progress, read_model
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
-from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ratio
+from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ps_ratio, static_ratio
 from heterps_compile.errors import HeterpsError, InfeasibleError
 from heterps_compile.passes.annotate_intensity import AnnotateIntensity
 from heterps_compile.passes.contract import Draft, run_passes
@@ -24,7 +24,7 @@ from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.plan.comparison import Comparison, MethodResult, ProvisioningResult
 from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
 
-_RATIOS = (2.0, 8.0, 32.0)  # CPU units that StaRatio rents with every accelerator
+_RATIOS = (2.0, 8.0, 32.0)  # CPU units per accelerator in StaRatio, training units per server core in StaPSRatio
 
 
 def compare_methods(
@@ -63,8 +63,16 @@ def compare_methods(
     draft = run_passes(Draft(graph, pool, request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
     problem = draft.problem
     assert problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
+    server = pool.parameter_server if mode == "training" else None
     return compare_on(
-        problem, methods, graph.name, pool.currency, seed=seed, time_limit=time_limit, on_progress=on_progress
+        problem,
+        methods,
+        graph.name,
+        pool.currency,
+        server_price_per_hour=None if server is None else server.price_per_hour,
+        seed=seed,
+        time_limit=time_limit,
+        on_progress=on_progress,
     )
 
 
@@ -75,6 +83,7 @@ def compare_on(
     currency: str,
     *,
     found: SearchResult | None = None,
+    server_price_per_hour: float | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     on_progress: Progress | None = None,
@@ -87,6 +96,7 @@ def compare_on(
         model: Name of the model.
         currency: Of prices.
         found: What a method has found already, its bound proven; its row comes first.
+        server_price_per_hour: Of a parameter server's core, for the paper's StaPSRatio; None where there is none.
         seed: Of every search.
         time_limit: In seconds, for each of them and for the proof.
         on_progress: Called before every method.
@@ -121,11 +131,13 @@ def compare_on(
         objective=problem.objective,
         batch=problem.batch,
         results=tuple(results),
-        provisionings=compare_provisionings(problem, best.placement) if best is not None else (),
+        provisionings=() if best is None else compare_provisionings(problem, best.placement, server_price_per_hour),
     )
 
 
-def compare_provisionings(problem: Problem, placement: Placement) -> tuple[ProvisioningResult, ...]:
+def compare_provisionings(
+    problem: Problem, placement: Placement, server_price_per_hour: float | None = None
+) -> tuple[ProvisioningResult, ...]:
     """Provision one placement by every rule of the paper; nothing where there is no floor to provision for."""
     if problem.objective != "cost" or problem.min_throughput <= 0:
         return ()
@@ -136,6 +148,11 @@ def compare_provisionings(problem: Problem, placement: Placement) -> tuple[Provi
         ("newton", lambda: balanced_newton(problem, placement)),
         *((f"StaRatio 1:{ratio:g}", partial(static_ratio, problem, placement, ratio)) for ratio in _RATIOS),
     ]
+    if server_price_per_hour is not None:
+        rules += [
+            (f"StaPSRatio 1:{ratio:g}", partial(static_ps_ratio, problem, placement, 1 / ratio, server_price_per_hour))
+            for ratio in _RATIOS
+        ]
     for name, rule in rules:
         try:
             found = rule()

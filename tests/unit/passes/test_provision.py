@@ -78,13 +78,7 @@ def test_an_unknown_rule_names_the_nearest() -> None:
 def test_a_comparison_shows_every_rule_on_the_best_placement() -> None:
     model, inputs = EXAMPLES["ctrdnn"](batch=4096)
     found = compare_methods(model, inputs, mode="training", min_throughput=FLOOR, methods=["exact"]).provisionings
-    assert [row.rule for row in found] == [
-        "exact",
-        "closed form",
-        "newton",
-        "StaRatio 1:2",
-        "StaRatio 1:8",
-        "StaRatio 1:32",
-    ]
+    ratios = [f"{rule} 1:{ratio}" for rule in ("StaRatio", "StaPSRatio") for ratio in (2, 8, 32)]
+    assert [row.rule for row in found] == ["exact", "closed form", "newton", *ratios]
     assert all(row.value >= found[0].value * (1 - 1e-9) for row in found)
     assert found[1] == replace(found[2], rule="closed form")
