@@ -93,5 +93,4 @@ def to_placement(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:
         raise InputError(f"the warm start uses the device type {unknown[0]!r}; the pool has {have}")
     chosen = [home[name] for name in problem.layer_names]
     types = tuple(problem.type_names.index(stage.device) for stage in chosen)
-    begins = [p for p in range(1, len(chosen)) if chosen[p].index != chosen[p - 1].index]
-    return Placement(types, tuple(p for p in begins if types[p] == types[p - 1]))
+    return Placement.of_stages(types, [stage.index for stage in chosen])

@@ -29,6 +29,7 @@ subject to throughput >= min_throughput, price per hour <= budget_per_hour, sum 
 every stage <= memory_t, min_stages <= stages <= max_stages, uncuttable positions respected.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,6 +143,12 @@ class Placement:
 
     types: tuple[int, ...]
     cuts: tuple[int, ...] = ()
+
+    @classmethod
+    def of_stages(cls, types: tuple[int, ...], stages: Sequence[int]) -> "Placement":
+        """Give the placement of layers on types, in stages that are given by number layer by layer."""
+        begins = (p for p in range(1, len(types)) if stages[p] != stages[p - 1])
+        return cls(types, tuple(p for p in begins if types[p] == types[p - 1]))
 
     def starts(self) -> tuple[int, ...]:
         """Give the first layer of every stage, ascending, 0 first."""

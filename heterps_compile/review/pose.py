@@ -144,8 +144,7 @@ def _fit(plan: Plan, problem: Problem, matched: Mapping[str, str]) -> tuple[str,
             f"{order[place - 1]}, so the stages are no runs of neighbours any more"
         ), None
     types = tuple(problem.type_names.index(home[name].device) for name in problem.layer_names)
-    begins = [i for i in range(1, len(order)) if order[i] != order[i - 1]]
-    return "", Placement(types, tuple(i for i in begins if types[i] == types[i - 1]))
+    return "", Placement.of_stages(types, order)
 
 
 def _told(unplaced: Sequence[str], lost: Sequence[str]) -> list[str]:

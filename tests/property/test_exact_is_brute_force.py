@@ -3,38 +3,19 @@
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from small_problems import plain_value, small_problems
+from optimum import ROUNDING, assert_same_optimum, solve
+from small_problems import small_problems
 
-from heterps_compile.cost.problem import Problem, SearchResult
-from heterps_compile.errors import InfeasibleError
+from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.fixed import CpuOnly
 from heterps_compile.passes.placement.greedy import Greedy
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.method import PlacementMethod
 from heterps_compile.passes.placement.paths import Deadline, TimeUpError
-
-ROUNDING = 1e-8
-
-
-def solve(method: PlacementMethod, problem: Problem) -> SearchResult | None:
-    try:
-        return method(problem)
-    except InfeasibleError:
-        return None
-
-
-def assert_same_optimum(problem: Problem) -> None:
-    best, exact = solve(Brute(), problem), solve(Exact(), problem)
-    assert (exact is None) == (best is None)
-    if exact is not None and best is not None:
-        assert exact.value == pytest.approx(best.value, rel=ROUNDING)
-        assert exact.value == pytest.approx(plain_value(problem, exact.placement), rel=ROUNDING)
-        assert exact.bound == exact.value
 
 
 @settings(max_examples=250, deadline=None)

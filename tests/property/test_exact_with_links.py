@@ -6,36 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_problems import linked, plain_value, small_problem, small_problems, small_problems_for
+from optimum import ROUNDING, assert_same_optimum, solve
+from small_problems import linked, small_problem, small_problems, small_problems_for
 
-from heterps_compile.cost.problem import Problem, SearchResult
+from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.segments import flatten_stages
-from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.placement import linked_search, prove
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.linked_chain import LinkedChain, linked_segment_count
-from heterps_compile.passes.placement.method import PlacementMethod
 
-ROUNDING = 1e-8
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def solve(method: PlacementMethod, problem: Problem) -> SearchResult | None:
-    try:
-        return method(problem)
-    except InfeasibleError:
-        return None
-
-
-def assert_same_optimum(problem: Problem) -> None:
-    best, exact = solve(Brute(), problem), solve(Exact(), problem)
-    assert (exact is None) == (best is None)
-    if exact is not None and best is not None:
-        assert exact.value == pytest.approx(best.value, rel=ROUNDING)
-        assert exact.value == pytest.approx(plain_value(problem, exact.placement), rel=ROUNDING)
-        assert exact.bound == exact.value
 
 
 @settings(max_examples=120, deadline=None)
