@@ -11,6 +11,7 @@
     ├── PartitionError            a partition breaks a law (law, stage)
     ├── BackendError              a stage cannot be built, written or run (stage, op)
     ├── VerificationError         the staged model differs from the whole one (output, difference)
+    ├── RunError                  a run cannot start or came to an end (rank, stage, replica, micro-batch, cause)
     ├── PlanError                 a plan file is wrong (JSON path, what was expected)
     └── StalePlanError            a plan no longer fits (which hash)
 
@@ -65,6 +66,10 @@ class BackendError(HeterpsError):
 
 class VerificationError(HeterpsError):
     """The staged model does not give the whole model's outputs."""
+
+
+class RunError(HeterpsError):
+    """A run of stages in several processes cannot start or came to an end before its time."""
 
 
 class PlanError(HeterpsError):

@@ -27,7 +27,7 @@ ROWS = (
     ("frontends",),
     ("plan", "schedule"),
     ("passes", "backends"),
-    ("runtime", "report"),
+    ("runtime", "report", "profiling"),
     ("api",),
     ("compare", "review"),
     ("cli",),
