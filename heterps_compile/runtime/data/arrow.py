@@ -1,0 +1,102 @@
+"""A column of Arrow as a tensor: numbers, booleans, and lists of them that are all of one length.
+
+Left out: text, times, decimals, structures; lists of different lengths (pad them when the file is written).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heterps_compile.errors import InputError
+from heterps_compile.escape import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a column's values come from, for messages: file, column, and the number of the first row in the file."""
+
+    file: str
+    column: str
+    first_row: int
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} of {self.file}"
+
+
+def column_tensor(column: Any, place: Place, fill: float | None) -> Tensor:
+    """Give a chunked array of Arrow as a tensor [rows, ...].
+
+    Args:
+        column: A ``pyarrow.ChunkedArray``.
+        place: Where it comes from.
+        fill: What stands for missing numbers; None makes them an error.
+
+    Raises:
+        InputError: naming column and row, where values are missing, lists differ in length, or no tensor holds them.
+    """
+    import pyarrow.types as kinds  # noqa: PLC0415 - an extra
+
+    array = column.combine_chunks()
+    if kinds.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    rows, shape = len(array), [len(array)]
+    while kinds.is_list(array.type) or kinds.is_large_list(array.type) or kinds.is_fixed_size_list(array.type):
+        array, length = _flat(array, place, elements_a_row=_product(shape) // max(rows, 1))
+        shape.append(length)
+    kind = array.type
+    if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
+        raise InputError(
+            f"{place} holds {printable(str(kind))}, which is no number; turn it into numbers first (hash text to ids)"
+        )
+    if array.null_count:
+        array = _filled(array, place, fill, elements_a_row=_product(shape) // max(rows, 1))
+    numbers = array.to_numpy(zero_copy_only=False)
+    return torch.from_numpy(np.require(numbers, requirements=["C", "W"])).reshape(shape)
+
+
+def _flat(array: Any, place: Place, elements_a_row: int) -> tuple[Any, int]:
+    """Give the elements of lists of one length, and that length."""
+    import pyarrow.types as kinds  # noqa: PLC0415 - an extra
+
+    if array.null_count:
+        row = place.first_row + _first(array.is_null()) // max(elements_a_row, 1)
+        raise InputError(f"{place} has no list in row {row:,}; write one there, or leave the row out")
+    if kinds.is_fixed_size_list(array.type):
+        return array.flatten(), array.type.list_size
+    lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+    odd = np.flatnonzero(lengths != lengths[0]) if len(lengths) else lengths
+    if len(odd):
+        row = place.first_row + int(odd[0]) // max(elements_a_row, 1)
+        raise InputError(
+            f"{place} has a list of {lengths[odd[0]]} in row {row:,} and of {lengths[0]} before; pad them to one length"
+        )
+    return array.flatten(), int(lengths[0]) if len(lengths) else 0
+
+
+def _filled(array: Any, place: Place, fill: float | None, elements_a_row: int) -> Any:
+    """Put the fill value where values are missing."""
+    if fill is None:
+        row = place.first_row + _first(array.is_null()) // max(elements_a_row, 1)
+        raise InputError(
+            f"{place} has no value in row {row:,} ({array.null_count:,} are missing from this row group); fill them "
+            f"(fill=0), or leave such rows out"
+        )
+    import pyarrow  # noqa: ICN001, PLC0415 - an extra
+
+    arrow: Any = pyarrow  # which exports its names without saying so
+
+    try:
+        return array.fill_null(arrow.scalar(fill).cast(array.type))
+    except arrow.ArrowException as error:
+        raise InputError(f"{place} is {array.type}, {fill:g} is none; choose another value to fill with") from error
+
+
+def _first(mask: Any) -> int:
+    return int(np.flatnonzero(mask.to_numpy(zero_copy_only=False))[0])
+
+
+def _product(sizes: list[int]) -> int:
+    return int(np.prod(sizes, dtype=np.int64))

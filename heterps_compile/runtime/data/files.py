@@ -1,0 +1,64 @@
+"""Data files that stay as they were: each is remembered as it was opened, and looked at again before it is read.
+
+Left out: locking; a file that is written while it is read is refused, not waited for.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.escape import printable
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file as it was when it was opened."""
+
+    path: Path
+    size_bytes: int
+    changed_ns: int
+
+    @property
+    def shown(self) -> str:
+        """Give its path for messages."""
+        return repr(printable(os.fspath(self.path)))
+
+    def check(self) -> None:
+        """Check that it is still the same.
+
+        Raises:
+            RunError: where it was changed or removed since it was opened.
+        """
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise RunError(
+                f"{self.shown} was there when the run began and cannot be read now: {error.strerror}"
+            ) from error
+        if (found.st_size, found.st_mtime_ns) != (self.size_bytes, self.changed_ns):
+            raise RunError(
+                f"{self.shown} was changed during the run: it had {self.size_bytes:,} bytes when it was opened and has "
+                f"{found.st_size:,} now, written anew; start again on a file that nobody writes to"
+            )
+
+
+def data_file(path: Path) -> DataFile:
+    """Remember a file as it is.
+
+    Raises:
+        InputError: where it cannot be read, is no file, or is empty.
+    """
+    shown = repr(printable(os.fspath(path)))
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"{shown} is no file; expected one with samples")
+        with path.open("rb"):
+            pass
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}") from error
+    if found.st_size == 0:
+        raise InputError(f"{shown} is empty; expected a file with samples")
+    return DataFile(path, found.st_size, found.st_mtime_ns)

@@ -1,0 +1,137 @@
+"""Any iterable of samples or batches as a source: read once, from front to back.
+
+Samples are numbered as they come. A rank goes past those of others; it may go back by ``keep_samples`` (the stages of
+one rank may read the same micro-batch at different times), and no further.
+
+Left out: random access (an iterable has none; so it cannot be shuffled here), reading in other processes.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.escape import printable
+
+from .source import check_range, join
+
+KEEP_SAMPLES = 8192
+"""How far an iterable may be read backwards, unless told otherwise."""
+
+
+class IterableSource:
+    """Samples out of an iterable of dicts.
+
+    An iterable that can be gone through again (a list, a DataLoader) begins again when it ends; an iterator ends.
+    """
+
+    def __init__(
+        self, items: Iterable[Mapping[str, Any]], *, is_batched: bool, keep_samples: int = KEEP_SAMPLES
+    ) -> None:
+        """Take an iterable and its first item.
+
+        Args:
+            items: Each a dict of columns: tensors, arrays, numbers or lists of numbers.
+            is_batched: Whether an item is a batch, columns [n, ...] with n of its own, or one sample.
+            keep_samples: How many samples behind the foremost one can be read again; the batch at least.
+
+        Raises:
+            InputError: where there is no item, or it is no dict of columns.
+        """
+        self._items = items
+        self._is_batched = is_batched
+        self._keep = keep_samples
+        self._iterator: Iterator[Mapping[str, Any]] = iter(items)
+        self._can_restart = self._iterator is not items
+        self._window: deque[tuple[int, dict[str, Tensor]]] = deque()  # (number of its first sample, batch)
+        self._end = 0  # samples taken out of the iterable so far
+        self._columns: tuple[str, ...] = ()
+        self._take()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Give the names of the columns: those of the first item."""
+        return self._columns
+
+    @property
+    def samples(self) -> None:
+        """Give None: an iterable does not tell."""
+        return
+
+    def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
+        """Give a range of samples; those before it by more than ``keep_samples`` are forgotten."""
+        check_range(self, "the iterable", first, count, columns)
+        begin = self._window[0][0]
+        if first < begin:
+            raise RunError(
+                f"sample {first:,} of the iterable was read before and is forgotten, the oldest that is kept is "
+                f"{begin:,}; keep more than {self._keep:,} samples (keep_samples=), or use files"
+            )
+        while self._end < first + count:
+            self._take()
+            self._forget(min(self._end - self._keep, first))
+        parts = []
+        for start, batch in self._window:
+            low, high = max(first - start, 0), min(first + count - start, _length(batch))
+            if low < high:
+                parts.append({name: batch[name][low:high] for name in columns})
+        return join(parts)
+
+    def _take(self) -> None:
+        """Take the next item, or begin again."""
+        item = next(self._iterator, None)
+        if item is None and self._can_restart and self._end:
+            self._iterator = iter(self._items)
+            item = next(self._iterator, None)
+        if item is None:
+            if self._end:
+                raise RunError(f"the iterable ended after {self._end:,} samples; give fewer steps, or more data")
+            raise InputError("the iterable has no items")
+        batch = self._batch(item)
+        self._window.append((self._end, batch))
+        self._end += _length(batch)
+
+    def _forget(self, number: int) -> None:
+        """Drop the batches that end at or before a sample."""
+        while self._window[0][0] + _length(self._window[0][1]) <= number:
+            self._window.popleft()
+
+    def _batch(self, item: Any) -> dict[str, Tensor]:
+        place = f"item with sample {self._end:,} of the iterable"
+        if not isinstance(item, Mapping) or not item or not all(isinstance(name, str) for name in item):
+            raise InputError(f"the {place} is a {type(item).__name__}; give a dict of columns by name")
+        self._columns = self._columns or tuple(item)
+        if set(item) != set(self._columns):
+            odd = sorted(set(item) ^ set(self._columns))[0]
+            raise InputError(f"the {place} and the first one do not both have the column {printable(odd)!r}")
+        batch = {name: _tensor(name, value, place) for name, value in item.items()}
+        if not self._is_batched:
+            return {name: tensor[None] for name, tensor in batch.items()}
+        lengths = {len(tensor) if tensor.dim() else 0 for tensor in batch.values()}
+        if len(lengths) > 1 or not min(lengths):
+            shapes = ", ".join(f"{printable(name)!r} {list(tensor.shape)}" for name, tensor in batch.items())
+            raise InputError(f"the {place} is no batch: {shapes}; every column must be [samples, ...], as many in each")
+        return batch
+
+
+def _length(batch: Mapping[str, Tensor]) -> int:
+    return len(next(iter(batch.values())))
+
+
+def _tensor(name: str, value: Any, place: str) -> Tensor:
+    """Give a column's value as a tensor; Python's floats become float32, as a model's numbers mostly are."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        array = np.asarray(value)
+        is_python = not isinstance(value, (np.ndarray, np.generic))
+        return torch.from_numpy(np.array(array, np.float32 if is_python and array.dtype.kind == "f" else array.dtype))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"column {printable(name)!r} of the {place} is a {type(value).__name__} that makes no tensor; give "
+            f"tensors, arrays or numbers"
+        ) from error

@@ -1,0 +1,199 @@
+"""What a rank tells of a run: one JSON object a line, in a file of its own (``docs/telemetry.md`` has the schema).
+
+Numbers alone go through these files, and nothing in them is run or unpickled. Times are those of the rank's monotonic
+clock, which all processes of one machine share; ``start`` ties it to the clock on the wall.
+
+Left out: who writes the lines (``recorder.py``) and who reads them (``follow.py``).
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from heterps_compile.errors import InputError
+
+SCHEMA = 1
+"""Version of the lines."""
+
+WAITS = ("receive", "send", "reduce", "data", "pull")
+"""What a rank waits for: values, its own sends, other replicas' gradients, its data source, rows of served tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """A rank begins.
+
+    Attributes:
+        rank: Its number.
+        position: Its place in the pipeline; -1 for a server of tables.
+        replica: Of that position.
+        stages: That it runs.
+        machine: What names its machine until that is booted again; ranks of one machine share a clock.
+        process: Its process id.
+        clock_s: The monotonic clock.
+        unix_s: The clock on the wall, at the same moment.
+    """
+
+    rank: int
+    position: int
+    replica: int
+    stages: tuple[int, ...]
+    machine: str
+    process: int
+    clock_s: float
+    unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """What one rank did in one step.
+
+    Attributes:
+        rank: Its number.
+        step: Number of the step.
+        began_s, ended_s: Of the step, by the rank's clock.
+        samples: Of the step.
+        loss: Mean loss, None where the rank does not know it.
+        forward_s, backward_s: Computation of every stage it runs, without what it waited for inside.
+        micro_batches: Forwards that it ran.
+        wait_s: Waiting, by what for (:data:`WAITS`).
+        received_bytes: By the rank they came from.
+        messages: How many brought them.
+        rss_bytes, peak_rss_bytes: Memory of the process, now and at most.
+        gpu_bytes, peak_gpu_bytes: Memory of its CUDA device that tensors take, now and at most; 0 without one.
+    """
+
+    rank: int
+    step: int
+    began_s: float
+    ended_s: float
+    samples: int
+    loss: float | None
+    forward_s: Mapping[int, float]
+    backward_s: Mapping[int, float]
+    micro_batches: int
+    wait_s: Mapping[str, float]
+    received_bytes: Mapping[int, int]
+    messages: int
+    rss_bytes: int = 0
+    peak_rss_bytes: int = 0
+    gpu_bytes: int = 0
+    peak_gpu_bytes: int = 0
+
+    @property
+    def step_s(self) -> float:
+        """Give how long the step took here."""
+        return self.ended_s - self.began_s
+
+    @property
+    def busy_s(self) -> float:
+        """Give how long it computed."""
+        return sum(self.forward_s.values()) + sum(self.backward_s.values())
+
+
+class Ran(NamedTuple):  # a tuple is made in a third of the time, and JSON writes it as a list
+    """One action and when it ran; ``phase`` is ``"forward"``, ``"backward"`` or ``"weight"``."""
+
+    stage: int
+    micro_batch: int
+    phase: str
+    began_s: float
+    ended_s: float
+
+
+class Received(NamedTuple):
+    """One message that the rank took in; ``before`` is the place, in the step's actions, of the one that waited for it.
+
+    ``before`` is the number of actions where none followed.
+    """
+
+    source: int
+    size_bytes: int
+    began_s: float
+    ended_s: float
+    before: int
+
+
+class Waited(NamedTuple):
+    """One wait; ``what`` is one of :data:`WAITS`."""
+
+    what: str
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpans:
+    """Everything a rank did in one step, for a trace."""
+
+    rank: int
+    step: int
+    actions: tuple[Ran, ...] = ()
+    messages: tuple[Received, ...] = ()
+    waits: tuple[Waited, ...] = ()
+
+
+Event = RankStart | RankStep | RankSpans
+
+_KINDS: Mapping[str, type[Event]] = MappingProxyType({"start": RankStart, "step": RankStep, "spans": RankSpans})
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def to_line(event: Event) -> str:
+    """Give an event as one line of JSON, its end included."""
+    content: dict[str, Any] = {"kind": _NAMES[type(event)]}
+    if isinstance(event, RankStart):
+        content["schema"] = SCHEMA
+    for name in event.__slots__:  # not asdict(), which copies everything and takes longer than all the rest
+        content[name] = getattr(event, name)
+    if isinstance(event, RankStep) and event.loss is not None and not math.isfinite(event.loss):
+        content["loss"] = str(event.loss)  # JSON has neither NaN nor infinity
+    return _ENCODER.encode(content) + "\n"
+
+
+def from_line(line: str) -> Event:
+    """Read what :func:`to_line` wrote.
+
+    Raises:
+        InputError: where it is no such line.
+    """
+    try:
+        content = json.loads(line)
+        kind = content.pop("kind")
+        if kind == "start" and content.pop("schema") != SCHEMA:
+            raise InputError(f"a telemetry file has another schema than {SCHEMA}; ranks run different versions")
+        return _READERS[kind](content)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"a telemetry file has a line that is none: {line[:80]!r}") from error
+
+
+def _start(content: dict[str, Any]) -> RankStart:
+    content["stages"] = tuple(map(int, content["stages"]))
+    return RankStart(**content)
+
+
+def _step(content: dict[str, Any]) -> RankStep:
+    for name, kind in (("forward_s", float), ("backward_s", float), ("received_bytes", int)):
+        content[name] = {int(key): kind(number) for key, number in content[name].items()}
+    if content["loss"] is not None:
+        content["loss"] = float(content["loss"])
+    return RankStep(**content)
+
+
+def _spans(content: dict[str, Any]) -> RankSpans:
+    return RankSpans(
+        int(content["rank"]),
+        int(content["step"]),
+        tuple(Ran(*row) for row in content["actions"]),
+        tuple(Received(*row) for row in content["messages"]),
+        tuple(Waited(*row) for row in content["waits"]),
+    )
+
+
+_READERS: Mapping[str, Callable[[dict[str, Any]], Event]] = MappingProxyType(
+    {"start": _start, "step": _step, "spans": _spans}
+)

@@ -1,0 +1,88 @@
+"""The log of a run: one line of JSON a step, for programs (``docs/telemetry.md`` has the schema).
+
+Left out: what single actions took; a trace has them.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from heterps_compile.errors import InputError, RunError
+
+from .steps import StepReport
+
+
+class StepLog:
+    """Writes a line for every step."""
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
+        """Open the file.
+
+        Args:
+            path: Where to.
+            append: Whether the lines go on after those that are there, as a resumed run's do.
+
+        Raises:
+            InputError: where it cannot be written.
+        """
+        self._path = path
+        try:
+            self._file = path.open("a" if append else "w", encoding="ascii")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot write the log {os.fspath(path)!r}: {reason}") from error
+
+    def add(self, report: StepReport) -> None:
+        """Write a step.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        try:
+            self._file.write(json.dumps(step_record(report), allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise RunError(f"cannot write the log {os.fspath(self._path)!r}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def step_record(report: StepReport) -> dict[str, Any]:
+    """Give a step as what its line in the log holds."""
+    loss = report.loss
+    return {
+        "step": report.step,
+        "samples": report.samples,
+        "loss": loss if loss is None or math.isfinite(loss) else str(loss),
+        "step_s": report.step_s,
+        "pace_s": report.pace_s,
+        "samples_per_s": report.samples_per_s,
+        "bubble": report.bubble,
+        "stage_s": {str(stage): time_s for stage, time_s in report.stage_s.items()},
+        "wait_s": report.wait_s,
+        "link_bytes": {f"{source}->{target}": size for (source, target), size in report.link_bytes.items()},
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "busy_s": rank.busy_s,
+                "rss_bytes": rank.rss_bytes,
+                "peak_rss_bytes": rank.peak_rss_bytes,
+                "gpu_bytes": rank.gpu_bytes,
+                "peak_gpu_bytes": rank.peak_gpu_bytes,
+            }
+            for rank in report.ranks
+        ],
+    }

@@ -1,0 +1,73 @@
+"""Scalars of a run for TensorBoard; the package ``tensorboard`` writes its event files.
+
+Left out: graphs, histograms, images.
+"""
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from heterps_compile.errors import InputError
+
+from .steps import StepReport
+
+_EVERY_S = 10  # between two writes to the disk
+
+
+class TensorBoardLog:
+    """Writes scalars of every step."""
+
+    def __init__(self, directory: Path) -> None:
+        """Begin a file of events in a directory, which is made where there is none.
+
+        Raises:
+            InputError: where the package is missing, or the directory cannot be written.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra, and slow to import
+        except ImportError as error:
+            raise InputError(
+                "TensorBoard's files are written by its package: pip install 'heterps-compile[tensorboard]'"
+            ) from error
+        try:
+            writer: Any = SummaryWriter(os.fspath(directory), flush_secs=_EVERY_S)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot write TensorBoard's files to {os.fspath(directory)!r}: {reason}") from error
+        self._writer = writer
+
+    def add(self, report: StepReport) -> None:
+        """Write a step."""
+        for tag, number in scalars(report).items():
+            self._writer.add_scalar(tag, number, report.step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def scalars(report: StepReport) -> dict[str, float]:
+    """Give the numbers of a step under their tags, with units in them."""
+    numbers = {
+        "run/step_s": report.step_s,
+        "run/pace_s": report.pace_s,
+        "run/samples_per_s": report.samples_per_s,
+        "run/bubble": report.bubble,
+        "run/sent_bytes": float(sum(report.link_bytes.values())),
+    }
+    if report.loss is not None:
+        numbers["run/loss"] = report.loss
+    numbers |= {f"wait/{what}_s": time_s for what, time_s in report.wait_s.items()}
+    numbers |= {f"stage_s/{stage}": time_s for stage, time_s in report.stage_s.items()}
+    numbers |= {f"rss_bytes/rank_{rank.rank}": float(rank.rss_bytes) for rank in report.ranks}
+    gpus = [rank for rank in report.ranks if rank.peak_gpu_bytes]
+    return numbers | {f"gpu_bytes/rank_{rank.rank}": float(rank.gpu_bytes) for rank in gpus}

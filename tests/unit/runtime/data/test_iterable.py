@@ -1,0 +1,81 @@
+"""Iterables are read from front to back, with samples numbered as they come."""
+
+import numpy as np
+import pytest
+import torch
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.data.iterable import IterableSource
+
+
+def samples(count: int):
+    return ({"id": n, "x": [n, n + 0.5]} for n in range(count))
+
+
+def test_samples_are_put_together():
+    read = IterableSource(samples(10), is_batched=False).read(2, 3, ["x", "id"])
+    assert read["id"].tolist() == [2, 3, 4]
+    assert read["id"].dtype == torch.int64
+    assert read["x"].tolist() == [[2, 2.5], [3, 3.5], [4, 4.5]]
+    assert read["x"].dtype == torch.float32
+
+
+def test_batches_of_any_length_are_one_row_of_samples():
+    batches = [{"id": torch.arange(0, 3)}, {"id": torch.arange(3, 4)}, {"id": torch.arange(4, 9)}]
+    source = IterableSource(batches, is_batched=True)
+    assert source.read(1, 6, ["id"])["id"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_arrays_keep_their_dtype():
+    source = IterableSource([{"x": np.zeros(2, np.float64), "n": np.int32(3)}], is_batched=False)
+    read = source.read(0, 1, ["x", "n"])
+    assert (read["x"].dtype, read["n"].dtype) == (torch.float64, torch.int32)
+
+
+def test_a_list_begins_again_and_an_iterator_ends():
+    again = IterableSource([{"id": n} for n in range(3)], is_batched=False)
+    assert again.read(0, 7, ["id"])["id"].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    once = IterableSource(samples(3), is_batched=False)
+    with pytest.raises(RunError, match="the iterable ended after 3 samples"):
+        once.read(0, 4, ["id"])
+
+
+def test_going_back_is_possible_for_so_many_samples():
+    source = IterableSource(samples(100), is_batched=False, keep_samples=10)
+    assert source.read(40, 5, ["id"])["id"].tolist() == [40, 41, 42, 43, 44]
+    assert source.read(36, 2, ["id"])["id"].tolist() == [36, 37]
+    with pytest.raises(RunError, match=r"sample 20 of the iterable was read before and is forgotten.* is 35"):
+        source.read(20, 1, ["id"])
+
+
+def test_memory_is_bounded_while_samples_are_passed_over():
+    source = IterableSource(samples(5000), is_batched=False, keep_samples=16)
+    source.read(4000, 4, ["id"])
+    assert len(source._window) <= 20
+
+
+@pytest.mark.parametrize(
+    ("items", "is_batched", "fault"),
+    [
+        ([], False, "the iterable has no items"),
+        ([(1, 2)], False, "sample 0 of the iterable is a tuple; give a dict"),
+        ([{"x": "word"}], False, "column 'x' .* is a str that makes no tensor"),
+        ([{"x": torch.zeros(2), "y": torch.zeros(3)}], True, r"is no batch: 'x' \[2\], 'y' \[3\]"),
+        ([{"x": 1.0}], True, r"is no batch: 'x' \[\]"),
+    ],
+)
+def test_what_is_no_sample_is_refused(items, is_batched, fault):
+    with pytest.raises(InputError, match=fault):
+        IterableSource(items, is_batched=is_batched)
+
+
+def test_a_later_item_with_other_columns_is_named():
+    source = IterableSource([{"x": 1}, {"y": 1}], is_batched=False)
+    with pytest.raises(InputError, match=r"item with sample 1 .* do not both have the column"):
+        source.read(0, 2, ["x"])
+
+
+def test_samples_of_different_shape_are_named():
+    source = IterableSource([{"x": [1, 2]}, {"x": [1, 2, 3]}], is_batched=False)
+    with pytest.raises(InputError, match=r"column 'x' has shape \[2\] in one place and \[3\] in another"):
+        source.read(0, 2, ["x"])

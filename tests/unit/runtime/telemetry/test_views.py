@@ -1,0 +1,212 @@
+"""What people see of a run: the live table, plain lines, the summary beside the plan, TensorBoard."""
+
+import io
+import sys
+from dataclasses import replace
+
+import pytest
+from plans import PLAN
+from rich.console import Console
+from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, told_run
+
+from heterps_compile.errors import InputError
+from heterps_compile.runtime.telemetry.follow import RunFollower
+from heterps_compile.runtime.telemetry.live import LINE_EVERY_S, LiveView, rank_table, step_line
+from heterps_compile.runtime.telemetry.summary import SummaryOfSteps, comparison_table, summary_lines
+from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog, scalars
+
+DEVICES = {0: "cpu", 1: "v100"}
+
+
+@pytest.fixture
+def followed(tmp_path):
+    told_run(tmp_path / "ranks", steps=4)
+    follower = RunFollower(tmp_path / "ranks", len(RANKS))
+    return follower.starts, follower.poll()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    time_s = 0.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+def drawn(table) -> str:
+    console = Console(file=io.StringIO(), width=120, markup=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def test_a_step_is_one_line(followed):
+    _, reports = followed
+    assert step_line(reports[1], 4) == "step 2/4, loss 0.5, 100 samples/s, 80 ms a step, bubble 56 %"
+    assert step_line(replace(reports[1], loss=None), None) == "step 2, 100 samples/s, 80 ms a step, bubble 56 %"
+
+
+def test_the_table_tells_what_each_rank_did(followed):
+    starts, reports = followed
+    ranks = tuple(replace(rank, rss_bytes=300 * 2**20) for rank in reports[0].ranks)
+    assert drawn(rank_table(replace(reports[0], ranks=ranks), starts, DEVICES)) == "\n".join(
+        [
+            "rank  stage  device  busy  receive  reduce    received   memory",
+            "0     0      cpu     33 %     50 %    17 %  66.7 KiB/s  300 MiB",
+            "1     0      cpu     33 %     67 %     0 %  66.7 KiB/s  300 MiB",
+            "2     1      v100    67 %     17 %    17 %   133 KiB/s  300 MiB",
+        ]
+    )
+
+
+def test_without_a_terminal_lines_come_now_and_then_and_the_last_one_always(followed):
+    starts, reports = followed
+    stream, clock = io.StringIO(), Clock()
+    with LiveView(stream, starts, DEVICES, total_steps=4, clock=clock) as view:
+        view.add(reports[0])
+        view.add(reports[1])
+        clock.time_s += LINE_EVERY_S
+        view.add(reports[2])
+        view.print("a rank said something")
+        view.add(reports[3])
+    assert [line.split(",")[0] for line in stream.getvalue().splitlines()] == [
+        "step 1/4",
+        "step 3/4",
+        "a rank said something",
+        "step 4/4",
+    ]
+
+
+def test_on_a_terminal_the_table_is_drawn_and_left_as_it_was_last(followed, monkeypatch):
+    starts, reports = followed
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with LiveView(stream, starts, DEVICES, clock=Clock()) as view:
+        for report in reports:
+            view.add(report)
+    shown = stream.getvalue()
+    assert "step 1," in shown
+    assert "step 2," not in shown  # a moment later
+    assert shown.rindex("step 4,") < shown.rindex("v100")
+
+
+def test_a_terminal_that_draws_nothing_gets_lines(followed, monkeypatch):
+    starts, reports = followed
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with LiveView(stream, starts, DEVICES, clock=Clock()) as view:
+        view.add(reports[0])
+    assert stream.getvalue() == "step 1, loss 1, 133 samples/s, 60 ms a step, bubble 56 %\n"
+
+
+def test_device_names_cannot_move_the_cursor(followed):
+    starts, reports = followed
+    text = drawn(rank_table(reports[0], starts, {0: "\x1b[2Jcpu", 1: "[red]v100"}))
+    assert "\x1b" not in text
+    assert "[red]v100" in text
+
+
+def test_the_summary_takes_medians_without_the_first_steps(followed):
+    starts, reports = followed
+    steps = SummaryOfSteps()
+    assert steps.summary(starts) is None
+    slow = [replace(report, step_s=5.0) for report in reports[:2]]
+    for report in (*slow, *reports[2:]):
+        steps.add(report)
+    summary = steps.summary(starts)
+    assert summary is not None
+    assert (summary.steps, summary.samples) == (2, 8)
+    assert summary.step_s == pytest.approx(STEP_S)
+    assert summary.samples_per_s == pytest.approx(8 / PACE_S)
+    assert summary.stage_s == {0: pytest.approx(2 * SLOT_S), 1: pytest.approx(4 * SLOT_S)}
+    assert summary.link_bytes == {(0, 1): 8192, (1, 0): 8192}
+
+
+def test_measured_stands_beside_planned(followed):
+    starts, reports = followed
+    steps = SummaryOfSteps()
+    for report in reports:
+        steps.add(report)
+    summary = steps.summary(starts)
+    assert summary is not None
+    plan = replace(PLAN, batch=8, schedule=replace(PLAN.schedule, step_s=0.05, bubble=0.5))
+    assert drawn(comparison_table(plan, summary, as_planned=True)) == "\n".join(
+        [
+            "                      planned       measured  measured / planned",
+            "throughput      160 samples/s  100 samples/s                0.63",
+            "step                    50 ms          60 ms                1.20",
+            "bubble                   50 %         55.6 %                1.11",
+            "stage 0 (cpu)            4 ms          20 ms                5.00",
+            "stage 1 (v100)           3 ms          40 ms               13.33",
+        ]
+    )
+    other = drawn(comparison_table(plan, summary, as_planned=False))
+    assert "160 samples/s" not in other
+    assert "100 samples/s" in other
+
+
+def test_the_summary_says_waits_messages_and_memory(followed):
+    starts, reports = followed
+    steps = SummaryOfSteps()
+    for report in reports:
+        steps.add(report)
+    summary = steps.summary(starts)
+    assert summary is not None
+    lines = summary_lines(replace(summary, peak_rss_bytes={0: 2**20}, peak_gpu_bytes={0: 2**30, 1: 0}))
+    assert lines == [
+        "median of 2 steps of 8 samples",
+        "between two steps: 20 ms (optimizer, checkpoints)",
+        "waiting of a rank in a step: receive 26.7 ms, reduce 6.67 ms",
+        "position 0 to position 1: 8 KiB a step",
+        "position 1 to position 0: 8 KiB a step",
+        "memory at most: rank 0 1 MiB",
+        "GPU memory at most: rank 0 1 GiB",
+    ]
+
+
+def test_scalars_have_units_in_their_tags(followed):
+    _, reports = followed
+    found = scalars(reports[0])
+    assert found["run/step_s"] == pytest.approx(STEP_S)
+    assert found["run/loss"] == 1.0
+    assert found["stage_s/1"] == pytest.approx(4 * SLOT_S)
+    assert found["wait/receive_s"] == pytest.approx(8 / 3 * SLOT_S)
+    assert {"rss_bytes/rank_0", "run/sent_bytes", "run/bubble", "run/samples_per_s"} <= set(found)
+
+
+def test_without_tensorboard_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match=r"pip install 'heterps-compile\[tensorboard\]'"):
+        TensorBoardLog(tmp_path)
+
+
+def test_a_folder_that_tensorboard_cannot_write_is_named(tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is an extra")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write TensorBoard's files to '.*file'"):
+        TensorBoardLog(tmp_path / "file")
+
+
+def test_more_ranks_than_a_screen_has_are_counted(followed):
+    starts, reports = followed
+    many = tuple(replace(reports[0].ranks[0], rank=rank) for rank in range(30))
+    table = drawn(rank_table(replace(reports[0], ranks=many), dict.fromkeys(range(30), starts[0]), DEVICES))
+    assert table.splitlines()[-1] == "… 6 more"
+
+
+def test_tensorboard_reads_what_was_written(followed, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is an extra")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 - an extra
+
+    _, reports = followed
+    with TensorBoardLog(tmp_path / "board") as board:
+        for report in reports:
+            board.add(report)
+    read = EventAccumulator(str(tmp_path / "board"))
+    read.Reload()
+    assert [(event.step, event.value) for event in read.Scalars("run/loss")] == [
+        (step, pytest.approx(1 / (step + 1))) for step in range(4)
+    ]
