@@ -1,0 +1,183 @@
+"""Optimisers that change only the rows that a step has touched.
+
+Each takes rows in compact arrays, duplicates summed, and changes them in place. Adam is the lazy kind, as
+``torch.optim.SparseAdam``: moments of a row stand still while no step touches it; bias is corrected by the number of
+steps of the whole table. Momentum likewise: the velocity of an untouched row neither decays nor moves it.
+
+Left out: weight decay (it would touch every row in every step), schedules of the learning rate.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps_compile.errors import RunError, UnknownNameError
+
+Floats = NDArray[np.float32]
+
+
+class SparseOptimizer(Protocol):
+    """Changes rows by their gradients."""
+
+    @property
+    def name(self) -> str:
+        """Give the name it goes by in options and checkpoints."""
+        ...
+
+    @property
+    def states(self) -> int:
+        """Give how many numbers it keeps for every weight."""
+        ...
+
+    @property
+    def initial(self) -> float:
+        """Give what those numbers are before a row's first gradient."""
+        ...
+
+    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
+        """Change rows in place.
+
+        Args:
+            weights: [n, width].
+            state: [n, states * width].
+            gradients: [n, width], summed over all that touched the row in this step.
+            step: How many updates the table has had, this one included; counts from 1.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sgd:
+    """w -= lr * g; with momentum m: v = m v + g, w -= lr * v."""
+
+    lr: float
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.lr, momentum=self.momentum)
+
+    @property
+    def name(self) -> str:
+        """Give ``"sgd"``."""
+        return "sgd"
+
+    @property
+    def states(self) -> int:
+        """Give 1 for the velocity, 0 without momentum."""
+        return 1 if self.momentum else 0
+
+    @property
+    def initial(self) -> float:
+        """Give 0."""
+        return 0.0
+
+    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
+        """Change rows in place."""
+        if self.momentum:
+            state *= self.momentum
+            state += gradients
+            weights -= self.lr * state
+        else:
+            weights -= self.lr * gradients
+
+
+@dataclass(frozen=True, slots=True)
+class Adagrad:
+    """s += g^2, w -= lr * g / (sqrt(s) + eps) (Duchi et al., JMLR 2011), as ``torch.optim.Adagrad``."""
+
+    lr: float
+    eps: float = 1e-10
+    initial_accumulator: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.lr, eps=self.eps)
+
+    @property
+    def name(self) -> str:
+        """Give ``"adagrad"``."""
+        return "adagrad"
+
+    @property
+    def states(self) -> int:
+        """Give 1: the sum of squares."""
+        return 1
+
+    @property
+    def initial(self) -> float:
+        """Give what the sum of squares starts from."""
+        return self.initial_accumulator
+
+    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
+        """Change rows in place."""
+        state += gradients * gradients
+        scale = np.sqrt(state)
+        scale += self.eps
+        np.divide(gradients, scale, out=scale)
+        scale *= self.lr
+        weights -= scale
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Lazy Adam (Kingma & Ba, ICLR 2015), as ``torch.optim.SparseAdam``; the state is both its moments."""
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check(self.lr, beta1=self.beta1, beta2=self.beta2, eps=self.eps)
+
+    @property
+    def name(self) -> str:
+        """Give ``"adam"``."""
+        return "adam"
+
+    @property
+    def states(self) -> int:
+        """Give 2."""
+        return 2
+
+    @property
+    def initial(self) -> float:
+        """Give 0."""
+        return 0.0
+
+    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
+        """Change rows in place."""
+        width = weights.shape[1]
+        first, second = state[:, :width], state[:, width:]
+        first += (1 - self.beta1) * (gradients - first)
+        second += (1 - self.beta2) * (gradients * gradients - second)
+        scale = np.sqrt(second)
+        scale += self.eps
+        np.divide(first, scale, out=scale)
+        scale *= self.lr * math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
+        weights -= scale
+
+
+OPTIMIZERS: dict[str, type[Sgd] | type[Adagrad] | type[Adam]] = {"sgd": Sgd, "adagrad": Adagrad, "adam": Adam}
+
+
+def sparse_optimizer(name: str, lr: float) -> SparseOptimizer:
+    """Give the optimiser of that name with its other numbers as they are by default.
+
+    Raises:
+        UnknownNameError: where there is none of that name.
+        RunError: where the learning rate is not above 0.
+    """
+    if name not in OPTIMIZERS:
+        raise UnknownNameError("optimiser of parameter servers", name, OPTIMIZERS)
+    return OPTIMIZERS[name](lr)
+
+
+def _check(lr: float, **numbers: float) -> None:
+    if not (math.isfinite(lr) and lr > 0):
+        raise RunError(f"the learning rate of the parameter servers is {lr:g}; it must be above 0")
+    for name, number in numbers.items():
+        if not 0 <= number < 1:
+            raise RunError(f"{name} of the parameter servers' optimiser is {number:g}; it must be in [0, 1)")

@@ -1,0 +1,75 @@
+"""Sparse optimisers do what torch's do."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from heterps_compile.errors import RunError, UnknownNameError
+from heterps_compile.runtime.servers.optimizers import Adagrad, Adam, Sgd, SparseOptimizer, sparse_optimizer
+
+ROWS, WIDTH = 12, 5
+
+
+def sparse_steps(seed: int = 0):
+    """Give eight steps of gradients that touch some rows each: (rows, gradients)."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(8):
+        rows = torch.randperm(ROWS, generator=generator)[:5].sort().values
+        yield rows, torch.randn(len(rows), WIDTH, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Sgd(0.1), partial(torch.optim.SGD, lr=0.1)),
+        (Adagrad(0.1), partial(torch.optim.Adagrad, lr=0.1)),
+        (Adagrad(0.1, initial_accumulator=0.3), partial(torch.optim.Adagrad, lr=0.1, initial_accumulator_value=0.3)),
+        (Adam(0.1), partial(torch.optim.SparseAdam, lr=0.1)),
+    ],
+    ids=["sgd", "adagrad", "adagrad from 0.3", "adam"],
+)
+def test_equals_torch_on_sparse_gradients(ours: SparseOptimizer, theirs):
+    weights = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
+    parameter = torch.nn.Parameter(weights.clone())
+    optimizer = theirs([parameter])
+    mine = weights.numpy().copy()
+    state = np.full((ROWS, ours.states * WIDTH), ours.initial, np.float32)
+    for step, (rows, gradients) in enumerate(sparse_steps(), start=1):
+        with torch.sparse.check_sparse_tensor_invariants():  # torch warns where nobody says whether it should check
+            parameter.grad = torch.sparse_coo_tensor(rows[None], gradients, (ROWS, WIDTH), is_coalesced=True)
+            optimizer.step()
+        some, some_state = mine[rows], state[rows]
+        ours.update(some, some_state, gradients.numpy(), step)
+        mine[rows], state[rows] = some, some_state
+    np.testing.assert_allclose(mine, parameter.detach().numpy(), rtol=1e-6, atol=1e-7)
+
+
+def test_momentum_equals_torch_where_every_row_is_touched():
+    weights = torch.randn(ROWS, WIDTH)
+    parameter = torch.nn.Parameter(weights.clone())
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    mine, state, ours = weights.numpy().copy(), np.zeros((ROWS, WIDTH), np.float32), Sgd(0.1, momentum=0.9)
+    for step in range(1, 6):
+        parameter.grad = torch.randn(ROWS, WIDTH)
+        optimizer.step()
+        ours.update(mine, state, parameter.grad.numpy(), step)
+    np.testing.assert_allclose(mine, parameter.detach().numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_names():
+    assert [sparse_optimizer(name, 0.1).name for name in ("sgd", "adagrad", "adam")] == ["sgd", "adagrad", "adam"]
+    with pytest.raises(UnknownNameError, match="did you mean 'adam'"):
+        sparse_optimizer("adamw", 0.1)
+
+
+@pytest.mark.parametrize("lr", [0.0, -1.0, float("nan")])
+def test_a_learning_rate_is_above_zero(lr: float):
+    with pytest.raises(RunError, match="must be above 0"):
+        sparse_optimizer("sgd", lr)
+
+
+def test_betas_are_below_one():
+    with pytest.raises(RunError, match=r"beta2 .* is 1; it must be in"):
+        Adam(0.1, beta2=1.0)
