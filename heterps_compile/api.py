@@ -16,6 +16,7 @@ from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.errors import GraphError, InputError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
@@ -141,6 +142,7 @@ def compile(  # noqa: A001 - the product's verb
     pins: Mapping[str, str] | None = None,
     forbidden: Sequence[tuple[str, str]] = (),
     warm_start: Plan | str | Path | None = None,
+    profile: ProfileSpec | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     verify: bool = True,
@@ -176,6 +178,8 @@ def compile(  # noqa: A001 - the product's verb
         pins: Device types that layers must go to, by layer name, kind or pattern: ``{"embedding": "cpu-core"}``.
         forbidden: Device types that layers must not go to, as pairs: ``[("fc*", "cpu-core")]``.
         warm_start: An old plan of the model, or the file or folder it lies in, for the search to begin from.
+        profile: Measured times of layers, as ``heterps-compile profile`` writes them: a file; ``"v100=FILE"`` for a
+            type of the pool, several with commas between; or a mapping from types to files.
         seed: Of the search and of the inputs generated for verification.
         time_limit: Seconds the search may take; None for no limit.
         verify: Run the stages against the whole model on generated inputs.
@@ -205,6 +209,7 @@ def compile(  # noqa: A001 - the product's verb
         seed=seed,
         time_limit=time_limit,
     )
+    measurements = None if profile is None else read_measurements(pool, profile)
     find_method(method)  # an unknown name is told before the long work
     if backend is not None:
         find_backend(backend)
@@ -243,7 +248,7 @@ def compile(  # noqa: A001 - the product's verb
             observer(step, draft)
 
     report(PASS_NAMES[0], done, _STEPS)
-    draft = run_passes(Draft(graph, pool, request), passes, observe)
+    draft = run_passes(Draft(graph, pool, request, measurements=measurements), passes, observe)
     verification = _verify(chosen, draft, seed) if verify else None
     report("done", _STEPS, _STEPS)
     plan = replace(make_plan(draft, chosen), verification=verification, total_s=time.perf_counter() - began)
@@ -396,8 +401,8 @@ def make_plan(draft: Draft, backend: Backend) -> Plan:
         parameter_servers=servers,
         unused_devices=tuple(device.name for device in pool.device_types if device.name not in used),
         replicated=draft.partition.replicated,
-        notes=(*_notes(draft), *getattr(backend, "notes", ())),
-        hashes=make_hashes(graph, pool, draft.request),
+        notes=(*_notes(draft), *_other_runtimes(draft, backend), *getattr(backend, "notes", ())),
+        hashes=make_hashes(graph, pool, draft.request, draft.measurements),
         versions=installed_versions(),
         devices=tuple(
             PoolDevice(d.name, d.kind, d.price_per_hour, d.max_units, d.memory_bytes) for d in pool.device_types
@@ -421,7 +426,29 @@ def _notes(draft: Draft) -> tuple[str, ...]:
     for device in draft.cluster.device_types:
         if device.supports is not None and not kinds.intersection(device.supports):
             notes = (*notes, f"{device.name!r} supports {', '.join(device.supports)}: no layer of this model")
+    notes = (*notes, *_times_notes(draft))
     servers = draft.parameter_servers
     if servers is not None and servers.price_per_hour:
         notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
     return (*notes, *draft.search.notes)
+
+
+def _times_notes(draft: Draft) -> tuple[str, ...]:
+    """Say how many layers' times are measured, where any are."""
+    if draft.measurements is None or draft.layers is None or draft.costs is None:
+        return ()
+    training = draft.request.mode == "training"
+    pool = draft.measurements.correct(draft.cluster)
+    times = draft.measurements.layer_times(draft.layers, draft.costs, pool, training=training)
+    return draft.measurements.notes(times, pool, training=training)
+
+
+def _other_runtimes(draft: Draft, backend: Backend) -> tuple[str, ...]:
+    """Say where times were measured on another runtime than the stages are for."""
+    profiles = {} if draft.measurements is None else draft.measurements.devices
+    return tuple(
+        f"the profile for {name!r} is of the backend {profile.backend}, and the stages are for {backend.name}: "
+        f"its times are those of other kernels"
+        for name, profile in profiles.items()
+        if backend.name not in (profile.backend, MIXED)
+    )

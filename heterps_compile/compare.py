@@ -12,6 +12,7 @@ from typing import Any
 from heterps_compile.api import Progress, read_model
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ps_ratio, static_ratio
 from heterps_compile.errors import HeterpsError, InfeasibleError
@@ -40,6 +41,7 @@ def compare_methods(
     shapes: Mapping[str, int] | None = None,
     mode: str = "inference",
     methods: Sequence[str] = tuple(METHODS),
+    profile: ProfileSpec | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     on_progress: Progress | None = None,
@@ -59,8 +61,10 @@ def compare_methods(
     request = make_request(
         pool.currency, objective=objective, min_throughput=min_throughput, budget=budget, mode=mode, seed=seed
     )
+    measurements = None if profile is None else read_measurements(pool, profile)
     graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
-    draft = run_passes(Draft(graph, pool, request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
+    draft = Draft(graph, pool, request, measurements=measurements)
+    draft = run_passes(draft, [GroupLayers(), AnnotateIntensity(), PoseProblem()])
     problem = draft.problem
     assert problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
     server = pool.parameter_server if mode == "training" else None

@@ -7,8 +7,11 @@ The shortest step wins; among equals, the one that holds the fewest bytes of act
 that of one step, which ends before the next begins; in inference batches follow one another without a pause, and the
 bubble is what stages wait for the slowest.
 
-Left out: stages that need not wait for the one before them; the schedules that no backend runs (interleaved 1F1B and
-zero-bubble), which ``heterps-compile simulate`` compares.
+Two schedules are simulated and never chosen, and the reason tells where they would be shorter: zero-bubble needs
+gradients of inputs and of weights apart, which no backend computes, and interleaved 1F1B needs every stage in two
+chunks, which is another placement than the one that was searched for.
+
+Left out: stages that need not wait for the one before them.
 """
 
 import math
@@ -23,6 +26,12 @@ from heterps_compile.schedule.load import StageLoad, held_bytes, micro_batch_cou
 from heterps_compile.units import format_bytes, format_seconds
 
 from .contract import Draft, refine
+
+_NOT_CHOSEN = {
+    "zero-bubble": "no backend computes gradients of inputs and of weights apart",
+    "interleaved-1f1b": "it needs two chunks a stage, another placement",
+}
+"""Schedules of training that are shorter where the pipeline waits, and why they are not chosen all the same."""
 
 _SAME_TIME = 1 + 1e-9
 """Times closer than this factor differ by rounding alone."""
@@ -42,8 +51,15 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True)
 class ChooseSchedule:
-    """Pick the number of micro-batches and the schedule: the shortest step, then the least memory."""
+    """Pick the number of micro-batches and the schedule: the shortest step, then the least memory.
 
+    Attributes:
+        schedule: Name of a schedule that was decided on already, with ``micro_batches``; "" for a free choice.
+        micro_batches: In a step; 0 for a free choice.
+    """
+
+    schedule: str = ""
+    micro_batches: int = 0
     name: ClassVar[str] = "choose-schedule"
     requires: ClassVar[tuple[str, ...]] = ("layers", "costs", "stages")
     ensures: ClassVar[tuple[str, ...]] = ("schedule", "stages")
@@ -52,6 +68,10 @@ class ChooseSchedule:
         """Fill in ``schedule``, and correct the stages' memory for the micro-batches it holds at once."""
         training = draft.request.mode == "training"
         loads = _loads(draft, training=training)
+        if self.schedule:
+            best = _try(self.schedule, loads, self.micro_batches, training=training)
+            reason = f"{self.schedule} with {self.micro_batches} micro-batches was decided before"
+            return _scheduled(draft, best, reason, loads, training=training)
         if draft.graph.batch_symbol is None:
             trials = list(_simulated(loads, [1], training=training))
             why = f"1 micro-batch, as the model fixes its batch at {draft.graph.batch}"
@@ -63,14 +83,21 @@ class ChooseSchedule:
         equals = [trial for trial in trials if trial.step_s <= shortest_s * _SAME_TIME]
         best = min(equals, key=lambda trial: (trial.held_bytes, trial.micro_batches))
         reason = f"{why or _against_undivided(best, loads, trials)}; {_against_others(best, trials, training=training)}"
-        bubble = best.bubble if training else _steady_bubble(loads)
-        schedule = Schedule(best.name, best.micro_batches, reason, best.step_s, bubble)
-        assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
-        stages = tuple(
-            replace(stage, memory=_in_flight(stage.memory, peak, best.micro_batches))
-            for stage, peak in zip(draft.stages, best.peak_in_flight, strict=True)
-        )
-        return refine(draft, schedule=schedule, stages=stages)
+        if training and len(loads) > 1:
+            reason += _shorter(best, loads)
+        return _scheduled(draft, best, reason, loads, training=training)
+
+
+def _scheduled(draft: Draft, best: _Trial, reason: str, loads: Sequence[StageLoad], *, training: bool) -> Draft:
+    """Fill in the schedule, and the stages' memory under it."""
+    bubble = best.bubble if training else _steady_bubble(loads)
+    schedule = Schedule(best.name, best.micro_batches, reason, best.step_s, bubble)
+    assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
+    stages = tuple(
+        replace(stage, memory=_in_flight(stage.memory, peak, best.micro_batches))
+        for stage, peak in zip(draft.stages, best.peak_in_flight, strict=True)
+    )
+    return refine(draft, schedule=schedule, stages=stages)
 
 
 def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> MemoryParts | None:
@@ -111,11 +138,26 @@ def _simulated(loads: Sequence[StageLoad], counts: Sequence[int], *, training: b
         if count != 1 and _shortest_step_s(loads, count, training=training) > shortest_s * _SAME_TIME:
             continue  # 1 is always simulated: the reason compares with it
         for name in ("gpipe", "1f1b") if training else ("gpipe",):
-            timeline = simulate_step(name, loads, count, training=training)
-            held = held_bytes(loads, timeline, count, training=training)
-            in_all = sum(load.replicas * held_by_one for load, held_by_one in zip(loads, held, strict=True))
-            shortest_s = min(shortest_s, timeline.makespan_s)
-            yield _Trial(name, count, timeline.makespan_s, timeline.bubble, in_all, timeline.peak_in_flight)
+            trial = _try(name, loads, count, training=training)
+            shortest_s = min(shortest_s, trial.step_s)
+            yield trial
+
+
+def _try(name: str, loads: Sequence[StageLoad], count: int, *, training: bool) -> _Trial:
+    timeline = simulate_step(name, loads, count, training=training)
+    held = held_bytes(loads, timeline, count, training=training)
+    in_all = sum(load.replicas * held_by_one for load, held_by_one in zip(loads, held, strict=True))
+    return _Trial(name, count, timeline.makespan_s, timeline.bubble, in_all, timeline.peak_in_flight)
+
+
+def _shorter(best: _Trial, loads: Sequence[StageLoad]) -> str:
+    """Tell of the schedules that would be shorter with as many micro-batches, and why they are not chosen."""
+    others = [(_try(name, loads, best.micro_batches, training=True), why) for name, why in _NOT_CHOSEN.items()]
+    return "".join(
+        f"; {other.name} would take {format_seconds(other.step_s)}, but {why}"
+        for other, why in others
+        if other.step_s * _SAME_TIME < best.step_s
+    )
 
 
 def _steady_bubble(loads: Sequence[StageLoad]) -> float:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.errors import HeterpsError
 from heterps_compile.ir.graph import Graph
@@ -21,7 +22,10 @@ from heterps_compile.plan.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A compilation in progress; a field is None until the pass that ensures it has run."""
+    """A compilation in progress; a field is None until the pass that ensures it has run.
+
+    ``measurements`` are given like the first three, or None where every time is estimated.
+    """
 
     graph: Graph
     cluster: Cluster
@@ -35,6 +39,7 @@ class Draft:
     schedule: Schedule | None = None
     partition: Partition | None = None
     runnable: tuple[Any, ...] | None = None
+    measurements: Measurements | None = None
 
 
 class Pass(Protocol):

@@ -33,5 +33,6 @@ class PoseProblem:
             max_stages=request.max_stages,
             pins=request.pins,
             forbidden=request.forbidden,
+            measurements=draft.measurements,
         )
         return refine(draft, problem=problem)

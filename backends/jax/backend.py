@@ -2,11 +2,14 @@
 
 Written, a stage is ``stage_0_jax.py`` and ``stage_0.safetensors``, and on request ``stage_0.stablehlo``.
 
-Left out: dropout and random numbers (a stage is what the model does in inference), and devices.
+A model in training mode stays so: a stage gives the new values of running statistics besides its outputs, and drops
+at random with the key it is given.
+
+Left out: other random numbers, and devices.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -63,12 +66,26 @@ class JaxBackend:
         return declared
 
     def reference(self, graph: Graph) -> Reference:
-        """Give the whole model, run by the runtime of its own family: ONNX Runtime or PyTorch."""
-        return own_backend(graph.family).reference(graph)
+        """Give the whole model, run by the runtime of its own family: ONNX Runtime or PyTorch.
 
-    def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
-        """Seed what the reference draws, and on leaving put back what running it changes."""
-        return own_backend(graph.family).reproducible(graph, seed)
+        What PyTorch drops in training mode is another mask than jax's: it drops nothing here.
+        """
+        reference = own_backend(graph.family).reference(graph)
+        if graph.family != "torch":
+            return reference
+        from heterps_compile.backends.torch.without_dropout import WithoutDropout  # noqa: PLC0415 - PyTorch's models
+
+        def run(values: Mapping[str, Any]) -> tuple[Any, ...]:
+            with WithoutDropout():
+                return reference(values)
+
+        return run
+
+    @contextmanager
+    def reproducible(self, graph: Graph, seed: int) -> Iterator[None]:
+        """Seed what the reference draws, let stages drop nothing, and on leaving put back what running changes."""
+        with _jax_stages().nothing_drawn(), own_backend(graph.family).reproducible(graph, seed):
+            yield
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate inputs by name as the model's own family takes them: arrays, or tensors of PyTorch."""

@@ -12,6 +12,9 @@ import jax
 import jax.export
 import numpy as np
 
+from heterps_compile.errors import BackendError
+from heterps_compile.escape import printable
+
 from .stage import JaxStage, as_array
 
 
@@ -20,7 +23,15 @@ def export_stablehlo(stage: JaxStage, example_inputs: Sequence[Any]) -> bytes:
 
     ``jax.export.deserialize(data).call(stage.params, *inputs)`` runs it. Inputs that must be known before the stage
     runs are constants of the program, and no arguments of it. 64-bit dtypes are the graph's, whatever jax is set to.
+
+    Raises:
+        BackendError: where the stage drops at random.
     """
+    if stage.draws:
+        raise BackendError(
+            f"the stage that gives {', '.join(map(printable, stage.outputs[:3]))} drops at random, which its StableHLO "
+            f"cannot: put the model in evaluation mode (model.eval())"
+        )
     given = [as_array(value) for value in example_inputs]
     known = {i: np.asarray(v) for i, v in enumerate(given) if stage.inputs[i] in stage.known_inputs}
     with jax.enable_x64(True):

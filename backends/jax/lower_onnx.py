@@ -15,6 +15,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -23,26 +24,15 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from heterps_compile.backends.unsupported import UnsupportedNode
+from heterps_compile.backends.unsupported import UnsupportedNode, reason_without_row
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable, shorten
 
 from .program import Call, Param, Program, Ref
-from .table import NEWEST_OPSET, Op, find_op
+from .table import MAKES_KNOWN, NEWEST_OPSET, Op, domain_of, find_op, opset_of
 
 _LITERAL_ELEMENTS = 64
 _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "precision"})
-_MAKES_KNOWN = frozenset({"EyeLike", "Shape", "Size"})
-
-
-def opset_of(opsets: Mapping[str, int], domain: str) -> int:
-    """Give the opset that a model imports for a domain."""
-    return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
-
-
-def domain_of(node: ir.Node) -> str:
-    """Give a node's domain, "" for ONNX's own."""
-    return "" if node.domain == "ai.onnx" else node.domain
 
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
@@ -62,7 +52,7 @@ def _missing(node: ir.Node, domain: str, opset: int) -> str:
         return f"the jax backend knows opsets up to {NEWEST_OPSET}"
     row = find_op(domain, node.op_type, opset)
     if row is None:
-        return "the jax backend has no such op at this opset"
+        return reason_without_row("jax", node.op_type)
     takes = _parameters(row.function)
     unknown = [name for name in node.attributes if takes and _snake(name) not in takes]
     if unknown:
@@ -90,6 +80,7 @@ def lower_model(
     index: int = 0,
     kinds: Mapping[str, str] = MappingProxyType({}),
     described: Mapping[str, str] = MappingProxyType({}),
+    updates: Mapping[str, str] = MappingProxyType({}),
 ) -> Program:
     """Lay out a model.
 
@@ -98,6 +89,7 @@ def lower_model(
         index: Of the stage.
         kinds: What an initializer is, ``"weight"``, ``"buffer"`` or ``"constant"``, where the graph says so.
         described: dtype and shape of values by name, where they are known.
+        updates: By the names of parameters that the model changes, those of its last outputs, their new values.
 
     Raises:
         UnsupportedOpError: naming the first node that the table cannot run.
@@ -107,7 +99,7 @@ def lower_model(
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise UnsupportedOpError(f"stage {index}: {faults[0].describe()}{more}")
-    return _Lowering(model, index, kinds, described).program()
+    return _Lowering(model, index, kinds, described).program(updates)
 
 
 class _Lowering:
@@ -121,7 +113,7 @@ class _Lowering:
         self.depends_on_weight: set[str] = set()
         self.parameters: dict[str, Any] = {}
 
-    def program(self) -> Program:
+    def program(self, updates: Mapping[str, str]) -> Program:
         self.depends_on_weight.update(name for name in self.graph.initializers if self._kind(name) != "constant")
         calls = [self._call(node) for node in self.graph]
         needed = {name for name in self.outputs if self._is_run(name)}
@@ -131,17 +123,19 @@ class _Lowering:
                 arguments = self._arguments(call)
                 results = tuple(name if name in needed else "" for name in call.results)
                 needed.update(a.name for a in arguments if isinstance(a, Ref))
-                kept.append(Call(call.op, arguments, call.options, results, call.node))
+                kept.append(replace(call, arguments=arguments, results=results))
         kept.reverse()
         returned = tuple(self._argument(name, must_be_known=False) for name in self.outputs)
+        own = len(returned) - len(updates)
         known = _find_known_inputs(self.index, kept, self.inputs)
         held = dict.fromkeys(a.name for call in kept for a in call.arguments if isinstance(a, Param))
         held.update(dict.fromkeys(r.name for r in returned if isinstance(r, Param)))
         parameters = {name: self.parameters[name] for name in held}
         weights = frozenset(name for name in parameters if self._kind(name) == "weight")
         return Program(
-            self.index, self.inputs, self.outputs, tuple(kept), returned, known, parameters, weights, self.described
-        )
+            self.index, self.inputs, self.outputs[:own], tuple(kept), returned[:own], known, parameters, weights,
+            self.described, dict(zip(updates, returned[own:], strict=True)),
+        )  # fmt: skip
 
     def _call(self, node: ir.Node) -> Call:
         """Give the call for a node, its arguments still names."""
@@ -155,8 +149,8 @@ class _Lowering:
         while len(results) > 1 and not results[-1] and (count is None or count.default is not count.empty):
             results.pop()
         options = self._options(node, row, len(results))
-        call = Call(row, names, options, tuple(results), node.name or "")
-        if all(not name or self._is_constant(name) for name in names):
+        call = Call(row, names, options, tuple(results), node.name or "", "key" in _parameters(row.function))
+        if not call.draws and all(not name or self._is_constant(name) for name in names):
             self.makers.update(dict.fromkeys(filter(None, results), call))
             if any(name in self.depends_on_weight for name in names):
                 self.depends_on_weight.update(filter(None, results))
@@ -248,7 +242,7 @@ def _find_known_inputs(index: int, calls: Sequence[Call], inputs: Sequence[str])
     wanted: dict[str, Call] = {}
     for call in reversed(calls):
         by = next((wanted[name] for name in call.results if name in wanted), None)
-        if by is not None and call.op.name in _MAKES_KNOWN:
+        if by is not None and call.op.name in MAKES_KNOWN:
             continue
         if by is not None and not call.op.keeps:
             node, maker = (printable(shorten(c.node, 80)) for c in (by, call))

@@ -12,7 +12,12 @@ import re
 from collections.abc import Iterable
 
 _LONGEST = 48
-_MODULE_LEVEL = frozenset({"params", "stage", "load", "Path", "INPUTS", "OUTPUTS", "KNOWN_INPUTS", "PARAMS", "WEIGHTS"})
+_MODULE_LEVEL = frozenset(
+    {
+        "params", "key", "stage", "step", "load", "Path", "INPUTS", "OUTPUTS", "KNOWN_INPUTS", "PARAMS", "WEIGHTS",
+        "UPDATED", "DRAWS", "TIED_AS",
+    }
+)  # fmt: skip
 RESERVED = frozenset({*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_MODULE_LEVEL})
 
 

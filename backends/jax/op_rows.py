@@ -30,7 +30,7 @@ from .ops import (
     training,
     vision,
 )
-from .table import Op
+from .table import TRAINING_DOMAIN, Op
 
 ROWS: tuple[Op, ...] = (
     # elementwise, one input
@@ -222,16 +222,21 @@ ROWS: tuple[Op, ...] = (
     Op("HammingWindow", 17, signal.hamming_window, known=(0,)),
     Op("HannWindow", 17, signal.hann_window, known=(0,)),
     Op("MelWeightMatrix", 17, signal.mel_weight_matrix, known=(0, 1, 2, 3, 4)),
+    Op("NonMaxSuppression", 10, vision.non_max_suppression, known=(0, 1, 2, 3, 4), keeps=True),
     Op("Resize", 10, resize.upsample, known=(1,)),
     Op("Resize", 11, resize.resize, known=(1, 2, 3)),
     Op("RoiAlign", 10, vision.roi_align_before_16),
     Op("RoiAlign", 16, vision.roi_align),
     Op("STFT", 17, signal.stft, known=(1, 3)),
     Op("Upsample", 7, resize.upsample, known=(1,), until=9),
+    # what a PyTorch model does in training mode alone
+    Op("BatchNorm", 1, norm.batch_norm_in_training, domain=TRAINING_DOMAIN),
+    Op("Dropout", 1, elementwise.drop, domain=TRAINING_DOMAIN),
     # other domains of ONNX and of ONNX Runtime
     Op("Adagrad", 1, training.adagrad, domain="ai.onnx.preview.training"),
     Op("Adam", 1, training.adam, domain="ai.onnx.preview.training"),
     Op("ArrayFeatureExtractor", 1, index.last_axis, domain="ai.onnx.ml"),
+    Op("Binarizer", 1, elementwise.binarize, domain="ai.onnx.ml"),
     Op("BiasGelu", 1, contrib.bias_gelu, domain="com.microsoft"),
     Op("FastGelu", 1, contrib.fast_gelu, domain="com.microsoft"),
     Op("Gelu", 1, contrib.exact_gelu, domain="com.microsoft"),

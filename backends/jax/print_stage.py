@@ -7,7 +7,7 @@ Left out: the parameters themselves (``weights.py``).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from heterps_compile.errors import BackendError
@@ -37,8 +37,7 @@ def print_stage(program: Program, model: str) -> str:
         except BackendError as error:
             raise BackendError(f"stage {program.index} cannot be written: {_place(call)}: {error}") from error
     carried.imports.add("Any")
-    parameters = program.parameters.items()
-    described = "".join(f"    {name!a}: ({a.dtype.name!a}, {literal(tuple(a.shape))}),\n" for name, a in parameters)
+    parameters = {n: f"({a.dtype.name!a}, {literal(tuple(a.shape))})" for n, a in program.parameters.items()}
     parts = {
         "INDEX": str(program.index),
         "MODEL": ascii(model)[1:-1].replace("\\", "/").replace('"', "'"),
@@ -46,8 +45,11 @@ def print_stage(program: Program, model: str) -> str:
         "INPUTS": _names(program.inputs),
         "OUTPUTS": _names(program.outputs),
         "KNOWN": _names(tuple(name for name in program.inputs if name in program.known_inputs)),
-        "PARAMS": f"{{\n{described}}}" if described else "{}",
+        "PARAMS": _table(parameters),
         "WEIGHTS": _names(tuple(name for name in program.parameters if name in program.weights)),
+        "UPDATED": _names(tuple(program.updates)),
+        "DRAWS": repr(program.draws),
+        "TIED_AS": _table({name: ascii(storage) for name, storage in program.tied_as.items()}),
         "NUMBERS": "".join(f"{name} = {literal(value)}\n" for name, value in carried.numbers.items()),
         "FUNCTIONS": "".join(f"\n\n{source}\n" for source in carried.sources.values()),
         "STAGE": "\n".join(_lines(program, carried)),
@@ -69,11 +71,26 @@ def _names(names: tuple[str, ...]) -> str:
     return "".join(["(\n", *(f"    {name!a},\n" for name in names), ")"]) if names else "()"
 
 
+def _table(entries: Mapping[str, str]) -> str:
+    return "".join(["{\n", *(f"    {name!a}: {text},\n" for name, text in entries.items()), "}"]) if entries else "{}"
+
+
 def _lines(program: Program, carried: Carried) -> Iterator[str]:
     local = LocalNames({*carried.sources, *carried.numbers, *IMPORTS, "Array"})
     taken = [local.of(name) for name in program.inputs]
-    yield f"def stage({', '.join(['params', *taken])}):"
-    yield '    """Run the stage; give a tuple of the values named in OUTPUTS."""'
+    takes = ", ".join(["params", *taken, *(["*", "key"] if program.draws else [])])
+    run = '    """Run the stage; give a tuple of the values named in OUTPUTS."""'
+    if program.updates:
+        yield f"def stage({takes}):"
+        yield run
+        yield f"    return step({takes.replace('*, key', 'key=key')})[0]"
+        yield ""
+        yield ""
+        yield f"def step({takes}):"
+        yield '    """Run the stage; give the same tuple, and a dict of the new values of what is named in UPDATED."""'
+    else:
+        yield f"def stage({takes}):"
+        yield run
     for name, variable in zip(program.inputs, taken, strict=True):
         convert = "np.asarray" if name in program.known_inputs else "jnp.asarray"
         yield f"    {variable} = {convert}({variable}){_comment(program, name)}"
@@ -83,12 +100,19 @@ def _lines(program: Program, carried: Carried) -> Iterator[str]:
         except TypeError as error:
             raise BackendError(f"stage {program.index} cannot be written: {_place(call)}: {error}") from error
     results = [_argument(result, local) for result in program.results]
-    yield f"    return ({', '.join(results)}{',' if len(results) == 1 else ''})"
+    given = f"({', '.join(results)}{',' if len(results) == 1 else ''})"
+    if not program.updates:
+        yield f"    return {given}"
+        return
+    yield f"    return {given}, {{"
+    yield from (f"        {name!a}: {_argument(value, local)}," for name, value in program.updates.items())
+    yield "    }"
 
 
 def _statement(program: Program, call: Call, local: LocalNames) -> str:
     arguments = [_argument(argument, local) for argument in call.arguments]
     options = [f"{name}={literal(value)}" for name, value in call.options.items()]
+    options += ["key=key"] if call.draws else []
     function = call.op.function
     if function in INFIX:
         written = f" {INFIX[function]} ".join(arguments)

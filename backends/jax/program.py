@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 from jax import numpy as jnp
 
@@ -43,6 +44,7 @@ class Call:
         options: Attributes by the names the function has for them.
         results: Names of what it makes, "" where nobody reads it.
         node: Name of the node it stands for.
+        draws: Whether it draws random numbers, and takes the stage's key.
     """
 
     op: Op
@@ -50,11 +52,12 @@ class Call:
     options: Mapping[str, Any]
     results: tuple[str, ...]
     node: str
+    draws: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A pure function: parameters and inputs in, a tuple of outputs out.
+    """A pure function: parameters and inputs in, a tuple of outputs and what the model changes in itself out.
 
     Attributes:
         index: Of the stage.
@@ -66,6 +69,8 @@ class Program:
         parameters: Arrays it reads, by name, as numpy arrays that may be mapped from a file.
         weights: Names of the parameters that are trained.
         described: dtype and shape of a value by name, where they are known, for a reader.
+        updates: What becomes of the parameters that the model changes when it runs, by name; as in ``results``.
+        tied_as: Of the parameters that go by several names in the model: the one the plan has, by its name here.
     """
 
     index: int
@@ -77,9 +82,24 @@ class Program:
     parameters: Mapping[str, Any] = field(repr=False)
     weights: frozenset[str] = field(repr=False)
     described: Mapping[str, str] = field(repr=False)
+    updates: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    tied_as: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def __call__(self, params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
+    @property
+    def draws(self) -> bool:
+        """Say whether a call draws random numbers."""
+        return any(call.draws for call in self.calls)
+
+    def __call__(self, params: Mapping[str, Any], *inputs: Any, key: Any = None) -> tuple[Any, ...]:
         """Run; pure, so that jax can transform it. An output that is known (a shape) is a numpy array.
+
+        Raises:
+            BackendError: naming stage, node and op that cannot run on these inputs.
+        """
+        return self.step(params, *inputs, key=key)[0]
+
+    def step(self, params: Mapping[str, Any], *inputs: Any, key: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Run; give the new values of what the model changes besides the outputs.
 
         Raises:
             BackendError: naming stage, node and op that cannot run on these inputs.
@@ -96,7 +116,8 @@ class Program:
 
         for call in self.calls:
             try:
-                made = call.op.function(*map(find, call.arguments), **call.options)
+                options = {**call.options, "key": key} if call.draws else call.options
+                made = call.op.function(*_as_wide_as_jax([find(a) for a in call.arguments]), **options)
             except Exception as error:
                 reason = printable(shorten(" ".join(str(error).split()), _REASON_SHOWN))
                 raise BackendError(
@@ -105,4 +126,14 @@ class Program:
                 ) from error
             results = made if isinstance(made, tuple) else (made,)
             values.update(zip(call.results, results, strict=False))
-        return tuple(map(find, self.results))
+        return tuple(map(find, self.results)), {name: find(value) for name, value in self.updates.items()}
+
+
+def _as_wide_as_jax(arguments: list[Any]) -> list[Any]:
+    """Give constants beside jax arrays the dtypes jax has now: it mixes up 64 bits of one moment with 32 of another."""
+    if not any(isinstance(argument, jax.Array) for argument in arguments):
+        return arguments
+    return [
+        a.astype(jax.dtypes.canonicalize_dtype(a.dtype)) if isinstance(a, (np.ndarray, np.generic)) else a
+        for a in arguments
+    ]

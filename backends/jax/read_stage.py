@@ -17,6 +17,8 @@ from heterps_compile.escape import printable
 
 from .stage import JaxStage
 
+_NEEDED = ("INPUTS", "OUTPUTS", "KNOWN_INPUTS", "WEIGHTS", "UPDATED", "DRAWS", "TIED_AS", "stage", "load")
+
 
 def read_stage(source: Path, parameters: Path, index: int) -> JaxStage:
     """Read one stage.
@@ -25,9 +27,7 @@ def read_stage(source: Path, parameters: Path, index: int) -> JaxStage:
         BackendError: naming stage and file.
     """
     module: Any = import_source(source, index)
-    missing = [
-        name for name in ("INPUTS", "OUTPUTS", "KNOWN_INPUTS", "WEIGHTS", "stage", "load") if name not in vars(module)
-    ]
+    missing = [name for name in _NEEDED if name not in vars(module)]
     if missing:
         raise BackendError(f"stage {index}: {str(source)!r} has no {missing[0]}; compile the model again")
     try:
@@ -40,5 +40,6 @@ def read_stage(source: Path, parameters: Path, index: int) -> JaxStage:
         ) from error
     return JaxStage(
         tuple(module.INPUTS), tuple(module.OUTPUTS), module.stage, arrays, frozenset(module.WEIGHTS),
-        frozenset(module.KNOWN_INPUTS),
+        frozenset(module.KNOWN_INPUTS), tied_as=module.TIED_AS, updated=tuple(module.UPDATED), draws=module.DRAWS,
+        stepping=getattr(module, "step", None),
     )  # fmt: skip

@@ -6,7 +6,9 @@ The pure function follows jax's own setting of 64 bits, off by default: int64 is
 Left out: devices (jax's default one).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +23,19 @@ from .program import Program
 
 _REASON_SHOWN = 400
 
-Function = Callable[..., tuple[Any, ...]]
+Function = Callable[..., Any]
+
+_NOTHING_DRAWN: ContextVar[bool] = ContextVar("_NOTHING_DRAWN", default=False)
+
+
+@contextmanager
+def nothing_drawn() -> Iterator[None]:
+    """Let stages that drop at random, called without a key, drop nothing; outside such a call is an error."""
+    before = _NOTHING_DRAWN.set(True)
+    try:
+        yield
+    finally:
+        _NOTHING_DRAWN.reset(before)
 
 
 @dataclass(eq=False)
@@ -31,11 +45,17 @@ class JaxStage:
     Attributes:
         inputs: Names of the values it takes, in order.
         outputs: Names of the values it gives, in order.
-        function: ``function(params, *inputs)``, pure: for ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
+        function: ``function(params, *inputs)``, pure: for ``jax.jit``, ``jax.grad`` and ``jax.vmap``. Where the stage
+            draws random numbers, it has the keyword ``key`` besides.
         arrays: Its parameters by name, as numpy arrays.
         weights: Names of the parameters that are trained.
         known_inputs: Names of inputs that must be known before it runs (static under ``jax.jit``).
         program: What it was built from, or None where it was read from a file.
+        tied_as: Of the parameters that go by several names in the model: the one the plan has, by its name here.
+        updated: Names of the parameters that the model changes when it runs: running statistics.
+        draws: Whether it draws random numbers: drops at random.
+        stepping: As ``function``; gives the outputs and the new values of what is updated by name. None where nothing
+            is.
     """
 
     inputs: tuple[str, ...]
@@ -45,35 +65,61 @@ class JaxStage:
     weights: frozenset[str] = field(default=frozenset(), repr=False)
     known_inputs: frozenset[str] = frozenset()
     program: Program | None = field(default=None, repr=False)
-    _params: dict[str, Any] | None = field(default=None, init=False, repr=False)
+    tied_as: Mapping[str, str] = field(default_factory=dict, repr=False)
+    updated: tuple[str, ...] = ()
+    draws: bool = False
+    stepping: Function | None = field(default=None, repr=False)
+    _params: dict[bool, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
     _compiled: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, program: Program) -> "JaxStage":
         """Give the stage that runs a program."""
         return cls(
-            program.inputs, program.outputs, program, program.parameters, program.weights, program.known_inputs, program
-        )
+            program.inputs, program.outputs, program, program.parameters, program.weights, program.known_inputs,
+            program, program.tied_as, tuple(program.updates), program.draws, program.step if program.updates else None,
+        )  # fmt: skip
 
     @property
     def params(self) -> dict[str, Any]:
-        """Give the parameters as a pytree: jax arrays by their names in the model."""
-        if self._params is None:
-            with jax.enable_x64(True):
-                self._params = {name: jnp.asarray(array) for name, array in self.arrays.items()}
-        return self._params
+        """Give the parameters as a pytree: jax arrays by their names in the model, of 64 bits where jax has them."""
+        has_64_bits = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
+        if has_64_bits not in self._params:
+            other = self._params.get(not has_64_bits, {})
+            self._params[has_64_bits] = {
+                name: other[name] if name in other and array.dtype.itemsize < 8 else jnp.asarray(array)
+                for name, array in self.arrays.items()
+            }
+        return self._params[has_64_bits]
 
     @property
     def trained(self) -> dict[str, Any]:
         """Give those of the parameters that are trained; the others are buffers and constants, whole numbers too."""
         return {name: array for name, array in self.params.items() if name in self.weights}
 
-    def __call__(self, *values: Any) -> tuple[Any, ...]:
+    def step(self, params: Mapping[str, Any], *inputs: Any, key: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Run; pure, and the same for every stage. Give the outputs, and the new values of ``updated`` by name.
+
+        Without a key nothing is dropped.
+        """
+        function = self.stepping or self.function
+        results = function(params, *inputs, key=key) if self.draws else function(params, *inputs)
+        return results if self.stepping else (results, {})
+
+    def __call__(self, *values: Any, key: Any = None) -> tuple[Any, ...]:
         """Run, compiled, on arrays or tensors in the order of ``inputs``; give jax arrays in that of ``outputs``.
 
+        What the model changes when it runs stays as it is; :meth:`step` gives the new values.
+
         Raises:
-            BackendError: naming the node that cannot run on such inputs, or, of a stage that was read, the inputs.
+            BackendError: naming the node that cannot run on such inputs, or, of a stage that was read, the inputs; or
+                where the stage drops at random and no key is given.
         """
+        if self.draws and key is None and not _NOTHING_DRAWN.get():
+            raise BackendError(
+                f"the jax stage that gives {', '.join(map(printable, self.outputs[:3]))} drops at random and needs a "
+                f"key: give it key=jax.random.key(seed), or put the model in evaluation mode (model.eval())"
+            )
         given = [as_array(value) for value in values]
         known = {
             i: np.asarray(value)
@@ -83,7 +129,8 @@ class JaxStage:
         with jax.enable_x64(True):
             compiled = self.compiled(known)
             try:
-                results: tuple[Any, ...] = compiled(self.params, *(v for i, v in enumerate(given) if i not in known))
+                rest = (v for i, v in enumerate(given) if i not in known)
+                results: tuple[Any, ...] = compiled(self.params, *rest, key=key)
             except HeterpsError:
                 raise
             except Exception as error:
@@ -99,10 +146,10 @@ class JaxStage:
         key = tuple((i, a.dtype.str, a.shape, a.tobytes()) for i, a in known.items())
         if key not in self._compiled:
 
-            def run(params: Mapping[str, Any], *rest: Any) -> tuple[Any, ...]:
+            def run(params: Mapping[str, Any], *rest: Any, key: Any = None) -> tuple[Any, ...]:
                 remaining = iter(rest)
                 values = (known[i] if i in known else next(remaining) for i in range(len(self.inputs)))
-                return self.function(params, *values)
+                return self.step(params, *values, key=key)[0]
 
             self._compiled[key] = jax.jit(run)
         return self._compiled[key]

@@ -27,6 +27,17 @@ PARAMS = @@PARAMS@@
 # The parameters that are trained.
 WEIGHTS = @@WEIGHTS@@
 
+# The parameters that running the model changes (running statistics): ``step`` gives their new values.
+UPDATED = @@UPDATED@@
+
+# Whether the stage drops at random. It has the argument ``key`` then, of jax.random.key(seed) or split off from one;
+# None drops nothing. Give all stages of a model the same key, and another one each step.
+DRAWS = @@DRAWS@@
+
+# Parameters that go by several names in the model, and the one among them by which the plan calls the array: what has
+# the same name there in two stages is one array, and its gradients are to be added up.
+TIED_AS = @@TIED_AS@@
+
 # An array of jax, or of numpy where the value is known before the stage runs.
 Array = Any
 @@NUMBERS@@@@FUNCTIONS@@

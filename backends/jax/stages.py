@@ -4,26 +4,28 @@ Left out: what jax itself is not needed for (``backend.py``).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from heterps_compile.backends.contract import Stage
-from heterps_compile.backends.onnx_stage.stage_models import stage_models
+from heterps_compile.backends.onnx_stage.stage_models import training_models
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.graph import OPAQUE, Graph
-from heterps_compile.ir.partition import Boundary, Partition, StageCut
+from heterps_compile.ir.partition import Boundary, Partition, StageCut, tied_names
 
+from .data_dependence import find_dependent
 from .export import export_stablehlo
 from .lower_onnx import find_unsupported, lower_model
 from .print_stage import print_stage
 from .read_stage import read_stage
-from .stage import JaxStage
+from .stage import JaxStage, nothing_drawn
 from .table import declared_ops
 from .weights import save_parameters
 
-__all__ = ["build_stages", "declared_ops", "read_stages", "unsupported_nodes", "write_stages"]
+__all__ = ["build_stages", "declared_ops", "nothing_drawn", "read_stages", "unsupported_nodes", "write_stages"]
 
 
 def build_stages(graph: Graph, partition: Partition) -> tuple[JaxStage, ...]:
@@ -35,14 +37,10 @@ def build_stages(graph: Graph, partition: Partition) -> tuple[JaxStage, ...]:
     """
     kinds = {name: parameter.kind for name, parameter in graph.parameters.items()}
     described = {name: _describe(graph, name) for name, value in graph.values.items() if value.dtype != OPAQUE}
-    if graph.family == "torch":
-        from heterps_compile.backends.onnxruntime.training import refuse_training  # noqa: PLC0415 - torch models only
-
-        refuse_training(graph, partition, "a pure function of jax")
-    models = stage_models(graph, partition)
+    models = training_models(graph, partition)
     return tuple(
-        JaxStage.of(lower_model(model, cut.index, kinds, described))
-        for model, cut in zip(models, partition.stages, strict=True)
+        JaxStage.of(replace(lower_model(model, cut.index, kinds, described, updates), tied_as=tied_names(graph, cut)))
+        for (model, updates), cut in zip(models, partition.stages, strict=True)
     )
 
 
@@ -57,8 +55,9 @@ def unsupported_nodes(graph: Graph) -> list[UnsupportedNode]:
     if graph.family != "onnx":
         return []
     model = graph.source.model
-    nodes = list(model.graph)
-    return find_unsupported([nodes[node.origin] for node in graph.nodes], model.graph.opset_imports)
+    all_nodes, opsets = list(model.graph), model.graph.opset_imports
+    nodes = [all_nodes[node.origin] for node in graph.nodes]
+    return find_unsupported(nodes, opsets) or find_dependent(nodes, opsets, graph.parameters)
 
 
 def write_stages(

@@ -2,7 +2,8 @@
 
 A function takes the inputs of its op in order, an absent one is None, and its attributes by name (``transA`` as
 ``trans_a``), with ONNX's defaults. A function of an op with several outputs has the keyword ``outputs``: how many are
-read, or, where it has no default, how many there are. It gives one array for one, else a tuple.
+read, or, where it has no default, how many there are. It gives one array for one, else a tuple. A function that draws
+random numbers has the keyword ``key``, which is jax's, or None where nothing is to be drawn.
 
 The rows themselves stand in ``op_rows.py``. Packages installed beside this one add theirs through the entry points
 ``heterps_compile.jax_ops``: each names a module that calls :func:`register` when it is imported.
@@ -15,11 +16,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 GROUP = "heterps_compile.jax_ops"
 NEWEST_OPSET = 28
 """The newest opset of ONNX's own domain whose changes the table knows."""
+
+TRAINING_DOMAIN = "heterps_compile"
+"""Of the two ops that stages of PyTorch models in training mode are exported with; no model of a user has them."""
 
 _ROWS = "heterps_compile.backends.jax.op_rows"
 
@@ -47,6 +54,9 @@ class Op:
     until: int | None = None
 
 
+MAKES_KNOWN = frozenset({"EyeLike", "Shape", "Size"})
+"""Ops that make what is known of values that are not: they read shapes alone."""
+
 _TABLE: dict[tuple[str, str], dict[int, Op]] = {}
 
 
@@ -68,10 +78,20 @@ def find_op(domain: str, name: str, opset: int) -> Op | None:
     return row if last is None or opset <= last else None
 
 
+def opset_of(opsets: Mapping[str, int], domain: str) -> int:
+    """Give the opset that a model imports for a domain."""
+    return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+
+
+def domain_of(node: "ir.Node") -> str:
+    """Give a node's domain, "" for ONNX's own."""
+    return "" if node.domain == "ai.onnx" else node.domain
+
+
 def declared_ops() -> Mapping[tuple[str, str], Sequence[int]]:
-    """Give, for every op of the table by domain and name, the opsets its rows begin at."""
+    """Give, for every op of the table by domain and name, the opsets its rows begin at; those of models alone."""
     _load()
-    return {key: tuple(sorted(versions)) for key, versions in sorted(_TABLE.items())}
+    return {key: tuple(sorted(versions)) for key, versions in sorted(_TABLE.items()) if key[0] != TRAINING_DOMAIN}
 
 
 @cache

@@ -4,7 +4,9 @@ The stage is traced with ``torch.export`` on examples of what crosses into it, d
 translated; what PyTorch's exporter writes badly is rewritten before (``embedding_bags.py``), shapes computed from
 constants are folded after. Parameters are never folded: they stay under their own names, as they are.
 
-Left out: what a node changes in place (a running mean): an ONNX model gives outputs and keeps no state.
+What a node changes in place (a running mean) is one more output where that is asked for: an ONNX model keeps no state.
+
+Left out: gradients.
 """
 
 import logging
@@ -22,12 +24,15 @@ from torch.export.graph_signature import InputKind
 from heterps_compile.backends.torch.stage import TorchStage, build_stage
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.torch_marks import marks_kept
 from heterps_compile.frontends.torch_program import quiet_tracing
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 
 from .embedding_bags import rewrite_embedding_bags
+from .rewrite_training import changed_buffers, return_changed, rewrite_training
 from .tidy import tidy
+from .training_ops import TRANSLATIONS
 
 _REASON_SHOWN = 300
 _NODE_AT_FAULT = re.compile(r"translating node %(\w+) :")
@@ -35,25 +40,55 @@ _OPSET, _FORMAT = 20, 10  # what the exporter writes
 
 
 def export_stage(graph: Graph, cut: StageCut) -> ir.Model:
-    """Give one stage of a graph of the family ``"torch"`` as an ONNX model.
+    """Give one stage of a graph of the family ``"torch"`` as an ONNX model: what it does in evaluation mode.
+
+    Raises:
+        BackendError: naming stage, node and op of what ONNX does not have.
+    """
+    return _export(graph, cut, build_stage(graph, cut))
+
+
+def export_training(graph: Graph, cut: StageCut) -> tuple[ir.Model, dict[str, str]]:
+    """Give one stage as a model with two ops of our own (``training_ops.py``), for what it does in training mode.
+
+    Returns:
+        The model, and by the names of the buffers that the stage changes those of the outputs, after the cut's own,
+        that are their new values.
 
     Raises:
         BackendError: naming stage, node and op of what ONNX does not have.
     """
     stage = build_stage(graph, cut)
+    changed = changed_buffers(graph, cut)
+    return_changed(stage, graph, cut, changed)
+    model = _export(graph, cut, stage, changed)
+    outputs = [value.name or "" for value in model.graph.outputs][len(cut.outputs) :]
+    return model, dict(zip(changed, outputs, strict=True))
+
+
+def _export(graph: Graph, cut: StageCut, stage: TorchStage, changed: tuple[str, ...] | None = None) -> ir.Model:
+    """Export a stage that gives ``changed`` after its outputs; None in evaluation mode."""
     if not cut.inputs and not stage.parameter_names:
         return tidy(_constants(stage), graph, cut, {})
     program = _trace(graph, stage)
     rewrite_embedding_bags(program, cut.index)
+    if changed is not None:
+        rewrite_training(program, cut.index)
     originals = _name_harmlessly(program)
     try:
         # with gradients on, PyTorch would choose other kernels than it traced, whose results lie otherwise in memory
         with _quiet_export(), torch.no_grad():
-            exported = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False)
+            exported = torch.onnx.export(
+                program,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                custom_translation_table=None if changed is None else dict(TRANSLATIONS),
+            )
     except Exception as error:
         raise BackendError(f"stage {cut.index} cannot become ONNX: {_reason(error)}") from error
     assert exported is not None  # noqa: S101 - it is with dynamo=True; this tells the type checker
-    return tidy(exported.model, graph, cut, originals)
+    return tidy(exported.model, graph, cut, originals, changed or ())
 
 
 def _name_harmlessly(program: torch.export.ExportedProgram) -> dict[str, str]:
@@ -91,7 +126,7 @@ def _trace(graph: Graph, stage: TorchStage) -> torch.export.ExportedProgram:
     examples = tuple(_example(fakes[name]) for name in stage.inputs)
     dynamic = tuple(_dynamic(fakes[name]) for name in stage.inputs)
     try:
-        with quiet_tracing(), _quiet_export(), torch.no_grad():
+        with quiet_tracing(), marks_kept(), _quiet_export(), torch.no_grad():
             return torch.export.export(
                 stage, examples, dynamic_shapes=(dynamic,) if any(dynamic) else None, strict=False
             )

@@ -29,12 +29,34 @@ def stage_models(graph: Graph, partition: Partition) -> tuple[ir.Model, ...]:
 
         return tuple(cut_model(graph, partition))
     if graph.family == "torch":
-        if find_spec("onnxscript") is None:
-            raise BackendError(
-                f"{graph.name!r} is a PyTorch model, and ONNX stages of one need onnxscript, which is not installed: "
-                f"pip install 'heterps-compile[export]'"
-            )
+        _need_onnxscript(graph)
         from .export_stage import export_stage  # noqa: PLC0415 - torch only for torch models
 
         return tuple(export_stage(graph, cut) for cut in partition.stages)
     raise BackendError(f"{graph.name!r} is of the family {graph.family!r}; ONNX stages are made of {FAMILIES}")
+
+
+def training_models(graph: Graph, partition: Partition) -> tuple[tuple[ir.Model, dict[str, str]], ...]:
+    """Give one model a stage as a model in training mode runs it, for a backend that has the ops of training.
+
+    Returns:
+        In order, every stage's model, and by the names of the buffers that it changes those of the outputs that are
+        their new values; an ONNX model is what it says it is, and changes none.
+
+    Raises:
+        BackendError: naming stage, node and op of what has no translation.
+    """
+    if graph.family != "torch":
+        return tuple((model, {}) for model in stage_models(graph, partition))
+    _need_onnxscript(graph)
+    from .export_stage import export_training  # noqa: PLC0415 - torch only for torch models
+
+    return tuple(export_training(graph, cut) for cut in partition.stages)
+
+
+def _need_onnxscript(graph: Graph) -> None:
+    if find_spec("onnxscript") is None:
+        raise BackendError(
+            f"{graph.name!r} is a PyTorch model, and ONNX stages of one need onnxscript, which is not installed: "
+            f"pip install 'heterps-compile[export]'"
+        )

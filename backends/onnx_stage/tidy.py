@@ -3,7 +3,7 @@
 Left out: fusing ops (the runtime does), and folding parameters (they are the model's own).
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import chain, count
 
 import numpy as np
@@ -26,7 +26,9 @@ _CLEAN = (
 )
 
 
-def tidy(model: ir.Model, graph: Graph, cut: StageCut, originals: Mapping[str, str]) -> ir.Model:
+def tidy(
+    model: ir.Model, graph: Graph, cut: StageCut, originals: Mapping[str, str], changed: Sequence[str] = ()
+) -> ir.Model:
     """Give an exported stage, changed in place, with the boundary of its cut.
 
     Args:
@@ -34,11 +36,12 @@ def tidy(model: ir.Model, graph: Graph, cut: StageCut, originals: Mapping[str, s
         graph: Of the whole model.
         cut: The stage.
         originals: Names of the model's tensors by those of the initialisers they were exported under.
+        changed: Tensors whose new values are further outputs, after those of the cut.
 
     Raises:
         BackendError: naming the stage, and the value that ONNX cannot carry.
     """
-    _check_boundary(model, graph, cut)
+    _check_boundary(model, graph, cut, len(changed))
     common.InlinePass()(model)
     model.functions.clear()
     with np.errstate(all="ignore"):  # of branches that a Where does not take
@@ -49,25 +52,26 @@ def tidy(model: ir.Model, graph: Graph, cut: StageCut, originals: Mapping[str, s
         step(model)
     _write_constants(model.graph, {name for name, own in originals.items() if own in graph.parameters})
     _separate_outputs(model.graph)
-    _name(model.graph, graph, cut, originals)
+    _name(model.graph, graph, cut, originals, changed)
     model.ir_version = format_version(model)
     model.producer_name, model.producer_version = "heterps-compile", None
     model.graph.name = f"stage_{cut.index}"
     return model
 
 
-def _check_boundary(model: ir.Model, graph: Graph, cut: StageCut) -> None:
+def _check_boundary(model: ir.Model, graph: Graph, cut: StageCut, further: int) -> None:
     for name in (*cut.inputs, *cut.outputs):
         if graph.values[name].dtype.startswith("complex"):
             raise BackendError(
                 f"stage {cut.index} cannot become ONNX: {name!r}, which crosses it, is {graph.values[name].dtype}, and "
                 f"ONNX Runtime has no such numbers; cut elsewhere (--pin), or take the backend torch"
             )
-    for kind, wanted, found in (("takes", cut.inputs, model.graph.inputs), ("gives", cut.outputs, model.graph.outputs)):
-        if len(wanted) != len(found):
+    given = len(model.graph.outputs) - further
+    for kind, wanted, found in (("takes", cut.inputs, len(model.graph.inputs)), ("gives", cut.outputs, given)):
+        if len(wanted) != found:
             raise BackendError(
                 f"stage {cut.index} cannot become ONNX: it {kind} {len(wanted)} values ({', '.join(wanted)}), of which "
-                f"{len(wanted) - len(found)} became constants; give the model tensors there, or take the backend torch"
+                f"{len(wanted) - found} became constants; give the model tensors there, or take the backend torch"
             )
 
 
@@ -103,7 +107,7 @@ def _separate_outputs(graph: ir.Graph) -> None:
         seen.add(value)
 
 
-def _name(model: ir.Graph, graph: Graph, cut: StageCut, originals: Mapping[str, str]) -> None:
+def _name(model: ir.Graph, graph: Graph, cut: StageCut, originals: Mapping[str, str], changed: Sequence[str]) -> None:
     """Name the boundary as the cut does, parameters as the model does, and what else bears such a name otherwise."""
     fixed = {*model.inputs, *model.outputs}
     held = [(originals[name], model.initializers.pop(name)) for name in list(model.initializers)]
@@ -113,7 +117,11 @@ def _name(model: ir.Graph, graph: Graph, cut: StageCut, originals: Mapping[str, 
             value.name = free_name(value.name, taken)
             taken.add(value.name)
     fakes = {node.name: node.meta.get("val") for node in graph.source.graph.nodes}
-    for values, names in ((model.inputs, cut.inputs), (model.outputs, cut.outputs)):
+    own = len(model.outputs) - len(changed)
+    for value, name in zip(list(model.outputs)[own:], changed, strict=True):
+        value.name = free_name(f"{name}.new", taken)
+        taken.add(value.name)
+    for values, names in ((model.inputs, cut.inputs), (list(model.outputs)[:own], cut.outputs)):
         for value, name in zip(values, names, strict=True):
             value.name = name
             if isinstance(fakes[name], torch.Tensor):

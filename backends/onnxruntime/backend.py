@@ -17,6 +17,7 @@ import onnx_ir as ir
 from heterps_compile.backends.contract import Reference, Stage, StageDevice
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.onnx_stage.stage_models import FAMILIES, stage_models
+from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_inputs import generate_inputs
 from heterps_compile.frontends.onnx_session import CPU
@@ -70,6 +71,18 @@ class OnnxRuntimeBackend:
                 found.setdefault((kernel.domain, kernel.op_name), set()).add(kernel.version_range[0])
         return {op: sorted(opsets) for op, opsets in found.items()}
 
+    def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
+        """Give none: which nodes ONNX Runtime runs is known when its session opens.
+
+        Raises:
+            BackendError: naming the node of a PyTorch model that does what is done in training mode alone.
+        """
+        if graph.family == "torch":
+            from .training import refuse_training  # noqa: PLC0415 - torch only for torch models
+
+            refuse_training(graph)
+        return []
+
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage in memory; they share the model's weights. Sessions open on the first call.
 
@@ -79,7 +92,7 @@ class OnnxRuntimeBackend:
         if graph.family == "torch":
             from .training import refuse_training  # noqa: PLC0415 - torch only for torch models
 
-            refuse_training(graph, partition)
+            refuse_training(graph, partition.stages)
         models = stage_models(graph, partition)
         return tuple(
             OnnxRuntimeStage(cut.inputs, cut.outputs, self._session(f"stage {cut.index}", cut.index, model))

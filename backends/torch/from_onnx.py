@@ -20,7 +20,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from heterps_compile.backends.unsupported import UnsupportedNode
+from heterps_compile.backends.unsupported import UnsupportedNode, reason_without_row
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable
 
@@ -54,7 +54,7 @@ def _missing(node: ir.Node, domain: str, opset: int) -> str:
         return f"the torch backend knows opsets up to {NEWEST_OPSET}"
     version = find_op(domain, node.op_type, opset)
     if version is None:
-        return "the torch backend has no such op at this opset"
+        return reason_without_row("torch", node.op_type)
     unknown = [name for name in node.attributes if name not in version.attributes]
     if unknown:
         return f"the torch backend does not know its attribute {printable(unknown[0])!r}"

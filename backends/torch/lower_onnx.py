@@ -9,19 +9,19 @@ Left out: ops that branch on values (``NonMaxSuppression``); such a stage runs i
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_clean import erase_checks
+from heterps_compile.frontends.torch_marks import mark_of, mark_traced, marks_kept
 from heterps_compile.frontends.torch_program import first_reason, quiet_tracing
 from heterps_compile.ir.graph import Graph, Value
 
@@ -75,7 +75,7 @@ class _Body(nn.Module):
             if all(one is other for one, other in zip(shape, value.shape, strict=True)):
                 tied.append(value)
                 continue
-            with _marked(_TIED):
+            with mark_traced(_MARK, _TIED):
                 tied.append(value.reshape(shape))
         return tied
 
@@ -108,7 +108,7 @@ def _trace(graph: Graph, stage: OnnxStage, shapes: Mapping[str, OpenShape], mark
     def naming(step: Step) -> AbstractContextManager[Any]:
         mark = str(len(marks))
         marks[mark] = step
-        return _marked(mark)
+        return mark_traced(_MARK, mark)
 
     try:
         dims = [_open(shapes[name], symbols) for name in stage.inputs]
@@ -122,17 +122,11 @@ def _trace(graph: Graph, stage: OnnxStage, shapes: Mapping[str, OpenShape], mark
         return _export(_Body(stage, free, naming), (*held, *examples), dims)
 
 
-def _marked(mark: str) -> AbstractContextManager[Any]:
-    """Mark the nodes that are traced inside, where PyTorch is new enough to keep marks."""
-    annotate: Any = getattr(fx_traceback, "annotate", None)
-    return nullcontext() if annotate is None else annotate({_MARK: mark})
-
-
 def _export(body: _Body, values: tuple[Tensor, ...], dims: list[Any]) -> Any:
     stage = body.stage
     shapes = (tuple([None] * len(stage.parameter_names) + dims),)
     try:
-        with quiet_tracing(), _node_metadata_kept():
+        with quiet_tracing(), marks_kept():
             return torch.export.export(body, values, dynamic_shapes=shapes, strict=False)
     except BackendError as error:
         reason = printable(str(error)).removeprefix(f"stage {stage.index}: ")
@@ -142,13 +136,6 @@ def _export(body: _Body, values: tuple[Tensor, ...], dims: list[Any]) -> Any:
             f"stage {stage.index} cannot be written as source: torch.export cannot trace it: {first_reason(error)}; "
             f"it runs in memory"
         ) from error
-
-
-@contextmanager
-def _node_metadata_kept() -> Iterator[None]:
-    keep: Any = getattr(fx_traceback, "preserve_node_meta", None)
-    with nullcontext() if keep is None else keep():
-        yield
 
 
 def _open(shape: OpenShape, symbols: Mapping[str, Any]) -> dict[int, Any] | None:
@@ -229,8 +216,7 @@ class _Reader:
         return "a node" if step is None else f"node {printable(step.node)!r} ({printable(step.op)})"
 
     def _mark(self, node: fx.Node) -> str:
-        custom = node.meta.get("custom")
-        return str(custom.get(_MARK, "")) if isinstance(custom, dict) else ""
+        return mark_of(node, _MARK) or ""
 
     def _step(self, node: fx.Node) -> Step | None:
         return self.marks.get(self._mark(node))

@@ -19,8 +19,8 @@ _LONGEST_LOCAL = 48
 _LONGEST_ATTRIBUTE = 100
 
 # What the classes in a written file have for themselves, which an attribute of that name would hide or be hidden by.
-_TAKEN = frozenset({*dir(nn.Module()), "at", "find", "hold", "inputs", "outputs"})
-_MODULE_LEVEL = frozenset({"torch", "nn", "F", "Path", "Block", "TENSORS", "TIED", "load", "self"})
+_TAKEN = frozenset({*dir(nn.Module()), "at", "find", "hold", "inputs", "outputs", "tied_as"})
+_MODULE_LEVEL = frozenset({"torch", "nn", "F", "Path", "Block", "TENSORS", "TIED", "TIED_AS", "load", "self"})
 _RESERVED = frozenset({*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_MODULE_LEVEL})
 
 

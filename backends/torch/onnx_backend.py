@@ -9,7 +9,7 @@ from heterps_compile.backends.onnx_stage.stage_models import stage_models
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.frontends.onnx_shapes import DTYPES
 from heterps_compile.ir.graph import OPAQUE, Graph
-from heterps_compile.ir.partition import Partition
+from heterps_compile.ir.partition import Partition, tied_names
 
 from .from_onnx import ModelConstants, convert_model, find_unsupported
 from .onnx_stage import OnnxStage
@@ -25,10 +25,12 @@ def build_onnx_stages(graph: Graph, partition: Partition) -> tuple[OnnxStage, ..
         BackendError: naming the stage and what cannot be built.
     """
     constants = constants_of(graph)
-    return tuple(
-        convert_model(model, constants, index=cut.index, outputs=cut.outputs)
-        for model, cut in zip(stage_models(graph, partition), partition.stages, strict=True)
-    )
+    stages = []
+    for model, cut in zip(stage_models(graph, partition), partition.stages, strict=True):
+        stage = convert_model(model, constants, index=cut.index, outputs=cut.outputs)
+        stage.__dict__["tied_as"] = tied_names(graph, cut)
+        stages.append(stage)
+    return tuple(stages)
 
 
 def constants_of(graph: Graph) -> ModelConstants:

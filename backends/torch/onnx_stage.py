@@ -75,12 +75,14 @@ class OnnxStage(nn.Module):
         inputs: Names of the values ``forward`` takes, in order: tensors or arrays.
         outputs: Names of the values it gives, in order: a tuple of tensors.
         parameter_names: Names of the tensors it holds, in the order :meth:`run_on` takes them.
+        tied_as: Of its tensors that go by several names in the model: the one the plan has, by its name here.
     """
 
     index: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     parameter_names: tuple[str, ...]
+    tied_as: Mapping[str, str]
     _slots: tuple[Slot, ...]
     _steps: tuple[Step, ...]
     _constants: Sequence[Any]
@@ -89,7 +91,7 @@ class OnnxStage(nn.Module):
     def __init__(self, index: int, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         super().__init__()
         # straight into the instance, which goes before a submodule or parameter of the same name
-        self.__dict__.update(index=index, inputs=inputs, outputs=outputs, parameter_names=())
+        self.__dict__.update(index=index, inputs=inputs, outputs=outputs, parameter_names=(), tied_as={})
 
     def program(
         self,

@@ -45,11 +45,12 @@ def print_stage(graph: Graph, stage: AnyStage, ops: OpGraph, held: Mapping[str, 
         "MODEL": ascii(graph.name)[1:-1].replace("\\", "/").replace('"', "'"),
         "TENSORS": "".join(f"    {name!a}: {tensor.described},\n" for name, tensor in held.items()),
         "TIED": "".join(f"    {name!a}: {origin!a},\n" for name, origin in tied.items()),
+        "TIED_AS": "".join(f"    {name!a}: {storage!a},\n" for name, storage in stage.tied_as.items()),
         "INPUTS": "".join(f"        {name!a},\n" for name in stage.inputs),
         "OUTPUTS": "".join(f"        {name!a},\n" for name in stage.outputs),
         "FORWARD": "\n".join(_Forward(graph, stage, ops, held).lines()),
     }
-    for key in ("TENSORS", "TIED"):
+    for key in ("TENSORS", "TIED", "TIED_AS"):
         parts[key] = f"{{\n{parts[key]}}}" if parts[key] else "{}"
     for key in ("INPUTS", "OUTPUTS"):
         parts[key] = f"(\n{parts[key]}    )" if parts[key] else "()"

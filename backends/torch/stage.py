@@ -6,6 +6,7 @@ the model reaches generated code.
 Left out: stages read from files (``read_stage.py``).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from torch import fx, nn
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_memory import storages
+from heterps_compile.frontends.torch_program import storage_key
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import Graph
-from heterps_compile.ir.partition import StageCut
+from heterps_compile.ir.partition import StageCut, tied_names
 
 from .holder import Slot, hold_module, hold_tensor
 
@@ -29,6 +31,7 @@ class TorchStage(nn.Module):
         inputs: Names of the values ``forward`` takes, in order.
         outputs: Names of the values it gives, in order; always a tuple.
         parameter_names: Names of the parameters the body takes before the inputs, in order.
+        tied_as: Of its tensors that go by several names in the model: the one the plan has, by its name here.
         body: The nodes, as a module without parameters of its own.
     """
 
@@ -36,6 +39,7 @@ class TorchStage(nn.Module):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     parameter_names: tuple[str, ...]
+    tied_as: Mapping[str, str]
     body: fx.GraphModule
     _slots: tuple[Slot, ...]
 
@@ -62,10 +66,15 @@ def build_stage(graph: Graph, cut: StageCut) -> TorchStage:
     for target in sorted(builder.module_targets, key=lambda path: path.count(".")):
         hold_module(stage, target, source.modules[target])
     held = {}
+    tied_as = tied_names(graph, cut)
     for name in cut.parameters:
+        own = source.tensors[name]
         for one in (name, *source.companions.get(name, ())):
             tensor = source.tensors[one]
             held[one] = hold_tensor(stage, one, tensor, is_transient=one in source.transient)
+            if one != name and storage_key(one, tensor) == storage_key(name, own):
+                tied_as[one] = graph.parameters[name].storage
+    stage.__dict__["tied_as"] = tied_as
     stage.__dict__["_slots"] = tuple(held[name] for name in builder.parameter_names)
     stage.__dict__["body"] = builder.build()
     return stage

@@ -21,6 +21,10 @@ TENSORS = @@TENSORS@@
 # Names that share the tensor of another name.
 TIED = @@TIED@@
 
+# Tensors that go by several names in the model, and the one among them by which the plan calls the tensor: what has
+# the same name there in two stages is one tensor, and its gradients are to be added up.
+TIED_AS = @@TIED_AS@@
+
 
 class Block(nn.Module):
     """Holds tensors and blocks under the names they have in the model, whatever those are."""
@@ -63,6 +67,7 @@ class Stage@@INDEX@@(Block):
 
     inputs = @@INPUTS@@
     outputs = @@OUTPUTS@@
+    tied_as = TIED_AS
 
     def __init__(self, tensors):
         super().__init__()

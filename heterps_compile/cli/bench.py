@@ -29,6 +29,7 @@ from .output import Progress, printing, quiet_libraries, result_stream, terminal
 @click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step, where the model is open.")
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="What the stages are for.")
 @click.option("--methods", metavar="A,B,...", help="Methods to compare.  [default: all]")
+@click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers; see the command profile.")
 @click.option("--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Of every search.")
 @click.option("--time-limit", metavar="SECONDS", callback=options.positive_amount, help="For each method, and proof.")
 @click.option("--plot", metavar="FILE.svg", help="Draw the comparison as a bar chart.")
@@ -42,11 +43,19 @@ def bench(
     batch: int | None,
     mode: str,
     methods: str | None,
+    profile: str | None,
     seed: int,
     time_limit: float | None,
     plot: str | None,
 ) -> None:
     """Compare the placement methods on MODEL.onnx: price, distance from the proven bound, time.
+
+    Every method plans the same problem and nothing is built. A last table prices the best placement under each rule
+    for the number of replicas.
+
+    \b
+    Files:
+      FILE.svg          the comparison as a bar chart, with --plot
 
     \b
     Examples:
@@ -68,6 +77,7 @@ def bench(
             batch=batch,
             mode=mode,
             methods=[name.strip() for name in methods.split(",")] if methods else tuple(METHODS),
+            profile=profile,
             seed=seed,
             time_limit=time_limit,
             on_progress=shown.show,

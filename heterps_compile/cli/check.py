@@ -16,8 +16,10 @@ import click
 
 from heterps_compile.errors import InputError
 
+from . import options
 from .diff import FORMATS
 from .output import Progress, printing, quiet_libraries, result_stream
+from .pictures import check_report, write_changes
 from .summary import append_summary
 
 if TYPE_CHECKING:
@@ -35,7 +37,11 @@ def tolerance(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     return float(match[1]) / 100
 
 
-@click.command("check", epilog="Exit codes: 0 the plan may stay (or was updated), 1 it may not, 2 wrong usage.")
+@click.command(
+    "check",
+    epilog="Exit codes: 0 the plan may stay, or was updated; 1 it may not, or an error told on stderr; 2 wrong usage; "
+    "130 interrupted.",
+)
 @click.argument("model", metavar="MODEL.onnx")
 @click.option("--against", metavar="PLAN", required=True, help="The committed plan: a plan.json or a compiled folder.")
 @click.option(
@@ -50,18 +56,51 @@ def tolerance(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
 @click.option(
     "--update", is_flag=True, help="Write the plan found now, where the committed one is not as good or as new."
 )
+@click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers, as compile takes them.")
+@click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step.  [default: the plan's]")
+@click.option(
+    "--shape",
+    "shapes",
+    metavar="NAME=N",
+    callback=options.sizes,
+    multiple=True,
+    help="Number of an open dimension; may be repeated. With it or --batch, none of the plan's own is taken.",
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="As in diff.")
-def check(model: str, *, against: str, tolerance: float, cluster: str | None, update: bool, form: str) -> int:
+@click.option("--report", metavar="FILE.html", help="Write a page too: from the committed plan to the one found now.")
+def check(
+    model: str,
+    *,
+    against: str,
+    tolerance: float,
+    cluster: str | None,
+    profile: str | None,
+    update: bool,
+    batch: int | None,
+    shapes: dict[str, int],
+    form: str,
+    report: str | None,
+) -> int:
     """Check the committed plan of MODEL.onnx: compile again, without building stages, and compare.
 
     Passes while the plan fits the model, keeps what was asked, and no plan is better by more than the tolerance, all at
-    today's model, pool and prices.
+    today's model, pool and prices. Other weights alone are no failure; they are told.
+
+    \b
+    Files:
+      FILE.html         the committed plan beside the one found now, with --report
+      PLAN              written anew with --update; a compiled folder is compiled anew
+
+    \b
+    Environment:
+      GITHUB_STEP_SUMMARY   a file that --format github appends the result to, as Markdown
 
     \b
     Examples:
       heterps-compile check model.onnx --against model.heterps
       heterps-compile check model.onnx --against plans/plan.json --tolerance 2%
       heterps-compile check model.onnx --against plan.json --cluster my-pool.toml --format github
+      heterps-compile check model.onnx --against plan.json --batch 64 --report check.html
       heterps-compile check model.onnx --against plan.json --update
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with (
@@ -72,12 +111,17 @@ def check(model: str, *, against: str, tolerance: float, cluster: str | None, up
         from heterps_compile.plan.source import path_of, read_plan  # noqa: PLC0415 - pydantic
 
         plan = read_plan(against)
+        check_report(report)
         if update and against.startswith("git:"):
             raise click.UsageError("--update writes files, and a commit is none; name the plan's file or folder.")
         progress.show("compiling again", 0, 1)
         from heterps_compile.review.check import check_plan  # noqa: PLC0415 - torch and onnx
 
-        checked = check_plan(model, plan, cluster=cluster, tolerance=tolerance)
+        checked = check_plan(
+            model, plan, cluster=cluster, profile=profile, tolerance=tolerance, batch=batch, shapes=shapes
+        )
+        if report is not None:
+            write_changes(report, checked.committed, checked.found, checked.changes)
         progress.close()
         with printing("the result of the check"):
             stream.write(_shown(form, checked, against, path_of(against)))
@@ -88,7 +132,7 @@ def check(model: str, *, against: str, tolerance: float, cluster: str | None, up
             append_summary(check_markdown(checked, against))
         if not update or not checked.is_worth_writing:
             return int(not checked.passes)
-        _update(checked.found, model, against, cluster)
+        _update(checked.found, model, against, cluster, profile)
         click.echo(f"Wrote {path_of(against)!r} anew.", err=True)
         return 0
 
@@ -105,7 +149,7 @@ def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:
     return check_words.check_text(checked)
 
 
-def _update(found: "Plan", model: str, against: str, cluster: str | None) -> None:
+def _update(found: "Plan", model: str, against: str, cluster: str | None, profile: str | None) -> None:
     """Write the plan found; a compiled folder is compiled anew, since its stages are those of the old plan."""
     from heterps_compile.plan.file import to_json  # noqa: PLC0415 - pydantic
     from heterps_compile.plan.folder import compiled_folder  # noqa: PLC0415 - as above
@@ -114,7 +158,7 @@ def _update(found: "Plan", model: str, against: str, cluster: str | None) -> Non
     if folder is not None:
         from heterps_compile.review.update import compile_as_planned  # noqa: PLC0415 - torch and onnx
 
-        compile_as_planned(model, found, cluster).save(folder)
+        compile_as_planned(model, found, cluster, profile).save(folder)
         return
 
     _replace_file(against, to_json(replace(found, artifacts=(), verification=None)))

@@ -18,6 +18,8 @@ from .output import printing, terminal_width
 def clusters(ctx: click.Context) -> None:
     """List, show and check pools of device types.
 
+    A pool is what plans may rent: device types with prices, limits, memory and speeds, and the links between them.
+
     \b
     Examples:
       heterps-compile clusters
@@ -30,7 +32,12 @@ def clusters(ctx: click.Context) -> None:
 
 @clusters.command("list")
 def list_clusters() -> None:
-    """List the built-in pools."""
+    """List the built-in pools.
+
+    \b
+    Examples:
+      heterps-compile clusters list
+    """  # noqa: D301 - as above
     from heterps_compile.cluster.load import builtin_names, load_cluster  # noqa: PLC0415 - pydantic
 
     names = builtin_names()
@@ -43,7 +50,15 @@ def list_clusters() -> None:
 @clusters.command("show")
 @click.argument("cluster", metavar="NAME|FILE")
 def show_cluster(cluster: str) -> None:
-    """Show the device types of a pool: price, number, memory and speed of each."""
+    """Show the device types of a pool: price, number, memory and speed of each.
+
+    NAME is a built-in pool, FILE a TOML file of your own. Prices are per unit and hour, in the pool's currency.
+
+    \b
+    Examples:
+      heterps-compile clusters show heterps-paper
+      heterps-compile clusters show my-pool.toml
+    """  # noqa: D301 - as above
     from heterps_compile.cluster.load import load_cluster  # noqa: PLC0415 - pydantic
     from heterps_compile.report.tables import cluster_table, make_console  # noqa: PLC0415 - rich
 
@@ -58,7 +73,15 @@ def show_cluster(cluster: str) -> None:
 @clusters.command("check")
 @click.argument("file", metavar="FILE")
 def check_cluster(file: str) -> None:
-    """Check a pool's file: names, units and prices."""
+    """Check a pool's FILE: names, units and prices.
+
+    Every number needs its unit ("16 GiB", "25 Gbit/s", "2.42 USD/h"); a price of nothing must be written as free. The
+    first fault is told with its place in the file.
+
+    \b
+    Examples:
+      heterps-compile clusters check my-pool.toml
+    """  # noqa: D301 - as above
     from heterps_compile.cluster.load import load_cluster  # noqa: PLC0415 - pydantic
 
     pool = load_cluster(Path(file))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
 
 
-@click.command("compile", epilog="The folder it writes runs with heterps_compile.load(DIR).run(...) in Python.")
+@click.command("compile")
 @click.argument("model", metavar="MODEL.onnx")
 @click.option("-o", "--output", metavar="DIR", help="Folder to write.  [default: MODEL.heterps here]")
 @click.option("--force", is_flag=True, help="Replace DIR, with all that is in it, also where no compilation wrote it.")
@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     help="Device type that layers must not go to.",
 )
 @click.option("--warm-start", metavar="PLAN", help="An old plan of the model, file or folder, to begin from.")
+@click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers; see the command profile.")
 @click.option(
     "--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Of search and verification."
 )
@@ -163,6 +164,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
     pins: dict[str, str],
     forbidden: list[tuple[str, str]],
     warm_start: str | None,
+    profile: str | None,
     seed: int,
     time_limit: float | None,
     contiguous: bool,
@@ -180,6 +182,16 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
     verbose: bool,
 ) -> None:
     """Compile MODEL.onnx: print the plan and write a folder that runs.
+
+    The folder runs with heterps_compile.load(DIR).run(...) in Python. It is replaced as a whole or left as it is. A
+    batch is one step; times are seconds of a batch, and throughput is samples per second over all replicas.
+
+    \b
+    Files:
+      DIR/plan.json     the plan: what was decided, what it is estimated to do, what it was made from
+      DIR/stage_N.*     the stages: ONNX files, or sources with their weights as safetensors
+      DIR/README.md     how to run it
+      FILE.html, FILE.json, FILE.onnx, pictures: what --report, --trace, --annotate and --plots ask for
 
     \b
     Examples:
@@ -233,6 +245,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         "pins": pins,
         "forbidden": forbidden,
         "warm_start": warm_start,
+        "profile": profile,
         "seed": seed,
         "time_limit": time_limit,
         "verify": not no_verify,
@@ -243,7 +256,8 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         quiet_libraries(verbose=verbose),
         closing(Progress(sys.stderr, wanted=not quiet)) as progress,
     ):
-        _check_target(directory, model, cluster, force=force)
+        inputs = [("the model", model), ("the cluster file", cluster), *_profiles(profile)]
+        _check_target(directory, inputs, force=force)
         drawings = Drawings(report, plots, trace, older=_older(warm_start) if report else None)
         drawings.check(directory)
         dumps = sys.stderr if as_json or quiet else stream
@@ -285,17 +299,26 @@ def _older(warm_start: str | None) -> "Plan | None":
     return read_plan(warm_start)
 
 
-def _check_target(directory: str, model: str, cluster: str, *, force: bool) -> None:
+def _check_target(directory: str, inputs: list[tuple[str, str]], *, force: bool) -> None:
     """Check, before the long work, that the folder can be written and that no input lies in it."""
     from heterps_compile.plan.folder import check_target  # noqa: PLC0415 - pydantic
 
     target = check_target(directory, force=force)
-    for option, path in (("the model", model), ("the cluster file", cluster)):
+    for option, path in inputs:
         if target.exists() and os.path.exists(path) and Path(path).resolve().is_relative_to(target):
             raise InputError(
                 f"{option} {path!r} lies in the output folder {directory!r}, which is replaced as a whole; "
                 f"choose another folder (-o DIR)"
             )
+
+
+def _profiles(profile: str | None) -> list[tuple[str, str]]:
+    """Give the files of profiles, and what to call them in messages."""
+    if profile is None:
+        return []
+    from heterps_compile.cost.measured import profile_files  # noqa: PLC0415 - numpy
+
+    return [("the profile", str(path)) for _, path in profile_files(profile)]
 
 
 def _print_after(names: tuple[str, ...], stream: TextIO, progress: Progress) -> "Callable[[Pass, Draft], None]":

@@ -11,6 +11,7 @@ from heterps_compile.errors import HeterpsError
 from heterps_compile.escape import one_line
 
 from .output import printing, result_stream
+from .pictures import check_report, write_changes
 from .summary import append_summary
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ _WRONG_USAGE = 2
 
 @click.command(
     "diff",
-    epilog="Exit codes: 0 the same, or nothing that --fail-on names; 1 changed; 2 wrong usage, or no plan to read.",
+    epilog="Exit codes: 0 the same, or nothing that --fail-on names; 1 changed; 2 wrong usage, or no plan to read; "
+    "130 interrupted.",
 )
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
@@ -40,17 +42,29 @@ _WRONG_USAGE = 2
     help="What counts as changed: placement, stages, replicas, layers, settings, and limits on price, cost, "
     "throughput, step and memory such as price>5% or throughput<-2%.  [default: anything]",
 )
-def diff(old: str, new: str, form: str, fail_on: str | None) -> int:
+@click.option(
+    "--report", metavar="FILE.html", help="Write a page too, with pictures of both plans; it fetches nothing."
+)
+def diff(old: str, new: str, form: str, fail_on: str | None, report: str | None) -> int:
     """Compare two plans: what moved, which stages split or merged, and what that does to price and throughput.
 
     OLD and NEW are plan.json files, compiled folders, or git:REV:PATH. Layers are matched by structure, so that other
     names or numbers are no change.
 
     \b
+    Files:
+      FILE.html         the changes, both plans' layers and their numbers, and pictures of NEW, with --report
+
+    \b
+    Environment:
+      GITHUB_STEP_SUMMARY   a file that --format github appends the changes to, as Markdown
+
+    \b
     Examples:
       heterps-compile diff old/plan.json new/plan.json
       heterps-compile diff git:origin/main:model.heterps model.heterps
       heterps-compile diff git:HEAD:plan.json plan.json --format markdown
+      heterps-compile diff git:HEAD:plan.json plan.json --report changes.html
       heterps-compile diff old.json new.json --fail-on "placement,price>5%,throughput<-2%"
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     from heterps_compile.plan.fail_on import met, parse_criteria  # noqa: PLC0415 - only what the command needs
@@ -61,13 +75,18 @@ def diff(old: str, new: str, form: str, fail_on: str | None) -> int:
         criteria = None if fail_on is None else parse_criteria(fail_on)
         text = read_plan_text(new)
         before, after = from_json(read_plan_text(old), old), from_json(text, new)
-    except HeterpsError as error:  # 1 means changed
-        click.echo(f"Error: {one_line(str(error))}", err=True)
-        return _WRONG_USAGE
+        check_report(report)
+    except HeterpsError as error:
+        return _refused(error)
     from heterps_compile.plan.diff import diff as diff_plans  # noqa: PLC0415 - as above
 
     changes = diff_plans(before, after)
     failed = [] if criteria is None else met(criteria, changes)
+    if report is not None:
+        try:
+            write_changes(report, before, after, changes)
+        except HeterpsError as error:
+            return _refused(error)
     with result_stream() as stream, printing("the diff"):
         stream.write(_shown(form, changes, (old, new), (path_of(new), text), failed))
         stream.flush()
@@ -76,6 +95,12 @@ def diff(old: str, new: str, form: str, fail_on: str | None) -> int:
 
         append_summary(diff_markdown(changes, old, new, failed))
     return int(bool(failed) if criteria is not None else not changes.is_empty)
+
+
+def _refused(error: HeterpsError) -> int:
+    """Tell an error, and give an exit code other than 1, which means changed."""
+    click.echo(f"Error: {one_line(str(error))}", err=True)
+    return _WRONG_USAGE
 
 
 def _shown(form: str, changes: "PlanDiff", where: tuple[str, str], file: tuple[str, str], failed: list[str]) -> str:

@@ -9,11 +9,14 @@ from contextlib import closing
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from heterps_compile.plan.request import DEFAULT_CLUSTER, MODES, OBJECTIVES
 
 from . import options
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+
+_ASKED = "With --infeasible:"
 
 
 @click.command("explain")
@@ -21,32 +24,67 @@ from .output import Progress, printing, quiet_libraries, result_stream, terminal
 @click.option("--model", metavar="MODEL.onnx", required=True, help="The model.")
 @click.option("--plan", metavar="PLAN", help="Its plan: a plan.json, a compiled folder, or git:REV:PATH.")
 @click.option("--infeasible", is_flag=True, help="Say why no plan meets the options below, and what would help.")
-@click.option("--cluster", metavar="NAME|FILE", help="Pool of device types.  [default: the plan's]")
-@click.option("--allow-stale", is_flag=True, help="Take today's numbers for a plan made from another model or pool.")
+@options.of_today
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--objective", type=click.Choice(OBJECTIVES), default=OBJECTIVES[0], help="With --infeasible.")
-@click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="With --infeasible.")
-@click.option("--budget", metavar="PRICE/H", help="With --infeasible.")
-@click.option("--batch", metavar="N", type=click.IntRange(min=1), help="With --infeasible.")
-@click.option("--shape", "shapes", metavar="NAME=N", callback=options.sizes, multiple=True, help="With --infeasible.")
-@click.option("--mode", type=click.Choice(MODES), default=MODES[0], help="With --infeasible.")
-@click.option("--min-stages", metavar="N", type=click.IntRange(min=1), default=1, help="With --infeasible.")
-@click.option("--max-stages", metavar="N", type=click.IntRange(min=1), help="With --infeasible.")
 @click.option(
-    "--pin", "pins", metavar="PATTERN=DEVICE", callback=options.pins, multiple=True, help="With --infeasible."
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    default=OBJECTIVES[0],
+    show_default=True,
+    help=f"{_ASKED} what counts.",
 )
+@click.option(
+    "--min-throughput", metavar="SAMPLES/S", callback=options.amount, help=f"{_ASKED} throughput the plan must reach."
+)
+@click.option("--budget", metavar="PRICE/H", help=f"{_ASKED} most the units may cost, such as '5 USD/h'.")
+@click.option("--batch", metavar="N", type=click.IntRange(min=1), help=f"{_ASKED} samples in one step.")
+@click.option(
+    "--shape",
+    "shapes",
+    metavar="NAME=N",
+    callback=options.sizes,
+    multiple=True,
+    help=f"{_ASKED} number of an open dimension; may be repeated.",
+)
+@click.option(
+    "--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help=f"{_ASKED} what the stages are for."
+)
+@click.option(
+    "--min-stages",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help=f"{_ASKED} cut into so many or more.",
+)
+@click.option("--max-stages", metavar="N", type=click.IntRange(min=1), help=f"{_ASKED} cut into so many or fewer.")
+@click.option(
+    "--pin",
+    "pins",
+    metavar="PATTERN=DEVICE",
+    callback=options.pins,
+    multiple=True,
+    help=f"{_ASKED} device type for layers, by name, kind or pattern; may be repeated.",
+)
+@click.pass_context
 def explain(
+    ctx: click.Context,
+    /,
     layer: str | None,
     *,
     model: str,
     plan: str | None,
     infeasible: bool,
     cluster: str | None,
+    profile: str | None,
     allow_stale: bool,
     as_json: bool,
     **asked: Any,
 ) -> None:
     """Explain why a LAYER stands on its device type: its cost on every type, and what would change if it moved.
+
+    LAYER is a layer's name, in the plan or in the model; show -v lists them. Times are of a batch, prices of a million
+    samples, both at today's pool.
 
     With --infeasible, and the options that compiling took, say why no plan meets them: which limit, by how much, and
     what would help.
@@ -59,6 +97,12 @@ def explain(
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     if infeasible == (layer is not None):
         raise click.UsageError("Name one LAYER, or give --infeasible alone.")
+    if infeasible and (plan is not None or allow_stale):
+        raise click.UsageError("--plan and --allow-stale are for a LAYER; leave them out with --infeasible.")
+    given = [name for name in asked if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if not infeasible and given:
+        words = next(param.opts[0] for param in ctx.command.params if param.name == given[0])
+        raise click.UsageError(f"{words} is for --infeasible; a LAYER is explained as its plan asked for it.")
     if not infeasible and plan is None:
         raise click.UsageError("Name the plan that the layer is in (--plan).")
     with (
@@ -70,7 +114,7 @@ def explain(
         if layer is None:
             from heterps_compile.review.infeasible import why_infeasible  # noqa: PLC0415 - onnx
 
-            told = why_infeasible(model, cluster=cluster or DEFAULT_CLUSTER, **asked)
+            told = why_infeasible(model, cluster=cluster or DEFAULT_CLUSTER, profile=profile, **asked)
             progress.close()
             with printing("the explanation"):
                 stream.write(told.to_json() if as_json else told.to_text())
@@ -81,7 +125,9 @@ def explain(
         from heterps_compile.report.tables import make_console  # noqa: PLC0415 - as above
         from heterps_compile.review.explain import explain_layer  # noqa: PLC0415 - onnx
 
-        found = explain_layer(model, read_plan(str(plan)), layer, cluster=cluster, allow_stale=allow_stale)
+        found = explain_layer(
+            model, read_plan(str(plan)), layer, cluster=cluster, profile=profile, allow_stale=allow_stale
+        )
         progress.close()
         with printing("the explanation"):
             if as_json:

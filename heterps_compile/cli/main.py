@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 from heterps_compile import __version__
 from heterps_compile.errors import HeterpsError
@@ -23,14 +24,19 @@ from .bench import bench
 from .check import check
 from .clusters import clusters
 from .compile import compile_model
+from .completion import PROGRAM, VARIABLE, completion, make_completable
 from .diff import diff
 from .explain import explain
+from .launch import launch
+from .man import brief, man
 from .ops import ops
+from .profile import profile
+from .run import run as run_folder
 from .show import show
 from .simulate import simulate
 
-_PROGRAM = "heterps-compile"
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_EXIT_CODES = f"Exit codes: 0 done, 1 an error told on stderr, 2 wrong usage, {_INTERRUPTED} interrupted."
 
 
 class CompileByDefault(click.Group):
@@ -41,6 +47,19 @@ class CompileByDefault(click.Group):
         if args and args[0] not in {*self.commands, *ctx.help_option_names, "--version"}:
             args = ["compile", *args]
         return super().parse_args(ctx, args)
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command, whose words complete, and that tells the exit codes all share where it has none of its own."""
+        super().add_command(cmd, name)
+        make_completable(cmd)
+        _tell_exit_codes(cmd)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the first word: a command, a model's file, an option of ``compile``."""
+        items = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            return [*items, *self.commands["compile"].shell_complete(ctx, incomplete)]
+        return [CompletionItem(incomplete, type="file"), *items]
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show both forms."""
@@ -55,13 +74,21 @@ class CompileByDefault(click.Group):
             formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])
         self.format_commands(ctx, formatter)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show what every command does in whole words, however many lines that takes."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, brief(command)) for name, command in sorted(self.commands.items())])
 
-@click.group(
-    cls=CompileByDefault,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 an error told on stderr, 2 wrong usage, 130 interrupted.",
-)
-@click.version_option(__version__, prog_name=_PROGRAM, message="%(prog)s %(version)s")
+
+def _tell_exit_codes(cmd: click.Command) -> None:
+    cmd.epilog = cmd.epilog or _EXIT_CODES
+    for inner in cmd.commands.values() if isinstance(cmd, click.Group) else ():
+        _tell_exit_codes(inner)
+
+
+@click.group(cls=CompileByDefault, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXIT_CODES)
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def command() -> None:
     """Cut a neural network into stages, give each the hardware it suits at the lowest price, write stages that run.
 
@@ -86,12 +113,17 @@ command.add_command(check)
 command.add_command(show)
 command.add_command(explain)
 command.add_command(simulate)
+command.add_command(run_folder)
+command.add_command(launch)
+command.add_command(profile)
+command.add_command(completion)
+command.add_command(man)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command and give its exit code."""
     try:
-        code = command.main(args=list(arguments), prog_name=_PROGRAM, standalone_mode=False)
+        code = command.main(args=list(arguments), prog_name=PROGRAM, complete_var=VARIABLE, standalone_mode=False)
     except click.Abort:  # click's word for Ctrl-C and the end of input
         click.echo("Interrupted.", err=True)
         return _INTERRUPTED
@@ -105,7 +137,7 @@ def run(arguments: Sequence[str]) -> int:
         for line in traceback.format_exc().splitlines():
             click.echo(printable(line), err=True)
         click.echo(
-            f"This is a bug in {_PROGRAM} {__version__}. Please report it with the lines above and, "
+            f"This is a bug in {PROGRAM} {__version__}. Please report it with the lines above and, "
             "if you may share it, the model.",
             err=True,
         )

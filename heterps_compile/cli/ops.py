@@ -21,10 +21,13 @@ BUILT_IN = ("onnxruntime", "torch", "jax")
 def ops(backend: str | None, *, as_json: bool) -> None:
     """List the ONNX ops that backends run, with the opsets from which on each version is known.
 
+    An op that is not listed is an error when a model with it is compiled for that backend; it is never left out.
+
     \b
     Examples:
       heterps-compile ops
       heterps-compile ops --backend jax
+      heterps-compile ops --json | jq '.[].op'
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with result_stream() as stream, quiet_libraries(verbose=False):
         from rich.text import Text  # noqa: PLC0415 - rich

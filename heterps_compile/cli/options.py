@@ -10,6 +10,18 @@ from typing import TypeVar
 import click
 
 T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def of_today(command: Command) -> Command:
+    """Add the options of a command that estimates a plan anew: its pool, its profiles, whether it may be stale."""
+    for option in (
+        click.option("--allow-stale", is_flag=True, help="Go on where the plan was made from something else."),
+        click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers, as compile takes them."),
+        click.option("--cluster", metavar="NAME|FILE", help="Pool of today.  [default: the plan's, where built in]"),
+    ):
+        command = option(command)
+    return command
 
 
 def amount(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:

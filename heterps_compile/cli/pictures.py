@@ -1,4 +1,4 @@
-"""``--report``, ``--plots`` and ``--trace``: what a compilation draws beside the folder that it writes.
+"""``--report``, ``--plots`` and ``--trace``: what a compilation draws beside its folder, and the page of a diff.
 
 Left out: the pictures (``report/``).
 """
@@ -16,6 +16,7 @@ from heterps_compile.errors import InputError
 if TYPE_CHECKING:
     from heterps_compile.api import CompiledModel, Progress
     from heterps_compile.passes.contract import Draft, Pass
+    from heterps_compile.plan.diff import PlanDiff
     from heterps_compile.plan.plan import Plan
     from heterps_compile.report.findings import Findings
     from heterps_compile.report.pareto import Point
@@ -58,10 +59,8 @@ class Drawings:
                     f"{option} {path!r} lies in the output folder {directory!r}, which is replaced as a whole; "
                     f"choose a path beside it"
                 )
-            if option != "--plots" and not Path(path).resolve().parent.is_dir():
-                raise InputError(f"{option} {path!r}: its folder does not exist; make it first (mkdir -p)")
-            if option != "--plots" and Path(path).is_dir():
-                raise InputError(f"{option} {path!r} is a folder; expected a file to write")
+            if option != "--plots":
+                _check_file(option, path)
 
     def write(self, compiled: "CompiledModel", draft: "Draft", on_progress: "Progress") -> None:
         """Search what only pictures need, draw everything, write it.
@@ -77,13 +76,41 @@ class Drawings:
             from heterps_compile.report.html import html_report  # noqa: PLC0415 - jinja2
 
             changes = None if self.older is None else diff(self.older, compiled.plan)
-            write_file(self.report, html_report(replace(found, changes=changes)))
+            write_file(self.report, html_report(replace(found, older=self.older, changes=changes)))
         if self.plots is not None:
             _write_plots(self.plots, found)
         if self.trace is not None:
             from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415 - only where asked for
 
             write_file(self.trace, chrome_trace(compiled.plan, found.step))
+
+
+def check_report(path: str | None) -> None:
+    """Check, before the work, that a page can be written there.
+
+    Raises:
+        InputError: where it cannot; says why.
+    """
+    if path is not None:
+        _check_file("--report", path)
+
+
+def write_changes(path: str, older: "Plan", newer: "Plan", changes: "PlanDiff") -> None:
+    """Write the page that shows two plans and what changed between them; nothing but the plans is needed for it.
+
+    Raises:
+        InputError: where the file cannot be written.
+    """
+    from heterps_compile.errors import PlanError  # noqa: PLC0415 - only where asked for
+    from heterps_compile.report.findings import Findings  # noqa: PLC0415 - as above
+    from heterps_compile.report.html import html_report  # noqa: PLC0415 - jinja2
+    from heterps_compile.review.stale import pool_of_today  # noqa: PLC0415 - pydantic
+
+    try:
+        pool = pool_of_today(newer)
+    except (InputError, PlanError):  # the plan is of another day: launches and latencies are left out
+        pool = None
+    write_file(path, html_report(Findings(newer, pool=pool, older=older, changes=changes)))
 
 
 class LastDraft:
@@ -140,6 +167,13 @@ def _write_plots(directory: str, found: "Findings") -> None:
             "note: the pictures are written as SVG alone; PNG needs resvg-py (pip install 'heterps-compile[plots]')",
             file=sys.stderr,
         )
+
+
+def _check_file(option: str, path: str) -> None:
+    if not Path(path).resolve().parent.is_dir():
+        raise InputError(f"{option} {path!r}: its folder does not exist; make it first (mkdir -p)")
+    if Path(path).is_dir():
+        raise InputError(f"{option} {path!r} is a folder; expected a file to write")
 
 
 def write_file(path: str, content: str | bytes) -> None:

@@ -1,14 +1,16 @@
-"""``heterps-compile show PLAN``: a plan as its file has it, without the model and without heavy imports.
+"""``heterps-compile show PLAN``: a plan as its file has it, without heavy imports; or as it is today, with the model.
 
-Left out: the looks of it (``report/show_words.py``).
+Left out: the looks of it (``report/show_words.py``), today's estimates (``review/today.py``).
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from .output import printing, result_stream, terminal_width
+from . import options
+from .output import printing, quiet_libraries, result_stream, terminal_width
 
 if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
@@ -20,11 +22,25 @@ if TYPE_CHECKING:
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of plan.json; takes no PLAN.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing: only check that every plan is sound.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every layer with its stage and fingerprint.")
-def show(plans: tuple[str, ...], *, as_json: bool, schema: bool, quiet: bool, verbose: bool) -> None:
+@click.option("--model", metavar="MODEL.onnx", help="Compute every estimate again, for this model and today's pool.")
+@options.of_today
+def show(
+    plans: tuple[str, ...],
+    *,
+    as_json: bool,
+    schema: bool,
+    quiet: bool,
+    verbose: bool,
+    model: str | None,
+    cluster: str | None,
+    profile: str | None,
+    allow_stale: bool,
+) -> None:
     """Show a plan: stages, replicas, price and throughput, memory, and what it was made from.
 
     PLAN is a plan.json, a compiled folder, or git:REV:PATH. A plan that is damaged or contradicts itself is an error
-    that names the place.
+    that names the place. With --model, times, prices and throughput are today's; a plan that was made from another
+    model, pool, profile or with other options is then an error that names the hash which differs.
 
     \b
     Examples:
@@ -32,28 +48,59 @@ def show(plans: tuple[str, ...], *, as_json: bool, schema: bool, quiet: bool, ve
       heterps-compile show git:HEAD~1:plans/plan.json -v
       heterps-compile show --quiet plans/*.json
       heterps-compile show old-plan.json --json > plan.json
+      heterps-compile show plan.json --model model.onnx --allow-stale
       heterps-compile show --schema > plan.schema.json
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     if schema == bool(plans) or (as_json and len(plans) > 1):
         raise click.UsageError("Name a plan (one for --json), or give --schema alone.")
+    if model is None and (cluster or profile or allow_stale):
+        raise click.UsageError(
+            "--cluster, --profile and --allow-stale are for today's estimates; name the --model too."
+        )
     with result_stream() as stream, printing("the plan"):
-        for text in _texts(plans, stream, as_json=as_json, quiet=quiet, verbose=verbose):
-            stream.write(text)
+        for place, plan in enumerate(_read(plans, model, cluster, profile, allow_stale=allow_stale)):
+            if not quiet:
+                stream.write("\n" if place else "")
+                noted = plan if as_json or model is not None else _noting_another_pool(plan)
+                stream.write(_as_file(plan) if as_json else _shown(noted, stream, all_layers=verbose))
+        if schema:
+            from heterps_compile.plan.schema import published_schema  # noqa: PLC0415 - pydantic
+
+            stream.write(published_schema())
         stream.flush()
 
 
-def _texts(plans: tuple[str, ...], stream: TextIO, *, as_json: bool, quiet: bool, verbose: bool) -> Iterator[str]:
-    if not plans:
-        from heterps_compile.plan.schema import published_schema  # noqa: PLC0415 - pydantic
+def _read(
+    plans: tuple[str, ...], model: str | None, cluster: str | None, profile: str | None, *, allow_stale: bool
+) -> "Iterator[Plan]":
+    from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
 
-        yield published_schema()
-    from heterps_compile.plan.file import to_json  # noqa: PLC0415 - as above
-    from heterps_compile.plan.source import read_plan  # noqa: PLC0415
+    for plan in map(read_plan, plans):
+        if model is None:
+            yield plan
+        else:
+            from heterps_compile.review.today import plan_today  # noqa: PLC0415 - onnx
 
-    for place, plan in enumerate(map(read_plan, plans)):
-        if not quiet:
-            yield "\n" if place else ""
-            yield to_json(plan) if as_json else _shown(plan, stream, all_layers=verbose)
+            with quiet_libraries(verbose=False):
+                yield plan_today(model, plan, cluster=cluster, profile=profile, allow_stale=allow_stale).plan
+
+
+def _noting_another_pool(plan: "Plan") -> "Plan":
+    """Note where the built-in pool of that name is not the one any more that the plan was made for."""
+    from heterps_compile.cluster.load import builtin_names, load_cluster  # noqa: PLC0415 - pydantic
+    from heterps_compile.review.stale import is_other_pool  # noqa: PLC0415 - as above
+
+    if plan.cluster not in builtin_names() or not is_other_pool(plan, load_cluster(plan.cluster)):
+        return plan
+    return replace(
+        plan, notes=(*plan.notes, f"the pool {plan.cluster!r} is another one today: prices and times are those of then")
+    )
+
+
+def _as_file(plan: "Plan") -> str:
+    from heterps_compile.plan.file import to_json  # noqa: PLC0415 - pydantic
+
+    return to_json(plan)
 
 
 def _shown(plan: "Plan", stream: TextIO, *, all_layers: bool) -> str:

@@ -3,13 +3,15 @@
 Left out: the simulation (``report/simulation.py``, ``schedule/``) and the looks of it (``report/steps.py``).
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from heterps_compile.errors import InputError, UnknownNameError
 
-from .output import printing, result_stream, terminal_width
+from . import options
+from .output import printing, quiet_libraries, result_stream, terminal_width
 from .pictures import write_file
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--micro-batches", metavar="N", type=click.IntRange(min=1), help="In a step.  [default: the best of each schedule]"
 )
-@click.option("--cluster", metavar="NAME|FILE", help="The plan's pool, where it is no built-in one.")
+@click.option("--model", metavar="MODEL.onnx", help="Compute times and memory again, and count every operation.")
+@options.of_today
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with memory over time.")
 @click.option("--trace", metavar="FILE.json", help="Write the shortest step as a Chrome trace, for ui.perfetto.dev.")
 def simulate(
@@ -31,18 +34,27 @@ def simulate(
     *,
     schedule: str | None,
     micro_batches: int | None,
+    model: str | None,
     cluster: str | None,
+    profile: str | None,
+    allow_stale: bool,
     as_json: bool,
     trace: str | None,
 ) -> None:
     """Simulate a step of a plan under every schedule: its time, how long stages wait, what they hold.
 
-    PLAN is a plan.json, a compiled folder, or git:REV:PATH.
+    PLAN is a plan.json, a FOLDER is a compiled one; git:REV:PATH names either in a commit. Micro-batches must divide
+    the plan's batch. Its pool, and the --model where that is named, must be those that the plan was made from.
+
+    \b
+    Files:
+      FILE.json         the shortest step of those simulated, with --trace; opens at ui.perfetto.dev
 
     \b
     Examples:
       heterps-compile simulate model.heterps
       heterps-compile simulate plan.json --schedule 1f1b --micro-batches 16 --trace step.json
+      heterps-compile simulate plan.json --model model.onnx
       heterps-compile simulate model.heterps --json | jq '.schedules[].step_s'
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
@@ -51,9 +63,10 @@ def simulate(
 
     if schedule is not None and schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
-    read = read_plan(plan)
+    if model is None and profile is not None:
+        raise click.UsageError("--profile is for today's times; name the --model too.")
+    read, pool, operations, notes = _today(read_plan(plan), model, cluster, profile, allow_stale=allow_stale)
     _check_count(read, micro_batches)
-    pool, notes = _pool_of(read, cluster)
     if read.request.mode == "inference" and len(read.stages) > 1:
         bubble = f"{100 * read.schedule.bubble:.3g} %"
         notes.append(f"a step is one batch alone; where batches follow one another, stages wait {bubble} of the time")
@@ -65,7 +78,7 @@ def simulate(
     if counts == [1] and read.batch > 1 and micro_batches is None:
         notes.append("the model fixes its batch: one micro-batch; --micro-batches N tells what an open one would give")
     names = list(SCHEDULES) if schedule is None else [schedule]
-    steps = best_steps(read, plan_loads(read, pool), counts, names)
+    steps = best_steps(read, plan_loads(read, pool, operations), counts, names)
     if trace is not None:
         from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415 - only where asked for
 
@@ -93,23 +106,24 @@ def _check_count(plan: "Plan", micro_batches: int | None) -> None:
         )
 
 
-def _pool_of(plan: "Plan", cluster: str | None) -> "tuple[Cluster | None, list[str]]":
-    """Give the plan's device types where they are to be had, and what the reader should know of the estimate."""
-    from heterps_compile.cluster.load import builtin_names, load_cluster  # noqa: PLC0415 - pydantic
+def _today(
+    plan: "Plan", model: str | None, cluster: str | None, profile: str | None, *, allow_stale: bool
+) -> "tuple[Plan, Cluster | None, Mapping[str, int], list[str]]":
+    """Give the plan with the estimates to simulate, its device types, operations of layers, and what to know of it."""
+    if model is not None:
+        from heterps_compile.review.today import plan_today  # noqa: PLC0415 - onnx
 
-    notes = []
-    if cluster is None and plan.cluster not in builtin_names():
-        notes.append(
+        with quiet_libraries(verbose=False):
+            now = plan_today(model, plan, cluster=cluster, profile=profile, allow_stale=allow_stale)
+        return now.plan, now.pool, now.operations, []
+    from heterps_compile.review.stale import pool_of_today  # noqa: PLC0415 - pydantic
+
+    pool = pool_of_today(plan, cluster, allow_stale=allow_stale)
+    if pool is None:
+        note = (
             f"the pool {plan.cluster!r} is no built-in one, so that launches and latencies are not counted; "
             f"name its file (--cluster FILE)"
         )
-        return None, notes
-    pool = load_cluster(cluster if cluster is not None else plan.cluster)
-    missing = sorted({stage.device for stage in plan.stages} - {device.name for device in pool.device_types})
-    if missing:
-        raise InputError(
-            f"the pool {pool.name!r} has no device type {missing[0]!r}, which the plan uses; name the plan's own pool "
-            f"(--cluster FILE)"
-        )
-    notes.append("every layer is taken to start one operation; the plan does not tell how many it starts")
-    return pool, notes
+    else:
+        note = "every layer is taken to start one operation; with --model they are counted"
+    return plan, pool, {}, [note]

@@ -9,6 +9,9 @@ from types import MappingProxyType
 
 from .devices import Cluster, DeviceType
 
+SOURCE = "this machine"
+"""The source of a pool that describes the machine it is made on."""
+
 _PEAK_FLOPS = MappingProxyType({"float32": 60e9, "float64": 30e9})
 _MEMORY_BYTES_PER_S = 10e9
 _LOOPBACK_BYTES_PER_S = 2e9
@@ -36,4 +39,4 @@ def describe_local() -> Cluster:
         data_parallel=0.95,
     )
     description = f"this machine: {cores} CPU cores; rates are typical of one server core, not measured"
-    return Cluster("local", description, "USD", (core,), "this machine")
+    return Cluster("local", description, "USD", (core,), SOURCE)

@@ -8,7 +8,9 @@ Left out: I/O binding, devices other than what the execution provider's name say
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -100,7 +102,7 @@ def _number(array: Array) -> int:
 
 
 def open_session(model: ir.Model, provider: str = CPU) -> Session:
-    """Open a session with graph optimisation on and ONNX Runtime's own thread counts.
+    """Open a session with graph optimisation on, on ONNX Runtime's own number of threads or :func:`session_threads`.
 
     ONNX Runtime's messages stay off the terminal: what goes wrong comes back as an exception.
     """
@@ -137,8 +139,22 @@ def open_file(path: Path, provider: str = CPU) -> Session:
     return Session(_ort.InferenceSession(str(path), _session_options(), providers=[provider]), ())
 
 
+_threads: ContextVar[int] = ContextVar("threads", default=0)
+
+
+@contextmanager
+def session_threads(count: int) -> Iterator[None]:
+    """Let sessions that are opened meanwhile compute on so many threads, the caller's among them; 0 for ONNX's own."""
+    token = _threads.set(count)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
+
+
 def _session_options() -> Any:
     options = _ort.SessionOptions()
+    options.intra_op_num_threads = _threads.get()
     options.graph_optimization_level = _ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
     # else the threads of one stage's session go on waiting for work where those of the next one want to run

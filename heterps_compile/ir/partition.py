@@ -101,6 +101,16 @@ def cut_graph(graph: Graph, groups: Sequence[Sequence[int]]) -> Partition:
     return partition
 
 
+def tied_names(graph: Graph, cut: StageCut) -> dict[str, str]:
+    """Give the name of the storage of every parameter of a stage that has another name than that one.
+
+    A tied parameter may go by one name in one stage and by a second one in the next; its storage has one name, the one
+    that :attr:`Partition.replicated` has.
+    """
+    storages = {name: graph.parameters[name].storage for name in cut.parameters}
+    return {name: storage for name, storage in storages.items() if storage in graph.tied and name != storage}
+
+
 def _nodes_once(graph: Graph, partition: Partition) -> Iterator[str]:
     seen = [0] * len(graph.nodes)
     for stage in partition.stages:

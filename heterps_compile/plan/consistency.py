@@ -78,6 +78,20 @@ def _devices_are_of_the_pool(plan: PlanFile) -> Iterator[Fault]:
             yield f"estimates.unused_devices[{place}]", f"unknown device {name!r} (the pool has {names})"
 
 
+def _stages_take_no_more_units_than_there_are(plan: PlanFile) -> Iterator[Fault]:
+    there = {device.name: device.max_units for device in plan.cluster.devices}
+    taken = dict.fromkeys(there, 0)
+    for index, stage in enumerate(plan.decisions.stages):
+        if stage.device not in there:
+            continue
+        taken[stage.device] += stage.replicas
+        if taken[stage.device] > there[stage.device]:
+            fault = (
+                f"with this stage's, {taken[stage.device]} units of {stage.device!r} are taken of {there[stage.device]}"
+            )
+            yield f"decisions.stages[{index}].replicas", fault
+
+
 def _unused_devices_are_unused(plan: PlanFile) -> Iterator[Fault]:
     for place, device in enumerate(plan.estimates.unused_devices):
         users = [index for index, stage in enumerate(plan.decisions.stages) if stage.device == device]
@@ -135,6 +149,7 @@ LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
     _parts_have_the_same_stages,
     _micro_batches_divide_the_batch,
     _devices_are_of_the_pool,
+    _stages_take_no_more_units_than_there_are,
     _unused_devices_are_unused,
     _stages_cost_what_their_units_do,
     _throughput_is_that_of_the_slowest_stage,

@@ -8,13 +8,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.ir.graph import Graph
 
 from .request import Request
 from .weights import hash_weights
+
+if TYPE_CHECKING:  # numpy, which reading a plan does not need
+    from heterps_compile.cost.measured import Measurements
 
 _MAKERS = ("heterps-compile", "numpy", "onnx", "onnxruntime", "torch")
 
@@ -30,17 +33,20 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def make_hashes(graph: Graph, cluster: Cluster, request: Request) -> dict[str, str]:
+def make_hashes(
+    graph: Graph, cluster: Cluster, request: Request, measurements: "Measurements | None" = None
+) -> dict[str, str]:
     """Give the SHA-256 of each, by the names ``model``, ``weights``, ``cluster``, ``profile`` and ``options``.
 
-    ``weights`` is left out where they have no bytes; ``profile`` is "": the times are computed, none were measured.
+    ``weights`` is left out where they have no bytes; ``profile`` is "" where times are
+    computed and none were measured.
     """
     weights = hash_weights(graph)
     return {
         "model": hash_graph(graph),
         **({} if weights is None else {"weights": weights}),
         "cluster": hash_cluster(cluster),
-        "profile": "",
+        "profile": "" if measurements is None else measurements.sha256,
         "options": _hash_json([asdict(request), graph.batch, dict(graph.bindings)]),
     }
 

@@ -27,6 +27,13 @@ _FINGERPRINT = r"^([0-9a-f]{12}-[0-9a-f]{12}-[0-9a-f]{12})?$"
 
 _MOST = 2**63 - 1  # a count has a place among floats, whatever is computed with it
 
+# Names of which there are so many and no more; methods, backends and kinds of devices may be a third party's.
+Objective = Literal["cost", "throughput", "latency", "max-load"]
+Mode = Literal["inference", "training"]
+Provisioner = Literal["exact", "closed-form", "newton"]
+Synchronisation = Literal["all-reduce", "parameter-server"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
+
 Name = str
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Positive = Annotated[int, Field(ge=1, le=_MOST)]
@@ -61,15 +68,15 @@ class Pin(Part):
 class RequestPart(Part):
     """What was asked; the fields of :class:`~heterps_compile.plan.request.Request`."""
 
-    objective: str
+    objective: Objective
     min_throughput: Amount
     budget_per_hour: Amount | None
-    mode: str
+    mode: Mode
     method: str
     min_stages: Positive
     max_stages: Positive | None
-    provisioner: str
-    synchronisation: str
+    provisioner: Provisioner
+    synchronisation: Synchronisation
     pins: list[Pin]
     forbidden: list[Pin]
     seed: int
@@ -115,7 +122,7 @@ class StageDecision(Part):
 class ScheduleDecision(Part):
     """How micro-batches flow through the stages."""
 
-    name: str
+    name: ScheduleName
     micro_batches: Positive
 
 

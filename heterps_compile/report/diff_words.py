@@ -5,16 +5,26 @@ Names go through the escape function of the format, the sentences themselves hol
 Left out: the formats (``diff_text.py``, ``diff_markdown.py``, ``diff_github.py``), the JSON (``diff_document.py``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from types import MappingProxyType
 
+from heterps_compile.plan.decisions import Setting
 from heterps_compile.plan.diff import LayerChange, PlacedLayer, PlanDiff, StageChange, StageEvent
 from heterps_compile.plan.numbers import NumberChange
-from heterps_compile.units import format_percent
+from heterps_compile.units import format_money, format_percent, format_rate, format_seconds
 
 Escape = Callable[[str], str]
 NAMES_SHOWN = 12
+_UNITS: Mapping[str, Callable[[float], str]] = MappingProxyType(
+    {
+        "min_throughput": format_rate,
+        "budget_per_hour": lambda price: f"{format_money(price)} an hour",
+        "time_limit_s": format_seconds,
+    }
+)
+"""How the options that are amounts are told."""
 HASHED = {
     "model": "the model's structure",
     "weights": "the weights",
@@ -135,8 +145,17 @@ def _event(event: StageEvent, escape: Escape) -> str:
 
 def _settings(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
     for change in changes.settings:
-        old, new = ("none" if value in (None, "") else escape(str(value)) for value in (change.old, change.new))
+        old, new = (_setting(change.name, value, escape) for value in (change.old, change.new))
         yield Sentence("settings", f"{change.name.replace('_', ' ')} is {new}, was {old}")
+
+
+def _setting(name: str, value: Setting, escape: Escape) -> str:
+    """Tell the value of an option, a number with its unit."""
+    if value in (None, ""):
+        return "none"
+    if name in _UNITS and isinstance(value, int | float):
+        return _UNITS[name](float(value))
+    return escape(str(value))
 
 
 def _named(names: Sequence[str], escape: Escape) -> str:

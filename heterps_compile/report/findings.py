@@ -15,10 +15,12 @@ from heterps_compile.plan.diff import PlanDiff
 from heterps_compile.plan.plan import Plan
 
 from .comparison import comparison_picture
+from .diff_layers import words_of_new_layers, words_of_old_layers
 from .pareto import Point
 from .pictures import Picture
 from .pictures_bars import memory_bars, price_bars
-from .pictures_graph import LayerView, layer_graph, plan_layers
+from .pictures_graph import LayerView, layer_graph, older_graph, plan_layers
+from .pictures_numbers import number_bars
 from .pictures_pareto import pareto_front
 from .pictures_time import memory_over_time, timeline
 from .rows import LayerRow
@@ -39,7 +41,8 @@ class Findings:
         pool: The device types, for what a further micro-batch pays again.
         points: Throughput against price.
         comparison: Methods compared.
-        changes: What is different in an older plan.
+        older: An older plan to compare with.
+        changes: What is different from that one.
     """
 
     plan: Plan
@@ -49,6 +52,7 @@ class Findings:
     pool: Cluster | None = None
     points: Sequence[Point] = ()
     comparison: Comparison | None = None
+    older: Plan | None = None
     changes: PlanDiff | None = None
 
     @cached_property
@@ -65,11 +69,11 @@ class Findings:
     @cached_property
     def views(self) -> list[LayerView]:
         """Give the layers as the picture of the graph shows them."""
-        was_on = {} if self.changes is None else {moved.layer: moved.old_device for moved in self.changes.moved}
+        changed = {} if self.changes is None else words_of_new_layers(self.changes)
         if not self.rows:
-            return [replace(view, was_on=was_on.get(view.name, "")) for view in plan_layers(self.plan)]
+            return [replace(view, change=changed.get(view.name, "")) for view in plan_layers(self.plan)]
         return [
-            LayerView(row.name, row.stage, row.device, row.kind, row.cost.label, was_on.get(row.name, ""))
+            LayerView(row.name, row.stage, row.device, row.kind, row.cost.label, changed.get(row.name, ""))
             for row in self.rows
         ]
 
@@ -81,10 +85,19 @@ class Findings:
         made = (edge for edge in self.layers.edges if edge.producer >= 0)
         return [(edge.producer, consumer, edge.size_bytes) for edge in made for consumer in edge.consumers]
 
+    def _before(self) -> list[Picture]:
+        """Draw the older plan, and its numbers beside today's."""
+        if self.older is None or self.changes is None:
+            return []
+        words = words_of_old_layers(self.changes)
+        views = [replace(view, change=words.get(view.name, "")) for view in plan_layers(self.older)]
+        return [older_graph(self.older, views, self.plan), number_bars(self.changes.numbers)]
+
     def pictures(self) -> list[Picture]:
         """Draw every picture that there is something to draw for."""
         drawn = [
             layer_graph(self.plan, self.views, [(first, last) for first, last, _ in self.edges]),
+            *self._before(),
             timeline(self.plan, self.step),
             memory_over_time(self.plan, self.step),
             memory_bars(self.plan),

@@ -61,6 +61,8 @@ def html_report(findings: Findings) -> str:
         notes=notes(plan),
         stages=plan.stages[:_MOST_STAGES],
         more_stages=max(0, len(plan.stages) - _MOST_STAGES),
+        older=findings.older,
+        has_facts=bool(findings.rows),
         changes=changes,
         change_sentences=[] if changes is None else sentences(changes, printable),
         change_notes=[] if changes is None else change_notes(changes, printable),

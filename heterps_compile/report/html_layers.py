@@ -26,8 +26,8 @@ def layer_facts(findings: Findings) -> dict[str, Any]:
         for view in findings.views
     ]
     for entry, view in zip(layers, findings.views, strict=True):
-        if view.was_on:
-            entry["was_on"] = _shown(view.was_on)
+        if view.change:
+            entry["change"] = _shown(view.change)
     for entry, row in zip(layers, findings.rows, strict=False):
         cost = row.cost
         entry["facts"] = [

@@ -17,7 +17,6 @@ NAME_WIDTH = 200  # characters of a name that are ever shown
 DEVICE_COLOURS = 8
 _CHARACTER = 6.6  # pixels of one at the font size below, wide ones counted in
 
-# (fill, line) of devices by turns, in light and in dark.
 _LIGHT = (
     ("#cfe2f7", "#2f6fb3"),
     ("#fbdcb8", "#b5650f"),
@@ -38,11 +37,24 @@ _DARK = (
     ("#473e0d", "#e2ce55"),
     ("#542243", "#ee96cb"),
 )
+DEVICES = (_LIGHT, _DARK)
+"""(fill, line) of devices by turns, in light and in dark."""
+
+
+GREYS = (("#1b1f24", "#545d67", "#d0d7de", "#ffffff"), ("#e8ecf1", "#a3adb8", "#3a424c", "#14181d"))
+"""Ink, soft ink, grid and paper, in light and in dark."""
+
+STRONG = (
+    ("#3b76af", "#a5610f", "#3a7c44", "#7d5bb8", "#c2452d"),
+    ("#5b9bd8", "#e9a04a", "#63b96f", "#a88be0", "#f07a63"),
+)
+"""Five plain colours that paper-coloured text is read on, in light and in dark."""
 
 
 def _theme(greys: Sequence[str], strong: Sequence[str], devices: Sequence[tuple[str, str]]) -> str:
     ink, soft, grid, paper = greys
     rules = [
+        f".halo{{paint-order:stroke;stroke:{paper};stroke-width:5px}}",
         f".ink{{fill:{ink}}}.soft{{fill:{soft}}}.grid{{stroke:{grid}}}.paper{{fill:{paper}}}.grid-fill{{fill:{grid}}}",
         f".line{{stroke:{soft}}}.tip{{fill:{soft}}}.box{{fill:{paper};stroke:{grid}}}",
         *(f".{name}{{fill:{colour}}}" for name, colour in zip(("p0", "p1", "p2", "p3", "p4"), strong, strict=True)),
@@ -56,13 +68,9 @@ STYLE = (
     "svg.picture{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}"
     "svg.picture .head{font-weight:600}svg.picture .small{font-size:10.5px}"
     "svg.picture .edge{fill:none;stroke-width:1.2;opacity:.45}svg.picture .data{stroke-dasharray:3 2}"
-    + _theme(
-        ("#1b1f24", "#57606a", "#d0d7de", "#ffffff"), ("#3b76af", "#bf7416", "#3f8549", "#8c6bc4", "#c2452d"), _LIGHT
-    )
+    + _theme(GREYS[0], STRONG[0], DEVICES[0])
     + "@media (prefers-color-scheme:dark){"
-    + _theme(
-        ("#e8ecf1", "#a3adb8", "#3a424c", "#14181d"), ("#5b9bd8", "#e9a04a", "#63b96f", "#a88be0", "#f07a63"), _DARK
-    )
+    + _theme(GREYS[1], STRONG[1], DEVICES[1])
     + "}"
 )
 """Classes: p0 .. p4 are five plain colours, d0 .. d7 fill and line of devices, s0 .. s7 their lines alone."""

@@ -28,9 +28,9 @@ _TOP = 40.0
 
 @dataclass(frozen=True, slots=True)
 class LayerView:
-    """What a picture shows of a layer; ``kind``, ``label`` (data or compute) and ``was_on`` are "" where not known.
+    """What a picture shows of a layer; ``kind`` and ``label`` (data or compute) are "" where not known.
 
-    ``was_on`` is the device type of a layer that another plan has elsewhere.
+    ``change`` says in words what is different in another plan; "" for nothing.
     """
 
     name: str
@@ -38,7 +38,7 @@ class LayerView:
     device: str
     kind: str = ""
     label: str = ""
-    was_on: str = ""
+    change: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,42 @@ def plan_layers(plan: Plan) -> list[LayerView]:
 
 
 def layer_graph(plan: Plan, layers: Sequence[LayerView], edges: Sequence[tuple[int, int]] = ()) -> Picture:
-    """Draw the layers of a plan in the boxes of its stages.
+    """Draw the layers of a plan in the boxes of its stages, each to be chosen.
 
     Args:
         plan: The plan.
         layers: In the order of the plan.
         edges: (producer, consumer) as indices of layers.
     """
+    colours = device_classes(stage.device for stage in plan.stages)
+    height, parts = _graph(plan, layers, edges, colours, alive=True)
+    title = f"{len(layers):,} layers of {fitting(plan.model, 400)} in {len(plan.stages)} stages"
+    return picture("layers", title, height, parts, role="group")
+
+
+def older_graph(plan: Plan, layers: Sequence[LayerView], newer: Plan) -> Picture:
+    """Draw the layers of an older plan as one still picture, devices in the colours that they have in the newer one."""
+    colours = device_classes(stage.device for stage in (*newer.stages, *plan.stages))
+    height, parts = _graph(plan, layers, (), colours, alive=False)
+    title = f"Before: {len(layers):,} layers in {len(plan.stages)} stages"
+    return picture("layers-before", title, height, parts)
+
+
+def _graph(
+    plan: Plan,
+    layers: Sequence[LayerView],
+    edges: Sequence[tuple[int, int]],
+    colours: dict[str, int],
+    *,
+    alive: bool,
+) -> tuple[float, list[str]]:
     named = len(layers) <= NAMED_LAYERS
     size = _CHIP if named else _CELL
     gap = _GAP if named else 3.0
-    colours = device_classes(stage.device for stage in plan.stages)
     boxes, height = _boxes(plan.stages, size, gap)
     has_data = any(layer.label == DATA_INTENSIVE for layer in layers)
-    parts = [_legend(colours, has_data=has_data, has_moved=any(layer.was_on for layer in layers))]
+    shown = {stage.device: colours[stage.device] for stage in plan.stages}
+    parts = [_legend(shown, has_data=has_data, has_changed=any(layer.change for layer in layers))]
     parts += _arrows(boxes)
     places: list[tuple[float, float]] = []
     heads: list[str] = []
@@ -83,10 +105,10 @@ def layer_graph(plan: Plan, layers: Sequence[LayerView], edges: Sequence[tuple[i
         parts += [_edge(places[first], places[last], size) for first, last in edges]
     parts += [*heads, '<g class="layers">']
     for index, (layer, place) in enumerate(zip(layers, places, strict=True)):
-        parts.append(_layer(index, layer, place, size, colours[layer.device], named=named))
+        drawn = _shape(layer, place, size, colours[layer.device], named=named)
+        parts.append(f"{_handle(index, layer)}{drawn}</g>" if alive else drawn)
     parts.append("</g>")
-    title = f"{len(layers):,} layers of {fitting(plan.model, 400)} in {len(plan.stages)} stages"
-    return picture("layers", title, height, parts, role="group")
+    return height, parts
 
 
 def _boxes(stages: Sequence[PlannedStage], size: tuple[float, float], gap: float) -> tuple[list[_Box], float]:
@@ -114,7 +136,7 @@ def _of_the_row(width: float) -> float:
     return next((part for part in parts if part >= width), row)
 
 
-def _legend(colours: dict[str, int], *, has_data: bool, has_moved: bool) -> str:
+def _legend(colours: dict[str, int], *, has_data: bool, has_changed: bool) -> str:
     parts, x = [], _PAD
     for name, colour in colours.items():
         label = fitting(name, 150)
@@ -123,8 +145,8 @@ def _legend(colours: dict[str, int], *, has_data: bool, has_moved: bool) -> str:
         if x > WIDTH - 330:
             parts.append(text(x, 23, "…", "soft"))
             break
-    if has_moved:
-        parts += [f'<circle class="p4" cx="{x + 6:.1f}" cy="19" r="3.5"/>', text(x + 15, 23, "moved", "soft")]
+    if has_changed:
+        parts += [f'<circle class="p4" cx="{x + 6:.1f}" cy="19" r="3.5"/>', text(x + 15, 23, "changed", "soft")]
     if has_data:
         parts += [rect(WIDTH - 290, 12, 14, 14, "paper line data", more=' rx="3"')]
         parts += [text(WIDTH - 270, 23, "dashed: bound by data, not by computation", "soft")]
@@ -149,8 +171,8 @@ def _head(stage: PlannedStage, box: _Box, currency: str) -> list[str]:
     head = f"stage {stage.index}: {stage.replicas} x {stage.device}"
     below = f"{format_seconds(stage.time_s)} a batch, {format_money(stage.price_per_hour)} {currency}/h"
     return [
-        text(box.x + _PAD, box.y + 18, fitting(head, box.width - 2 * _PAD), "ink head"),
-        text(box.x + _PAD, box.y + 34, fitting(below, box.width - 2 * _PAD), "soft small"),
+        text(box.x + _PAD, box.y + 18, fitting(head, box.width - 2 * _PAD), "ink head halo"),
+        text(box.x + _PAD, box.y + 34, fitting(below, box.width - 2 * _PAD), "soft small halo"),
     ]
 
 
@@ -170,22 +192,24 @@ def _edge(start: tuple[float, float], end: tuple[float, float], size: tuple[floa
     return f'<path class="edge line" d="M{x1:.1f} {y1:.1f}{curve}"/>'
 
 
-def _layer(
-    index: int, layer: LayerView, place: tuple[float, float], size: tuple[float, float], colour: int, *, named: bool
-) -> str:
+def _handle(index: int, layer: LayerView) -> str:
+    """Open the group of a layer, by which it is chosen with mouse and keyboard."""
+    known = f", {safe(layer.kind)}" if layer.kind else ""
+    changed = f", {safe(layer.change)}" if layer.change else ""
+    return (
+        f'<g class="layer" data-layer="{index}" tabindex="{-1 if index else 0}" role="button" aria-pressed="false" '
+        f'aria-label="{safe(layer.name)}{known}, stage {layer.stage} on {safe(layer.device)}{changed}">'
+    )
+
+
+def _shape(layer: LayerView, place: tuple[float, float], size: tuple[float, float], colour: int, *, named: bool) -> str:
     x, y = place
     classes = f"d{colour} data" if layer.label == DATA_INTENSIVE else f"d{colour}"
-    name = safe(layer.name)
-    known = f", {safe(layer.kind)}" if layer.kind else ""
-    moved = f", was on {safe(layer.was_on)}" if layer.was_on else ""
-    parts = [
-        f'<g class="layer" data-layer="{index}" tabindex="{-1 if index else 0}" role="button" '
-        f'aria-label="{name}{known}, stage {layer.stage} on {safe(layer.device)}{moved}">',
-        rect(x, y, *size, classes, layer.name, more=f' rx="{5 if named else 2}"'),
-    ]
-    if layer.was_on:  # a dot in the corner
+    title = f"{layer.name}: {layer.change}" if layer.change else layer.name
+    parts = [rect(x, y, *size, classes, title, more=f' rx="{5 if named else 2}"')]
+    if layer.change:  # a dot in the corner
         parts.append(f'<circle class="p4" cx="{x + size[0] - 4:.1f}" cy="{y + 4:.1f}" r="3.5"/>')
     if named:
         parts.append(text(x + 7, y + 15, ending(layer.name, size[0] - 12)))
-        parts.append(text(x + 7, y + 28, fitting(layer.kind, size[0] - 12), "soft small"))
-    return "".join([*parts, "</g>"])
+        parts.append(text(x + 7, y + 28, fitting(layer.change or layer.kind, size[0] - 12), "soft small"))
+    return "".join(parts)

@@ -1,23 +1,29 @@
 """A simulated step in the Chrome trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-Stages are processes, replicas their threads, actions slices, and what a replica holds a counter. Times are in
-microseconds, as the format has them. The names of devices are data: JSON escapes them.
+Stages are processes, replicas their threads, actions slices, what a replica holds is a counter, and an arrow leads
+from every action to the one in another stage that reads its result. Times are in microseconds, as the format has them.
+The names of devices are data: JSON escapes them.
 
-Source: "Trace Event Format", the Chromium project; complete ("X"), counter ("C") and metadata ("M") events.
+Source: "Trace Event Format", the Chromium project; complete ("X"), counter ("C"), metadata ("M") and flow ("s", "f")
+events.
 
-Left out: flow arrows from stage to stage.
+Left out: arrows inside a stage.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
+from heterps_compile.schedule.order import Phase
+from heterps_compile.schedule.simulate import input_of
 
 from .simulation import Step
 
 _US = 1e6
 _LONGEST_NAME = 120
+_LATE = 0.99  # of a slice: an arrow that left at its very end would belong to what comes next
 
 
 def chrome_trace(plan: Plan, step: Step) -> str:
@@ -42,6 +48,7 @@ def chrome_trace(plan: Plan, step: Step) -> str:
                 "args": {"micro_batch": action.micro_batch, "chunk": action.chunk},
             }
         )
+    events += _flows(step)
     for (stage_index, replica), points in step.bytes_over_time():
         for time_s, size_bytes in points:
             events.append(
@@ -60,6 +67,32 @@ def chrome_trace(plan: Plan, step: Step) -> str:
         "source": "simulated by heterps-compile",
     }
     return json.dumps({"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}, allow_nan=False) + "\n"
+
+
+def _flows(step: Step) -> Iterator[dict[str, Any]]:
+    """Give the arrows: each leaves the slice of the action that makes a value late, and meets the one that reads it."""
+    timeline = step.timeline
+    spans = {span.action: span for span in timeline.spans}
+    crossing = (
+        (spans[made], span)
+        for span in timeline.spans
+        if (made := input_of(span.action, len(timeline.replicas), timeline.chunks)) is not None
+        and made.stage != span.action.stage
+    )
+    for number, (first, second) in enumerate(crossing):
+        name = "activations" if second.action.phase is Phase.FORWARD else "gradients"
+        left_s = first.start_s + _LATE * (first.end_s - first.start_s)
+        for phase, span, time_s in (("s", first, left_s), ("f", second, second.start_s)):
+            yield {
+                "name": name,
+                "cat": "flow",
+                "ph": phase,
+                "id": number,
+                "ts": time_s * _US,
+                "pid": span.action.stage,
+                "tid": span.replica,
+                **({"bp": "e"} if phase == "f" else {}),
+            }
 
 
 def _metadata(name: str, process: int, thread: int, arguments: dict[str, Any]) -> dict[str, Any]:

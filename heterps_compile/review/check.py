@@ -22,6 +22,7 @@ from heterps_compile.backends.contract import place_backend
 from heterps_compile.backends.mixed import MIXED
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
+from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.errors import InputError
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.contract import run_passes
@@ -93,7 +94,10 @@ def check_plan(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     cluster: str | Path | Cluster | None = None,
+    profile: ProfileSpec | None = None,
     tolerance: float = DEFAULT_TOLERANCE,
+    batch: int | None = None,
+    shapes: Mapping[str, int] | None = None,
 ) -> CheckResult:
     """Check a committed plan against its model; no stage is built.
 
@@ -104,7 +108,10 @@ def check_plan(
         example_kwargs: Its keyword inputs.
         dynamic_shapes: What it was exported with, where its dimensions are dynamic.
         cluster: The pool of today; None for the plan's own where it is built in.
+        profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
         tolerance: The part of the plan's value which a better plan may save, 0.01 for 1 %.
+        batch: Samples in one step; None for the plan's.
+        shapes: Numbers of open dimensions; with them or ``batch``, none of the plan's own is taken.
 
     Raises:
         InfeasibleError: where no plan meets today what was asked.
@@ -119,15 +126,18 @@ def check_plan(
         example_inputs=example_inputs,
         example_kwargs=example_kwargs,
         dynamic_shapes=dynamic_shapes,
+        profile=profile,
+        batch=batch,
+        shapes=shapes,
     )
-    fault, value = _judge(posed)
+    fault, value = judge(posed)
     found = _search(posed)
     if value is not None and found.value > value:
         found = _search(posed, warm_start=posed.stages())
     return CheckResult(plan, found, diff(plan, found), fault, value, tolerance, posed.stale)
 
 
-def _judge(posed: PosedAgain) -> tuple[str, float | None]:
+def judge(posed: PosedAgain) -> tuple[str, float | None]:
     """Give why the plan cannot stay, or the value of its decisions today."""
     if posed.placement is None:
         return posed.misfit, None

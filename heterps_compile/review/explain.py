@@ -16,8 +16,9 @@ from typing import Any
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import Fault, PlacementDetail, detail
 from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.problem import Placement, Problem
-from heterps_compile.errors import StalePlanError, UnknownNameError
+from heterps_compile.errors import UnknownNameError
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import format_bytes, format_money, format_percent, format_rate, format_seconds
 
@@ -96,6 +97,7 @@ def explain_layer(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     cluster: str | Path | Cluster | None = None,
+    profile: ProfileSpec | None = None,
     allow_stale: bool = False,
 ) -> Explanation:
     """Explain one layer of a plan.
@@ -108,6 +110,7 @@ def explain_layer(
         example_kwargs: Its keyword inputs.
         dynamic_shapes: What it was exported with, where its dimensions are dynamic.
         cluster: The pool; None for the plan's own where it is built in.
+        profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
         allow_stale: Explain with today's numbers a plan that was made from another model, pool or options.
 
     Raises:
@@ -121,20 +124,14 @@ def explain_layer(
         example_inputs=example_inputs,
         example_kwargs=example_kwargs,
         dynamic_shapes=dynamic_shapes,
+        profile=profile,
     )
-    if posed.placement is None:
-        raise StalePlanError(f"the plan does not fit: {posed.misfit}; compile again")
-    changed = [name for name in posed.stale if name != "weights"]  # no cost depends on what the weights are
-    if changed and not allow_stale:
-        raise StalePlanError(
-            f"the plan was made from something else: the hash of {' and '.join(changed)} differs; compile again, or "
-            "take today's numbers all the same (--allow-stale)"
-        )
+    placement = posed.fitting(allow_stale=allow_stale)
     names = posed.problem.layer_names
     name = layer if layer in names else posed.matched.get(layer, layer)
     if name not in names:
         raise UnknownNameError("layer", layer, names)
-    return _explain(posed, posed.placement, names.index(name))
+    return _explain(posed, placement, names.index(name))
 
 
 def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation:

@@ -12,6 +12,7 @@ from typing import Any
 from heterps_compile.api import read_model
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.escape import printable
@@ -62,6 +63,7 @@ def why_infeasible(
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     cluster: str | Path | Cluster = DEFAULT_CLUSTER,
+    profile: ProfileSpec | None = None,
     batch: int | None = None,
     shapes: Mapping[str, int] | None = None,
     **asked: Any,
@@ -77,7 +79,9 @@ def why_infeasible(
     request = make_request(pool.currency, **asked)
     graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
     verify_graph(graph)
-    draft = run_passes(Draft(graph, pool, request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
+    measurements = None if profile is None else read_measurements(pool, profile)
+    draft = Draft(graph, pool, request, measurements=measurements)
+    draft = run_passes(draft, [GroupLayers(), AnnotateIntensity(), PoseProblem()])
     assert draft.problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
     try:
         found = find_method("exact")(draft.problem, seed=request.seed, time_limit_s=_TIME_LIMIT_S)

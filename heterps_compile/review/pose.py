@@ -14,6 +14,7 @@ from typing import Any
 from heterps_compile.api import read_model
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import builtin_names, load_cluster
+from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
 from heterps_compile.ir.laws import verify_graph
@@ -25,6 +26,8 @@ from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.match import match_layers
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.provenance import make_hashes
+
+from .stale import refuse_stale
 
 _NAMED = 3  # layers that a message names
 
@@ -60,6 +63,18 @@ class PosedAgain:
         """Give the names of the hashes that the plan has and that are others today."""
         return tuple(name for name, old in sorted(self.plan.hashes.items()) if old != self.hashes.get(name, old))
 
+    def fitting(self, *, allow_stale: bool) -> Placement:
+        """Give the plan's answer.
+
+        Raises:
+            StalePlanError: where the plan does not fit the model; where it was made from another one, from another
+                pool or with other options, unless that is allowed.
+        """
+        if self.placement is None:
+            raise StalePlanError(f"the plan does not fit: {self.misfit}; compile again")
+        refuse_stale(self.stale, allow_stale=allow_stale)
+        return self.placement
+
     def stages(self) -> tuple[PlannedStage, ...]:
         """Give the plan's stages with the layers' names of today; those the model lacks are left out."""
         found = []
@@ -77,6 +92,9 @@ def pose_again(
     example_inputs: tuple[Any, ...] = (),
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    profile: ProfileSpec | None = None,
+    batch: int | None = None,
+    shapes: Mapping[str, int] | None = None,
 ) -> PosedAgain:
     """Pose the problem of a plan again.
 
@@ -87,28 +105,35 @@ def pose_again(
         example_inputs: Of a PyTorch model.
         example_kwargs: Its keyword inputs.
         dynamic_shapes: What it was exported with, where its dimensions are dynamic.
+        profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
+        batch: Samples in one step; None for the plan's.
+        shapes: Numbers of open dimensions; with them or ``batch``, none of the plan's own is taken.
 
     Raises:
         HeterpsError: where model or pool cannot be read, or what was asked makes no sense for them any more.
     """
     pool = cluster if isinstance(cluster, Cluster) else load_cluster(pool_of(plan) if cluster is None else cluster)
-    batch, shapes = (plan.batch if plan.bindings else None), dict(plan.bindings)
+    measurements = None if profile is None else read_measurements(pool, profile)
+    if batch is None and not shapes:
+        batch, shapes = (plan.batch if plan.bindings else None), plan.bindings
     try:
         graph = read_model(
-            model, example_inputs, example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
+            model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=dynamic_shapes
         )
     except UnknownNameError as error:
         raise StalePlanError(
-            f"the model changed, the plan was made at other dimensions: {error}; compile again"
+            f"the model changed, the plan was made at other dimensions: {error}; compile again, or name those of "
+            "today (--batch N, --shape NAME=N)"
         ) from error
     verify_graph(graph)
-    draft = run_passes(Draft(graph, pool, plan.request), [GroupLayers(), AnnotateIntensity(), PoseProblem()])
+    draft = Draft(graph, pool, plan.request, measurements=measurements)
+    draft = run_passes(draft, [GroupLayers(), AnnotateIntensity(), PoseProblem()])
     assert draft.layers is not None  # noqa: S101 - GroupLayers ensures it; this tells the type checker
     assert draft.problem is not None  # noqa: S101
     of_plan = {name: plan.fingerprints.get(name, "") for stage in plan.stages for name in stage.layers}
     matched = match_layers(of_plan, make_fingerprints(draft.layers))
     misfit, placement = _fit(plan, draft.problem, matched)
-    return PosedAgain(plan, draft, make_hashes(graph, pool, plan.request), matched, misfit, placement)
+    return PosedAgain(plan, draft, make_hashes(graph, pool, plan.request, measurements), matched, misfit, placement)
 
 
 def pool_of(plan: Plan) -> str:

@@ -8,19 +8,23 @@ from typing import Any
 
 from heterps_compile.api import CompiledModel
 from heterps_compile.api import compile as compile_model
+from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.plan.plan import Plan
 
 from .check import backend_name
 from .pose import pool_of
 
 
-def compile_as_planned(model: Any, plan: Plan, cluster: str | Path | None = None) -> CompiledModel:
+def compile_as_planned(
+    model: Any, plan: Plan, cluster: str | Path | None = None, profile: ProfileSpec | None = None
+) -> CompiledModel:
     """Compile with the options of a plan, beginning the search from it.
 
     Args:
         model: Path of an ONNX file, or an ONNX model.
         plan: A plan of this very model.
         cluster: The pool; None for the plan's own where it is built in.
+        profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
 
     Raises:
         HeterpsError: as :func:`heterps_compile.compile`.
@@ -29,6 +33,7 @@ def compile_as_planned(model: Any, plan: Plan, cluster: str | Path | None = None
     return compile_model(
         model,
         cluster=pool_of(plan) if cluster is None else cluster,
+        profile=profile,
         objective=request.objective,
         min_throughput=request.min_throughput or None,
         budget=request.budget_per_hour,

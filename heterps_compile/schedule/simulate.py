@@ -100,7 +100,7 @@ def simulate(
         queue, done = queues[worker], spans[worker]
         while len(done) < len(queue):
             action = queue[len(done)]
-            needed = _input_of(action, stages, chunks)
+            needed = input_of(action, stages, chunks)
             if needed is None:
                 ready_s = 0.0
             elif needed in end_s:
@@ -135,8 +135,8 @@ def _lengths(
     }
 
 
-def _input_of(action: Action, stages: int, chunks: int) -> Action | None:
-    """Give the action whose result this one reads, by the four rules of the module."""
+def input_of(action: Action, stages: int, chunks: int) -> Action | None:
+    """Give the action whose result this one reads, by the four rules of the module, None for an input."""
     stage, i, phase, chunk = action.stage, action.micro_batch, action.phase, action.chunk
     if phase is Phase.WEIGHT:
         return Action(stage, i, Phase.BACKWARD, chunk)

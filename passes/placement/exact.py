@@ -45,6 +45,8 @@ class Exact:
             InfeasibleError: where no placement is feasible, with the reason, or where none was found in time.
         """
         started = time.monotonic()
+        if problem.min_stages > problem.layer_count:  # tables as large as that would be no help
+            raise explain_infeasible(problem)
         deadline = Deadline.after(time_limit_s)
         proof = prove(problem, deadline, seed_placements(problem, warm_start))
         if proof.placement is None:

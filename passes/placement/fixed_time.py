@@ -25,7 +25,8 @@ from heterps_compile.cost.replicas import ReplicaDemand
 from heterps_compile.cost.segments import problem_tables
 
 from .chain import Chain, Segments
-from .interval_search import GAP, longest_s
+from .easy_bounds import longest_s
+from .interval_search import GAP
 from .linked_chain import LinkedChain
 from .milp import coupled_path
 from .paths import ROUNDING, Deadline, SegmentGraph, StageCounts, TimeUpError, cheapest_path

@@ -19,7 +19,7 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.units import format_bytes, format_money, format_seconds
 
 from .chain import Chain, Segments, Tile
-from .interval_search import longest_s
+from .easy_bounds import longest_s
 from .milp import CoupledPath, coupled_path
 from .paths import Deadline, SegmentPrices, StageCounts, cheapest_path
 from .tiled_paths import TiledSegments
@@ -67,13 +67,13 @@ def _no_type(problem: Problem) -> str:
 
 def _stage_count(problem: Problem) -> str:
     most = Chain(problem).length
-    if problem.min_stages > problem.max_stages:
-        return f"at least {problem.min_stages} and at most {problem.max_stages} stages exclude each other"
     if problem.min_stages > most:
         return (
             f"at least {problem.min_stages} stages are asked for, but the {problem.layer_count} layers can be cut into "
             f"at most {most}; ask for --min-stages {most} or fewer"
         )
+    if problem.min_stages > problem.max_stages:
+        return f"at least {problem.min_stages} and at most {problem.max_stages} stages exclude each other"
     return ""
 
 

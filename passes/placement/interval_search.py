@@ -20,16 +20,19 @@ Left out: what is reported (``exact.py``).
 
 import heapq
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate, slowest_batch_s, to_arrays
 from heterps_compile.cost.problem import Floats, Placement, Problem
-from heterps_compile.cost.segments import flatten_stages, problem_tables
+from heterps_compile.cost.segments import flatten_stages
 
 from .chain import Chain, Segments
+from .easy_bounds import longest_s, trivial_bound
 from .linked_chain import LinkedChain
+from .march import March, TimeRange
 from .milp import coupled_path
 from .paths import (
     ROUNDING,
@@ -48,6 +51,9 @@ GAP = 1e-9
 
 SWEPT = 100
 """Positions from which on a sweep over blocks comes first."""
+
+MARCHED, BRIEFLY_SWEPT = 3000, 400_000
+"""Positions from which on that sweep is brief and a march follows; cells of a range that it then takes at most."""
 
 _MOST_LISTED = 600_000
 _FIRST_RATIO = 0.8  # how far down the first split of an open range goes
@@ -164,17 +170,30 @@ class IntervalSearch:
             self.loose = None if path is None else self._chain.placement(path)
 
     def _swept(self, chain: Chain, whole: _Range) -> list[_Range]:
-        """Close what a sweep over cells of segments can; give what is left, as a heap."""
-        sweep = RangeSweep(chain, whole.slow_s, whole.bound, self.deadline)
+        """Close what a sweep over cells of segments can, and a march after it; give what is left, as a heap."""
+        is_long = chain.length >= MARCHED
+        sweep = RangeSweep(chain, whole.slow_s, whole.bound, self.deadline, BRIEFLY_SWEPT if is_long else None)
         try:
             while sweep.open:
                 sweep.step(self._ceiling(whole), self._try)
         except TimeUpError:  # which the search over the ranges still open notices at once
             left = [_Range(r.bound, r.slow_s, r.fast_s, None, whole.fee) for r in [*sweep.open, *sweep.left]]
         else:
-            left = [_Range(r.bound, r.slow_s, r.fast_s, sweep.segments(r), whole.fee) for r in sweep.left]
+            if is_long:
+                left = self._marched(chain, [TimeRange(r.bound, r.slow_s, r.fast_s) for r in sweep.left], whole)
+            else:
+                left = [_Range(r.bound, r.slow_s, r.fast_s, sweep.segments(r), whole.fee) for r in sweep.left]
         heapq.heapify(left)
         return left
+
+    def _marched(self, chain: Chain, ranges: Sequence[TimeRange], whole: _Range) -> list[_Range]:
+        """Close what a march through times of a batch can; give what is left."""
+        march = March(chain, ranges, self.deadline)
+        with suppress(TimeUpError):  # as above
+            while march.open:
+                march.step(lambda: self._ceiling(whole), self._try)
+        left = [*march.left, *((range_, None) for range_ in march.open)]
+        return [_Range(r.bound, r.slow_s, r.fast_s, segments, whole.fee) for r, segments in left]
 
     def _most_s(self) -> float:
         """Give the tau above which even one unit of the cheapest type per stage costs more than the best plan."""
@@ -329,24 +348,3 @@ class IntervalSearch:
 def per_million_samples(problem: Problem, value: float) -> float:
     """Turn a value of this search, in price per hour times seconds per batch, into the price of a million samples."""
     return value / 3600 / problem.batch * 1e6
-
-
-def trivial_bound(problem: Problem) -> float:
-    """Give a bound that costs nothing: every layer's unit-seconds at the cheapest type (rule 1 of ``replicas.py``)."""
-    tables = problem_tables(problem)
-    return float(np.where(tables.usable, tables.compute_s * problem.price_per_hour, np.inf).min(axis=1).sum())
-
-
-def longest_s(problem: Problem) -> float:
-    """Give a time no batch of any plan takes."""
-    tables = problem_tables(problem)
-    layers_s = tables.compute_s.max(axis=1) + tables.data_s.max(axis=1) + problem.sync_s.max(axis=1)
-    if problem.shared_s is not None:
-        layers_s += problem.shared_s.max(axis=1)
-    moved_bytes = 2 * tables.read_bytes.sum()
-    links = (problem.link_seconds_per_byte, problem.link_latency_s)
-    slowest, latest_s = (
-        (own if own_of_pairs is None else own_of_pairs).max()
-        for own, own_of_pairs in zip((problem.seconds_per_byte, problem.latency_s), links, strict=True)
-    )
-    return float(layers_s.sum() + moved_bytes * slowest + 2 * problem.layer_count * latest_s) * 1.01 + 1e-9

@@ -77,9 +77,20 @@ class RangeSweep:
         left: Ranges that are left to the search over segments.
     """
 
-    def __init__(self, chain: Chain, slow_s: float, bound: float, deadline: Deadline) -> None:
-        """Begin with all tau up to ``slow_s``, whose plans cost at least ``bound``."""
+    def __init__(
+        self, chain: Chain, slow_s: float, bound: float, deadline: Deadline, most_cells: int | None = None
+    ) -> None:
+        """Begin with all tau up to ``slow_s``, whose plans cost at least ``bound``.
+
+        Args:
+            chain: The segments.
+            slow_s: The longest time of a batch.
+            bound: What every plan costs at least.
+            deadline: When to stop.
+            most_cells: Leave ranges that would have more, whatever their width; None for ranges that are narrow first.
+        """
         self._chain, self._deadline = chain, deadline
+        self._most_cells, self._is_brief = most_cells or _MOST_CELLS, most_cells is not None
         # where segments bound what stages cost and do not tell it, narrower ranges are as hard to close
         self._narrow = _NARROW if chain.is_exact else _NARROW_OF_BOUNDS
         sizes = [size for size in _SIZES if size == 1 or chain.length // size >= _TOP_BLOCKS // 4]
@@ -182,7 +193,7 @@ class RangeSweep:
     def _may_refine(self, range_: SweptRange) -> bool:
         if range_.cells is None or range_.level + 1 == len(self._levels):
             return False
-        return len(range_.cells) * self._ratio(range_.level) ** 2 <= _MOST_CELLS
+        return len(range_.cells) * self._ratio(range_.level) ** 2 <= self._most_cells
 
     def _ratio(self, level: int) -> int:
         return self._levels[level].size // self._levels[level + 1].size
@@ -212,4 +223,4 @@ class RangeSweep:
         """Say whether the search over segments does better with a range."""
         if self._may_refine(range_) or range_.cells is None:
             return False
-        return len(range_.cells) <= _FEW or range_.fast_s > range_.slow_s * self._narrow
+        return self._is_brief or len(range_.cells) <= _FEW or range_.fast_s > range_.slow_s * self._narrow

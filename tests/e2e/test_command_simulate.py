@@ -7,15 +7,22 @@ import pytest
 from commands import heterps
 from large_plan import large_findings
 
+from heterps_compile.cluster.load import load_cluster
 from heterps_compile.plan.file import to_json
 from heterps_compile.plan.plan import PoolDevice
+from heterps_compile.plan.provenance import hash_cluster
 
 
 @pytest.fixture
 def plan(tmp_path):
     made = large_findings(40, 4, training=True).plan
     stages = tuple(replace(stage, device="v100", kind="gpu") for stage in made.stages)
-    trained = replace(made, stages=stages, devices=(PoolDevice("v100", "gpu", 2.42, 8, 32 * 2**30),))
+    trained = replace(
+        made,
+        stages=stages,
+        devices=(PoolDevice("v100", "gpu", 2.42, 8, 32 * 2**30),),
+        hashes={"cluster": hash_cluster(load_cluster(made.cluster))},
+    )
     (tmp_path / "plan.json").write_text(to_json(trained))
     return tmp_path
 
@@ -63,6 +70,15 @@ def test_a_pool_that_is_not_built_in_is_said(plan):
     done = heterps("simulate", "mine.json", cwd=plan)
     assert done.returncode == 0, done.stderr
     assert "the pool 'mine' is no built-in one" in done.stdout
+
+
+def test_a_plan_of_another_pool_is_refused_and_may_be_allowed(plan):
+    text = (plan / "plan.json").read_text()
+    (plan / "plan.json").write_text(text.replace(hash_cluster(load_cluster("heterps-paper")), "b" * 64))
+    done = heterps("simulate", "plan.json", cwd=plan)
+    assert done.returncode == 1
+    assert "the plan was made from something else: the hash of cluster differs; name what it was made" in done.stderr
+    assert heterps("simulate", "plan.json", "--allow-stale", cwd=plan).returncode == 0
 
 
 def test_simulating_needs_neither_torch_nor_onnx(plan):

@@ -96,6 +96,14 @@ def test_a_changed_plan_is_annotated_and_summed_up(repository):
     assert "- **placement**: layer b moved from cpu to v100" in summary
 
 
+@pytest.mark.parametrize("fail_on", ["", "placement"])
+def test_a_page_is_written_where_one_is_asked_for(repository, fail_on):
+    inputs = {"base": "HEAD~1", "report": "changes $(touch pwned).html", "fail-on": fail_on}
+    assert step(repository, "Compare the plan with the base", **inputs)[0] == int(bool(fail_on))
+    assert "layer b moved from cpu to v100" in (repository / inputs["report"]).read_text("utf-8")
+    assert step(repository, "Compare the plan with the base", base="HEAD~1", report="no/x.html")[0] == 2
+
+
 def test_a_plan_that_is_the_same_is_quiet(repository):
     assert step(repository, "Compare the plan with the base", base="HEAD") == (
         0,

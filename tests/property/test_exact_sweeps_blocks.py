@@ -12,8 +12,8 @@ from heterps_compile.passes.placement import interval_search, range_sweep
 from heterps_compile.passes.placement.blocks import Blocks
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.easy_bounds import longest_s
 from heterps_compile.passes.placement.exact import Exact
-from heterps_compile.passes.placement.fixed_time import longest_s
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.paths import Deadline, SegmentPrices, TimeUpError
 from heterps_compile.passes.placement.seeds import seed_placements

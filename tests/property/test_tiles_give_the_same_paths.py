@@ -10,7 +10,7 @@ from small_problems import small_problem
 
 from heterps_compile.passes.placement import tiled_paths
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.interval_search import longest_s
+from heterps_compile.passes.placement.easy_bounds import longest_s
 from heterps_compile.passes.placement.paths import (
     Deadline,
     ListedSegments,

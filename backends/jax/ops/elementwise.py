@@ -297,6 +297,20 @@ def hardmax_of_matrix(x: Array, *, axis: int = 1) -> Array:
     return hardmax(as_matrix(x, axis)).reshape(x.shape)
 
 
+def binarize(x: Array, *, threshold: float = 0.0) -> Array:
+    """Give 1 above the threshold, else 0."""
+    return (x > threshold).astype(x.dtype)
+
+
+def drop(x: Array, *, ratio: float, draw: int, key: Any = None) -> Array:
+    """Set elements to zero at random and scale the others; draws with different numbers are independent."""
+    if key is None:
+        return x
+    # float32, so that masks are the same with 64 bits enabled
+    kept = jax.random.bernoulli(jax.random.fold_in(key, draw), jnp.float32(1 - ratio), x.shape)
+    return x * (kept / (1 - ratio if ratio < 1 else 1)).astype(x.dtype)
+
+
 def dropout(
     x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int = 0, outputs: int = 1
 ) -> Any:

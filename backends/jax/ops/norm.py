@@ -24,8 +24,9 @@ def batch_norm(
     epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1, outputs: int = 1,
 ) -> Any:  # fmt: skip
     """Normalise every channel: by given statistics or, in training, by those of x, then give the moved ones too."""
-    if not spatial:
-        raise ValueError("statistics of every element of a sample (spatial = 0) have no row in the table")
+    if not spatial:  # every element of a sample has statistics of its own, and they have its shape
+        y = (x - mean) * lax.rsqrt(var + epsilon) * scale + b
+        return y if outputs == 1 else (y, *(mean, var, mean, var)[: outputs - 1])
     old = mean, var
     if training_mode:
         over = tuple(axis for axis in range(x.ndim) if axis != 1)
@@ -37,6 +38,29 @@ def batch_norm(
     moved = [before * momentum + now * (1 - momentum) for before, now in zip(old, (mean, var), strict=True)]
     results = (y, *(m.astype(o.dtype) for m, o in zip(moved, old, strict=True)))
     return y if outputs == 1 else results[:outputs]
+
+
+def batch_norm_in_training(
+    x: Array, scale: Array | None = None, bias: Array | None = None, mean: Array | None = None,
+    var: Array | None = None, *,
+    momentum: float, epsilon: float, outputs: int = 1,
+) -> Any:  # fmt: skip
+    """Normalise every channel by the batch's statistics, as PyTorch does; also move the running ones towards them."""
+    over = tuple(axis for axis in range(x.ndim) if axis != 1)
+    full = wide(x)
+    batch_mean, batch_var = jnp.mean(full, over), jnp.var(full, over)
+    y = (full - per_channel(batch_mean, x)) * lax.rsqrt(per_channel(batch_var, x) + epsilon)
+    y = y if scale is None else y * per_channel(scale, x)
+    y = (y if bias is None else y + per_channel(bias, x)).astype(x.dtype)
+    if outputs == 1 or mean is None or var is None:
+        return y
+    count = x.size // x.shape[1]
+    unbiased = batch_var * (count / max(count - 1, 1))  # of which the running variance is made
+    moved = [
+        ((1 - momentum) * old + momentum * lax.stop_gradient(now)).astype(old.dtype)
+        for old, now in ((mean, batch_mean), (var, unbiased))
+    ]
+    return (y, *moved)[:outputs]
 
 
 def instance_norm(x: Array, scale: Array, b: Array, *, epsilon: float = 1e-5) -> Array:

@@ -1,4 +1,4 @@
-"""Sampling of images at places that inputs give, and pooling over regions of them.
+"""Sampling of images at places that inputs give, pooling over regions of them, and selection of boxes.
 
 Left out: RoiAlign with a number of samples that depends on the region, unless the regions are known.
 """
@@ -133,3 +133,35 @@ def roi_align_before_16(
         output_height=output_height, output_width=output_width, sampling_ratio=sampling_ratio,
         spatial_scale=spatial_scale,
     )  # fmt: skip
+
+
+def corners_of(boxes: Array, by_center: int) -> Array:
+    """Give boxes as their lower and their upper corner."""
+    if by_center:
+        return np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
+    return np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], 1)
+
+
+def non_max_suppression(
+    boxes: Array, scores: Array, most: Array | None = None, overlap: Array | None = None,
+    least_score: Array | None = None, *, center_point_box: int = 0,
+) -> Array:  # fmt: skip
+    """Give batch, class and index of the known boxes that overlap no better one of their class too much."""
+    limit = 0 if most is None else int(np.asarray(most).item())
+    allowed = 0.0 if overlap is None else float(np.asarray(overlap).item())
+    least = None if least_score is None else float(np.asarray(least_score).item())
+    every, kept = np.asarray(scores), []
+    for batch, label in np.ndindex(every.shape[:2]):
+        corners, values = corners_of(np.asarray(boxes)[batch], center_point_box), every[batch, label]
+        areas = (corners[:, 2:] - corners[:, :2]).prod(1)
+        chosen: list[int] = []
+        for box in np.argsort(-values, kind="stable").tolist():
+            if len(chosen) >= limit or (least is not None and values[box] <= least):
+                break
+            low = np.maximum(corners[chosen, :2], corners[box, :2])
+            high = np.minimum(corners[chosen, 2:], corners[box, 2:])
+            shared = (high - low).clip(0).prod(1)
+            if not (shared > allowed * (areas[chosen] + areas[box] - shared)).any():
+                chosen.append(box)
+        kept += [[batch, label, box] for box in chosen]
+    return np.array(kept, np.int64).reshape(-1, 3)

@@ -141,3 +141,8 @@ def hardmax(x: Tensor, *, axis: int = -1) -> Tensor:
 @op("SwiGLU", 28)
 def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
     return a * torch.sigmoid(alpha * a) * b
+
+
+@op("Binarizer", 1, domain="ai.onnx.ml")
+def binarizer(x: Tensor, *, threshold: float = 0.0) -> Tensor:
+    return (x > threshold).to(x.dtype)

@@ -30,9 +30,14 @@ def batch_norm_old(
     spatial: int = 1,
     outputs: int,
 ) -> Tensor | tuple[Tensor, ...]:
-    """Before opset 14 a node with several outputs is in training."""
+    """Before opset 14 a node with several outputs is in training; before 9 every element may have its statistics."""
     if not spatial:
-        raise NotImplementedError("BatchNormalization with spatial=0, as Caffe had it")
+        old = mean, var
+        if outputs > 1:
+            mean, var = x.mean(0), x.var(0, correction=0)
+        y = (x - mean) * torch.rsqrt(var + epsilon) * scale + bias
+        moved = [before * momentum + now * (1 - momentum) for before, now in zip(old, (mean, var), strict=True)]
+        return y if outputs == 1 else (y, *moved, mean, var)
     if outputs == 1:
         return _inference(x, scale, bias, mean, var, epsilon)
     y, new_mean, new_var = batch_norm(x, scale, bias, mean, var, epsilon=epsilon, momentum=momentum, training_mode=1)

@@ -83,7 +83,7 @@
     }
     panel.replaceChildren();
     make("h2", layer.name, panel);
-    make("p", `stage ${layer.stage}, on ${layer.device}${layer.was_on ? `, was on ${layer.was_on}` : ""}`, panel).className = "soft";
+    make("p", `stage ${layer.stage}, on ${layer.device}${layer.change ? `, ${layer.change}` : ""}`, panel).className = "soft";
     const list = make("dl", undefined, panel);
     for (const [key, words] of layer.facts) {
       make("dt", key, list);
@@ -157,7 +157,7 @@
     if (!words) return;
     const hits = [];
     facts.layers.forEach((layer, index) => {
-      if (layer.name.toLowerCase().includes(words)) hits.push(index);
+      if (`${layer.name} ${layer.change || ""}`.toLowerCase().includes(words)) hits.push(index);
     });
     for (const index of hits.slice(0, SHOWN)) link(index, facts.layers[index].name, make("li", undefined, found));
     if (hits.length !== 1 && (hits.length > SHOWN || !hits.length)) {

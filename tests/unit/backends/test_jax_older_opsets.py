@@ -23,6 +23,7 @@ CASES: Sequence[tuple[str, int, Mapping[str, Any], Sequence[Any], int]] = [
     ("AveragePool", 7, {"kernel_shape": [2, 2], "pads": [1, 1, 0, 0], "count_include_pad": 1}, [IMAGE], 1),
     ("AveragePool", 10, {"kernel_shape": [3, 2], "strides": [2, 2], "ceil_mode": 1}, [IMAGE], 1),
     ("BatchNormalization", 7, {"epsilon": 0.01}, [IMAGE, VECTOR, VECTOR, VECTOR, VECTOR], 1),
+    ("BatchNormalization", 8, {"spatial": 0}, [IMAGE, *[np.abs(IMAGE[0]) + i for i in range(1, 5)]], 1),
     ("BatchNormalization", 9, {}, [IMAGE, VECTOR, VECTOR, VECTOR, VECTOR], 1),
     ("Cast", 9, {"to": 7}, [X], 1),
     ("Clip", 7, {"min": -0.5, "max": 0.5}, [X], 1),

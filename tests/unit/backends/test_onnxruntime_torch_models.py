@@ -11,6 +11,7 @@ from torch_models import SkipNet, bert, cut_before, cut_into, skip_net, small_ct
 
 import heterps_compile
 from heterps_compile.backends.onnxruntime.backend import OnnxRuntimeBackend
+from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.torch_fx import import_torch
 from heterps_compile.runtime.in_process import run_stages
@@ -83,7 +84,7 @@ def test_a_model_in_training_mode_is_refused_by_node_and_op() -> None:
     torch.manual_seed(0)
     inputs = (torch.randint(0, 11, (4, 3)), torch.rand(4, 3))
     model: Any = SkipNet().train()
-    with pytest.raises(BackendError, match=r"stage 0: node 'add_' \(aten.add_.Tensor\) changes 'norm\.\w+' in place"):
+    with pytest.raises(BackendError, match=r"SkipNet: node 'add_' \(aten.add_.Tensor\) changes 'norm\.\w+' in place"):
         heterps_compile.compile(model, inputs, backend="onnxruntime", method="exact")
     model.norm.eval()
     with pytest.raises(
@@ -93,8 +94,42 @@ def test_a_model_in_training_mode_is_refused_by_node_and_op() -> None:
     module, inputs = skip_net(training=True)
     graph = import_torch(module, inputs)
     module.norm.eval()
-    with pytest.raises(BackendError, match="drops elements at random"):
+    with pytest.raises(BackendError, match=r"stage 0: node .* drops elements at random"):
         BACKEND.build(import_torch(module, inputs), cut_into(graph, 1))
+
+
+class Dropping(torch.nn.Module):
+    def __init__(self, function: Any, **options: Any) -> None:
+        super().__init__()
+        self.function, self.options = function, options
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(*[x] * (3 if self.function is attention else 1), **self.options)
+
+
+attention, functional = torch.nn.functional.scaled_dot_product_attention, torch.nn.functional
+
+
+@pytest.mark.parametrize("trace", [lambda model: model, torch.fx.symbolic_trace], ids=["exported", "traced"])
+@pytest.mark.parametrize(
+    ("function", "options", "drops"),
+    [
+        (functional.dropout, {"p": 0.1}, True),
+        (functional.dropout, {"training": False}, False),
+        (functional.dropout, {"p": 0.0}, False),
+        (attention, {"dropout_p": 0.1}, True),
+        (attention, {}, False),
+    ],
+)
+def test_functions_that_drop_are_refused_before_the_search(
+    trace: Any, function: Any, options: Any, drops: bool
+) -> None:
+    graph = import_torch(trace(Dropping(function, **options)), (torch.ones(1, 2, 3, 4),))
+    if drops:
+        with pytest.raises(BackendError, match=r"node '.*dropout.*|.*attention.*' .* drops elements at random"):
+            refuse_unsupported(BACKEND, graph)
+    else:
+        refuse_unsupported(BACKEND, graph)
 
 
 def test_values_that_numpy_does_not_have_are_named() -> None:

@@ -33,8 +33,8 @@ EXCEPTIONS = {
 }
 
 # These numbers only ever go up.
-LEAST_OPS = 188
-LEAST_PASSED = 1753
+LEAST_OPS = 189
+LEAST_PASSED = 1754
 
 OPS = sorted(declared_ops())
 _FAULTS: dict[str, str] = {}

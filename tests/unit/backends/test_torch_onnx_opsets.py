@@ -38,6 +38,7 @@ CASES: list[tuple[str, int, dict[str, Any], list[Array], dict[int, Array], int]]
     ("AveragePool", 7, {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}, [IMAGE], {}, 1),
     ("AveragePool", 10, {"kernel_shape": [2, 2], "ceil_mode": 1, "strides": [4, 4]}, [IMAGE], {}, 1),
     ("BatchNormalization", 7, {"epsilon": 1e-3}, [IMAGE, *CHANNELS], {}, 1),
+    ("BatchNormalization", 7, {"spatial": 0}, [IMAGE, *[np.abs(IMAGE[0]) + i for i in range(1, 5)]], {}, 1),
     ("BatchNormalization", 9, {}, [IMAGE], dict(enumerate(CHANNELS, 1)), 1),
     ("Cast", 9, {"to": 7}, [X * 9], {}, 1),
     ("Clip", 7, {"min": -0.5, "max": 0.5}, [X], {}, 1),

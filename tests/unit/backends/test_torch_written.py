@@ -66,6 +66,32 @@ def check_fresh_process(graph: Graph, folder: Path) -> None:
     )
 
 
+# Whatever else is installed here is not there; torch itself goes without numpy where it has to.
+TORCH_ALONE = """
+import importlib.util, sys
+import torch
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {*sys.stdlib_module_names, "torch"}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocker())
+spec = importlib.util.spec_from_file_location("stage_1", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+tensors = {name: torch.zeros(shape, dtype=dtype) for name, (kind, dtype, shape) in module.TENSORS.items()}
+print(len(module.Stage1(tensors).state_dict()) > 0)
+"""
+
+
+def test_a_stage_is_imported_and_built_where_nothing_but_torch_is_installed(tmp_path: Path) -> None:
+    written(read_model(REAL["bert"]()), 3, tmp_path)
+    command = [sys.executable, "-B", "-c", TORCH_ALONE, str(tmp_path / "stage_1.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 @pytest.mark.parametrize("name", REAL)
 def test_written_stages_run_in_a_fresh_process_with_torch_alone(name: str, tmp_path: Path) -> None:
     check_fresh_process(read_model(REAL[name]()), tmp_path)

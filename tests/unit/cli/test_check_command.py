@@ -57,6 +57,16 @@ def test_a_plan_that_costs_more_than_it_must_fails_until_it_is_updated(capsys):
     assert run(["check", MODEL, "--against", "plan.json"]) == 0
 
 
+def test_a_page_shows_the_committed_plan_beside_the_one_found(capsys):
+    spoil()
+    assert run(["check", MODEL, "--against", "plan.json", "--report", "check.html"]) == 1
+    page = Path("check.html").read_text("utf-8")
+    assert '<section id="layers-before"' in page
+    assert "replicas, had" in page or "replica, had" in page
+    assert run(["check", MODEL, "--against", "plan.json", "--report", "no/check.html"]) == 1
+    assert "its folder does not exist" in capsys.readouterr().err
+
+
 def test_a_compiled_folder_is_compiled_anew(committed):
     assert run([MODEL, "-o", "out", "--method", "greedy", "--min-stages", "2", "--no-verify", "-q"]) == 0
     (text,) = [Path("out/plan.json").read_text()]

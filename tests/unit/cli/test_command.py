@@ -85,6 +85,7 @@ DEFAULTS = {
     "pins": {},
     "forbidden": [],
     "warm_start": None,
+    "profile": None,
     "seed": 0,
     "time_limit": None,
     "verify": True,
@@ -101,7 +102,7 @@ def test_every_option_reaches_the_library(library):
         "model.onnx -o out --force --cluster edge --objective throughput --min-throughput 1e3 --budget 5 --batch 64 "
         "--shape seq=128 --shape h=2 --mode training --method exact --backend torch --min-stages 2 --max-stages 5 "
         "--provisioner newton --sync parameter-server --pin emb*=cpu --pin fc=v100 --forbid a=b --forbid a=c "
-        "--warm-start old --seed 9 --time-limit 2.5 "
+        "--warm-start old --profile cpu=times.json --seed 9 --time-limit 2.5 "
         "--no-verify"
     )
     assert run(words.split()) == 0
@@ -122,6 +123,7 @@ def test_every_option_reaches_the_library(library):
         "pins": {"emb*": "cpu", "fc": "v100"},
         "forbidden": [("a", "b"), ("a", "c")],
         "warm_start": "old",
+        "profile": "cpu=times.json",
         "seed": 9,
         "time_limit": 2.5,
         "verify": False,

@@ -147,6 +147,29 @@ def test_other_formats_are_printed_alone(capsys, form):
         assert json.loads(out)["moved"][0]["layer"] == "b"
 
 
+def test_a_page_shows_both_plans_and_what_changed(capsys):
+    assert run(["diff", "old.json", "new.json", "--report", "changes.html"]) == 1
+    page = Path("changes.html").read_text("utf-8")
+    assert "layer b moved from cpu to v100" in capsys.readouterr().out
+    assert "layer b moved from cpu to v100" in page
+    for section in ("changes", "layers", "layers-before", "numbers", "timeline", "memory", "price", "stages"):
+        assert f'<section id="{section}"' in page
+    assert page.count('class="layer"') == 3  # those of the new plan can be chosen
+    assert "b: was on cpu" in page
+    assert "b: moved to v100" in page
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [("no/changes.html", "its folder does not exist; make it first"), (".", "is a folder; expected a file to write")],
+)
+def test_a_page_that_cannot_be_written_gives_2_before_anything_is_printed(capsys, report, said):
+    assert run(["diff", "old.json", "new.json", "--report", report]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+
+
 def test_comparing_imports_nothing_heavy():
     script = (
         "import sys; from heterps_compile.cli.main import run; code = run(['diff', 'old.json', 'new.json']); "

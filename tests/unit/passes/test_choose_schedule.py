@@ -143,8 +143,23 @@ def test_training_of_equal_stages_takes_1f1b_which_holds_less():
     # stages hold 2 and 1 of 8 micro-batches of 8 MiB, against all of both
     assert schedule.reason == (
         "8 micro-batches: 3.38 s a step, undivided 6 s; "
-        "1f1b takes 3.38 s and holds 24 MiB of activations, gpipe 3.38 s and 128 MiB"
+        "1f1b takes 3.38 s and holds 24 MiB of activations, gpipe 3.38 s and 128 MiB; "
+        "zero-bubble would take 3.12 s, but no backend computes gradients of inputs and of weights apart; "
+        "interleaved-1f1b would take 3.19 s, but it needs two chunks a stage, another placement"
     )
+
+
+def test_where_nothing_is_shorter_no_other_schedule_is_spoken_of():
+    assert "would take" not in chosen((3.0, 1), mode="training", batch=8).reason
+    assert "would take" not in chosen((3.0, 1), (3.0, 1), batch=8).reason
+
+
+def test_a_schedule_that_was_decided_is_simulated_and_kept():
+    free = scheduled((3.0, 1), (1.0, 1), mode="training", batch=8)
+    kept = run_passes(free, [ChooseSchedule("gpipe", 2)])
+    assert (kept.schedule.name, kept.schedule.micro_batches) == ("gpipe", 2)
+    assert kept.schedule.step_s == pytest.approx(1 / 2 * (3 + 1) + 3 / 2)
+    assert kept.schedule.reason == "gpipe with 2 micro-batches was decided before"
 
 
 def test_training_pays_three_launches_for_every_operation():

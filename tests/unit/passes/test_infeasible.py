@@ -28,6 +28,11 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
             "at least 3 stages are asked for, but the 2 layers can be cut into at most 2; "
             "ask for --min-stages 2 or fewer",
         ),
+        (
+            {"min_stages": 2**62},
+            "at least 4611686018427387904 stages are asked for, but the 2 layers can be cut into at most 2; "
+            "ask for --min-stages 2 or fewer",
+        ),
         ({"min_stages": 2, "max_stages": 1}, "at least 2 and at most 1 stages exclude each other"),
         (
             {"weight_bytes": np.array([2.0**31, 1.0])},

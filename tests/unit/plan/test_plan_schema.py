@@ -1,22 +1,41 @@
 import json
+from typing import get_args
 
+import pytest
 from plans import PLAN
 
+from heterps_compile.plan import schema
 from heterps_compile.plan.file import render, to_json
+from heterps_compile.plan.request import MODES, OBJECTIVES, PROVISIONERS, SYNCHRONISATIONS
 from heterps_compile.plan.schema import json_schema, published_schema
+from heterps_compile.schedule.names import SCHEDULES
 
 
 def test_the_published_schema_is_that_of_the_classes():
     assert published_schema() == render(json_schema()) + "\n"  # write it anew: tools/write_schema.py
 
 
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (schema.Objective, OBJECTIVES),
+        (schema.Mode, MODES),
+        (schema.Provisioner, PROVISIONERS),
+        (schema.Synchronisation, SYNCHRONISATIONS),
+        (schema.ScheduleName, SCHEDULES),
+    ],
+)
+def test_its_names_are_those_there_are(names, known):
+    assert get_args(names) == tuple(known)
+
+
 def test_it_names_every_part_of_a_plan():
-    schema = json.loads(published_schema())
-    assert schema["$schema"].startswith("https://json-schema.org/")
-    assert list(schema["properties"]) == schema["required"] == list(json.loads(to_json(PLAN)))
+    published = json.loads(published_schema())
+    assert published["$schema"].startswith("https://json-schema.org/")
+    assert list(published["properties"]) == published["required"] == list(json.loads(to_json(PLAN)))
 
 
 def test_it_refuses_unknown_keys_as_reading_does():
-    schema = json.loads(published_schema())
-    parts = [schema, *schema["$defs"].values()]
+    published = json.loads(published_schema())
+    parts = [published, *published["$defs"].values()]
     assert [part.get("additionalProperties") for part in parts] == [False] * len(parts)

@@ -40,6 +40,14 @@ def test_the_document_says_all_of_it(golden):
     golden("report/diff.json", diff_document(CHANGES, "old", "new", ["placement"]))
 
 
+def test_options_that_are_amounts_have_their_units():
+    asked = replace(OLD.request, min_throughput=80_000.0, budget_per_hour=5.0, time_limit_s=None)
+    text = diff_text(diff(OLD, replace(OLD, request=asked)))
+    assert "settings  min throughput is 80,000 samples/s, was 1,000 samples/s\n" in text
+    assert "settings  budget per hour is 5.00 an hour, was none\n" in text
+    assert "settings  time limit s is none, was 2.5 s\n" in text
+
+
 def test_nothing_changed_is_said_in_every_format():
     same = diff(PLAN, PLAN)
     assert diff_text(same) == "The plans are the same.\n"

@@ -87,7 +87,7 @@ def test_changes_against_an_older_plan_are_told_and_moved_layers_marked():
     changes = diff(replace(SMALL.plan, stages=(*older, *others)), SMALL.plan)
     page = html_report(replace(SMALL, changes=changes))
     moved = embedded(page)["layers"][len(first.layers) - 1]
-    assert (moved["device"], moved["was_on"]) == ("v100", "cpu-core")
+    assert (moved["device"], moved["change"]) == ("v100", "was on cpu-core")
     assert page.count("moved from cpu-core to v100") == 1
     assert f'{first.layers[-1]}, gemm, stage 0 on v100, was on cpu-core"' in page
     assert "Changes against the older plan" not in html_report(SMALL)

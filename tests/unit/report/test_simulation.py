@@ -4,14 +4,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from large_plan import large_findings
+from large_plan import hostile_findings, large_findings
 from light_models import path
 from plans import PLAN
+from trace_format import read_trace
 
 from heterps_compile.api import compile as compile_
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.report.simulation import best_steps, plan_loads, possible_counts, simulate_plan
 from heterps_compile.report.trace import chrome_trace
+from heterps_compile.schedule.names import SCHEDULES
 
 
 def test_the_plans_own_step_is_simulated_as_the_compiler_did():
@@ -78,11 +80,33 @@ def test_a_trace_has_a_slice_an_action_a_name_a_process_and_times_in_microsecond
     assert max(event["args"]["bytes"] for event in counters) == round(max(step.peak_bytes))
 
 
-def test_slices_of_one_thread_do_not_overlap():
-    step = simulate_plan(TRAINED, plan_loads(TRAINED), "interleaved-1f1b", 8)
-    ends: dict[tuple[int, int], float] = {}
-    for event in json.loads(chrome_trace(TRAINED, step))["traceEvents"]:
-        if event["ph"] == "X":
-            worker = (event["pid"], event["tid"])
-            assert event["ts"] >= ends.get(worker, 0.0) - 1e-6
-            ends[worker] = event["ts"] + event["dur"]
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("plan", [TRAINED, large_findings(40, 4).plan, hostile_findings().plan], ids=["t", "i", "h"])
+def test_a_trace_keeps_every_law_of_the_format(plan, schedule):
+    step = simulate_plan(plan, plan_loads(plan), schedule, 8)
+    events = read_trace(chrome_trace(plan, step))
+    assert {event["ph"] for event in events} == {"M", "X", "C", "s", "f"}
+
+
+def test_an_arrow_leads_to_every_action_that_reads_from_another_stage():
+    step = simulate_plan(TRAINED, plan_loads(TRAINED), "1f1b", 8)
+    arrows = [event for event in read_trace(chrome_trace(TRAINED, step)) if event["ph"] == "f"]
+    assert sum(event["name"] == "activations" for event in arrows) == 3 * 8
+    assert sum(event["name"] == "gradients" for event in arrows) == 3 * 8
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"ph": "B", "name": "a", "pid": 0, "tid": 0, "ts": 0},
+        {"ph": "X", "name": "a", "cat": "c", "pid": 0, "tid": 0, "ts": 0.0, "dur": -1.0},
+        {"ph": "X", "name": "a", "cat": "c", "pid": 99, "tid": 0, "ts": 0.0, "dur": 1.0},
+        {"ph": "X", "name": "a", "cat": "c", "pid": 0, "tid": 0, "ts": 0.0, "dur": 1e12},
+        {"ph": "s", "name": "a", "cat": "flow", "pid": 0, "tid": 0, "ts": 0.0, "id": 10**6},
+    ],
+)
+def test_the_laws_of_the_format_find_what_breaks_them(broken):
+    document = json.loads(chrome_trace(TRAINED, simulate_plan(TRAINED, plan_loads(TRAINED), "1f1b", 8)))
+    document["traceEvents"].insert(-1, broken)
+    with pytest.raises((AssertionError, KeyError)):
+        read_trace(json.dumps(document))

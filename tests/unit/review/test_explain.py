@@ -76,7 +76,7 @@ def test_an_unknown_layer_is_told_with_the_nearest():
 
 def test_a_plan_of_another_pool_is_refused_unless_that_is_allowed():
     dearer = replace(POOL, device_types=(CPU, replace(GPU, price_per_hour=9.0)))
-    with pytest.raises(StalePlanError, match=r"the hash of cluster differs; compile again, or .* \(--allow-stale\)"):
+    with pytest.raises(StalePlanError, match=r"the hash of cluster differs; name what .* \(--allow-stale\)"):
         explain("fc2", cluster=dearer)
     assert explain("fc2", cluster=dearer, allow_stale=True).value > PLAN.value
 

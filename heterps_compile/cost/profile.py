@@ -1,0 +1,244 @@
+"""A profile: what layers, replicas and links take by the clock, as values.
+
+A layer is found by its key (``layer_key.py``), whatever it is called. Its time at a batch is read off the measured
+batches, by straight lines between them::
+
+    time
+      |                 . ' (3) the last slope goes on
+      |           x - '
+      |     x - '     (2) straight between neighbours
+      | - '
+      |  (1) the first slope goes back to what an empty batch takes: the fixed part, never below 0
+      +-----b1----b2--------- batch
+
+With one measured batch the fixed part is not known; the time is then taken to be in proportion to the batch.
+
+Left out: the file it is kept in (``profile_file.py``), what a search makes of it (``measured.py``), measuring
+(``profiling/``).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+MOST_ERROR = 0.1
+"""A fraction that is less certain than this is told, and not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A time that was measured several times.
+
+    Attributes:
+        median_s: The median of the repeats.
+        spread_s: Half of the range that the middle half of them lies in.
+    """
+
+    median_s: float
+    spread_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPoint:
+    """A layer at one batch.
+
+    Attributes:
+        batch: Samples.
+        flops: Floating-point operations of its forward, by the cost model.
+        moved_bytes: Traffic with memory of its forward, by the cost model.
+        forward: Forward, as in training where the profile is of training.
+        backward: Backward, gradients made anew; None where inference was measured. 0 for what has none.
+        accumulate: Backward that adds to the gradients of a micro-batch before; None as above.
+        repeats: How often each was measured.
+    """
+
+    batch: int
+    flops: int
+    moved_bytes: int
+    forward: Timing
+    backward: Timing | None = None
+    accumulate: Timing | None = None
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProfile:
+    """A layer at every batch that was measured.
+
+    Attributes:
+        name: Of one layer that it was measured on.
+        keys: Under which it is found; one, unless a guess about the batch was wrong (``layer_key.py``).
+        kind: Of its anchor.
+        dtype: That it computes in.
+        operations: Kernels it starts.
+        points: By batch, ascending.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    kind: str
+    dtype: str
+    operations: int
+    points: tuple[LayerPoint, ...]
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether training was measured."""
+        return all(point.backward is not None for point in self.points)
+
+    def forward_s(self, batch: int) -> float:
+        """Give the forward's time at a batch."""
+        return interpolate([(point.batch, point.forward.median_s) for point in self.points], batch)
+
+    def backward_s(self, batch: int) -> float:
+        """Give the backward's time at a batch; 0 where inference alone was measured."""
+        return interpolate([(p.batch, p.backward.median_s) for p in self.points if p.backward is not None], batch)
+
+    def accumulate_s(self, batch: int) -> float:
+        """Give the time of a backward that adds to gradients at hand; 0 where inference alone was measured."""
+        return interpolate([(p.batch, p.accumulate.median_s) for p in self.points if p.accumulate is not None], batch)
+
+
+def interpolate(points: Sequence[tuple[int, float]], batch: int) -> float:
+    """Read the time at a batch off points that ascend by batch, as the module draws it; 0 without points."""
+    if not points:
+        return 0.0
+    smallest, smallest_s = points[0]
+    if len(points) == 1:
+        return smallest_s * batch / smallest
+    first = next((i for i, (measured, _) in enumerate(points[1:-1]) if batch <= measured), len(points) - 2)
+    (low, low_s), (high, high_s) = points[first], points[first + 1]
+    slope_s = (high_s - low_s) / (high - low)
+    if batch > high:
+        return high_s + max(0.0, slope_s) * (batch - high)  # noise must not make a larger batch quicker
+    if batch < smallest:
+        return max(low_s - max(0.0, slope_s) * (low - batch), smallest_s * batch / smallest)
+    return low_s + slope_s * (batch - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The whole model at one batch, beside the sum of its layers as they were timed one by one.
+
+    Attributes:
+        batch: Samples.
+        forward_s, backward_s: Of the model in one piece; 0 for a backward that was not measured.
+        layers_forward_s, layers_backward_s: The sums of its layers before they were corrected.
+    """
+
+    batch: int
+    forward_s: float
+    layers_forward_s: float
+    backward_s: float = 0.0
+    layers_backward_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A number that was fitted to measurements.
+
+    Attributes:
+        value: The number.
+        error: Its standard error.
+        units: Numbers of units that it was fitted to.
+    """
+
+    value: float
+    error: float
+    units: tuple[int, ...]
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the error is small enough for a plan to be built on the number."""
+        return self.value > 0 and self.error <= MOST_ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProfile:
+    """What a message between two processes takes: latency and time in proportion to its bytes.
+
+    Attributes:
+        bytes_per_s, latency_s: The line that fits best.
+        bytes_per_s_error, latency_s_error: Standard errors.
+        between: Which processes, in words.
+    """
+
+    bytes_per_s: float
+    bytes_per_s_error: float
+    latency_s: float
+    latency_s_error: float
+    between: str
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What was measured on one device.
+
+    Attributes:
+        name: As it was asked for: ``"cpu"``, ``"cuda:0"``.
+        kind: ``"cpu"`` or ``"gpu"``.
+        description: What the device calls itself.
+        backend: What ran the layers.
+        mode: ``"inference"`` or ``"training"``.
+        threads: That a layer ran on.
+        clock: ``"wall"``, or ``"cpu"`` for the thread's own time, which other processes do not lengthen.
+        layers: The layers.
+        wholes: The whole model by batch, ascending.
+        compute_parallel: alpha of the cost model; None where it was not measured.
+        data_parallel: beta of the cost model; None where it was not measured.
+        link: Between processes on it; None where it was not measured.
+    """
+
+    name: str
+    kind: str
+    description: str
+    backend: str
+    mode: str
+    threads: int
+    clock: str
+    layers: tuple[LayerProfile, ...]
+    wholes: tuple[Whole, ...] = ()
+    compute_parallel: Fitted | None = None
+    data_parallel: Fitted | None = None
+    link: LinkProfile | None = None
+
+    @cached_property
+    def by_key(self) -> Mapping[str, LayerProfile]:
+        """Give the layers by key; of two with one key the first."""
+        return {key: layer for layer in reversed(self.layers) for key in layer.keys}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine that was measured.
+
+    Attributes:
+        system: Operating system and architecture.
+        processor: What the processor calls itself.
+        cores: Cores that the process could run on.
+        memory_bytes: Of the machine.
+    """
+
+    system: str
+    processor: str
+    cores: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was measured of one model.
+
+    Attributes:
+        model: Its name.
+        measured: When, as ISO 8601 has it.
+        host: Where.
+        versions: Of what ran it, by distribution name.
+        devices: What was measured on each device.
+    """
+
+    model: str
+    measured: str
+    host: Host
+    versions: Mapping[str, str]
+    devices: tuple[DeviceProfile, ...]

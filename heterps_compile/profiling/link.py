@@ -1,0 +1,79 @@
+"""Measure what a message between two processes of this machine takes: gloo, over the loopback interface.
+
+One message goes to and fro at several sizes; half of a round is one way. Of all rounds at a size the lower quartile
+counts: where another process holds the core, a round waits for a tick of the kernel's clock, which is a hundred times
+what the message takes and says nothing of the link. Then a fixed number of bytes is moved by one
+pair of processes, by two pairs that share it, and so on: how far more pairs shorten it is beta of the cost model.
+
+Left out: links between machines, and between GPUs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from statistics import quantiles
+
+from heterps_compile.cost.profile import Fitted, LinkProfile
+from heterps_compile.errors import RunError
+from heterps_compile.escape import one_line, shorten
+
+from .fit import fit_link, fit_parallel_fraction
+
+_TIMEOUT_S = 240
+_SHOWN = 500
+_PARTS = 4
+
+
+def measure_link(pairs: int) -> tuple[LinkProfile, Fitted | None]:
+    """Measure the link between processes of this machine, and the parallel fraction of its data movement.
+
+    Args:
+        pairs: Up to so many pairs of processes at once.
+
+    Raises:
+        RunError: where the processes cannot talk.
+    """
+    with tempfile.TemporaryDirectory(prefix="heterps-link-") as folder:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        command = [sys.executable, "-m", "heterps_compile.profiling.link_process", folder, str(2 * pairs)]
+        processes = [
+            subprocess.Popen(  # noqa: S603 - our own module
+                [*command, str(rank)],
+                stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                stderr=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                env=environment,
+            )
+            for rank in range(2 * pairs)
+        ]
+        try:
+            answer, complaint = processes[0].communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise RunError(
+                f"the link was not measured: no answer in {_TIMEOUT_S} s; leave it out (--no-link)"
+            ) from error
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    if processes[0].returncode:
+        said = shorten(one_line(complaint.decode("utf-8", "replace")[-_SHOWN:]), _SHOWN)
+        raise RunError(f"the link was not measured: its process ended with {said!r}; leave it out (--no-link)")
+    read = json.loads(answer)
+    sizes_bytes = [int(size) for size in read["times_s"]]
+    link = fit_link(
+        sizes_bytes, [_lower_quartile(times) for times in read["times_s"].values()], "processes of one machine, gloo"
+    )
+    moves_s = {int(count): _lower_quartiles(times) for count, times in read["moves_s"].items()}
+    return link, fit_parallel_fraction(moves_s)
+
+
+def _lower_quartiles(times_s: Sequence[float]) -> list[float]:
+    """Give the lower quartile of each part of the rounds, so that their differences tell the error."""
+    return [_lower_quartile(times_s[part::_PARTS]) for part in range(_PARTS)]
+
+
+def _lower_quartile(times_s: Sequence[float]) -> float:
+    return quantiles(times_s, n=4, method="inclusive")[0]

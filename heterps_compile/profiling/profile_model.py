@@ -1,0 +1,333 @@
+"""Profile a model: its layers on every device and at every batch asked for, its replicas, and the link between them.
+
+A model with a free batch is read once for every batch; one with a fixed batch has that one.
+
+Left out: how a time is measured (``chain.py``), what a compilation makes of it (``cost/measured.py``).
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import median
+from types import MappingProxyType
+
+from heterps_compile.backends.contract import Backend, place_backend
+from heterps_compile.backends.find import find_backend, own_backend
+from heterps_compile.backends.ops import refuse_unsupported
+from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_key import layer_keys
+from heterps_compile.cost.profile import DeviceProfile, LayerPoint, LayerProfile, Profile, Timing
+from heterps_compile.cost.work import layer_costs
+from heterps_compile.errors import BackendError, HeterpsError, InputError, UnknownNameError
+from heterps_compile.escape import one_line, printable, shorten
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.laws import verify_graph
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.passes.group_layers import group_nodes
+from heterps_compile.plan.request import MODES
+
+from .cache import Cache
+from .chain import ChainTimes, LayerTiming, time_chain
+from .clock import choose_clock, make_clock
+from .host import describe_device, describe_host, runner_versions, usable_cores
+from .link import measure_link
+from .replicas import measure_replicas
+
+DEFAULT_BATCHES = (1, 8, 64)
+DEFAULT_REPEATS = 15
+_MOST_UNITS = 4
+_NAME_KEPT = 200
+_SHOWN = 300
+
+ReadGraph = Callable[[int | None], Graph]
+"""Reads the model at a batch, or at its own for None."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, steps done, steps in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a model is measured.
+
+    Attributes:
+        devices: ``"cpu"`` and GPUs such as ``"cuda:0"``.
+        batches: Ascending, each once; a model with a fixed batch has its own instead.
+        mode: ``"inference"`` or ``"training"``.
+        backend: What runs the layers; None for the model's own.
+        threads: That a layer runs on, on a CPU.
+        repeats: Of every time.
+        clock: A name of :data:`~.clock.CLOCKS`; None for the steadiest that measures the device.
+        with_replicas: Whether alpha is measured.
+        with_link: Whether the link and beta are.
+    """
+
+    devices: tuple[str, ...] = ("cpu",)
+    batches: tuple[int, ...] = DEFAULT_BATCHES
+    mode: str = MODES[0]
+    backend: str | None = None
+    threads: int = 1
+    repeats: int = DEFAULT_REPEATS
+    clock: str | None = None
+    with_replicas: bool = True
+    with_link: bool = True
+
+    def clock_of(self, device: str) -> str:
+        """Give the clock that measures a device."""
+        return self.clock or choose_clock(device, self.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _AtBatch:
+    """A model at one batch: its layers, their keys and work."""
+
+    layers: LayerGraph
+    keys: tuple[str, ...]
+    costs: tuple[LayerCost, ...]
+
+
+def profile_model(
+    read: ReadGraph,
+    settings: Settings = Settings(),
+    *,
+    cache: Cache | None = None,
+    on_progress: Progress = lambda _step, _done, _total: None,
+) -> Profile:
+    """Measure a model.
+
+    Args:
+        read: Reads it.
+        settings: How.
+        cache: Times that are known already; those that are measured are added and saved.
+        on_progress: Called as the work proceeds.
+
+    Raises:
+        HeterpsError: where the model cannot be read, a layer cannot be run by itself, or a device is not here.
+    """
+    kept = cache or Cache(None)
+    if settings.mode not in MODES:
+        raise UnknownNameError("mode", settings.mode, MODES)
+    described = {name: describe_device(name) for name in settings.devices}
+    for name in settings.devices:
+        make_clock(settings.clock_of(name), name, settings.threads)  # what cannot be timed is told before the long work
+    on_progress("reading", 0, 1)
+    models = _read_at(read, settings.batches)
+    graph = next(iter(models.values())).layers.graph
+    backend = own_backend(graph.family) if settings.backend is None else find_backend(settings.backend)
+    _check_backend(backend, graph, settings)
+    steps = len(models) * settings.repeats
+    total = steps * len(settings.devices) + 1
+    devices = []
+    for place, (name, (kind, description)) in enumerate(described.items()):
+
+        def progress(step: str, done: int, before: int = place * steps) -> None:
+            on_progress(step, before + done, total)
+
+        devices.append(
+            _profile_device(models, (name, kind, description), backend, settings, cache=kept, on_progress=progress)
+        )
+    kept.save()
+    on_progress("processes", total - 1, total)
+    devices = [
+        _with_processes(device, read, backend, models, settings) if device.kind == "cpu" else device
+        for device in devices
+    ]
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Profile(graph.name, now, describe_host(), MappingProxyType(runner_versions()), tuple(devices))
+
+
+def _read_at(read: ReadGraph, batches: Sequence[int]) -> dict[int, _AtBatch]:
+    """Read a model at every batch; all must have the same layers."""
+    try:
+        own = read(None)
+    except InputError:  # an ONNX model with a free batch has none of its own
+        own = read(batches[0])
+    verify_graph(own)
+    asked = batches if own.batch_symbol is not None else (own.batch,)
+    found = {}
+    for batch in asked:
+        graph = own if batch == own.batch else read(batch)
+        layers = group_nodes(graph)
+        found[batch] = _AtBatch(layers, layer_keys(layers), layer_costs(layers))
+    counts = {batch: len(model.keys) for batch, model in found.items()}
+    if len(set(counts.values())) > 1:
+        raise InputError(f"{own.name!r} has another number of layers at another batch ({counts}); profile one batch")
+    return found
+
+
+def _check_backend(backend: Backend, graph: Graph, settings: Settings) -> None:
+    if graph.family not in backend.families:
+        raise InputError(
+            f"the backend {backend.name!r} takes models of {' or '.join(backend.families)}, and {graph.name!r} is of "
+            f"{graph.family}; leave out --backend for the model's own"
+        )
+    if settings.mode == "training" and backend.name != "torch":
+        raise InputError(
+            f"stages of the backend {backend.name!r} do not train; profile with --backend torch, or --mode inference"
+        )
+    refuse_unsupported(backend, graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """What a backend asks of a stage's device."""
+
+    index: int
+    device: str
+    kind: str
+
+
+def _profile_device(
+    models: Mapping[int, _AtBatch],
+    device: tuple[str, str, str],
+    backend: Backend,
+    settings: Settings,
+    *,
+    cache: Cache,
+    on_progress: Callable[[str, int], None],
+) -> DeviceProfile:
+    """Measure a model on one device: its name, kind and description."""
+    name, kind, description = device
+    known = (description, backend.name, runner_versions(), settings.mode, settings.threads, settings.clock_of(name))
+    times: dict[int, list[LayerTiming]] = {}
+    wholes = []
+    for place, (batch, model) in enumerate(models.items()):
+        placed = place_backend(backend, [_Placed(i, name, kind) for i in range(len(model.keys))])
+        stranded = getattr(placed, "notes", ())
+        if kind != "cpu" and stranded:
+            raise InputError(f"{name!r} cannot be profiled: {stranded[0]}")
+        found = {key: cache.find((key, batch, *known)) for key in model.keys}
+        if None in found.values():
+
+            def progress(done: int, _total: int, at: int = place, batch: int = batch) -> None:
+                on_progress(f"{name}, batch {batch}", at * settings.repeats + done)
+
+            chain = _time(model, placed, name, settings, progress)
+            wholes.append(chain.whole)
+            for key, timing in _pooled(model.keys, chain.layers).items():
+                if found[key] is None:
+                    found[key] = timing
+                    cache.keep((key, batch, *known), timing)
+        times[batch] = [timed for key in model.keys if (timed := found[key]) is not None]
+    return DeviceProfile(
+        name=name,
+        kind=kind,
+        description=description,
+        backend=backend.name,
+        mode=settings.mode,
+        threads=settings.threads,
+        clock=settings.clock_of(name),
+        layers=tuple(_curves(models, times, settings.repeats)),
+        wholes=tuple(wholes),
+    )
+
+
+def _time(
+    model: _AtBatch, backend: Backend, device: str, settings: Settings, on_progress: Callable[[int, int], None]
+) -> ChainTimes:
+    import torch  # noqa: PLC0415 - torch only when something is run
+
+    graph, training = model.layers.graph, settings.mode == "training"
+    inputs = backend.example_inputs(graph, 0)
+    if device != "cpu" and backend.name == "torch":
+        inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in inputs.items()}
+    now = make_clock(settings.clock_of(device), device, settings.threads)
+    with _threads(settings.threads), backend.reproducible(graph, 0), torch.set_grad_enabled(training):
+        try:
+            return time_chain(
+                model.layers,
+                backend,
+                inputs,
+                now,
+                training=training,
+                repeats=settings.repeats,
+                device=device if backend.name == "torch" else "cpu",
+                on_progress=on_progress,
+            )
+        except HeterpsError:
+            raise
+        except Exception as error:
+            said = shorten(one_line(str(error)), _SHOWN)
+            raise BackendError(f"{graph.name!r} cannot be profiled layer by layer on {device!r}: {said}") from error
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Let PyTorch and ONNX Runtime compute on so many threads."""
+    import torch  # noqa: PLC0415 - as above
+
+    from heterps_compile.frontends.onnx_session import session_threads  # noqa: PLC0415 - onnx only when something is run
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with session_threads(count):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _pooled(keys: Sequence[str], layers: Sequence[LayerTiming]) -> dict[str, LayerTiming]:
+    """Give one timing a key: the median over the layers that share it."""
+    alike: dict[str, list[LayerTiming]] = {}
+    for key, timing in zip(keys, layers, strict=True):
+        alike.setdefault(key, []).append(timing)
+    return {
+        key: LayerTiming(*(_median([getattr(t, part) for t in timings]) for part in LayerTiming.__slots__))  # type: ignore[arg-type] # forward is never None
+        for key, timings in alike.items()
+    }
+
+
+def _median(timings: Sequence[Timing | None]) -> Timing | None:
+    given = [timing for timing in timings if timing is not None]
+    return Timing(median(t.median_s for t in given), median(t.spread_s for t in given)) if given else None
+
+
+def _curves(
+    models: Mapping[int, _AtBatch], times: Mapping[int, Sequence[LayerTiming]], repeats: int
+) -> Iterator[LayerProfile]:
+    """Give the layers with their times at all batches; equal layers once."""
+    seen = set()
+    first = next(iter(models.values())).layers
+    for index, layer in enumerate(first.layers):
+        keys = tuple(dict.fromkeys(model.keys[index] for model in models.values()))
+        if keys in seen:
+            continue
+        seen.add(keys)
+        points = []
+        for batch, model in models.items():
+            timing, cost = times[batch][index], model.costs[index]
+            points.append(
+                LayerPoint(
+                    batch=batch,
+                    flops=cost.flops,
+                    moved_bytes=cost.moved_bytes,
+                    forward=timing.forward,
+                    backward=timing.backward,
+                    accumulate=timing.accumulate,
+                    repeats=repeats,
+                )
+            )
+        operations = next(iter(models.values())).costs[index].operations
+        yield LayerProfile(
+            printable(layer.name)[:_NAME_KEPT], keys, str(layer.kind), first.dtype(index), operations, tuple(points)
+        )
+
+
+def _with_processes(
+    profile: DeviceProfile, read: ReadGraph, backend: Backend, models: Mapping[int, _AtBatch], settings: Settings
+) -> DeviceProfile:
+    """Add what takes several processes: alpha, beta and the link."""
+    most = min(_MOST_UNITS, max(1, usable_cores() // settings.threads))
+    largest = models[max(models)].layers.graph
+    if settings.with_replicas and largest.batch_symbol is not None:
+        batch = next((b for b in range(largest.batch, 0, -1) if all(b % k == 0 for k in range(1, most + 1))), 1)
+        fitted = measure_replicas(
+            read, backend, batch, most=most, threads=settings.threads, training=settings.mode == "training"
+        )
+        profile = replace(profile, compute_parallel=fitted)
+    if settings.with_link:
+        link, data_parallel = measure_link(most)
+        profile = replace(profile, link=link, data_parallel=data_parallel)
+    return profile

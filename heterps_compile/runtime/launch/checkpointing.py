@@ -1,0 +1,252 @@
+"""Ranks write a checkpoint together, and read one back.
+
+::
+
+    rank 0                     first replica of stage k          others
+    make the folder aside
+    say where          ------> write weights and optimiser       go on with the next step
+    write its own stages
+    wait for all       <------ say that they are written
+    write state.json, flush, rename, delete old ones
+
+Nobody waits but rank 0. Left out: the files (``checkpoint.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
+from heterps_compile.plan.swap import replacing
+
+from .checkpoint import (
+    SERVERS_NAME,
+    RunState,
+    find_checkpoints,
+    keep_last,
+    read_optimizer,
+    read_state,
+    read_weights,
+    step_name,
+    tidy,
+    write_stage,
+    write_state,
+)
+from .optimizer_state import put_state, take_state
+from .options import RunOptions
+from .prepare import Prepared
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch._C._distributed_c10d import Store
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+    from heterps_compile.runtime.servers.client import Client
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of a run, as one rank sees them.
+
+    Attributes:
+        prepared: The run.
+        options: Its options.
+        directory: Where they lie.
+        store: For what ranks tell each other; the main thread's.
+        rank: This one.
+        parameters: Of this rank's stages, stage by stage, by their names in the model.
+        buffers: The same of buffers.
+        optimizer: Of this rank; None where it trains nothing.
+        servers: Has parameter servers write their tables; None on all ranks but one, and where there are none.
+    """
+
+    prepared: Prepared
+    options: RunOptions
+    directory: Path
+    store: "Store"
+    rank: int
+    parameters: "Mapping[int, Mapping[str, Parameter]]"
+    buffers: "Mapping[int, Mapping[str, Tensor]]"
+    optimizer: "Optimizer | None"
+    servers: "Client | None" = None
+
+    def write(self, step: int) -> None:
+        """Write what is known after ``step`` steps; called by every rank.
+
+        Raises:
+            RunError: where something cannot be written.
+        """
+        mine = self._stages_to_write()
+        if self.rank != 0:
+            if mine or self.servers is not None:
+                self._write_mine(Path(self.store.get(_folder_key(step)).decode()), mine, step)
+            return
+        try:
+            with replacing((self.directory / step_name(step)).resolve()) as folder:
+                self.store.set(_folder_key(step), str(folder))
+                self._write_mine(folder, mine, step)
+                self.store.wait([_written_key(step, stage) for stage in self._all_stages()])
+                if self.options.servers.count:
+                    self.store.wait([_written_key(step, SERVERS_NAME)])
+                write_state(folder, self._state(step))
+        except OSError as error:
+            raise RunError(f"cannot write a checkpoint in {str(self.directory)!r}: {error.strerror}") from error
+        keep_last(self.directory, self.options.keep)
+
+    def restore_weights(self, checkpoint: Path) -> None:
+        """Put a checkpoint's weights and buffers into those of this rank.
+
+        Raises:
+            RunError: where something is missing or does not fit.
+        """
+        import torch  # noqa: PLC0415 - torch only in the processes of a run
+
+        state = read_state(checkpoint)
+        for stage, parameters in self.parameters.items():
+            into: dict[str, Tensor] = {**parameters, **self.buffers[stage]}
+            with torch.no_grad():
+                for name, tensor in read_weights(checkpoint, state, into).items():
+                    _check_tensor(checkpoint, name, tensor, into[name])
+                    into[name].copy_(tensor)
+
+    def restore(self, checkpoint: Path) -> None:
+        """Put a checkpoint's weights, buffers and optimiser state into those of this rank; no other is needed for it.
+
+        Raises:
+            RunError: where something is missing or does not fit.
+        """
+        self.restore_weights(checkpoint)
+        if self.optimizer is not None:
+            named = {name: p for parameters in self.parameters.values() for name, p in parameters.items()}
+            known = read_optimizer(checkpoint, read_state(checkpoint), named)
+            if known is None:
+                raise RunError(
+                    f"{checkpoint.name} has no state of an optimiser for these stages; it is of another model or file"
+                )
+            put_state(self.optimizer, list(named.items()), known)
+
+    def _write_mine(self, folder: Path, stages: Sequence[int], step: int) -> None:
+        for stage in stages:
+            parameters = self.parameters[stage]
+            state = None if self.optimizer is None else take_state(self.optimizer, list(parameters.items()))
+            write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
+            self.store.set(_written_key(step, stage), "1")
+        if self.servers is not None:
+            (folder / SERVERS_NAME).mkdir()
+            self.servers.save(folder / SERVERS_NAME)
+            self.store.set(_written_key(step, SERVERS_NAME), "1")
+
+    def _state(self, step: int) -> RunState:
+        layout = self.prepared.layout
+        return RunState(
+            step=step,
+            samples=step * layout.batch,
+            batch=layout.batch,
+            seed=self.options.seed,
+            model=self.prepared.plan.hashes.get("model", ""),
+            plan=self.prepared.plan_sha256,
+            stages=tuple(self._all_stages()),
+            servers=self.options.servers.count,
+        )
+
+    def _all_stages(self) -> range:
+        return range(self.prepared.layout.stage_count)
+
+    def _stages_to_write(self) -> list[int]:
+        """Give the stages whose first replica this rank is."""
+        layout = self.prepared.layout
+        return [stage for stage in layout.stages_of(self.rank) if layout.ranks_of(stage)[0] == self.rank]
+
+
+def check_weights(options: RunOptions, prepared: Prepared) -> None:
+    """Check that a run can begin with the weights of the checkpoint it names.
+
+    Raises:
+        RunError: where it is of another model, or a stage's weights are part of what runs it.
+    """
+    if options.weights is None:
+        return
+    for stage in prepared.plan.stages:
+        if stage.backend != "torch":
+            raise RunError(
+                f"stage {stage.index} runs on the backend {stage.backend!r}, whose weights are part of it; --weights "
+                f"is for stages of the backend torch"
+            )
+    checkpoint = Path(options.weights)
+    _check_model(checkpoint, read_state(checkpoint), prepared)
+
+
+def find_start(prepared: Prepared, options: RunOptions) -> Path | None:
+    """Give the checkpoint that a run goes on from, None where it starts at the beginning; called by rank 0 alone.
+
+    Raises:
+        RunError: where there are checkpoints and nobody asked to resume, or they do not fit the run.
+    """
+    if options.checkpoint is None:
+        return None
+    directory = Path(options.checkpoint)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        tidy(directory)
+        found = find_checkpoints(directory)
+    except OSError as error:
+        raise RunError(f"cannot use the folder {options.checkpoint!r} for checkpoints: {error.strerror}") from error
+    if not found:
+        return None
+    if not options.resume:
+        raise RunError(
+            f"{options.checkpoint!r} holds checkpoints up to {found[-1].name}; go on from there (--resume), or name "
+            f"another folder (--checkpoint DIR)"
+        )
+    check_fits(found[-1], read_state(found[-1]), prepared, options)
+    return found[-1]
+
+
+def check_fits(checkpoint: Path, state: RunState, prepared: Prepared, options: RunOptions) -> None:
+    """Check that a run can go on from a checkpoint.
+
+    Raises:
+        RunError: where it is of another model, or counts its samples otherwise.
+    """
+    _check_model(checkpoint, state, prepared)
+    batch = prepared.layout.batch
+    if state.batch != batch:
+        raise RunError(
+            f"{checkpoint.name} was reached with steps of {state.batch} samples, this run has {batch}; go on with "
+            f"--batch {state.batch}, so that no sample is lost or repeated"
+        )
+    if state.seed != options.seed:
+        raise RunError(f"{checkpoint.name} was reached with the seed {state.seed}, this run has {options.seed}")
+    if state.servers != options.servers.count and 0 in (state.servers, options.servers.count):
+        raise RunError(
+            f"{checkpoint.name} has its tables on {state.servers} parameter servers, this run on "
+            f"{options.servers.count}; go on with --parameter-servers {state.servers}"
+        )
+
+
+def _check_model(checkpoint: Path, state: RunState, prepared: Prepared) -> None:
+    model = prepared.plan.hashes.get("model", "")
+    if state.model != model:
+        raise RunError(
+            f"{checkpoint.name} is of another model (SHA-256 {state.model[:12]}…, the plan's is {model[:12]}…); name "
+            f"another folder"
+        )
+
+
+def _check_tensor(checkpoint: Path, name: str, found: "Tensor", wanted: "Tensor") -> None:
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        raise RunError(
+            f"{checkpoint.name} has {printable(name)!r} as {found.dtype}{list(found.shape)}, the plan's model as "
+            f"{wanted.dtype}{list(wanted.shape)}"
+        )
+
+
+def _folder_key(step: int) -> str:
+    return f"checkpoint/{step}/folder"
+
+
+def _written_key(step: int, part: int | str) -> str:
+    return f"checkpoint/{step}/written/{part}"

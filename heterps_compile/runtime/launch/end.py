@@ -1,0 +1,43 @@
+"""What is said when a run is over: what was done, and what was measured beside what the plan promised.
+
+Left out: what was measured (``telemetry/summary.py``).
+"""
+
+import signal
+
+from rich.console import Console
+from rich.text import Text
+
+from heterps_compile.escape import printable
+from heterps_compile.runtime.telemetry.summary import comparison_table, summary_lines
+
+from .show import Show
+from .task import Result
+
+
+def end_lines(result: Result, last_loss: float | None) -> list[str]:
+    """Give in words what was done."""
+    done = result.steps - result.first_step
+    lines = [f"{done:,} steps, {done * result.batch:,} samples"]
+    if result.first_step:
+        lines[0] += f", after the {result.first_step:,} steps of the checkpoint"
+    if last_loss is not None:
+        lines.append(f"last loss {last_loss:.6g}")
+    if result.stopped_by:
+        lines.append(f"stopped by {signal.Signals(result.stopped_by).name} after step {result.steps:,}")
+    if result.checkpoint:
+        go_on = "; go on with --resume" if result.stopped_by else ""
+        lines.append(f"checkpoint {printable(result.checkpoint)}{go_on}")
+    return lines
+
+
+def print_end(console: Console, result: Result, show: Show) -> None:
+    """Print the end of a run."""
+    for line in end_lines(result, show.last_loss):
+        console.print(Text(line), soft_wrap=True)
+    summary = show.summary()
+    if summary is None:
+        return
+    console.print(comparison_table(show.plan, summary, as_planned=show.is_as_planned))
+    for line in summary_lines(summary):
+        console.print(Text(line), soft_wrap=True)

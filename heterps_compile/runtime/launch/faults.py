@@ -1,0 +1,191 @@
+"""What ended a run, told in one sentence that every rank and the launcher print alike.
+
+Left out: how a fault is noticed (``watch.py``).
+"""
+
+import json
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from heterps_compile.errors import HeterpsError, RunError
+
+STARTING = "starting"
+WAITING = "waiting for other ranks"
+
+_CAUSE_LENGTH = 2000
+_WHERE = re.compile(r"stages? [\d ,and]+, replica \d+ \(rank \d+\), ")  # how the pipeline says where an action failed
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a rank is: the stages it hosts and which replica of them, or a parameter server.
+
+    Attributes:
+        rank: In the world.
+        stages: That it hosts; empty for a parameter server.
+        replica: Of these stages, or the number of the server; -1 before the plan has been read.
+    """
+
+    rank: int
+    stages: tuple[int, ...] = ()
+    replica: int = -1
+
+    def __str__(self) -> str:
+        if not self.stages:
+            return "a process" if self.replica < 0 else f"parameter server {self.replica}"
+        stages = " and ".join(map(str, self.stages))
+        return f"stage{'s' if len(self.stages) > 1 else ''} {stages}, replica {self.replica}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a rank was last known to do.
+
+    Attributes:
+        doing: ``"forward"``, ``"backward"``, or another activity in words.
+        step: None before the first.
+        stage: The one it works on; None before the first action.
+        micro_batch: The last one it began.
+        for_s: Seconds since it began.
+    """
+
+    doing: str = STARTING
+    step: int | None = None
+    stage: int | None = None
+    micro_batch: int | None = None
+    for_s: float = 0.0
+
+    def __str__(self) -> str:
+        if self.step is None:
+            return f"before the first step ({self.doing})"
+        if self.micro_batch is None:
+            return f"in step {self.step} ({self.doing})"
+        return f"in step {self.step}, last micro-batch {self.micro_batch} ({self.doing})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Who ended the run, where it stood, and why.
+
+    Attributes:
+        place: The guilty rank.
+        progress: What it did.
+        cause: Such as ``"was killed by SIGKILL"``; a sentence that begins with its verb.
+    """
+
+    place: Place
+    progress: Progress
+    cause: str
+
+    def __str__(self) -> str:
+        stage = self.progress.stage
+        is_early = self.place.stages and self.progress.step is not None and self.progress.micro_batch is None
+        early = ", before its first micro-batch" if is_early else ""
+        hosts = f"stage {stage}, replica {self.place.replica}" if stage in self.place.stages else str(self.place)
+        return f"{hosts} (rank {self.place.rank}) {self.cause}; it was {self.progress}{early}"
+
+    def to_json(self) -> str:
+        """Give text that :func:`fault_from_json` reads back."""
+        content = asdict(self)
+        content["cause"] = self.cause[:_CAUSE_LENGTH]
+        return json.dumps(content)
+
+
+def fault_from_json(text: str | bytes) -> Fault:
+    """Read what :meth:`Fault.to_json` wrote; it comes from another process, so that all of it is checked.
+
+    Raises:
+        RunError: where it is something else.
+    """
+    try:
+        content = json.loads(text)
+        place = Place(
+            int(content["place"]["rank"]),
+            tuple(int(stage) for stage in content["place"]["stages"]),
+            int(content["place"]["replica"]),
+        )
+        return Fault(place, _progress(content["progress"]), str(content["cause"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"a message about a fault cannot be read: {text[:80]!r}") from error
+
+
+def progress_to_json(progress: Progress) -> str:
+    """Give text that :func:`progress_from_json` reads back."""
+    return json.dumps(asdict(progress))
+
+
+def progress_from_json(text: str | bytes) -> Progress:
+    """Read what :func:`progress_to_json` wrote.
+
+    Raises:
+        RunError: where it is something else.
+    """
+    try:
+        return _progress(json.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"a message about progress cannot be read: {text[:80]!r}") from error
+
+
+def _progress(content: dict[str, Any]) -> Progress:
+    numbers = {name: None if content[name] is None else int(content[name]) for name in ("step", "stage", "micro_batch")}
+    return Progress(str(content["doing"]), **numbers, for_s=float(content["for_s"]))
+
+
+def exit_cause(code: int, *, out_of_memory: bool = False) -> str:
+    """Tell how a process ended, from what ``waitpid`` says of it.
+
+    Args:
+        code: Its exit code; minus the signal's number where a signal killed it.
+        out_of_memory: Whether the system killed a process for its memory meanwhile.
+    """
+    if code >= 0:
+        return f"left with exit code {code} before the run was over"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    if -code != signal.SIGKILL:
+        return f"was killed by {name}"
+    why = "the system ran out of memory" if out_of_memory else "by somebody, or by the system for its memory"
+    return f"was killed by {name} ({why})"
+
+
+def exception_cause(error: BaseException) -> str:
+    """Tell an exception of a rank in one line; where it stood is told elsewhere."""
+    error = innermost(error)
+    text = " ".join(str(error).split())
+    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if is_memory or "can't allocate memory" in text:
+        return f"ran out of memory ({text or type(error).__name__})"
+    if isinstance(error, HeterpsError):
+        return f"stopped: {text}"
+    return f"raised {type(error).__name__}: {text}" if text else f"raised {type(error).__name__}"
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Give what was raised in an action, without the pipeline's word about where."""
+    while isinstance(error, RunError) and error.__cause__ is not None and _WHERE.match(str(error)):
+        error = error.__cause__
+    return error
+
+
+def is_from_a_peer(error: BaseException) -> bool:
+    """Tell whether an exception is what a rank sees of somebody else's end: a connection that broke."""
+    chain: BaseException | None = error
+    seen: list[str] = []
+    while chain is not None:
+        seen.append(f"{type(chain).__name__}: {chain}")
+        chain = chain.__cause__ or chain.__context__
+    text = " ".join(seen).lower()
+    signs: Sequence[str] = (
+        "gloo",
+        "connection closed by peer",
+        "connection reset",
+        "nccl",
+        "broken pipe",
+        "distnetwork",
+    )
+    return any(sign in text for sign in signs)

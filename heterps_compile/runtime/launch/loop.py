@@ -1,0 +1,133 @@
+"""The loop over steps of one rank, in training and in inference.
+
+Left out: a step (``pipeline/engine.py``), where a run begins and how it ends (``worker.py``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.layout import Layout
+
+from .checkpointing import Checkpoints
+from .outputs import write_outputs
+from .progress import SAVING, UPDATING, ProgressRecorder
+from .reading import MicroBatches
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+Loss = Callable[[Any, Mapping[str, "Tensor"]], "Tensor"]
+
+
+def train(
+    engine: Engine,
+    optimizer: "Optimizer | None",
+    reader: MicroBatches | None,
+    steps: range,
+    *,
+    watch: Watch,
+    progress: ProgressRecorder,
+    checkpoints: Checkpoints | None,
+    every: int | None = None,
+) -> int:
+    """Train until the last step, or until somebody asks to stop; a checkpoint stands at the end.
+
+    Args:
+        engine: Of this rank.
+        optimizer: Of its parameters; None where it has none.
+        reader: Of its data; None where it reads none.
+        steps: To run.
+        watch: Says which step is the last.
+        progress: Is told what goes on.
+        checkpoints: Of the run; None for none.
+        every: Steps between two checkpoints; None for the one at the end alone.
+
+    Returns:
+        The steps that are done, those before this run included.
+    """
+    saved = done = steps.start
+    for step in steps:
+        if not watch.may_begin(step):
+            break
+        progress.begin_step(step)
+        engine.train_step(step, _read_nothing if reader is None else reader.of_step(step))
+        if optimizer is not None:
+            with progress.during(UPDATING):
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+        done = step + 1
+        if checkpoints is not None and every is not None and done % every == 0:
+            with progress.during(SAVING):
+                checkpoints.write(done)
+            saved = done
+    if checkpoints is not None and saved != done:
+        with progress.during(SAVING):
+            checkpoints.write(done)
+    return done
+
+
+def infer(
+    engine: Engine,
+    reader: MicroBatches | None,
+    steps: range,
+    *,
+    layout: Layout,
+    watch: Watch,
+    progress: ProgressRecorder,
+    names: Sequence[str],
+    folder: Path | None,
+    file_format: str,
+) -> int:
+    """Run the forwards of all steps, or until somebody asks to stop; keep what they give.
+
+    Args:
+        engine: Of this rank.
+        reader: Of its data; None where it reads none.
+        steps: To run.
+        layout: Says which samples a micro-batch has.
+        watch: Says which step is the last.
+        progress: Is told what goes on.
+        names: Of the graph outputs, in order.
+        folder: For the outputs; None where nobody wants them.
+        file_format: Of these files.
+
+    Returns:
+        The steps that are done.
+    """
+    done = steps.start
+    for step in steps:
+        if not watch.may_begin(step):
+            break
+        progress.begin_step(step)
+        found = engine.infer(step, _read_nothing if reader is None else reader.of_step(step))
+        if folder is not None:
+            for micro_batch, values in found.items():
+                first = step * layout.batch + micro_batch * layout.micro_batch_size
+                write_outputs(folder, file_format, first, names, values)
+        done = step + 1
+    return done
+
+
+def checked_loss(loss: Loss, progress: ProgressRecorder) -> Loss:
+    """Give a loss that refuses what cannot be trained on, naming step and micro-batch."""
+
+    def call(outputs: Any, batch: Mapping[str, "Tensor"]) -> "Tensor":
+        value = loss(outputs, batch)
+        if hasattr(value, "isfinite") and not bool(value.isfinite().all()):
+            now = progress.now()
+            raise RunError(
+                f"the loss is {float(value.detach().sum())} in step {now.step}, micro-batch {now.micro_batch}; look at "
+                f"the data of that micro-batch, lower the learning rate, or go on from an earlier checkpoint (--resume)"
+            )
+        return value
+
+    return call
+
+
+def _read_nothing(micro_batch: int, names: Sequence[str]) -> Mapping[str, "Tensor"]:
+    return {}

@@ -1,0 +1,188 @@
+"""What the launcher and every rank work out alike before anything starts: plan, layout, who is who.
+
+Left out: reading stages and data (``worker.py``).
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterps_compile.errors import InputError, RunError, StalePlanError
+from heterps_compile.escape import printable
+from heterps_compile.plan.folder import PLAN_NAME, read_folder
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.source import read_plan
+from heterps_compile.runtime.pipeline.layout import Layout, make_layout
+
+from .faults import Place
+from .options import GIVEN, RunOptions
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run, before it starts.
+
+    Attributes:
+        folder: The compiled one.
+        plan: Its plan.
+        plan_sha256: Of the plan file.
+        layout: Of the ranks that hold stages.
+        places: Of every rank, parameter servers after those with stages.
+    """
+
+    folder: Path
+    plan: Plan
+    plan_sha256: str
+    layout: Layout
+    places: tuple[Place, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Give the number of processes."""
+        return len(self.places)
+
+
+def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepared:
+    """Read the folder, check its files against the plan, and lay the run out.
+
+    Args:
+        options: Of the run.
+        checked_sha256: Of a plan file whose folder has just been checked: the launcher's word, so that not every rank
+            reads every file; None to check them here.
+
+    Raises:
+        InputError: where there is no such folder, or a file that is named does not exist.
+        PlanError: where the plan is wrong.
+        StalePlanError: where a file of the folder was changed.
+        RunError: where the options do not fit the plan.
+    """
+    folder = Path(options.directory)
+    plan = read_folder(folder)[0] if checked_sha256 is None else read_plan(options.directory)
+    plan_sha256 = hashlib.sha256((folder / PLAN_NAME).read_bytes()).hexdigest()
+    if checked_sha256 not in (None, plan_sha256):
+        raise StalePlanError(
+            f"the plan in {printable(options.directory)!r} was changed while the run began; start it again"
+        )
+    if options.train not in (None, GIVEN) and not Path(options.train or "").is_file():
+        raise InputError(f"the training file {printable(options.train)!r} does not exist")
+    layout = make_layout(
+        plan,
+        training=options.training,
+        replicas=options.replicas or None,
+        schedule=options.schedule,
+        micro_batches=options.micro_batches,
+        batch=options.batch,
+        speeds=options.speeds or None,
+    )
+    return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count))
+
+
+def places_of(layout: Layout, servers: int = 0) -> tuple[Place, ...]:
+    """Give what every rank is."""
+    ranks = layout.world_size
+    stages = [Place(rank, layout.stages_of(rank), layout.replica_of(rank)) for rank in range(ranks)]
+    return (*stages, *(Place(ranks + index, (), index) for index in range(servers)))
+
+
+def check_world_size(prepared: Prepared, world_size: int) -> None:
+    """Check that as many processes were started as the run has.
+
+    Raises:
+        RunError: with the counts and the way out.
+    """
+    wanted = prepared.world_size
+    if wanted == world_size:
+        return
+    widths = ",".join(map(str, prepared.layout.widths))
+    servers = wanted - prepared.layout.world_size
+    also = f" and {servers} parameter servers" if servers else ""
+    raise RunError(
+        f"{world_size} processes were started, and the plan has {prepared.layout.world_size} replicas ({widths} in "
+        f"its stages){also}: start {wanted} (torchrun --nproc-per-node), or give the stages other counts (--replicas)"
+    )
+
+
+def choose_device(prepared: Prepared, rank: int, local_rank: int) -> "torch.device":
+    """Give where a rank computes: the GPU it is planned for where this machine has one, else the CPU."""
+    import torch  # noqa: PLC0415 - torch only in the processes of a run
+
+    stages = prepared.places[rank].stages
+    wants_gpu = any(prepared.plan.stages[stage].kind == "gpu" for stage in stages)
+    if wants_gpu and torch.cuda.is_available():
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("cpu")
+
+
+def device_notes(plan: Plan, devices: Sequence[str]) -> list[str]:
+    """Tell which stages run elsewhere than planned.
+
+    Args:
+        plan: The plan.
+        devices: For every stage the kind of device it runs on, ``"cpu"`` or ``"cuda"``.
+    """
+    notes = []
+    for stage, device in zip(plan.stages, devices, strict=True):
+        if stage.kind != "cpu" and device == "cpu":
+            what = "GPU" if stage.kind == "gpu" else stage.kind.upper()
+            notes.append(f"stage {stage.index} is planned for {printable(stage.device)}: no {what} here, on the CPU")
+    return notes
+
+
+def core_notes(prepared: Prepared, options: RunOptions, cores: int | None = None) -> list[str]:
+    """Tell where processes have to share this machine's cores; ``cores`` says how many there are, for a test."""
+    cores = (
+        len(os.sched_getaffinity(0))
+        if cores is None and hasattr(os, "sched_getaffinity")
+        else cores or os.cpu_count() or 1
+    )
+    threads = prepared.world_size * options.threads
+    if threads <= cores:
+        return []
+    return [
+        f"  {prepared.world_size} processes of {options.threads} thread{'s' if options.threads > 1 else ''} share "
+        f"{cores} core{'s' if cores > 1 else ''}: steps take longer than on machines of their own"
+    ]
+
+
+def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> list[str]:
+    """Give the lines that a run begins with."""
+    plan, layout = prepared.plan, prepared.layout
+    what = "training" if options.training else "inference"
+    servers = prepared.world_size - layout.world_size
+    also = f" + {servers} parameter servers" if servers else ""
+    lines = [
+        f"{printable(plan.model)}: {what}, {len(plan.stages)} stages on {layout.world_size} processes{also}, "
+        f"{layout.schedule}, {layout.micro_batches} micro-batches of {layout.micro_batch_size} samples"
+    ]
+    for stage in plan.stages:
+        ranks = layout.ranks_of(stage.index)
+        shown = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        replicas = "1 replica" if len(ranks) == 1 else f"{len(ranks)} replicas"
+        planned = "" if len(ranks) == stage.replicas else f" (planned: {stage.replicas})"
+        lines.append(f"  stage {stage.index}: {len(stage.layers)} layers, {replicas}{planned}, {shown}")
+    return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]
+
+
+def count_steps(samples: int | None, options: RunOptions, batch: int) -> int:
+    """Give how many steps the run has in all.
+
+    Raises:
+        RunError: where the data have no end and no number of steps is given, or they do not fill one step.
+    """
+    if options.steps is not None:
+        return options.steps
+    if samples is None:
+        raise RunError("the data have no end, so that the run would have none; give the number of steps (--steps N)")
+    steps = samples * options.epochs // batch
+    if not steps:
+        raise RunError(
+            f"the data have {samples * options.epochs} samples, and a step takes {batch}; give more data (--epochs N "
+            f"goes through them again), or smaller steps (--batch N)"
+        )
+    return steps

@@ -1,0 +1,150 @@
+"""What this rank is doing, for those who watch over it; and when it has been doing it for too long.
+
+Only time in which a rank depends on nobody else counts as a hang: an action, reading data, the optimiser, a
+checkpoint. A rank that waits for another is never at fault.
+
+What a rank does also stands in a file that is mapped into its memory: the launcher reads there what a process that was
+killed did last, to the micro-batch.
+
+Left out: who asks (``watch.py``).
+"""
+
+import mmap
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from heterps_compile.schedule.order import Phase
+
+from .faults import STARTING, WAITING, Progress
+
+READING = "reading data"
+UPDATING = "updating parameters"
+SAVING = "writing a checkpoint"
+SERVING = "serving tables"
+
+_TIMES_LONGEST = 5.0  # an activity may take so many times as long as the longest of its kind so far
+_FIRST_TIMES = 6.0  # the first of a kind warms up: libraries load, memory is touched for the first time
+_LEFT_BEHIND = struct.Struct("<qqqq16s")  # step, stage, micro-batch, monotonic microseconds, what
+_NONE = -1
+_PATIENT = {SAVING: 30.0, READING: 6.0}  # kinds whose time is the disk's, not ours
+
+
+class ProgressRecorder:
+    """Listens to the engine; asked from another thread.
+
+    What is asked is one tuple that is replaced as a whole, so that no lock is needed.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        """Begin with nothing done.
+
+        Args:
+            file: Where it is left behind for the launcher; None for nowhere.
+        """
+        self._left: mmap.mmap | None = None
+        if file is not None:
+            file.write_bytes(bytes(_LEFT_BEHIND.size))
+            with file.open("r+b") as opened:
+                self._left = mmap.mmap(opened.fileno(), _LEFT_BEHIND.size)
+        self._step: int | None = None
+        self._stage: int | None = None
+        self._micro_batch: int | None = None
+        self._now: tuple[Progress, float] = (Progress(), time.monotonic())
+        self._longest_s: dict[str, float] = {}
+
+    def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
+        """Hear that an action begins."""
+        self._step, self._stage, self._micro_batch = step, stage, micro_batch
+        self._set(phase.value)
+
+    def end(  # noqa: PLR0917 - as the Recorder has it
+        self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float
+    ) -> None:
+        """Hear that it has ended."""
+        self._over(phase.value, ended_s - began_s)
+
+    def message(  # noqa: PLR0917 - as the Recorder has it
+        self, step: int, source: int, target: int, size_bytes: int, began_s: float, ended_s: float
+    ) -> None:
+        """Hear of a message; nothing to note."""
+
+    def waited(self, step: int, what: str, began_s: float, ended_s: float) -> None:
+        """Hear of a wait; nothing to note."""
+
+    def step_done(self, step: int, samples: int, loss: float | None, began_s: float, ended_s: float) -> None:
+        """Hear of a whole step; nothing to note."""
+
+    def begin_step(self, step: int) -> None:
+        """Note which step begins."""
+        self._step, self._micro_batch = step, None
+        self._set(WAITING)
+
+    def enter(self, what: str) -> None:
+        """Note what is done from now on."""
+        self._set(what)
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Note what is done in a block, which may lie inside an action."""
+        outside = self._now[0].doing
+        began_s = time.monotonic()
+        self._set(what)
+        yield
+        # Not in a finally: where the block raises, this is what the rank was doing.
+        self._over(what, time.monotonic() - began_s)
+        if outside != WAITING:
+            self._set(outside)
+
+    def now(self, *, not_before_s: float = 0.0) -> Progress:
+        """Give what is being done, and for how long.
+
+        Args:
+            not_before_s: On the monotonic clock; time before it does not count.
+        """
+        progress, since_s = self._now
+        for_s = time.monotonic() - max(since_s, not_before_s)
+        return Progress(progress.doing, progress.step, progress.stage, progress.micro_batch, for_s)
+
+    def limit_s(self, doing: str, hang_after_s: float) -> float | None:
+        """Give the seconds an activity may take; None where it may take for ever, or depends on others."""
+        if doing in (STARTING, WAITING, SERVING):
+            return None
+        least_s = hang_after_s * _PATIENT.get(doing, 1.0)
+        if doing not in self._longest_s:
+            return least_s * _FIRST_TIMES
+        return max(least_s, _TIMES_LONGEST * self._longest_s[doing])
+
+    def _set(self, doing: str) -> None:
+        now_s = time.monotonic()
+        self._now = Progress(doing, self._step, self._stage, self._micro_batch), now_s
+        if self._left is not None:
+            numbers = (_NONE if n is None else n for n in (self._step, self._stage, self._micro_batch))
+            _LEFT_BEHIND.pack_into(self._left, 0, *numbers, int(now_s * 1e6), _SHORT[doing])
+
+    def _over(self, doing: str, took_s: float) -> None:
+        self._longest_s[doing] = max(self._longest_s.get(doing, 0.0), took_s)
+        self._set(WAITING)
+
+
+def left_behind(file: Path) -> Progress | None:
+    """Give what a rank left behind; None where it left nothing."""
+    with suppress(OSError, struct.error):
+        step, stage, micro_batch, since_us, short = _LEFT_BEHIND.unpack(file.read_bytes())
+        if since_us:
+            doing = next((name for name, key in _SHORT.items() if key == short.rstrip(b"\0")), STARTING)
+            step, stage, micro_batch = (None if n == _NONE else n for n in (step, stage, micro_batch))
+            return Progress(doing, step, stage, micro_batch, max(0.0, time.monotonic() - since_us / 1e6))
+    return None
+
+
+_SHORT = {
+    STARTING: b"starting",
+    WAITING: b"waiting",
+    READING: b"reading",
+    UPDATING: b"updating",
+    SAVING: b"saving",
+    SERVING: b"serving",
+} | {phase.value: phase.value.encode() for phase in Phase}

@@ -1,0 +1,111 @@
+"""A rank's micro-batches out of the data: which samples, which columns, read ahead.
+
+Step s has samples ``s * batch`` to ``(s + 1) * batch - 1``; micro-batch m of size b the b samples from ``m * b`` on
+among them. It depends on nothing else, so that a run that goes on elsewhere finds its place.
+
+Left out: the sources (``data/``).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from heterps_compile.runtime.data.prefetch import Prefetcher, Request
+from heterps_compile.runtime.data.source import Source
+from heterps_compile.runtime.data.wanted import Wanted, fit, require_columns
+from heterps_compile.runtime.pipeline.layout import Layout
+from heterps_compile.schedule.order import Phase
+
+from .progress import READING, ProgressRecorder
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Prepare = Callable[[Mapping[str, "Tensor"]], Mapping[str, "Tensor"]]
+ALL = "*"
+_AHEAD = 4
+
+
+class MicroBatches:
+    """Reads what a rank needs, ahead of its steps.
+
+    Attributes:
+        columns: Of the source that are read.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        layout: Layout,
+        rank: int,
+        steps: range,
+        *,
+        wanted: Sequence[str],
+        progress: ProgressRecorder,
+        inputs: Mapping[str, Wanted] | None = None,
+        prepare: "Prepare | None" = None,
+        device: "torch.device | None" = None,
+    ) -> None:
+        """Begin to read.
+
+        Args:
+            source: Of samples.
+            layout: Says which micro-batches are this rank's.
+            rank: This one.
+            steps: That will be run.
+            wanted: Graph inputs this rank reads; ``"*"`` among them for every column.
+            progress: Is told while the rank waits for data.
+            inputs: What the model takes, by name; None where nobody knows.
+            prepare: Makes inputs and targets out of raw columns.
+            device: Where tensors are put.
+
+        Raises:
+            InputError: where the source lacks a column.
+        """
+        self._layout = layout
+        self._progress = progress
+        self._prepare = prepare
+        self._device = device
+        needs_all = prepare is not None or ALL in wanted
+        names = [name for name in wanted if name != ALL]
+        if prepare is None:
+            require_columns(source, names, "the data")
+        self._inputs = {name: Wanted() if inputs is None else inputs.get(name, Wanted()) for name in names}
+        self.columns = tuple(source.columns) if needs_all else tuple(names)
+        actions = (action for action in layout.actions(rank) if action.phase is Phase.FORWARD)
+        mine = tuple(dict.fromkeys(action.micro_batch for action in actions))
+        depth = min(max(_AHEAD, len(mine)), 2 * _AHEAD)
+        self._reader = Prefetcher(source, self._requests(steps, mine), depth=depth)
+
+    def of_step(self, step: int) -> "Callable[[int, Sequence[str]], Mapping[str, Tensor]]":
+        """Give what the engine calls for the micro-batches of a step."""
+
+        def read(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
+            size = self._layout.micro_batch_size
+            with self._progress.during(READING):
+                found: Mapping[str, Tensor] = self._reader.read(self._first(step, micro_batch), size, self.columns)
+                if self._prepare is not None:
+                    found = self._prepare(found)
+            if ALL in names:
+                found = fit(found, self._inputs)
+            else:
+                found = fit({name: found[name] for name in names if name in found}, self._only(names))
+            device = self._device
+            return found if device is None else {name: value.to(device) for name, value in found.items()}
+
+        return read
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reader.close()
+
+    def _only(self, names: Sequence[str]) -> dict[str, Wanted]:
+        return {name: self._inputs.get(name, Wanted()) for name in names}
+
+    def _first(self, step: int, micro_batch: int) -> int:
+        return step * self._layout.batch + micro_batch * self._layout.micro_batch_size
+
+    def _requests(self, steps: range, mine: Sequence[int]) -> Iterator[Request]:
+        for step in steps:
+            for micro_batch in mine:
+                yield Request(self._first(step, micro_batch), self._layout.micro_batch_size, self.columns)

@@ -1,0 +1,79 @@
+"""A rank that serves embedding tables, and what ranks with stages need to reach it.
+
+Left out: the tables and what travels (``servers/``).
+"""
+
+import tempfile
+from pathlib import Path
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.servers.find_tables import find_plan_tables
+from heterps_compile.runtime.servers.optimizers import sparse_optimizer
+from heterps_compile.runtime.servers.server import serve_forever
+from heterps_compile.runtime.servers.spec import ServerSpec
+
+from .checkpoint import SERVERS_NAME
+from .options import ServerOptions
+from .prepare import Prepared
+from .progress import SERVING
+from .task import Joined, Result, Task
+
+
+def make_spec(
+    prepared: Prepared, options: ServerOptions, *, wire: str, first_step: int, checkpoint: Path | None
+) -> ServerSpec | None:
+    """Give what the servers of a run hold, the same on every rank; None where there are none.
+
+    Args:
+        prepared: The run.
+        options: Of its servers.
+        wire: What rows travel as.
+        first_step: The run begins with.
+        checkpoint: It goes on from; None where it starts at the beginning.
+
+    Raises:
+        RunError: where the plan has no tables that could be served.
+    """
+    if not options.count:
+        return None
+    folder, plan, layout = prepared.folder, prepared.plan, prepared.layout
+    tables = find_plan_tables(folder, plan)
+    files = {table.weights.name for table in tables}
+    stages = [index for index, of_stage in enumerate(plan.artifacts) if any(one.file in files for one in of_stage)]
+    if not stages:
+        raise RunError(
+            "no stage has an embedding table that servers could hold: one that is only looked up, and by one stage; "
+            "run without --parameter-servers"
+        )
+    return ServerSpec(
+        workers=tuple(sorted({rank for stage in stages for rank in layout.ranks_of(stage)})),
+        ranks=tuple(range(layout.world_size, prepared.world_size)),
+        tables=tables,
+        optimizer=sparse_optimizer(options.optimizer, options.learning_rate),
+        staleness=options.staleness,
+        memory_bytes=options.memory_bytes,
+        directory=Path(options.directory or tempfile.gettempdir()),
+        wire=wire,
+        first_step=first_step,
+        resume=None if checkpoint is None else checkpoint / SERVERS_NAME,
+    )
+
+
+def run_server_rank(joined: Joined, task: Task, checkpoint: Path | None, steps: range) -> Result:
+    """Serve tables until every rank that looks rows up has what it needs.
+
+    Raises:
+        HeterpsError: where tables cannot be read, do not fit, or a request cannot be right.
+    """
+    options = task.options
+    spec = make_spec(joined.prepared, options.servers, wire=options.wire, first_step=steps.start, checkpoint=checkpoint)
+    if spec is None:
+        raise RunError(f"rank {joined.member.rank} is a parameter server, and the run has none")
+
+    def heard(step: int) -> None:
+        joined.progress.begin_step(step)
+        joined.progress.enter(SERVING)
+
+    joined.progress.enter(SERVING)
+    serve_forever(spec, joined.member.rank, heard=heard)
+    return Result(steps.start, steps.stop, joined.prepared.layout.batch)

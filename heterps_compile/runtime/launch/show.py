@@ -1,0 +1,182 @@
+"""What is seen of a run while it goes, and what is kept of it: live view, log, TensorBoard, trace, summary.
+
+Left out: how each of them looks (``telemetry/``).
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
+from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.telemetry.follow import RunFollower
+from heterps_compile.runtime.telemetry.live import LiveView
+from heterps_compile.runtime.telemetry.log import StepLog
+from heterps_compile.runtime.telemetry.steps import StepReport
+from heterps_compile.runtime.telemetry.summary import RunSummary, SummaryOfSteps
+
+from .options import RunOptions
+from .prepare import Prepared
+
+_REPORTS_TRACED = 100
+_POLL_S = 0.5
+
+
+class _Sink(Protocol):
+    def add(self, report: StepReport) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Show:
+    """Follows what ranks tell of their steps.
+
+    Attributes:
+        last_loss: Of the last step that told one; None before.
+    """
+
+    def __init__(self, prepared: Prepared, options: RunOptions, telemetry: Path, stream: TextIO) -> None:
+        """Begin to follow.
+
+        Args:
+            prepared: The run.
+            options: Say what is kept, and where.
+            telemetry: Folder that the ranks write to.
+            stream: For the live view and what ranks print.
+
+        Raises:
+            InputError: where a file cannot be written.
+        """
+        self.last_loss: float | None = None
+        self._prepared = prepared
+        self._options = options
+        self._follower = RunFollower(telemetry, prepared.layout.world_size)
+        self._summary = SummaryOfSteps()
+        self._reports: list[StepReport] = []
+        self._lock = threading.Lock()
+        if options.trace is not None:
+            _try_writing(options.trace)  # not only when the run is over
+        self._sinks: list[_Sink] = []
+        if options.log is not None:
+            self._sinks.append(StepLog(Path(options.log), append=options.resume))
+        if options.tensorboard is not None:
+            from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog  # noqa: PLC0415 - an extra
+
+            self._sinks.append(TensorBoardLog(Path(options.tensorboard)))
+        devices = {stage.index: stage.device for stage in prepared.plan.stages}
+        self._stream = stream
+        self._live = (
+            None if options.quiet else LiveView(stream, self._follower.starts, devices, total_steps=options.steps)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.close()
+        for sink in self._sinks:
+            sink.close()
+        if self._options.trace is not None:
+            self._write_trace(self._options.trace)
+
+    def line(self, text: str) -> None:
+        """Print a line of a rank's, from any thread."""
+        with self._lock:
+            if self._live is not None:
+                self._live.print(text)
+            else:
+                print(printable(text), file=self._stream, flush=True)
+
+    def poll(self) -> None:
+        """Take in what ranks have told since the last time."""
+        for report in self._follower.poll():
+            if report.loss is not None:
+                self.last_loss = report.loss
+            self._summary.add(report)
+            if len(self._reports) < _REPORTS_TRACED:
+                self._reports.append(report)
+            for sink in self._sinks:
+                sink.add(report)
+            if self._live is not None:
+                with self._lock:
+                    self._live.add(report)
+
+    def summary(self) -> RunSummary | None:
+        """Give what was measured, None before the first step."""
+        return self._summary.summary(self._follower.starts)
+
+    @property
+    def plan(self) -> Plan:
+        """Give the plan of the run."""
+        return self._prepared.plan
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Tell whether the run has the plan's replicas, schedule and batch, so that its times can be compared."""
+        plan, layout = self._prepared.plan, self._prepared.layout
+        widths = [len(layout.ranks_of(stage.index)) for stage in plan.stages]
+        return (
+            widths == [stage.replicas for stage in plan.stages]
+            and layout.schedule == plan.schedule.name
+            and layout.micro_batches == plan.schedule.micro_batches
+            and layout.batch == plan.batch
+        )
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Take in what ranks tell while a block runs, from a thread."""
+        over = threading.Event()
+
+        def follow() -> None:
+            while not over.wait(_POLL_S):
+                self.poll()
+
+        thread = threading.Thread(target=follow, name="show", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.poll()
+
+    def _write_trace(self, path: str) -> None:
+        from heterps_compile.runtime.telemetry.trace import measured_trace  # noqa: PLC0415 - only where asked for
+
+        spans = self._follower.spans
+        traced = {span.step for span in spans}
+        reports = [report for report in self._reports if report.step in traced]
+        text = measured_trace(self._prepared.plan, self._follower.starts, spans, reports)
+        try:
+            Path(path).write_text(text, "utf-8")
+        except OSError as error:
+            raise RunError(f"cannot write the trace {path!r}: {error.strerror}") from error
+
+
+def clear_telemetry(folder: Path) -> None:
+    """Make the folder that ranks write to, without what an earlier run left in it.
+
+    Raises:
+        RunError: where it cannot be made or cleared.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("rank-*.jsonl"):
+            old.unlink()
+    except OSError as error:
+        raise RunError(f"cannot use {str(folder)!r} for telemetry: {error.strerror}") from error
+
+
+def _try_writing(path: str) -> None:
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot write the trace {path!r}: {error.strerror}") from error

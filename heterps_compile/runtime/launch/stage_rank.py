@@ -1,0 +1,285 @@
+"""A rank that runs stages: what it reads and builds before its first step, and what it leaves behind.
+
+Left out: joining the run (``worker.py``), the loop over steps (``loop.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.nn import Module, Parameter
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.data.epochs import Epochs
+from heterps_compile.runtime.data.iterable import IterableSource
+from heterps_compile.runtime.data.open import open_source
+from heterps_compile.runtime.data.source import Source
+from heterps_compile.runtime.data.wanted import wanted_by_plan
+from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.record import Recorder, Recorders
+from heterps_compile.runtime.pipeline.stages import RunnableStage, read_stage, read_tied
+from heterps_compile.runtime.servers.client import Client
+from heterps_compile.runtime.servers.served import serve_tables
+from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
+
+from .checkpoint import find_checkpoints, read_state
+from .checkpointing import Checkpoints, check_weights, find_start
+from .loop import checked_loss, infer, train
+from .options import RunOptions
+from .outputs import make_output_folder
+from .prepare import count_steps
+from .reading import ALL, MicroBatches
+from .server_rank import make_spec
+from .task import RESULT_KEY, Joined, Result, Task
+from .training import Training, make_optimizer, read_training_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+_START_KEY = "start"
+_STEPS_KEY = "steps"
+_TRACED_STEPS = 20  # a trace of more is slow to look at
+_WARM_STEPS = 2
+
+
+def run_stage_rank(joined: Joined, task: Task) -> Result:
+    """Run the stages of one rank until the run is over.
+
+    Raises:
+        HeterpsError: where something cannot be read, or a step fails.
+    """
+    options, rank = task.options, joined.member.rank
+    training = task.training
+    if training is None and options.train is not None:
+        training = read_training_file(options.train)
+    source = None
+    if rank == 0:
+        source = _open_source(joined, task, training)
+        _decide_steps(joined, task, source)
+    checkpoint, steps = steps_to_run(joined, options)
+    folder, plan = joined.prepared.folder, joined.prepared.plan
+    stages = {i: read_stage(folder, plan, i, joined.device) for i in joined.prepared.layout.stages_of(rank)}
+    telemetry = _telemetry(joined, task, steps)
+    recorder = Recorders([joined.progress] if telemetry is None else [joined.progress, telemetry])
+    client = _connect_servers(joined, task, stages, checkpoint, steps, recorder=recorder)
+    engine = Engine(
+        plan,
+        joined.prepared.layout,
+        rank,
+        stages,
+        tied=read_tied(folder, plan),
+        loss=None if training is None else checked_loss(training.loss, joined.progress),
+        wire=options.wire,
+        seed=options.seed,
+        device=joined.device,
+        recorder=recorder,
+        hooks=() if client is None else (client,),
+    )
+    optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
+    checkpoints = _checkpoints(joined, task, stages, optimizer, client)
+    _restore(checkpoints, checkpoint, options)
+    wanted = (*engine.needs, *((ALL,) if engine.wants_targets else ()))
+    with ExitStack() as closing:
+        reader = None
+        if wanted:
+            source = _open_source(joined, task, training) if source is None else source
+            reader = _reader(joined, source, training, wanted, steps)
+            closing.callback(reader.close)
+        if telemetry is not None:
+            closing.callback(telemetry.close)
+        done = _steps(joined, task, engine, reader, steps, optimizer=optimizer, checkpoints=checkpoints)
+        engine.finish()
+        if client is not None:
+            client.close()
+    found = [] if options.checkpoint is None else find_checkpoints(Path(options.checkpoint))
+    last = str(found[-1]) if found else ""
+    result = Result(steps.start, done, joined.prepared.layout.batch, joined.watch.stopped_by or 0, last)
+    if rank == 0:
+        joined.store.set(RESULT_KEY, result.to_json())
+    return result
+
+
+def _steps(
+    joined: Joined,
+    task: Task,
+    engine: Engine,
+    reader: MicroBatches | None,
+    steps: range,
+    *,
+    optimizer: "Optimizer | None",
+    checkpoints: Checkpoints,
+) -> int:
+    """Run the steps; give how many are done in all."""
+    options = task.options
+    if joined.prepared.layout.training:
+        return train(
+            engine,
+            optimizer,
+            reader,
+            steps,
+            watch=joined.watch,
+            progress=joined.progress,
+            checkpoints=checkpoints if options.checkpoint is not None else None,
+            every=options.every,
+        )
+    return infer(
+        engine,
+        reader,
+        steps,
+        layout=joined.prepared.layout,
+        watch=joined.watch,
+        progress=joined.progress,
+        names=joined.prepared.plan.graph_outputs,
+        folder=None if options.output is None else Path(options.output),
+        file_format=options.output_format,
+    )
+
+
+def _restore(checkpoints: Checkpoints, checkpoint: Path | None, options: RunOptions) -> None:
+    """Put in what a run begins with, where that is not what was compiled."""
+    if checkpoint is not None:
+        checkpoints.restore(checkpoint)
+    elif options.weights is not None:
+        checkpoints.restore_weights(Path(options.weights))
+
+
+def _reader(
+    joined: Joined, source: Source, training: Training | None, wanted: Sequence[str], steps: range
+) -> MicroBatches:
+    prepared = joined.prepared
+    return MicroBatches(
+        source,
+        prepared.layout,
+        joined.member.rank,
+        steps,
+        wanted=wanted,
+        progress=joined.progress,
+        inputs=wanted_by_plan(prepared.plan, prepared.folder),
+        prepare=None if training is None else training.prepare,
+        device=joined.device,
+    )
+
+
+def _checkpoints(
+    joined: Joined,
+    task: Task,
+    stages: Mapping[int, RunnableStage],
+    optimizer: "Optimizer | None",
+    client: Client | None,
+) -> Checkpoints:
+    rank = joined.member.rank
+    return Checkpoints(
+        joined.prepared,
+        task.options,
+        Path(task.options.checkpoint or ""),
+        joined.store,
+        rank,
+        parameters={index: _tensors(stage, trained=True) for index, stage in stages.items()},
+        buffers={index: _tensors(stage, trained=False) for index, stage in stages.items()},
+        optimizer=optimizer,
+        servers=client if client is not None and client.spec.workers[0] == rank else None,
+    )
+
+
+def _connect_servers(
+    joined: Joined,
+    task: Task,
+    stages: Mapping[int, RunnableStage],
+    checkpoint: Path | None,
+    steps: range,
+    *,
+    recorder: Recorder,
+) -> Client | None:
+    """Put served tables in place of those of the stages; None where this rank has none, or there are no servers."""
+    options, rank = task.options, joined.member.rank
+    spec = make_spec(joined.prepared, options.servers, wire=options.wire, first_step=steps.start, checkpoint=checkpoint)
+    if spec is None or rank not in spec.workers:
+        return None
+    client = Client(spec, rank, recorder=recorder)
+    for stage in stages.values():
+        if isinstance(stage, Module):
+            serve_tables(stage, client)
+    return client
+
+
+def _decide_steps(joined: Joined, task: Task, source: Source) -> None:
+    """Find out which steps are to be run, and from which checkpoint, and tell all; rank 0 does this."""
+    options, store = task.options, joined.store
+    if options.output is not None:
+        make_output_folder(options.output)
+    check_weights(options, joined.prepared)
+    checkpoint = find_start(joined.prepared, options)
+    steps = count_steps(_samples(source), options, joined.prepared.layout.batch)
+    store.set(_START_KEY, "" if checkpoint is None else checkpoint.name)
+    store.set(_STEPS_KEY, str(steps))
+
+
+def steps_to_run(joined: Joined, options: RunOptions) -> tuple[Path | None, range]:
+    """Wait for what rank 0 decides: the checkpoint to go on from, and the steps to run.
+
+    Raises:
+        RunError: where this rank cannot see the checkpoint.
+    """
+    name = joined.store.get(_START_KEY).decode()
+    last = int(joined.store.get(_STEPS_KEY))
+    if not name or options.checkpoint is None:
+        return None, range(last)
+    checkpoint = Path(options.checkpoint) / name
+    if not checkpoint.is_dir():
+        raise RunError(
+            f"{str(checkpoint)!r}, which rank 0 goes on from, is not there for rank {joined.member.rank}: the folder "
+            f"of checkpoints must be one that all machines share"
+        )
+    first = read_state(checkpoint).step
+    return checkpoint, range(first, max(first, last))
+
+
+def _samples(source: Source) -> int | None:
+    """Give how many samples there are, also where they are repeated."""
+    return source.source.samples if isinstance(source, Epochs) else source.samples
+
+
+def _open_source(joined: Joined, task: Task, training: Training | None) -> Source:
+    """Open the data, as an endless row of epochs where they end."""
+    source: Source
+    if task.source is not None:
+        source = task.source
+    elif task.options.data:
+        prepared = joined.prepared
+        index_folder = task.telemetry  # of this run alone, and gone with it
+        wanted = wanted_by_plan(prepared.plan, prepared.folder)
+        source = open_source(task.options.data, wanted=wanted, seed=task.options.seed, index_folder=index_folder)
+    elif training is not None and training.data is not None:
+        source = IterableSource(training.data(), is_batched=True)
+    else:
+        raise RunError("there are no data: name some (--data FILE), or define data() in the training file")
+    return Epochs(source) if source.samples is not None else source
+
+
+def _telemetry(joined: Joined, task: Task, steps: range) -> TelemetryRecorder | None:
+    if task.telemetry is None:
+        return None
+    layout, rank = joined.prepared.layout, joined.member.rank
+    traced = range(steps.start + _WARM_STEPS, steps.start + _WARM_STEPS + _TRACED_STEPS)
+    return TelemetryRecorder(
+        task.telemetry,
+        rank,
+        position=layout.position_of(rank),
+        replica=layout.replica_of(rank),
+        stages=layout.stages_of(rank),
+        trace_steps=traced if task.options.trace is not None else range(0),
+        gpu_index=joined.device.index,
+    )
+
+
+def _tensors(stage: Any, *, trained: bool) -> "dict[str, Any]":
+    """Give the parameters of a stage, or its buffers, under every name that they have in the model.
+
+    A stage of another runtime has none that could be changed.
+    """
+    if not isinstance(stage, Module):
+        return {}
+    state: dict[str, Tensor] = stage.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, Parameter) == trained}

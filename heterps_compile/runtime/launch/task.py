@@ -1,0 +1,114 @@
+"""What a rank is started with, what it has once it has joined, and what a run came to."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterps_compile.errors import RunError
+
+from .options import RunOptions
+from .prepare import Prepared
+from .progress import ProgressRecorder
+from .store import Membership
+from .training import Training
+from .watch import Watch
+
+if TYPE_CHECKING:
+    import torch
+    from torch._C._distributed_c10d import Store
+
+    from heterps_compile.runtime.data.source import Source
+
+RESULT_KEY = "result"
+"""Where rank 0 leaves the result in the store."""
+
+_SIGNALLED = 128  # shells' exit code of what a signal ended
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a rank is started with.
+
+    Attributes:
+        options: Of the run.
+        training: Loss and optimiser, where they are given as objects; else they are read from the options' file.
+        source: The data, where they are given as an object.
+        parent: Process of the launcher; None under torchrun.
+        telemetry: Folder for what ranks tell of their steps; None for nothing.
+        prints_end: Whether rank 0 prints what the run came to, where there is no launcher that does.
+        checked_sha256: Of the plan file whose folder the launcher has checked; None where this rank does.
+        left_behind: File for what this rank does, for the launcher to read; None for nowhere.
+    """
+
+    options: RunOptions
+    training: Training | None = None
+    source: "Source | None" = None
+    parent: int | None = None
+    telemetry: Path | None = None
+    left_behind: Path | None = None
+    prints_end: bool = False
+    checked_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a rank has once all agree.
+
+    Attributes:
+        member: Who it is.
+        prepared: The run.
+        store: The main thread's connection to the store.
+        watch: Watches over the rank.
+        progress: What it does.
+        device: Where it computes.
+    """
+
+    member: Membership
+    prepared: Prepared
+    store: "Store"
+    watch: Watch
+    progress: ProgressRecorder
+    device: "torch.device"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to, as rank 0 tells it.
+
+    Attributes:
+        first_step: The step it began with.
+        steps: Done in all, those before it included.
+        batch: Samples in a step.
+        stopped_by: The signal that ended it early; 0 for none.
+        checkpoint: Folder of the last checkpoint; "" for none.
+    """
+
+    first_step: int
+    steps: int
+    batch: int
+    stopped_by: int = 0
+    checkpoint: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """Give 0, or 128 and the signal."""
+        return _SIGNALLED + self.stopped_by if self.stopped_by else 0
+
+    def to_json(self) -> str:
+        """Give text that :func:`result_from_json` reads back."""
+        return json.dumps(asdict(self))
+
+
+def result_from_json(text: bytes) -> Result:
+    """Read what :meth:`Result.to_json` wrote.
+
+    Raises:
+        RunError: where it is something else.
+    """
+    try:
+        content = json.loads(text)
+        numbers = {name: int(content[name]) for name in ("first_step", "steps", "batch", "stopped_by")}
+        return Result(**numbers, checkpoint=str(content["checkpoint"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"the result of the run cannot be read: {text[:80]!r}") from error

@@ -1,0 +1,112 @@
+"""What a user's training file says: loss and optimiser, and if need be how raw columns become inputs.
+
+Such a file is the user's own program and is run as one::
+
+    def loss(outputs, batch):            # what the model returns; a dict of columns -> a scalar tensor
+        return F.binary_cross_entropy_with_logits(outputs, batch["label"])
+
+    def optimizer(parameters):           # (name, Parameter) pairs of one rank's stages
+        return torch.optim.Adam([p for _, p in parameters], lr=1e-3)
+
+    def prepare(batch): ...              # optional: raw columns -> graph inputs and targets
+    def data(): ...                      # optional: an iterable of dicts, instead of --data
+
+Left out: names from a model, which never reach code (``backends/``).
+"""
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heterps_compile.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+Columns = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a model is trained.
+
+    Attributes:
+        loss: Called with what the model returns and a micro-batch's columns; gives a scalar tensor, the mean over
+            the samples.
+        optimizer: Called once on every rank, with the (name, parameter) pairs of its stages.
+        prepare: Makes graph inputs and targets out of raw columns; None where the columns are these already.
+        data: Gives the samples or batches in order; None where they are read from elsewhere.
+    """
+
+    loss: "Callable[[Any, Columns], Tensor]"
+    optimizer: "Callable[[list[tuple[str, Parameter]]], Optimizer]"
+    prepare: "Callable[[Columns], Columns] | None" = None
+    data: "Callable[[], Iterable[Columns]] | None" = None
+
+
+def read_training_file(path: str | Path) -> Training:
+    """Run a training file and give what it defines.
+
+    Raises:
+        InputError: where there is no such file, it fails, or it lacks ``loss`` or ``optimizer``.
+    """
+    file = Path(path)
+    if not file.is_file():
+        fault = "is a folder" if file.is_dir() else "does not exist"
+        raise InputError(f"the training file {str(path)!r} {fault}; expected a Python file with loss and optimizer")
+    spec = importlib.util.spec_from_file_location("heterps_training", file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"the training file {str(path)!r} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as for a script: what lies beside it can be imported
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"the training file {str(path)!r} fails: {where_it_failed(error, file)}") from error
+    found: dict[str, Any] = {}
+    for name, needed in (("loss", True), ("optimizer", True), ("prepare", False), ("data", False)):
+        value = getattr(module, name, None)
+        if value is None and not needed:
+            continue
+        if not callable(value):
+            fault = "has no function" if value is None else "has something that is no function under the name"
+            raise InputError(f"the training file {str(path)!r} {fault} {name!r}; it needs loss and optimizer")
+        found[name] = value
+    return Training(**found)
+
+
+def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]") -> "Optimizer | None":
+    """Call the user's ``optimizer``; None where the rank has nothing to train.
+
+    Raises:
+        RunError: where it gives something else, or holds other parameters.
+    """
+    from torch.optim import Optimizer  # noqa: PLC0415 - torch only in the processes of a run
+
+    trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+    if not trained:
+        return None
+    made = training.optimizer(trained)
+    if not isinstance(made, Optimizer):
+        raise RunError(f"optimizer() of the training file gave {type(made).__name__}; expected a torch.optim.Optimizer")
+    known = {id(parameter) for _, parameter in trained}
+    if any(id(parameter) not in known for group in made.param_groups for parameter in group["params"]):
+        raise RunError(
+            "optimizer() of the training file holds a parameter it was not given; use those it is called with"
+        )
+    return made
+
+
+def where_it_failed(error: BaseException, file: Path) -> str:
+    """Tell an exception of the user's file in one line, with the last line of that file in it."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    place = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{place}"

@@ -1,0 +1,244 @@
+"""What one rank of a run does, from joining the others to leaving with them.
+
+::
+
+    connect to the store, start the watcher
+    read the plan                              every rank by itself
+    agree on plan, versions and options        all refuse alike
+    read the stages, and a checkpoint          stage_rank.py, server_rank.py
+    steps                                      loop.py
+    last checkpoint, wait for all, leave
+
+``python -m heterps_compile.runtime.launch.worker DIRECTORY RANK`` is what the launcher starts; under torchrun,
+``heterps-compile run`` and ``api.run`` come here directly.
+
+Left out: the steps themselves (``pipeline/``), and how the launcher sees the end (``local.py``).
+"""
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from heterps_compile.errors import HeterpsError, InputError, RunError
+
+from .agree import agree, statement
+from .end import print_end
+from .faults import Place
+from .options import RunOptions, options_from_json
+from .prepare import check_world_size, choose_device, header, prepare
+from .progress import ProgressRecorder
+from .server_rank import run_server_rank
+from .show import Show, clear_telemetry
+from .stage_rank import run_stage_rank, steps_to_run
+from .store import LOOPBACK, Membership, connect_store, host_store, is_loopback, loopback_interface
+from .task import Joined, Result, Task
+from .watch import Watch, stopping_on_signals
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+CONFIG_NAME = "run.json"
+PROGRESS_NAME = "rank-{rank}.progress"
+"""Files of the run's folder: what ranks are started with, and what each left behind."""
+
+_PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_TELEMETRY_KEY = "telemetry"
+_WIDTH = 120
+_RUNS = count()
+
+
+def work(member: Membership, task: Task) -> Result:
+    """Be one rank of a run. On a fault this process ends at once, after the message.
+
+    Raises:
+        RunError: where the run's store cannot be reached.
+    """
+    import torch  # noqa: PLC0415 - torch only in the processes of a run
+
+    torch.set_num_threads(task.options.threads)
+    if is_loopback(member.address):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
+    hosted = host_store(member.address, member.port) if member.hosts_store else None
+    progress = ProgressRecorder(task.left_behind)
+    is_launched = task.parent is not None
+    # The launcher hosts a store for each run; that of torchrun serves all runs of a script, one after the other.
+    prefix = "" if is_launched else f"run {next(_RUNS)}"
+    monitored = [] if is_launched else list(range(member.world_size)) if member.rank == 0 else [0]
+    watch = Watch(
+        _connect(member, prefix),
+        [Place(rank) for rank in range(member.world_size)],
+        member.rank,
+        progress,
+        hang_after_s=task.options.hang_after_s,
+        monitored=[rank for rank in monitored if rank != member.rank],
+        parent=task.parent,
+    )
+    watch.start()
+    with stopping_on_signals(watch):
+        try:
+            result = _run(member, task, _connect(member, prefix), watch, progress)
+            watch.finish()
+        except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
+            watch.fail(error)
+            raise
+    _leave()
+    del hosted
+    return result
+
+
+def _connect(member: Membership, prefix: str) -> "Store":
+    from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415 - not declared in torch.distributed
+
+    store = connect_store(member)
+    return PrefixStore(prefix, store) if prefix else store
+
+
+def _run(member: Membership, task: Task, store: "Store", watch: Watch, progress: ProgressRecorder) -> Result:
+    import torch  # noqa: PLC0415 - torch only in the processes of a run
+
+    prepared = prepare(task.options, checked_sha256=task.checked_sha256)
+    check_world_size(prepared, member.world_size)
+    watch.know(prepared.places)
+    device = choose_device(prepared, member.rank, member.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    said = agree(store, member.rank, member.world_size, statement(prepared, task.options, str(device)))
+    _join_group(member, store, said)
+    joined = Joined(member, prepared, store, watch, progress, device)
+    if member.rank == 0 and task.parent is None and not task.options.quiet:
+        kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
+        for line in header(prepared, task.options, [kind.partition(":")[0] for kind in kinds]):
+            print(line, file=sys.stderr, flush=True)
+    if task.parent is None:
+        return _run_and_show(joined, replace(task, telemetry=_telemetry_folder(joined, task.options, said)))
+    return _run_part(joined, task)
+
+
+def _run_part(joined: Joined, task: Task) -> Result:
+    if joined.prepared.places[joined.member.rank].stages:
+        return run_stage_rank(joined, task)
+    checkpoint, steps = steps_to_run(joined, task.options)
+    return run_server_rank(joined, task, checkpoint, steps)
+
+
+def _run_and_show(joined: Joined, task: Task) -> Result:
+    """Run, and on rank 0 do what the launcher does elsewhere: the live view, the log, the summary."""
+    if joined.member.rank != 0 or task.telemetry is None:
+        return _run_part(joined, task)
+    with Show(joined.prepared, task.options, task.telemetry, sys.stderr) as show, show.following():
+        result = _run_part(joined, task)
+    if task.prints_end:
+        print_end(Console(file=sys.stdout, markup=False, highlight=False, width=_WIDTH), result, show)
+    return result
+
+
+def _telemetry_folder(joined: Joined, options: RunOptions, said: Sequence[dict[str, Any]]) -> Path | None:
+    """Give where ranks tell of their steps: as told, else on one machine a temporary folder, on several none."""
+    if joined.member.rank == 0:
+        joined.store.set(_TELEMETRY_KEY, _make_telemetry_folder(joined, options, said))
+    name = options.telemetry or joined.store.get(_TELEMETRY_KEY).decode()
+    joined.store.wait([_TELEMETRY_KEY])
+    return Path(name) if name else None
+
+
+def _make_telemetry_folder(joined: Joined, options: RunOptions, said: Sequence[dict[str, Any]]) -> str:
+    if options.telemetry is not None:
+        clear_telemetry(Path(options.telemetry))
+        return options.telemetry
+    machines = len({said_by.get("host") for said_by in said})
+    if machines > 1:
+        if not options.quiet:
+            print(
+                f"ranks are on {machines} machines: no live view, log or trace without a folder they share "
+                f"(--telemetry DIR)",
+                file=sys.stderr,
+            )
+        return ""
+    name = tempfile.mkdtemp(prefix="heterps-run-")
+    remove = partial(shutil.rmtree, name, ignore_errors=True)
+    joined.watch.before_end(remove)
+    atexit.register(remove)
+    return name
+
+
+def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any]]) -> None:
+    """Join the process group: nccl where every rank has a GPU of its own, else gloo, which copies through the host."""
+    import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
+    from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415 - not declared in torch.distributed
+
+    homes = {(said_by.get("host"), said_by.get("device")) for said_by in said}
+    has_own_gpu = all(str(device).startswith("cuda") for _, device in homes) and len(homes) == len(said)
+    dist.init_process_group(
+        "nccl" if has_own_gpu else "gloo",
+        store=PrefixStore("group", store),
+        rank=member.rank,
+        world_size=member.world_size,
+        timeout=_PATIENCE,
+    )
+
+
+def _leave() -> None:
+    import torch.distributed as dist  # noqa: PLC0415 - as above
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def start(directory: Path, rank: int) -> int:
+    """Be a rank that the launcher started; gives its exit code.
+
+    Raises:
+        InputError: where the launcher's file cannot be read.
+        RunError: where the launcher is gone.
+    """
+    follow_parent()
+    try:
+        content = json.loads((directory / CONFIG_NAME).read_text("utf-8"))
+        options = options_from_json(json.dumps(content["options"]))
+        port, parent, world_size = int(content["port"]), int(content["parent"]), int(content["world_size"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"cannot read {str(directory / CONFIG_NAME)!r}: {error}") from error
+    if os.getppid() != parent:  # it died before the system was asked to tell
+        raise RunError("the launcher of this process is gone")
+    telemetry = Path(content["telemetry"]) if content.get("telemetry") else None
+    left_behind = directory / PROGRESS_NAME.format(rank=rank)
+    task = Task(
+        options, parent=parent, telemetry=telemetry, left_behind=left_behind, checked_sha256=str(content["plan"])
+    )
+    work(Membership(rank, world_size, rank, LOOPBACK, port), task)
+    return 0
+
+
+def follow_parent() -> None:
+    """Have the system kill this process when its launcher dies, where the system can; the watcher looks as well."""
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - Linux alone
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def main() -> int:
+    """Run ``worker DIRECTORY RANK``."""
+    try:
+        return start(Path(sys.argv[1]), int(sys.argv[2]))
+    except HeterpsError as error:
+        print(f"Error: {error}", file=sys.stderr, flush=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

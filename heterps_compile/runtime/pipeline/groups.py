@@ -1,0 +1,52 @@
+"""Groups of ranks that sum tensors, made by their members alone.
+
+``dist.new_group`` has to be called by every rank of the world, those that serve parameters too, and for groups made
+without the others it takes a name that depends on how many groups a rank is in already: ranks that are in different
+numbers of them wait for each other for ever (PyTorch 2.13). So a group is made here from the store of the world, under
+a name that its members agree on: their ranks, and how many groups of just these ranks there were before.
+
+Left out: other backends than gloo; tensors of a GPU go through the CPU's memory.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+_PATIENCE = timedelta(minutes=30)  # whoever launched the ranks notices long before that one of them is gone
+
+_made: Counter[tuple[int, ...]] = Counter()
+
+
+class Group:
+    """Some ranks that sum tensors; every member makes its groups in the same order as the others.
+
+    Attributes:
+        ranks: Its members.
+    """
+
+    def __init__(self, ranks: Sequence[int], rank: int) -> None:
+        """Join, as ``rank``; waits for the other members.
+
+        Args:
+            ranks: Of the members.
+            rank: This one.
+        """
+        self.ranks = tuple(ranks)
+        name = f"pipeline-{'-'.join(map(str, self.ranks))}-{_made[self.ranks]}"
+        _made[self.ranks] += 1
+        store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        self._gloo: Any = dist.ProcessGroupGloo(store, self.ranks.index(rank), len(self.ranks), _PATIENCE)
+
+    def sum(self, tensor: Tensor) -> dist.Work:
+        """Begin to sum a tensor in place; dense, or sparse with every row once."""
+        work: dist.Work = self._gloo.allreduce([tensor], dist.ReduceOp.SUM)
+        return work
+
+    def maximum(self, tensor: Tensor) -> dist.Work:
+        """Begin to take the largest of every element, in place."""
+        work: dist.Work = self._gloo.allreduce([tensor], dist.ReduceOp.MAX)
+        return work

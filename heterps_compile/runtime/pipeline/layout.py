@@ -1,0 +1,253 @@
+"""Which rank does what: pipeline positions, their replicas, and what every one of them runs in a step.
+
+Ranks are numbered position by position, replica by replica. Stages of 2, 1 and 3 replicas under GPipe or 1F1B, which
+put one stage at a position::
+
+    position | 0     | 1 | 2
+    stage    | 0     | 1 | 2
+    ranks    | 0 1   | 2 | 3 4 5
+
+Interleaved 1F1B puts two stages at a position, so that four stages of 2, 1, 2 and 1 replicas take three ranks::
+
+    position | 0     | 1
+    stages   | 0, 2  | 1, 3
+    ranks    | 0 1   | 2
+
+Left out: devices and hosts (``launch/``), what is sent (``routes.py``).
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
+
+from heterps_compile.errors import RunError, UnknownNameError
+from heterps_compile.plan.plan import Plan
+from heterps_compile.schedule.interleaved import CHUNKS
+from heterps_compile.schedule.names import orders
+from heterps_compile.schedule.order import Action
+
+from .deal import deal_micro_batches
+
+CHUNKS_OF = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": CHUNKS}
+"""The schedules that run, and the stages each puts at a position."""
+
+_NOT_RUN = {"zero-bubble": "no stage computes the gradients of its inputs apart from those of its weights"}
+_SHOWN = 8
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Positions, replicas and micro-batches of one run.
+
+    Attributes:
+        schedule: A key of :data:`CHUNKS_OF`.
+        training: Whether there are backwards.
+        widths: Replicas of every position.
+        chunks: Stages at a position; chunk c of position p is stage c * positions + p.
+        micro_batches: In one step.
+        batch: Samples in one step.
+        assignment: For every position, the replica of each micro-batch.
+    """
+
+    schedule: str
+    training: bool
+    widths: tuple[int, ...]
+    chunks: int
+    micro_batches: int
+    batch: int
+    assignment: tuple[tuple[int, ...], ...]
+
+    @property
+    def world_size(self) -> int:
+        """Give the number of ranks."""
+        return sum(self.widths)
+
+    @property
+    def stage_count(self) -> int:
+        """Give the number of stages."""
+        return len(self.widths) * self.chunks
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Give the samples in a micro-batch."""
+        return self.batch // self.micro_batches
+
+    def position_of(self, rank: int) -> int:
+        """Give the position of a rank."""
+        return bisect_right(list(accumulate(self.widths)), rank)
+
+    def replica_of(self, rank: int) -> int:
+        """Give which replica of its position a rank is."""
+        return rank - sum(self.widths[: self.position_of(rank)])
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Give the stages a rank runs, in order."""
+        return tuple(range(self.position_of(rank), self.stage_count, len(self.widths)))
+
+    def ranks_of(self, stage: int) -> tuple[int, ...]:
+        """Give the ranks that run a stage, replica by replica."""
+        position = stage % len(self.widths)
+        first = sum(self.widths[:position])
+        return tuple(range(first, first + self.widths[position]))
+
+    def owner(self, stage: int, micro_batch: int) -> int:
+        """Give the rank that runs a micro-batch of a stage."""
+        return self.ranks_of(stage)[self.assignment[stage % len(self.widths)][micro_batch]]
+
+    def describe(self, rank: int) -> str:
+        """Give a rank in words: the stages it runs, which replica of them it is."""
+        stages = self.stages_of(rank)
+        names = f"stage {stages[0]}" if len(stages) == 1 else f"stages {' and '.join(map(str, stages))}"
+        return f"{names}, replica {self.replica_of(rank)} (rank {rank})"
+
+    def stage_of(self, action: Action) -> int:
+        """Give the stage that an action runs."""
+        return action.chunk * len(self.widths) + action.stage
+
+    def actions(self, rank: int) -> tuple[Action, ...]:
+        """Give what a rank does in a step, in order; ``Action.stage`` is the position."""
+        position, replica = self.position_of(rank), self.replica_of(rank)
+        order = orders(self.schedule, self.widths, self.micro_batches, training=self.training)[position]
+        return tuple(action for action in order if self.assignment[position][action.micro_batch] == replica)
+
+
+def make_layout(
+    plan: Plan,
+    *,
+    training: bool,
+    replicas: Sequence[int] | None = None,
+    schedule: str | None = None,
+    micro_batches: int | None = None,
+    batch: int | None = None,
+    speeds: Sequence[Sequence[float]] | None = None,
+) -> Layout:
+    """Lay a plan out over ranks.
+
+    In inference a plan with fewer micro-batches than replicas runs so many of its batches in one step that every
+    replica has one, unless ``micro_batches`` or ``batch`` is given: no result depends on it.
+
+    Args:
+        plan: The plan.
+        training: Whether there are backwards.
+        replicas: Of every stage, or of every position where the schedule puts two stages at one; None for the plan's.
+        schedule: Its name; None for the plan's.
+        micro_batches: In one step; None for the plan's.
+        batch: Samples in one step; None for the plan's.
+        speeds: Of every replica of every stage (or position), in any unit; None for replicas that take turns.
+
+    Raises:
+        UnknownNameError: for a schedule that nobody knows.
+        RunError: for what does not fit, with the numbers and a way out.
+    """
+    name = plan.schedule.name if schedule is None else schedule
+    chunks = _chunks(name, len(plan.stages))
+    counts = [stage.replicas for stage in plan.stages] if replicas is None else list(replicas)
+    widths = _fold(counts, len(plan.stages), chunks, "replica counts")
+    for position, width in enumerate(widths):
+        if width < 1:
+            raise RunError(f"stage {position} has {width} replicas; give each stage at least one (--replicas)")
+    count, samples = _divide(plan, widths, micro_batches, batch, training=training)
+    if speeds is None:
+        assignment = tuple(tuple(i % width for i in range(count)) for width in widths)
+    else:
+        dealt = _fold([tuple(of_stage) for of_stage in speeds], len(plan.stages), chunks, "lists of speeds")
+        assignment = tuple(
+            _deal(count, own, width, p) for p, (own, width) in enumerate(zip(dealt, widths, strict=True))
+        )
+    if training:
+        _refuse_untrainable(plan)
+        _refuse_idle(assignment, widths, samples)
+    return Layout(name, training, widths, chunks, count, samples, assignment)
+
+
+def _chunks(name: str, stages: int) -> int:
+    if name in _NOT_RUN:
+        raise RunError(f"the schedule {name!r} is not run: {_NOT_RUN[name]}; take --schedule {' or '.join(CHUNKS_OF)}")
+    if name not in CHUNKS_OF:
+        raise UnknownNameError("schedule", name, CHUNKS_OF)
+    chunks = CHUNKS_OF[name]
+    if stages % chunks:
+        raise RunError(
+            f"the schedule {name!r} puts {chunks} stages at every position of the pipeline, and the plan has {stages}; "
+            f"take --schedule 1f1b, or compile to an even number (--min-stages {stages + 1} --max-stages {stages + 1})"
+        )
+    return chunks
+
+
+def _fold(given: Sequence[_T], stages: int, chunks: int, what: str) -> tuple[_T, ...]:
+    """Give what is given for every stage for every position: stages at one position must have the same."""
+    positions = stages // chunks
+    if len(given) == positions:
+        return tuple(given)
+    if len(given) != stages:
+        either = f"{stages}" if chunks == 1 else f"{positions} (one a position) or {stages} (one a stage)"
+        raise RunError(f"{len(given)} {what} are given, {list(given)}; the pipeline takes {either}")
+    for stage in range(positions, stages):
+        first = stage % positions
+        if given[stage] != given[first]:
+            raise RunError(
+                f"stages {first} and {stage} share position {first} of the pipeline and must have the same {what}; "
+                f"they have {given[first]} and {given[stage]}: give one for every position (--replicas), or take "
+                f"--schedule 1f1b"
+            )
+    return tuple(given[:positions])
+
+
+def _divide(
+    plan: Plan, widths: Sequence[int], micro_batches: int | None, batch: int | None, *, training: bool
+) -> tuple[int, int]:
+    """Give the micro-batches and the samples of a step."""
+    count = plan.schedule.micro_batches if micro_batches is None else micro_batches
+    samples = plan.batch if batch is None else batch
+    if count < 1 or samples < 1:
+        raise RunError(f"a step of {samples} samples in {count} micro-batches is none; both are at least 1")
+    if not training and micro_batches is None and batch is None:
+        times = -(-max(widths) // count)
+        count, samples = count * times, samples * times
+    if samples % count:
+        fitting = [n for n in range(1, samples + 1) if samples % n == 0]
+        near = sorted(sorted(fitting, key=lambda n: abs(n - count))[:_SHOWN])
+        raise RunError(
+            f"a batch of {samples} samples does not divide into {count} micro-batches; take --micro-batches "
+            f"{', '.join(map(str, near))}, or --batch {samples - samples % count or count}"
+        )
+    if not plan.bindings and samples // count != plan.batch:
+        raise RunError(
+            f"the model was compiled for {plan.batch} samples at a time, and {count} micro-batches of a batch of "
+            f"{samples} have {samples // count}; take --batch {plan.batch * count}, or compile it with a batch "
+            f"dimension that is free"
+        )
+    return count, samples
+
+
+def _deal(count: int, speeds: Sequence[float], width: int, position: int) -> tuple[int, ...]:
+    if len(speeds) != width:
+        raise RunError(f"stage {position} has {width} replicas, and {len(speeds)} speeds are given: {list(speeds)}")
+    if not all(0 < speed < float("inf") for speed in speeds):
+        raise RunError(f"the speeds of stage {position} are {list(speeds)}; each must be a positive number")
+    return deal_micro_batches(count, speeds)
+
+
+def _refuse_untrainable(plan: Plan) -> None:
+    for stage in plan.stages:
+        if stage.backend != "torch":
+            raise RunError(
+                f"stage {stage.index} runs on the backend {stage.backend!r}, which does not train here; compile with "
+                f"--backend torch to train"
+            )
+
+
+def _refuse_idle(assignment: Sequence[Sequence[int]], widths: Sequence[int], batch: int) -> None:
+    """Refuse a replica that would have nothing to learn from: it is paid for, and has no running statistics."""
+    for position, (dealt, width) in enumerate(zip(assignment, widths, strict=True)):
+        idle = sorted(set(range(width)) - set(dealt))
+        if idle:
+            more = next((n for n in range(max(width, len(dealt) + 1), batch + 1) if batch % n == 0), None)
+            instead = f"a larger --batch than {batch}" if more is None else f"--micro-batches {more}"
+            raise RunError(
+                f"stage {position} has {width} replicas, and a step has {len(dealt)} micro-batches: replica {idle[0]} "
+                f"would have none; take {instead}, or fewer --replicas"
+            )

@@ -1,0 +1,71 @@
+"""What is told of a run as it happens: actions, messages, waits, steps.
+
+A call is one plain line of numbers, by position, since it stands in the way of the work that it tells of.
+
+Left out: what is made of it (``telemetry/``), and clocks of other processes: times are of ``time.perf_counter()``.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from heterps_compile.schedule.order import Phase
+
+
+class Recorder(Protocol):
+    """Is told what one rank does; every call returns at once, and from the thread that runs the stage."""
+
+    def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
+        """Hear that an action begins, after its inputs have come."""
+        ...
+
+    def end(self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - see above
+        """Hear that it has ended, before its outputs are sent."""
+        ...
+
+    def message(self, step: int, source: int, target: int, size_bytes: int, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - see above
+        """Hear, as the receiver, of a message between two ranks: from when it was waited for until it was there."""
+        ...
+
+    def waited(self, step: int, what: str, began_s: float, ended_s: float) -> None:
+        """Hear of time without computation: ``"receive"``, ``"send"``, ``"reduce"``, ``"data"`` or ``"pull"``."""
+        ...
+
+    def step_done(self, step: int, samples: int, loss: float | None, began_s: float, ended_s: float) -> None:
+        """Hear of a whole step of so many samples (of the batch, not of this rank); the loss where it is known."""
+        ...
+
+
+class Recorders:
+    """Several recorders as one; of none, it records nothing.
+
+    Attributes:
+        recorders: Told in this order.
+    """
+
+    def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
+        self.recorders = tuple(recorders)
+
+    def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
+        """Pass it on."""
+        for recorder in self.recorders:
+            recorder.begin(step, stage, micro_batch, phase)
+
+    def end(self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - see above
+        """Pass it on."""
+        for recorder in self.recorders:
+            recorder.end(step, stage, micro_batch, phase, began_s, ended_s)
+
+    def message(self, step: int, source: int, target: int, size_bytes: int, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - see above
+        """Pass it on."""
+        for recorder in self.recorders:
+            recorder.message(step, source, target, size_bytes, began_s, ended_s)
+
+    def waited(self, step: int, what: str, began_s: float, ended_s: float) -> None:
+        """Pass it on."""
+        for recorder in self.recorders:
+            recorder.waited(step, what, began_s, ended_s)
+
+    def step_done(self, step: int, samples: int, loss: float | None, began_s: float, ended_s: float) -> None:
+        """Pass it on."""
+        for recorder in self.recorders:
+            recorder.step_done(step, samples, loss, began_s, ended_s)

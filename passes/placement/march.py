@@ -1,0 +1,299 @@
+"""The second part of the exact search on a long chain: march through what the sweep over blocks leaves of the times.
+
+tau is the time of a batch in the slowest stage, P(tau) a lower bound on the price of the units of every plan that takes
+no longer, from cheapest paths over furthest segments. P never rises with tau, so one P closes a stretch of times::
+
+    tau          t3 = t2 best / v2        t2 = t1 best / v1                  t1
+    ... <----------------|--------------------------|-------------------------|    v = tau P(tau)
+                          no plan in here is better   nor in here: P(tau) >= P(t1), and tau P(t1) >= best
+
+The stretches are long where plans are dear, short near the best one. Where one is very short, a narrow range is put
+aside with its bound, and halved when no other has a lower one; in the end the segments on cheap paths in it are listed.
+
+Left out: limits on units that stages share, numbers of stages, memory (without them the bound is lower, and stays a
+bound); the search over listed segments (``interval_search.py``).
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from heterps_compile.cost.problem import Floats, Ints, Placement
+
+from .blocks import Cells
+from .chain import Chain, Segments
+from .paths import Deadline
+from .reach import Kind, Reach
+from .reach_paths import ReachPaths
+
+_STRIDE = 0.8  # the least ratio of times that one bound closes
+_SURVEYED = 0.94  # ratio of times of the ranges to begin with
+_SHORT = 3e-4  # relative; a shorter stretch puts a range aside, of the width:
+_TINY, _IMPROVED, _BARRED = 1e-3, 3e-3, 1e-2  # plans are no better; one of them was; the bound allows better ones
+_NARROW, _NARROW_OF_BOUNDS = 1e-4, 5e-3  # relative; ranges whose segments are listed
+_POINT = 1e-6  # relative; ranges that are left, however many segments there are
+_MOST_LISTED, _FEW = 400_000, 200_000  # segments; of a wider range whose bound allows better plans
+_MOST_HELD = 10_000_000  # segments of all ranges that are left
+_NEARLY = 1.002  # times the best value: where a plan is made of the bound
+_EXACT_UNITS, _RATIO = 16, 1.12  # numbers of replicas that are entries of their own; from one to the next beyond
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Segments on a type with ``least`` to ``most`` replicas."""
+
+    type: int
+    least: int
+    most: int
+
+    def halves(self) -> "list[Entry]":
+        """Part the numbers of replicas."""
+        middle = (self.least + self.most) // 2
+        return [Entry(self.type, self.least, middle), Entry(self.type, middle + 1, self.most)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TimeRange:
+    """A range (fast_s, slow_s] of tau whose plans cost at least ``bound``.
+
+    Attributes:
+        least_price: What the units of every plan in it cost at least; None where that is not known.
+        is_aside: Whether it was put aside.
+        is_barred: Whether the bound at the slow end allows better plans than any known.
+        entries: That better plans may use; None where that is not known.
+    """
+
+    bound: float
+    slow_s: float
+    fast_s: float
+    least_price: float | None = field(compare=False, default=None)
+    is_aside: bool = field(compare=False, default=False)
+    is_barred: bool = field(compare=False, default=False)
+    entries: tuple[Entry, ...] | None = field(compare=False, default=None)
+
+
+class March:
+    """The march, which can be stopped between steps.
+
+    Attributes:
+        left: Ranges that are left to the search over segments, with those that may matter; None for all.
+    """
+
+    def __init__(self, chain: Chain, ranges: Sequence[TimeRange], deadline: Deadline) -> None:
+        """Begin with ranges of tau."""
+        self._chain, self._deadline = chain, deadline
+        self._reach = Reach(chain)
+        self._total = float(chain.cheapest_work(chain.problem.price_per_hour)[-1])
+        # where segments bound what stages cost and do not tell it, narrower ranges are as hard to close
+        self._narrow, self._point = (_NARROW, _POINT) if chain.is_exact else (_NARROW_OF_BOUNDS, _NARROW_OF_BOUNDS)
+        self._fresh = sorted((part for range_ in ranges for part in _cut(range_)), key=lambda part: part.slow_s)
+        self._begun: list[TimeRange] = []  # the slowest last
+        self._aside: list[TimeRange] = []  # a heap
+        self.left: list[tuple[TimeRange, Segments | None]] = []
+        self._listed_width, self._held = 1.0, 0
+
+    @property
+    def open(self) -> list[TimeRange]:
+        """Give the ranges that are not closed."""
+        return self._fresh + self._begun + self._aside
+
+    def step(self, ceiling: Callable[[], float], consider: Callable[[Placement], None]) -> None:
+        """Take a range, and keep what is not closed of it.
+
+        Every range is taken once, for a bound; then they are marched through, from the slowest; then those put aside
+        are taken, the lowest bound first.
+
+        Args:
+            ceiling: Asked for the value that closes a range.
+            consider: Told of plans that may be good, which may lower that value.
+        """
+        self._deadline.check()
+        is_surveyed = not self._fresh
+        is_aside = not (self._fresh or self._begun)
+        range_ = heapq.heappop(self._aside) if is_aside else (self._fresh or self._begun).pop()
+        if range_.bound >= ceiling():
+            return
+        if is_aside and range_.least_price is not None:
+            parts = _halved(range_)
+        else:
+            parts = self._marched(range_, ceiling, consider)
+        for part in parts:
+            if part.bound >= ceiling() or part.slow_s <= part.fast_s:
+                continue
+            if not part.is_aside:
+                self._begun.insert(len(self._begun) if is_surveyed else 0, part)
+                continue
+            segments, width = self._listed(part, ceiling()), 1 - part.fast_s / part.slow_s
+            if segments is not None or width < self._point:
+                self.left.append((part, segments))
+                self._held += 0 if segments is None else len(segments)
+            else:
+                heapq.heappush(self._aside, part)
+
+    def _marched(
+        self, range_: TimeRange, ceiling: Callable[[], float], consider: Callable[[Placement], None]
+    ) -> list[TimeRange]:
+        """Bound a range at its slow end."""
+        slow_s, fast_s = range_.slow_s, range_.fast_s
+        lowest_s = max(fast_s, _STRIDE * slow_s)
+        before = ceiling()
+        entries, least = self._least_price(range_, lowest_s, before, consider)
+        if np.isinf(least):
+            is_closed = lowest_s == fast_s or self._is_impossible(slow_s)
+            return [] if is_closed else [replace(range_, slow_s=lowest_s, least_price=None)]
+        reached_s = max(lowest_s, slow_s * min(1.0, ceiling() / (least * slow_s))) if least > 0 else slow_s
+        is_barred = least * slow_s < ceiling()
+
+        def part(slow_s: float, fast_s: float, is_aside: bool) -> TimeRange:
+            bound = max(range_.bound, fast_s * least if fast_s >= lowest_s else 0.0)
+            return TimeRange(bound, slow_s, fast_s, least, is_aside or range_.is_aside, is_barred, entries)
+
+        if reached_s < slow_s * (1 - _SHORT):
+            return [part(reached_s, fast_s, False)]
+        width = _BARRED if is_barred else _IMPROVED if ceiling() < before else _TINY
+        short_s = max(fast_s, reached_s * (1 - width))
+        rest = replace(part(short_s, fast_s, False), least_price=None, is_barred=False)
+        return [part(reached_s, short_s, True), rest]
+
+    def _least_price(
+        self, range_: TimeRange, lowest_s: float, ceiling: float, consider: Callable[[Placement], None]
+    ) -> tuple[tuple[Entry, ...] | None, float]:
+        """Bound the price of the units of every plan better than the ceiling that takes ``lowest_s`` to ``slow_s``.
+
+        Returns:
+            Entries that such plans may use, where they are known; the bound.
+        """
+        slow_s, entries = range_.slow_s, range_.entries
+        is_half = range_.is_aside and range_.least_price is None
+        tried = self._entries(lowest_s, ceiling) if entries is None else entries
+        if is_half:
+            tried = tuple(half for entry in tried for half in (entry.halves() if entry.least < entry.most else [entry]))
+        ends = self._ends(tried, slow_s, "loose")
+        to_go = self._paths(tried, ends, "loose").to_go
+        least = float(to_go[0])
+        if least * slow_s < ceiling and np.isfinite(least):
+            least = max(least, float(self._paths(tried, self._ends(tried, slow_s, "tight"), "tight").to_go[0]))
+        if least * slow_s < ceiling * _NEARLY:
+            sure = self._paths(tried, self._ends(tried, slow_s, "sure"), "sure")
+            if np.isfinite(sure.to_go[0]):
+                first, end, entry_index = (np.array(column) for column in zip(*sure.path(), strict=True))
+                types = np.array([entry.type for entry in tried])[entry_index]
+                consider(self._chain.placement(Cells(first, end, types)))
+        if is_half or (entries is None and not self._fresh and lowest_s == range_.fast_s):
+            entries = self._useful(tried, ends, to_go, ceiling / range_.fast_s)
+        return entries, least
+
+    def _useful(self, entries: Sequence[Entry], ends: Sequence[Ints], to_go: Floats, limit: float) -> tuple[Entry, ...]:
+        """Give the entries on paths cheaper than the limit."""
+        prices = self._prices(entries)
+        come = self._come(entries, ends)[:-1]
+        through = (float((come + price + to_go[end]).min()) for price, end in zip(prices, ends, strict=True))
+        limit *= 1 + 1e-9
+        return tuple(entry for entry, least in zip(entries, through, strict=True) if least < limit)
+
+    def _is_impossible(self, slow_s: float) -> bool:
+        """Say whether not even all units for every stage allow a plan."""
+        most = self._chain.problem.max_units
+        ends = [self._reach.ends(type_, float(most[type_]), slow_s, "loose") for type_ in np.flatnonzero(most).tolist()]
+        return bool(np.isinf(ReachPaths(ends, np.zeros(len(ends))).to_go[0]))
+
+    def _entries(self, lowest_s: float, ceiling: float) -> tuple[Entry, ...]:
+        """Give the numbers of replicas that a plan better than the ceiling may have, which takes ``lowest_s`` or more.
+
+        A segment with k replicas has tau / (1 - alpha + alpha / k) of computation at most, so k tau less that is lost.
+        """
+        problem = self._chain.problem
+        entries: list[Entry] = []
+        for type_, (price, alpha) in enumerate(zip(problem.price_per_hour, problem.compute_parallel, strict=True)):
+            least, limit = 1, int(problem.max_units[type_])
+            while least <= limit:
+                lost_s = lowest_s * least * (1 - 1 / ((1 - alpha) * least + alpha))
+                if least > 1 and self._total + price * lost_s >= ceiling:
+                    break
+                most = least if least < _EXACT_UNITS else min(limit, int(least * _RATIO))
+                entries.append(Entry(type_, least, most))
+                least = most + 1
+        return tuple(entries)
+
+    def _ends(self, entries: Sequence[Entry], slow_s: float, kind: Kind) -> list[Ints]:
+        return [self._reach.ends(entry.type, entry.most, slow_s, kind) for entry in entries]
+
+    def _prices(self, entries: Sequence[Entry], kind: Kind = "loose") -> Floats:
+        """Give [E], what the units of an entry cost at least; all of them, where that is sure to be enough."""
+        units = np.array([entry.most if kind == "sure" else entry.least for entry in entries], np.float64)
+        return units * self._chain.problem.price_per_hour[[entry.type for entry in entries]]
+
+    def _paths(self, entries: Sequence[Entry], ends: Sequence[Ints], kind: Kind) -> ReachPaths:
+        return ReachPaths(ends, self._prices(entries, kind), windows=kind == "tight")
+
+    def _come(self, entries: Sequence[Entry], ends: Sequence[Ints]) -> Floats:
+        """Give [n + 1], the least price of units up to a position, for loose ends."""
+        return self._paths(entries, [_mirrored(end) for end in ends], "loose").to_go[::-1]
+
+    def _listed(self, range_: TimeRange, ceiling: float) -> Segments | None:
+        """List the segments of a range that is narrow, or barred and no wider than others that had few; None if not."""
+        width = 1 - range_.fast_s / range_.slow_s
+        if range_.least_price is None:
+            return None
+        room = _MOST_HELD - self._held
+        if width < self._narrow:
+            return self._segments(range_, ceiling, min(_MOST_LISTED, room))
+        if not range_.is_barred or width > self._listed_width:
+            return None
+        segments = self._segments(range_, ceiling, min(_FEW, room))
+        self._listed_width = width / 2 if segments is None else max(2 * width, self._listed_width)
+        return segments
+
+    def _segments(self, range_: TimeRange, ceiling: float, most: int) -> Segments | None:
+        """List the segments that may be on the path of a plan of a range better than the ceiling; None for too many."""
+        entries = self._entries(range_.fast_s, ceiling) if range_.entries is None else range_.entries
+        all_ends = self._ends(entries, range_.slow_s, "loose")
+        to_go, come = self._paths(entries, all_ends, "loose").to_go, self._come(entries, all_ends)
+        limit = ceiling / range_.fast_s * (1 + 1e-9)
+        listed: list[tuple[Ints, Ints, Ints]] = []
+        count, before = 0, (-1, all_ends[0])
+        for entry, ends, price in zip(entries, all_ends, self._prices(entries), strict=True):
+            shortest = np.arange(len(ends)) if before[0] != entry.type else before[1]
+            begin = np.maximum(shortest + 1, _first_below(to_go, limit - price - come[:-1]))
+            counts = np.maximum(ends + 1 - begin, 0)
+            before, count = (entry.type, ends), count + int(counts.sum())
+            if count > most:
+                return None
+            first = np.repeat(np.arange(len(ends)), counts)
+            end = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts) + begin[first]
+            listed.append((first, end, np.full(len(first), entry.type)))
+        return self._chain.segments_at(*(np.concatenate(column) for column in zip(*listed, strict=True)))
+
+
+def _cut(range_: TimeRange) -> list[TimeRange]:
+    """Part a range at even ratios."""
+    if range_.fast_s <= 0:
+        return [range_]
+    count = max(1, round(float(np.log(range_.fast_s / range_.slow_s) / np.log(_SURVEYED))))
+    ends = np.geomspace(range_.slow_s, range_.fast_s, count + 1).tolist()
+    ends[0], ends[-1] = range_.slow_s, range_.fast_s
+    return [TimeRange(range_.bound, slow_s, fast_s) for slow_s, fast_s in pairwise(ends)]
+
+
+def _halved(range_: TimeRange) -> list[TimeRange]:
+    middle_s = float(np.sqrt(range_.slow_s * range_.fast_s))
+    least = range_.least_price or 0.0
+    slower = replace(range_, fast_s=middle_s, bound=max(range_.bound, middle_s * least))
+    return [slower, replace(range_, slow_s=middle_s, least_price=None, is_barred=False)]
+
+
+def _mirrored(ends: Ints) -> Ints:
+    """Give [n], the furthest ends seen from the end of the chain: the first position from which one comes so far."""
+    length = len(ends)
+    shorter = np.cumsum(np.bincount(ends, minlength=length + 1))[
+        :-1
+    ]  # how many end before 1, 2, ... n: ends never fall
+    return np.asarray(np.maximum(length - shorter[::-1], np.arange(length)))
+
+
+def _first_below(falling: Floats, limits: Floats) -> Ints:
+    """Give for every limit the first index at which values that never rise are below it."""
+    return np.asarray(np.searchsorted(-falling, -limits, side="right"))

@@ -1,0 +1,176 @@
+"""``heterps-compile run``: trains as one process would, goes on where it stopped, and infers what the model says."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from commands import heterps
+from safetensors.torch import load_file
+from written_ctrdnn import (
+    BATCH,
+    DATA,
+    MICRO_BATCH,
+    MICRO_BATCHES,
+    largest_difference,
+    model,
+    samples,
+    trained_in_one_process,
+    weights_in,
+    write_ctrdnn,
+)
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Give a folder with the model in two stages and in three, and the training file."""
+    folder = tmp_path_factory.mktemp("written")
+    write_ctrdnn(folder, stages=2)
+    write_ctrdnn(folder, stages=3)
+    return folder
+
+
+def train(folder, *words, stages=2, steps=STEPS, replicas="2,1"):
+    size = ("--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", replicas)
+    return heterps(
+        *("run", f"model{stages}.heterps", "--train", "train.py", "--data", DATA, "--steps", str(steps)),
+        *size,
+        *words,
+        cwd=folder,
+        OMP_NUM_THREADS="1",
+    )
+
+
+def refused(run) -> str:
+    """Give the message of a run that was refused: one line, exit code 1."""
+    assert run.returncode == 1, run.stderr
+    errors = [line for line in run.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1, run.stderr
+    return errors[0]
+
+
+def test_training_ends_with_the_weights_of_one_process(written, tmp_path):
+    traced = ("--trace", str(tmp_path / "trace.json"))
+    run = train(written, "--checkpoint", str(tmp_path / "ck"), "--log", str(tmp_path / "log.jsonl"), *traced)
+    assert run.returncode == 0, run.stderr
+    assert f"{STEPS} steps, {STEPS * BATCH} samples" in run.stdout
+    assert "stage 0: " in run.stderr
+    ours, theirs = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), trained_in_one_process(STEPS)
+    assert largest_difference(ours, theirs) < 1e-6
+    size = ("--batch", str(MICRO_BATCH), "--micro-batches", "1", "--replicas", "1,1,1", "-q")
+    words = ("--data", DATA, "--steps", "1", "--output", str(tmp_path / "out"))
+    weights = ("--weights", str(tmp_path / "ck" / f"step-{STEPS:06d}"))
+    run = heterps("run", "model3.heterps", *words, *size, *weights, cwd=written, OMP_NUM_THREADS="1")
+    assert run.returncode == 0, run.stderr
+    assert torch.allclose(tensors_in(tmp_path / "out" / f"sample-{0:012d}.safetensors"), answers(theirs), atol=1e-5)
+    logged = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert logged == list(range(STEPS))
+    assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > STEPS
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_in_other_cuts_with_other_replicas(written, tmp_path):
+    ck = ("--checkpoint", str(tmp_path / "ck"), "--every", "1", "--keep", "2", "-q")
+    assert train(written, *ck, steps=2).returncode == 0
+    for stages, replicas, steps in [(2, "1,2", 4), (3, "1,1,1", STEPS)]:
+        run = train(written, *ck, "--resume", stages=stages, replicas=replicas, steps=steps)
+        assert run.returncode == 0, run.stderr
+        assert f"after the {steps - 2} steps of the checkpoint" in run.stdout
+    assert sorted(path.name for path in (tmp_path / "ck").iterdir()) == [f"step-{n:06d}" for n in (STEPS - 1, STEPS)]
+    assert largest_difference(weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), trained_in_one_process(STEPS)) < 1e-6
+
+
+@pytest.mark.slow
+def test_tables_on_parameter_servers_train_and_go_on(written, tmp_path):
+    words = ("--checkpoint", str(tmp_path / "ck"), "--parameter-servers", "2", "--server-learning-rate", "0.05", "-q")
+    assert train(written, *words, steps=2).returncode == 0
+    run = train(written, *words, "--resume", steps=STEPS)
+    assert run.returncode == 0, run.stderr
+    dense = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
+    assert [name for name in dense if name.startswith("tables.")] == []
+    assert (tmp_path / "ck" / f"step-{STEPS:06d}" / "servers").is_dir()
+    out = ("--data", DATA, "--steps", "1", "--output", str(tmp_path / "out"), "--batch", str(MICRO_BATCH), "-q")
+    weights = ("--weights", str(tmp_path / "ck" / f"step-{STEPS:06d}"), "--micro-batches", "1", "--replicas", "1,1")
+    run = heterps("run", "model2.heterps", *out, *weights, cwd=written, OMP_NUM_THREADS="1")
+    assert run.returncode == 0, run.stderr
+    assert "go on with --parameter-servers 2" in refused(train(written, "--checkpoint", words[1], "--resume"))
+
+
+@pytest.mark.parametrize("file_format", ["safetensors", "npz"])
+def test_inference_gives_what_the_model_gives(written, tmp_path, file_format):
+    size = ("--batch", str(2 * MICRO_BATCH), "--micro-batches", "2", "--replicas", "1,2", "-q")
+    words = ("--data", DATA, "--steps", "2", "--output", str(tmp_path / "out"), "--output-format", file_format)
+    run = heterps("run", "model2.heterps", *words, *size, cwd=written, OMP_NUM_THREADS="1")
+    assert run.returncode == 0, run.stderr
+    files = sorted((tmp_path / "out").iterdir())
+    assert [file.name for file in files] == [f"sample-{first:012d}.{file_format}" for first in (0, 4, 8, 12)]
+    read = samples(0, 4 * MICRO_BATCH)
+    with torch.no_grad():
+        expected = model()[0](read["sparse"], read["dense"])
+    found = torch.cat([tensors_in(file) for file in files])
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def answers(weights):
+    """Give what the model with these weights says of the first micro-batch."""
+    built, _ = model()
+    built.load_state_dict(weights)
+    read = samples(0, MICRO_BATCH)
+    with torch.no_grad():
+        return built(read["sparse"], read["dense"])
+
+
+def tensors_in(file):
+    if file.suffix == ".safetensors":
+        return load_file(file)["output_0"]
+    import numpy as np  # noqa: PLC0415 - for one of two formats
+
+    with np.load(file, allow_pickle=False) as arrays:
+        return torch.from_numpy(arrays["output_0"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--micro-batches", "3"), "does not divide into 3 micro-batches"),
+        (("--schedule", "zero-bubble"), "zero-bubble"),
+        (("--replicas", "1,1,1"), "replica counts"),
+        (("--train", "nowhere.py"), "'/"),
+        (("--wire", "float8"), "unknown wire format 'float8'"),
+        (("--resume",), "--resume needs the folder of the checkpoints"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_starts(written, words, said):
+    message = refused(train(written, *words))
+    assert said in message
+
+
+def test_a_folder_that_was_edited_is_refused(written, tmp_path):
+    shutil.copytree(written / "model2.heterps", tmp_path / "model2.heterps")
+    shutil.copy(written / "train.py", tmp_path)
+    stage = tmp_path / "model2.heterps" / "stage_1.py"
+    stage.write_text(stage.read_text() + "\n")
+    message = refused(train(tmp_path))
+    assert "'stage_1.py' in 'model2.heterps' is not the file the plan was written with" in message.replace(
+        str(tmp_path) + "/", ""
+    )
+
+
+def test_data_without_a_column_are_refused_by_the_rank_that_reads_them(written):
+    run = heterps(
+        *("run", "model2.heterps", "--data", "random:sparse<50", "--train", "train.py", "--steps", "2", "-q"),
+        *("--batch", "4", "--micro-batches", "1", "--replicas", "1,1"),
+        cwd=written,
+        OMP_NUM_THREADS="1",
+    )
+    assert "raised KeyError: 'label'" in refused(run)
+
+
+def test_checkpoints_are_not_mixed_up(written, tmp_path):
+    ck = ("--checkpoint", str(tmp_path / "ck"), "-q")
+    assert train(written, *ck, steps=1).returncode == 0
+    assert "go on from there (--resume), or name another folder" in refused(train(written, *ck, steps=2))
+    other = ("--batch", str(2 * BATCH), "--micro-batches", str(2 * MICRO_BATCHES))
+    assert f"go on with --batch {BATCH}" in refused(train(written, *ck, "--resume", *other))

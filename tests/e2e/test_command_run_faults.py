@@ -1,0 +1,207 @@
+"""A run that cannot go on: one message that says who and why, on every rank; and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from written_ctrdnn import (
+    BATCH,
+    DATA,
+    MICRO_BATCHES,
+    largest_difference,
+    trained_in_one_process,
+    weights_in,
+    write_ctrdnn,
+)
+
+PATIENCE_S = 150.0  # a busy machine takes its time to start processes
+
+# Rank 1 does FAULT in its optimiser's fourth step, in this user's own file.
+FAULTY = """
+import os, signal, time
+import torch, torch.distributed as dist
+from torch.nn import functional as F
+
+FAULT = os.environ.get("FAULT", "")
+calls = 0
+
+def happen():
+    if FAULT == "kill": os.kill(os.getpid(), signal.SIGKILL)
+    if FAULT == "exit": os._exit(3)
+    if FAULT == "quiet exit": os._exit(0)
+    if FAULT == "stop": os.kill(os.getpid(), signal.SIGSTOP)
+    if FAULT == "memory": torch.empty(10**15)
+    if FAULT == "raise": raise ValueError("no good")
+    while FAULT == "loop": pass
+
+class Faulty(torch.optim.SGD):
+    calls = 0
+    def step(self, closure=None):
+        self.calls += 1
+        if self.calls == 4 and dist.get_rank() == 1:
+            happen()
+        return super().step(closure)
+
+def loss(outputs, batch):
+    global calls
+    calls += 1
+    time.sleep(float(os.environ.get("SLEEP", 0)))
+    if FAULT == "nan" and calls == 6:
+        outputs = outputs * float("nan")
+    return F.binary_cross_entropy_with_logits(outputs, batch["label"])
+
+def optimizer(parameters):
+    return Faulty([parameter for _, parameter in parameters], lr=0.05, momentum=0.9)
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    write_ctrdnn(folder)
+    (folder / "faulty.py").write_text(FAULTY)
+    return folder
+
+
+@pytest.fixture
+def start(written):
+    """Start a run that would never end by itself; nothing of it outlives the test."""
+    started = []
+
+    def run(*words, **environment):
+        command = [sys.executable, "-m", "heterps_compile", "run", "model2.heterps", "--train", "faulty.py"]
+        command += ["--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2"]
+        process = subprocess.Popen(
+            [*command, "-q", *words],
+            cwd=written,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        for worker in [*workers_of(process.pid), process.pid]:
+            try:
+                os.killpg(worker, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.communicate()
+
+
+def workers_of(launcher: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition, what: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited {PATIENCE_S:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("kill", "was killed by SIGKILL (by somebody, or by the system for its memory)"),
+        ("exit", "left with exit code 3 before the run was over"),
+        ("quiet exit", "left with exit code 0 before the run was over"),
+        ("stop", "gave no sign of life for"),
+        ("memory", "ran out of memory"),
+        ("raise", "raised ValueError: no good"),
+        ("loop", "hangs: no progress for"),
+    ],
+)
+def test_a_worker_at_fault_ends_the_run_and_all_tell_the_same(start, fault, said):
+    run = start("--steps", "1000000", FAULT=fault)
+    out, err = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 1, err
+    assert out == ""
+    lines = err.splitlines()
+    message = lines[-1]
+    assert message.startswith("Error: stage 1, replica 0 (rank 1) ")
+    assert said in message
+    assert message.endswith("it was in step 3, last micro-batch 2 (updating parameters)")
+    others = {"[stage 0, replica 0]", "[stage 1, replica 1]"}
+    assert {line.partition("] ")[0] + "]" for line in lines if line.endswith(message)} - {message + "]"} >= others
+    assert err.count("Traceback") == (fault in ("memory", "raise"))
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_no_number_names_step_and_micro_batch(start):
+    run = start("--steps", "100", FAULT="nan")
+    _, err = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 1
+    assert "the loss is nan in step 2, micro-batch " in err.splitlines()[-1]
+
+
+def run_until_a_step(start, log: Path, *words, **environment):
+    run = start("--steps", "1000000", "--log", str(log), *words, **environment)
+    wait_until(lambda: run.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), "the first steps")
+    assert run.poll() is None, run.communicate()[1]
+    return run
+
+
+@pytest.mark.slow
+def test_workers_do_not_outlive_their_launcher(start, tmp_path):
+    run = run_until_a_step(start, tmp_path / "log")
+    workers = workers_of(run.pid)
+    assert len(workers) == 3
+    run.kill()
+    run.communicate()
+    wait_until(lambda: not any(map(is_alive, workers)), "the workers to go")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_a_checkpoint_and_goes_on_from_it(start, tmp_path, number, code):
+    ck = ("--checkpoint", str(tmp_path / "ck"), "--resume")
+    run = run_until_a_step(start, tmp_path / "log", *ck, SLEEP="0.01")
+    workers = workers_of(run.pid)
+    run.send_signal(number)
+    out, err = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == code, err
+    assert "go on with --resume" in out
+    assert not any(map(is_alive, workers))
+    (checkpoint,) = (tmp_path / "ck").iterdir()
+    done = int(checkpoint.name.removeprefix("step-"))
+    assert f"stopped by {signal.Signals(number).name} after step {done}" in out
+    run = start("--steps", str(done + 3), *ck)
+    _, err = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, err
+    assert (
+        largest_difference(weights_in(tmp_path / "ck" / f"step-{done + 3:06d}"), trained_in_one_process(done + 3))
+        < 1e-5
+    )
+
+
+@pytest.mark.slow
+def test_interrupting_twice_ends_it_at_once(start, tmp_path):
+    run = run_until_a_step(start, tmp_path / "log", SLEEP="3")
+    workers = workers_of(run.pid)
+    run.send_signal(signal.SIGINT)
+    wait_until(lambda: "SIGINT" in (run.stderr.readline() if run.stderr else ""), "the launcher's word")
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 1
+    assert "interrupted twice" in err
+    assert not any(map(is_alive, workers))

@@ -1,0 +1,183 @@
+"""Under torchrun: two agents on this machine stand for two machines."""
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import heterps
+from written_ctrdnn import (
+    BATCH,
+    DATA,
+    MICRO_BATCHES,
+    largest_difference,
+    trained_in_one_process,
+    weights_in,
+    write_ctrdnn,
+)
+
+STEPS = 4
+PATIENCE_S = 180.0
+RUN = ("--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2")
+TRAIN = ("--train", "train.py", "--steps", str(STEPS), *RUN)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    write_ctrdnn(folder)
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def hosts_file(folder: Path, *slots: int) -> tuple[str, int]:
+    port = free_port()
+    hosts = "".join(f'[[host]]\naddress = "127.0.0.{n}"\nslots = {count}\n' for n, count in enumerate(slots, 1))
+    (folder / "hosts.toml").write_text(f"port = {port}\n{hosts}")
+    return str(folder / "hosts.toml"), port
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def agents(lines: list[list[str]], cwd: Path) -> list[tuple[int, str, str]]:
+    """Run what is to be typed on every host; give exit codes and what was printed."""
+    started = [
+        subprocess.Popen(words, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for words in lines
+    ]
+    try:
+        said = [process.communicate(timeout=PATIENCE_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return [(process.returncode, out, err) for process, (out, err) in zip(started, said, strict=True)]
+
+
+@pytest.mark.slow
+def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
+    hosts, _ = hosts_file(tmp_path, 2, 1)
+    words = ("--checkpoint", str(tmp_path / "ck"), *TRAIN)
+    printed = heterps("launch", "model2.heterps", "--hosts", hosts, *words, cwd=written)
+    assert printed.returncode == 0, printed.stderr
+    comments, lines = printed.stdout.splitlines()[::2], printed.stdout.splitlines()[1::2]
+    assert comments == [
+        "# 127.0.0.1: stage 0, replica 0; stage 1, replica 0",
+        "# 127.0.0.2: stage 1, replica 1",
+    ]
+    ends = agents([shlex.split(line) for line in lines], written)
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert f"{STEPS} steps, {STEPS * BATCH} samples" in ends[0][1]
+    assert ends[1][1] == ""
+    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
+    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
+
+
+def torchrun(processes: int, *words: str) -> list[str]:
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(processes),
+        "--master-addr",
+        "127.0.0.1",
+    ]
+    return [*start, "--master-port", str(free_port()), "-m", "heterps_compile", "run", "model2.heterps", *words]
+
+
+@pytest.mark.slow
+def test_a_world_size_that_does_not_fit_is_told(written):
+    ((code, _, err),) = agents([torchrun(2, *TRAIN)], written)
+    assert code == 1
+    assert "2 processes were started, and the plan has 3 replicas (1,2 in its stages): start 3" in err
+
+
+@pytest.mark.slow
+def test_ranks_with_other_options_are_told(written, tmp_path):
+    _, port = hosts_file(tmp_path, 1, 2)
+    head = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--master-addr=127.0.0.1",
+        f"--master-port={port}",
+    ]
+    tail = ["-m", "heterps_compile", "run", "model2.heterps", *TRAIN]
+    ends = agents(
+        [
+            [*head, "--node-rank=0", "--nproc-per-node=1", *tail],
+            [*head, "--node-rank=1", "--nproc-per-node=2", *tail, "--seed", "5"],
+        ],
+        written,
+    )
+    assert [code for code, _, _ in ends] == [1, 1]
+    assert "ranks differ in the option seed: rank 0 has 0, rank 1 has 5" in ends[0][2]
+
+
+@pytest.mark.slow
+def test_a_dead_rank_is_named_by_the_others(written):
+    (written / "dies.py").write_text(
+        (written / "train.py").read_text()
+        + "\ncalls = 0\n\ndef prepare(batch):\n    import os, signal\n    import torch.distributed as dist\n"
+        "    global calls\n    calls += 1\n"
+        "    if calls == 12 and dist.get_rank() == 2:\n        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
+    )
+    ((code, _, err),) = agents([torchrun(3, "--train", "dies.py", "--steps", "1000000", *RUN)], written)
+    assert code == 1
+    assert "Error: stage 1, replica 1 (rank 2) gave no sign of life for" in err
+
+
+SCRIPT = f"""
+import sys
+import torch
+from torch.nn import functional as F
+from written_ctrdnn import DATA, LEARNING_RATE, MOMENTUM
+from heterps_compile.runtime.launch.api import Training, run
+
+training = Training(
+    loss=lambda outputs, batch: F.binary_cross_entropy_with_logits(outputs, batch["label"]),
+    optimizer=lambda parameters: torch.optim.SGD([p for _, p in parameters], lr=LEARNING_RATE, momentum=MOMENTUM),
+)
+result = run(
+    "model2.heterps", train=training, data=DATA, steps={STEPS}, batch={BATCH}, micro_batches={MICRO_BATCHES},
+    replicas=(1, 2), checkpoint="ck-api", quiet=True,
+)
+again = run("model2.heterps", data=DATA, steps=1, batch=12, micro_batches=3, replicas=(1, 2), quiet=True)
+sys.stdout.write(f"steps {{result.steps}} {{again.steps}}\\n")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_of_ones_own_trains_with_objects(written):
+    (written / "script.py").write_text(SCRIPT)
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--master-addr=127.0.0.1"]
+    ((code, out, err),) = agents([[*start, f"--master-port={free_port()}", "script.py"]], written)
+    assert code == 0, err
+    assert out == f"steps {STEPS} 1\n" * 3
+    ours = weights_in(written / "ck-api" / f"step-{STEPS:06d}")
+    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("slots", "said"),
+    [((1, 1), "the hosts have 2 slots (1 + 1), and the run has 3 processes"), ((), "names no [[host]]")],
+)
+def test_hosts_that_do_not_fit_are_told(written, tmp_path, slots, said):
+    hosts, _ = hosts_file(tmp_path, *slots)
+    run = heterps("launch", "model2.heterps", "--hosts", hosts, *TRAIN, cwd=written)
+    assert run.returncode == 1
+    assert said in run.stderr
+    assert run.stderr.count("\n") == 1

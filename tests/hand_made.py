@@ -1,0 +1,92 @@
+"""Pipelines whose stages are written by hand: what no model of a front end would make."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from plans import PLAN
+from torch import Tensor, nn
+
+from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.layout import make_layout
+
+BATCH = 12
+MICRO_BATCHES = 6
+
+
+class HandMade(nn.Module):
+    """A stage out of a function of its own parameters and buffers, and the values it takes.
+
+    Attributes:
+        inputs: Names of the values it takes.
+        outputs: Names of the values it gives.
+    """
+
+    def __init__(self, inputs: str, outputs: str, function: Callable[..., tuple[Any, ...]]) -> None:
+        super().__init__()
+        self.inputs, self.outputs, self.function = tuple(inputs.split()), tuple(outputs.split()), function
+        torch.manual_seed(len(outputs))
+        self.weight = nn.Parameter(torch.randn(4, 4) / 2)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, *values: Any) -> tuple[Any, ...]:
+        return self.function(self, *values)
+
+
+def plan_of(stages: Sequence[HandMade], graph_outputs: str) -> Plan:
+    planned = tuple(
+        PlannedStage(
+            index, "cpu", (f"layer{index}",), stage.inputs, stage.outputs, backend="torch", replicas=1, compute_s=1.0
+        )
+        for index, stage in enumerate(stages)
+    )
+    return replace(
+        PLAN,
+        graph_inputs=("x", "ids"),
+        graph_outputs=tuple(graph_outputs.split()),
+        stages=planned,
+        batch=BATCH,
+        signature='{"kind": "arrays"}',
+        replicated=(),
+    )
+
+
+def data_of(step: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return {
+        "x": torch.randn(BATCH, 4, generator=generator),
+        "ids": torch.randint(0, 4, (BATCH,), generator=generator),
+        "label": torch.randn(BATCH, generator=generator),
+    }
+
+
+def reader(step: int, asked: list[tuple[int, tuple[str, ...]]]) -> Callable[[int, Sequence[str]], Mapping[str, Tensor]]:
+    """Read the data of a step, and keep what was asked for."""
+    columns, size = data_of(step), BATCH // MICRO_BATCHES
+
+    def read(micro_batch: int, names: Sequence[str]) -> Mapping[str, Tensor]:
+        asked.append((micro_batch, tuple(names)))
+        part = {name: value[micro_batch * size : (micro_batch + 1) * size] for name, value in columns.items()}
+        return part if tuple(names) == ("*",) else {name: part[name] for name in names}
+
+    return read
+
+
+def engine_of(  # noqa: PLR0917 - what a test says of a run
+    rank: int,
+    stages: Sequence[HandMade],
+    graph_outputs: str,
+    widths: Sequence[int],
+    loss: Any,
+    schedule: str = "1f1b",
+    **options: Any,
+) -> Engine:
+    """Give the engine of a rank; the stages are made anew on every rank, the same everywhere."""
+    plan = plan_of(stages, graph_outputs)
+    layout = make_layout(
+        plan, training=loss is not None, replicas=widths, schedule=schedule, micro_batches=MICRO_BATCHES, batch=BATCH
+    )
+    own = {index: stages[index] for index in layout.stages_of(rank)}
+    return Engine(plan, layout, rank, own, tied={}, loss=loss, **options)

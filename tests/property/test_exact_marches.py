@@ -1,0 +1,174 @@
+"""Furthest segments bound all segments, and a march over the times of a batch loses no better plan."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_problems import small_problem, small_problems
+from test_exact_sweeps_blocks import StepsDeadline
+
+from heterps_compile.cost.problem import Problem
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.placement import interval_search, march, range_sweep
+from heterps_compile.passes.placement.brute import Brute
+from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.easy_bounds import longest_s
+from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
+from heterps_compile.passes.placement.march import Entry, March, TimeRange
+from heterps_compile.passes.placement.paths import Deadline, ListedSegments, SegmentPrices, StageCounts
+from heterps_compile.passes.placement.reach import Kind, Reach
+from heterps_compile.passes.placement.seeds import seed_placements
+
+ROUNDING = 1e-8
+
+
+@pytest.fixture
+def _marched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """March through the shortest chains too, over all that a sweep over a few large blocks leaves."""
+    monkeypatch.setattr(interval_search, "SWEPT", 1)
+    monkeypatch.setattr(interval_search, "MARCHED", 1)
+    monkeypatch.setattr(interval_search, "BRIEFLY_SWEPT", 1)
+    monkeypatch.setattr(range_sweep, "_SIZES", (4, 1))
+    monkeypatch.setattr(range_sweep, "_TOP_BLOCKS", 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), units=st.sampled_from([1, 2, 3, 7]))
+def test_no_segment_ends_behind_the_furthest(seed: int, slow: float, units: int) -> None:
+    problem = small_problem(seed, layers=17, types=3, units=40)
+    chain = Chain(problem)
+    reach, segments = Reach(chain), chain.all_segments()
+    slow_s = longest_s(problem) * slow * slow
+    fits = segments.keep(segments.demand.units(slow_s) <= units)
+    for type_ in range(3):
+        loose, tight, sure = (reach.ends(type_, units, slow_s, kind) for kind in ("loose", "tight", "sure"))
+        assert np.all(np.diff(loose) >= 0)
+        assert np.all(tight <= loose)
+        assert np.all(sure <= tight)
+        of_type = fits.keep(fits.type == type_)
+        assert np.all(of_type.end <= tight[of_type.first])
+
+
+def cheapest_units(chain: Chain, slow_s: float) -> float:
+    """Give the least price per hour of the units of a plan that takes no longer, over all segments."""
+    problem = chain.problem
+    prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, np.zeros(problem.type_count))
+    listed = ListedSegments(chain.all_segments(), prices, chain.length, Deadline.after(None))
+    return float(listed.to_go(StageCounts.at_least(1))[0, 0]) / slow_s
+
+
+def bounds(own: March, entries: tuple[Entry, ...], slow_s: float) -> list[float]:
+    """Give the bounds of the march on the same."""
+    kinds: tuple[Kind, ...] = ("loose", "tight")
+    return [float(own._paths(entries, own._ends(entries, slow_s, kind), kind).to_go[0]) for kind in kinds]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.05, 1.0), ratio=st.sampled_from([0.85, 0.9999, 1.0]))
+def test_no_plan_has_cheaper_units_than_the_paths_over_furthest_segments(seed: int, slow: float, ratio: float) -> None:
+    chain = Chain(small_problem(seed, layers=14, types=3, units=60))
+    slow_s = longest_s(chain.problem) * slow * slow
+    cheapest, own = cheapest_units(chain, slow_s), March(chain, [], Deadline.after(None))
+    for ceiling in (np.inf, 1.001 * cheapest * slow_s * ratio):  # all numbers of replicas; those that may matter
+        found = bounds(own, own._entries(slow_s * ratio, ceiling), slow_s)
+        assert max(found) <= cheapest * (1 + ROUNDING)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.05, 1.0), spare=st.sampled_from([1.0001, 1.01, 1.1]))
+def test_entries_that_are_left_out_are_on_no_plan_below_the_ceiling(seed: int, slow: float, spare: float) -> None:
+    chain = Chain(small_problem(seed, layers=14, types=3, units=60))
+    slow_s = longest_s(chain.problem) * slow * slow
+    fast_s, own = 0.9 * slow_s, March(chain, [], Deadline.after(None))
+    plans = {time_s: cheapest_units(chain, time_s) for time_s in np.linspace(slow_s, fast_s, 5).tolist()}
+    ceiling = spare * min(time_s * price for time_s, price in plans.items())
+    if np.isinf(ceiling):
+        return
+    entries = own._entries(fast_s, ceiling)
+    ends = own._ends(entries, slow_s, "loose")
+    useful = own._useful(entries, ends, own._paths(entries, ends, "loose").to_go, ceiling / fast_s)
+    for time_s, price in plans.items():
+        if time_s * price < ceiling:
+            assert max(bounds(own, useful, time_s)) <= price * (1 + ROUNDING)
+
+
+@pytest.mark.usefixtures("_marched")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=small_problems(max_layers=6) | small_problems(max_layers=5, units=3))
+def test_a_march_leaves_the_optimum(problem: Problem) -> None:
+    try:
+        best = Brute()(problem)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            Exact()(problem)
+        return
+    found = Exact()(problem)
+    assert found.value == pytest.approx(best.value, rel=ROUNDING)
+    assert found.bound == found.value
+
+
+@pytest.mark.usefixtures("_marched")
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1), structure=st.booleans())
+def test_a_march_finds_what_the_search_finds_without_it(seed: int, structure: bool) -> None:
+    problem = small_problem(seed, layers=14, types=3, units=60, structure=structure, memory=False)
+    marched = IntervalSearch(Chain(problem), Deadline.after(None))
+    marched.run()
+    interval_search.SWEPT = 10**9
+    try:
+        plain = IntervalSearch(Chain(problem), Deadline.after(None))
+        plain.run()
+    finally:
+        interval_search.SWEPT = 1
+    assert marched.best == pytest.approx(plain.best, rel=ROUNDING)
+    assert marched.bound == pytest.approx(plain.bound, rel=ROUNDING)
+
+
+@pytest.mark.usefixtures("_marched")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=small_problems(max_layers=6, units=8), checks=st.integers(0, 40))
+def test_wherever_a_march_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
+    try:
+        best = Brute()(problem)
+    except InfeasibleError:
+        return
+    search = IntervalSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None))
+    search.run()
+    assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_listed_segments_hold_every_plan_below_the_ceiling(seed: int) -> None:
+    problem = small_problem(seed, layers=10, types=3, units=60)
+    chain = Chain(problem)
+    every, slow_s = chain.all_segments(), longest_s(problem) / 4
+    fast_s, no_fee = 0.97 * slow_s, np.zeros(3)
+    counts = StageCounts.at_least(1)
+    prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, no_fee)
+    graph = ListedSegments(every, prices, chain.length, Deadline.after(None))
+    to_go = graph.to_go(counts)
+    if np.isinf(to_go[0, 0]):
+        return
+    ceiling = 1.05 * float(to_go[0, 0])
+    needed = graph.keep_below(counts, to_go, ceiling / fast_s * slow_s, 10**9)
+    own = March(chain, [], Deadline.after(None))
+    listed = own._segments(TimeRange(0.0, slow_s, fast_s, 0.0), ceiling, 10**9)
+    assert needed is not None
+    assert listed is not None
+    keys = [set(zip(s.first.tolist(), s.end.tolist(), s.type.tolist(), strict=True)) for s in (needed, listed)]
+    assert keys[0] <= keys[1]
+
+
+def test_a_range_is_halved_until_its_segments_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(march, "_MOST_LISTED", -1)
+    monkeypatch.setattr(march, "_FEW", -1)
+    problem = small_problem(5, layers=10, types=2, units=60, memory=False)
+    search = IntervalSearch(Chain(problem), Deadline.after(None))
+    search.run()
+    own = March(Chain(problem), [TimeRange(0.0, longest_s(problem), 0.0)], Deadline.after(None))
+    while own.open:
+        own.step(lambda: search.best * (1 + 1e-6), lambda _: None)
+    assert own.left
+    assert all(segments is None and range_.fast_s > range_.slow_s * (1 - 1e-6) for range_, segments in own.left)

@@ -1,0 +1,93 @@
+"""Completion: what the Tab key offers, asked of a real bash that has evaluated the script."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heterps_compile.cli.main import run
+from heterps_compile.cluster.load import builtin_names
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
+# What readline does: name the words typed and the one that is to be completed, call what the script has registered,
+# and fall back on what it asked for with compopt where there is no reply.
+ASK = """
+compopt() { asked="$2"; }
+eval "$(heterps-compile completion bash)"
+registered=$(complete -p heterps-compile) && function=${registered##*-F } && function=${function%% *}
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+"$function" heterps-compile
+if [ ${#COMPREPLY[@]} -gt 0 ]; then printf '%s\\n' "${COMPREPLY[@]}"; else printf '<%s>\\n' "$asked"; fi
+"""
+
+
+def offered(*words: str) -> list[str]:
+    """Give what bash offers for the last word; ``["<default>"]`` stands for its own completion of files."""
+    done = subprocess.run(
+        ["bash", "--norc", "--noprofile", "-c", ASK, "bash", "heterps-compile", *words],
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        (["di"], ["diff"]),
+        (["model"], ["<default>"]),  # files
+        (["--clu"], ["--cluster"]),
+        (["model.onnx", "--cluster", "edg"], ["edge"]),
+        (["model.onnx", "--cluster", "my-pool.t"], ["<default>"]),
+        (["compile", "model.onnx", "--method", "gr"], ["greedy"]),
+        (["--backend", ""], ["onnxruntime", "torch", "jax"]),
+        (["--objective", "l"], ["latency"]),
+        (["-o", ""], ["<dirnames>"]),
+        (["simulate", "model.heterps", "--schedule", ""], ["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]),
+        (["diff", ""], ["<default>"]),
+        (["diff", "old.json", "new.json", "--format", "m"], ["markdown"]),
+        (["diff", "old.json", "new.json", "--fail-on", "th"], ["throughput"]),
+        (["clusters", "s"], ["show"]),
+        (["clusters", "show", ""], list(builtin_names())),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+    ],
+)
+def test_bash_offers(words, offers):
+    assert offered(*words) == offers
+
+
+@needs_bash
+def test_bash_offers_every_option_of_a_command():
+    assert {"--against", "--tolerance", "--update", "--format", "--cluster"} <= set(offered("check", "m.onnx", "--"))
+
+
+def test_completing_imports_nothing_heavy():
+    script = (
+        "import os, sys; os.environ.update(_HETERPS_COMPILE_COMPLETE='bash_complete', COMP_CWORD='2',"
+        "COMP_WORDS='heterps-compile\\n--method\\n')\n"
+        "from heterps_compile.cli.main import run\n"
+        "try:\n    run([])\n"
+        "except SystemExit:\n    print(sorted({'torch', 'onnx', 'onnx_ir', 'onnxruntime', 'jax'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[:2] == ["plain,rl", "plain,rl-rnn"]
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_that_the_shell_can_read(shell, capsys, tmp_path):
+    assert run(["completion", shell]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    assert f"_HETERPS_COMPILE_COMPLETE={shell}_complete" in script.read_text()
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed, so that its script is not read")
+    subprocess.run([shell, "-n", str(script)], check=True, capture_output=True)

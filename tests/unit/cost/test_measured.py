@@ -1,0 +1,135 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from drafts import DRAFT
+from profiles import CPU, device, layer, point
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.local import describe_local
+from heterps_compile.cost.layer_key import layer_keys
+from heterps_compile.cost.measured import CALIBRATED, ESTIMATED, MEASURED, Measurements, assign_profiles
+from heterps_compile.cost.pose import pose_problem
+from heterps_compile.cost.profile import DeviceProfile, Fitted
+from heterps_compile.cost.roofline import TRAINING_FACTOR, layer_time_s
+from heterps_compile.cost.work import layer_costs
+from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.passes.group_layers import group_nodes
+
+LAYERS: LayerGraph = group_nodes(DRAFT.graph)
+COSTS = layer_costs(LAYERS)
+KEYS = layer_keys(LAYERS)
+POOL: Cluster = DRAFT.cluster
+FIRST = POOL.device_types[0].name
+
+
+def profile_of(*places: int, training: bool = False, times_s: tuple[float, float] = (2.0, 3.0)) -> DeviceProfile:
+    """Give a profile that has some of the model's layers, each two seconds at half its batch and three at all of it."""
+    half = max(1, LAYERS.graph.batch // 2)
+    found = []
+    for place in places:
+        of_layer, cost = LAYERS.layers[place], COSTS[place]
+        points = [
+            replace(
+                point(batch, time_s, 10 * time_s if training else None), flops=cost.flops, moved_bytes=cost.moved_bytes
+            )
+            for batch, time_s in zip((half, LAYERS.graph.batch), times_s, strict=True)
+        ]
+        made = layer("a", *points, kind=str(of_layer.kind))
+        found.append(replace(made, keys=(KEYS[place],), dtype=LAYERS.dtype(place), operations=cost.operations))
+    return device(*found)
+
+
+def pose(profile: DeviceProfile, *, training: bool = False):
+    measurements = Measurements({FIRST: profile}, "")
+    pool = measurements.correct(POOL)
+    times = measurements.layer_times(LAYERS, COSTS, pool, training=training)
+    return pose_problem(LAYERS, COSTS, POOL, training=training, measurements=measurements), times
+
+
+def test_a_measured_layer_takes_the_measured_time():
+    problem, times = pose(profile_of(0))
+    assert problem.compute_s[0, 0] == 3.0
+    assert times.sources[0][0] == MEASURED
+
+
+def test_training_takes_the_measured_backward_not_the_factor_3():
+    problem, _ = pose(profile_of(0, training=True), training=True)
+    assert problem.compute_s[0, 0] == 3.0 + 30.0
+
+
+def test_a_profile_of_inference_lends_training_its_forward():
+    problem, _ = pose(profile_of(0), training=True)
+    assert problem.compute_s[0, 0] == TRAINING_FACTOR * 3.0
+    measurements = Measurements({FIRST: profile_of(0)}, "")
+    notes = measurements.notes(measurements.layer_times(LAYERS, COSTS, POOL, training=True), POOL, training=True)
+    assert any("backward is taken to be twice forward" in note for note in notes)
+
+
+def test_a_layer_that_was_not_measured_is_calibrated_by_those_of_its_kind():
+    problem, times = pose(profile_of(0))
+    kinds = [str(of_layer.kind) for of_layer in LAYERS.layers]
+    place = next(i for i in range(1, len(kinds)) if KEYS[i] != KEYS[0])
+    first = POOL.device_types[0]
+    ratio = 3.0 / layer_time_s(COSTS[0], first, LAYERS.dtype(0), training=False)
+    estimate_s = layer_time_s(COSTS[place], first, LAYERS.dtype(place), training=False)
+    assert times.sources[place][0] == CALIBRATED
+    assert problem.compute_s[place, 0] == pytest.approx(ratio * estimate_s)
+
+
+def test_a_type_without_a_profile_keeps_the_roofline():
+    problem, times = pose(profile_of(0))
+    plain = pose_problem(LAYERS, COSTS, POOL)
+    assert {row[1] for row in times.sources} == {ESTIMATED}
+    np.testing.assert_array_equal(problem.compute_s[:, 1], plain.compute_s[:, 1])
+
+
+def test_a_plan_is_told_how_many_layers_are_measured():
+    measurements = Measurements({FIRST: profile_of(0)}, "")
+    times = measurements.layer_times(LAYERS, COSTS, POOL, training=False)
+    measured = sum(key == KEYS[0] for key in KEYS)
+    note = measurements.notes(times, POOL, training=False)[0]
+    assert note.startswith(f"times of layers on {FIRST!r}: {measured} measured, {len(KEYS) - measured} calibrated")
+
+
+def test_a_certain_fraction_replaces_the_pools_and_an_uncertain_one_does_not():
+    certain = replace(profile_of(0), compute_parallel=Fitted(0.5, 0.01, (1, 2)), data_parallel=Fitted(0.4, 0.9, (1, 2)))
+    problem, _ = pose(certain)
+    assert problem.compute_parallel[0] == 0.5
+    assert problem.data_parallel[0] == POOL.device_types[0].data_parallel
+
+
+def test_a_link_is_that_of_this_machine_alone():
+    local = describe_local()
+    here = Measurements({"core": CPU}, "").correct(local).device_types[0]
+    assert (here.network_bytes_per_s, here.network_latency_s) == (2e9, 3e-5)
+    there = Measurements({FIRST: CPU}, "").correct(POOL).device_types[0]
+    assert there.network_bytes_per_s == POOL.device_types[0].network_bytes_per_s
+
+
+def test_a_profile_is_for_the_type_that_is_named_or_the_only_one_of_its_kind():
+    local = describe_local()
+    assert list(assign_profiles(local, [("", CPU)]).devices) == ["core"]
+    assert list(assign_profiles(local, [("core", CPU)]).devices) == ["core"]
+    with pytest.raises(UnknownNameError, match="v100"):
+        assign_profiles(local, [("v100", CPU)])
+
+
+def test_what_is_not_to_be_told_is_refused():
+    local = describe_local()
+    (core,) = local.device_types
+    two = replace(local, device_types=(core, replace(core, name="other")))
+    with pytest.raises(InputError, match=r"has 2 types of that kind \(core, other\)"):
+        assign_profiles(two, [("", CPU)])
+    with pytest.raises(InputError, match="two profiles are for the device type 'core'"):
+        assign_profiles(local, [("", CPU), ("core", CPU)])
+    with pytest.raises(InputError, match="has none of it"):
+        assign_profiles(local, [("", replace(CPU, kind="gpu"))])
+
+
+def test_other_times_have_another_hash():
+    local = describe_local()
+    one, same = (assign_profiles(local, [("", CPU)]) for _ in range(2))
+    other = assign_profiles(local, [("", replace(CPU, layers=CPU.layers[:1]))])
+    assert one.sha256 == same.sha256 != other.sha256

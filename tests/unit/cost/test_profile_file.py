@@ -1,0 +1,84 @@
+import json
+
+import pytest
+from profiles import PROFILE
+
+from heterps_compile.cost.profile_file import from_json, json_schema, published_schema, read_profile, to_json
+from heterps_compile.errors import InputError
+from heterps_compile.plan.file import render
+
+
+def changed(**changes: object) -> str:
+    return json.dumps({**json.loads(to_json(PROFILE)), **changes})
+
+
+def with_point(**changes: object) -> str:
+    document = json.loads(to_json(PROFILE))
+    document["devices"][0]["layers"][0]["points"][0].update(changes)
+    return json.dumps(document)
+
+
+def test_what_is_written_reads_back(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text(to_json(PROFILE))
+    assert read_profile(path) == PROFILE
+
+
+def test_the_published_schema_is_that_of_the_classes():
+    assert published_schema() == render(json_schema()) + "\n"  # write it anew: tools/write_schema.py
+
+
+def test_the_schema_refuses_unknown_keys_as_reading_does():
+    schema = json.loads(published_schema())
+    parts = [schema, *schema["$defs"].values()]
+    assert [part.get("additionalProperties") for part in parts] == [False] * len(parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "its key 'format'"),
+        ("[" * 100_000, "is no profile"),
+        ('{"format": NaN}', "NaN is no number"),
+        (changed(version=2), "has version 2"),
+        (changed(devices=[]), "devices: "),
+        (changed(extra=1), "extra: "),
+        (changed(measured="today"), "measured: "),
+        (with_point(forward={"median_s": -1.0, "spread_s": 0.0}), "forward.median_s"),
+        (with_point(forward={"median_s": "1", "spread_s": 0.0}), "forward.median_s"),
+        (with_point(forward={"median_s": 1e300, "spread_s": 0.0}), "forward.median_s"),
+        (with_point(batch=0), "points.0.batch"),
+        (with_point(batch=10**400), "points.0.batch"),
+        (with_point(batch=32), "batches must ascend"),
+        (
+            with_point(backward={"median_s": 1.0, "spread_s": 0.0}),
+            "backward of layer 'layer a' at batch 8 must be null",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(text, told):
+    with pytest.raises(InputError, match="the file") as refused:
+        from_json(text, "the file")
+    assert told in str(refused.value)
+
+
+def test_numbers_that_are_none_are_refused():
+    text = to_json(PROFILE).replace('"median_s": 0.002', '"median_s": Infinity')
+    with pytest.raises(InputError, match="Infinity is no number"):
+        from_json(text, "the file")
+
+
+def test_a_name_cannot_play_tricks_on_the_terminal():
+    text = changed(model=5, measured="\x1b[2J")
+    with pytest.raises(InputError) as refused:
+        from_json(text, "the file")
+    assert str(refused.value).isprintable()
+
+
+def test_a_file_that_is_missing_or_no_text_is_told(tmp_path):
+    with pytest.raises(InputError, match="cannot read"):
+        read_profile(tmp_path / "none.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="no UTF-8 text"):
+        read_profile(tmp_path / "bytes.json")

@@ -1,0 +1,46 @@
+import pytest
+
+from heterps_compile.profiling.fit import fit_link, fit_parallel_fraction
+
+
+def amdahl(fraction: float, units: int) -> float:
+    return 6.0 * (1 - fraction + fraction / units)
+
+
+def test_the_parallel_fraction_of_exact_times_is_found_without_error():
+    fitted = fit_parallel_fraction({k: [amdahl(0.9, k)] * 2 for k in (1, 2, 4)})
+    assert (fitted.value, fitted.error) == (pytest.approx(0.9), pytest.approx(0, abs=1e-9))
+    assert fitted.units == (1, 2, 4)
+
+
+def test_times_that_scatter_have_an_error():
+    scattered = {k: [amdahl(0.9, k) * shift for shift in (0.9, 1.0, 1.1)] for k in (1, 2, 4)}
+    fitted = fit_parallel_fraction(scattered)
+    assert fitted.value == pytest.approx(0.9, abs=0.1)
+    assert 0.01 < fitted.error < 0.2
+
+
+def test_replicas_that_slow_each_other_down_divide_nothing():
+    assert fit_parallel_fraction({1: [1.0, 1.0], 2: [1.5, 1.6]}).value == 0.0
+
+
+def test_one_number_of_units_tells_nothing():
+    assert fit_parallel_fraction({1: [1.0, 1.1]}) is None
+
+
+def test_a_link_is_a_line():
+    sizes = [1 << 10, 1 << 16, 1 << 20, 1 << 22]
+    link = fit_link(sizes, [50e-6 + size / 2e9 for size in sizes], "two")
+    assert link.bytes_per_s == pytest.approx(2e9)
+    assert link.latency_s == pytest.approx(50e-6)
+    assert link.latency_s_error < 1e-9
+
+
+def test_a_link_that_scatters_has_errors():
+    sizes = [1 << 10, 1 << 14, 1 << 20, 1 << 22]
+    scatter = [1.1, 0.9, 1.1, 0.9]
+    times = [scale * (50e-6 + size / 2e9) for size, scale in zip(sizes, scatter, strict=True)]
+    link = fit_link(sizes, times, "two")
+    assert link.latency_s == pytest.approx(50e-6, rel=0.2)
+    assert 1e-6 < link.latency_s_error < 50e-6
+    assert 1e7 < link.bytes_per_s_error < 1e9

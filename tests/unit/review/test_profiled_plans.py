@@ -1,0 +1,68 @@
+"""Plans that were made from measured times: checked and explained with the same times, with others, without any."""
+
+import pytest
+import torch
+from torch import nn
+
+import heterps_compile
+from heterps_compile.api import read_model
+from heterps_compile.compare import compare_methods
+from heterps_compile.cost.profile_file import to_json
+from heterps_compile.errors import StalePlanError
+from heterps_compile.profiling.profile_model import Settings, profile_model
+from heterps_compile.review.check import check_plan
+from heterps_compile.review.explain import explain_layer
+
+MODEL = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+EXAMPLE = (torch.zeros(4, 8),)
+LOCAL = "local"
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    path = tmp_path_factory.mktemp("profile") / "profile.json"
+    settings = Settings(repeats=2, with_replicas=False, with_link=False)
+    measured = profile_model(
+        lambda batch: read_model(MODEL, EXAMPLE, None, batch=batch, shapes={}, dynamic_shapes=None), settings
+    )
+    path.write_text(to_json(measured))
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(profile):
+    compiled = heterps_compile.compile(
+        MODEL, EXAMPLE, cluster=LOCAL, method="exact", profile=profile, backend="torch", verify=False
+    )
+    return compiled.plan
+
+
+def test_with_the_same_times_a_plan_is_not_stale(plan, profile):
+    checked = check_plan(MODEL, plan, EXAMPLE, cluster=LOCAL, profile=profile)
+    assert (checked.stale, checked.passes, checked.value) == ((), True, plan.value)
+
+
+def test_without_them_it_is(plan):
+    assert check_plan(MODEL, plan, EXAMPLE, cluster=LOCAL).stale == ("profile",)
+
+
+def test_a_plan_without_a_profile_is_stale_beside_one(profile):
+    plain = heterps_compile.compile(MODEL, EXAMPLE, cluster=LOCAL, method="exact", verify=False).plan
+    assert plain.hashes["profile"] == ""
+    assert check_plan(MODEL, plain, EXAMPLE, cluster=LOCAL, profile=profile).stale == ("profile",)
+
+
+def test_a_layer_is_explained_by_its_measured_time(plan, profile):
+    explained = explain_layer(MODEL, plan, plan.stages[0].layers[0], EXAMPLE, cluster=LOCAL, profile=profile)
+    plain = explain_layer(MODEL, plan, plan.stages[0].layers[0], EXAMPLE, cluster=LOCAL, allow_stale=True)
+    assert explained.choices[0].compute_s != plain.choices[0].compute_s
+    with pytest.raises(StalePlanError, match="profile"):
+        explain_layer(MODEL, plan, plan.stages[0].layers[0], EXAMPLE, cluster=LOCAL)
+
+
+def test_methods_are_compared_on_the_measured_times(profile):
+    found, plain = (
+        compare_methods(MODEL, EXAMPLE, cluster=LOCAL, objective="latency", methods=["greedy"], profile=given)
+        for given in (profile, None)
+    )
+    assert found.results[0].value != plain.results[0].value

@@ -1,0 +1,112 @@
+"""Ranks that run different things refuse alike."""
+
+import json
+from pathlib import Path
+
+import pytest
+from plans import PLAN
+from torch.distributed import HashStore
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.launch.agree import agree, statement
+from heterps_compile.runtime.launch.options import RunOptions
+from heterps_compile.runtime.launch.prepare import (
+    Prepared,
+    check_world_size,
+    core_notes,
+    count_steps,
+    device_notes,
+    header,
+    places_of,
+)
+from heterps_compile.runtime.pipeline.layout import make_layout
+
+LAYOUT = make_layout(PLAN, training=False, replicas=[2, 1])
+PREPARED = Prepared(Path("m.heterps"), PLAN, "ab" * 32, LAYOUT, places_of(LAYOUT, 1))
+OPTIONS = RunOptions(directory="m", data="x")
+
+
+def all_say(changed: dict[int, dict]) -> HashStore:
+    """Give a store in which three ranks said what they run; some changed it."""
+    store = HashStore()
+    for rank in range(3):
+        said = statement(PREPARED, OPTIONS, "cpu") | changed.get(rank, {})
+        store.set(f"agree/{rank}", json.dumps(said))
+    return store
+
+
+def test_ranks_that_agree_know_of_each_other():
+    said = agree(all_say({}), 0, 3, statement(PREPARED, OPTIONS, "cpu"))
+    assert [one["device"] for one in said] == ["cpu"] * 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"torch": "2.6.0"}, "ranks differ in torch: rank 0 has 2.13.0"),
+        ({"heterps_compile": "9.9"}, "ranks differ in heterps-compile: rank 0 has 0.1.0, rank 2 has 9.9"),
+        ({"python": "3.12.1"}, "rank 2 has 3.12.1"),
+        ({"plan": "cd"}, "ranks differ in the plan (SHA-256 of plan.json)"),
+        ({"options": OPTIONS.shared() | {"seed": 9}}, "ranks differ in the option seed: rank 0 has 0, rank 2 has 9"),
+        ({"options": None}, "rank 2 or rank 0 did not say what options it has"),
+    ],
+)
+def test_a_rank_that_differs_is_named_the_same_on_every_rank(changed, said):
+    messages = set()
+    for rank in (0, 1):
+        with pytest.raises(RunError) as caught:
+            agree(all_say({2: changed}), rank, 3, statement(PREPARED, OPTIONS, "cpu"))
+        messages.add(str(caught.value))
+    (message,) = messages
+    assert said in message
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{"])
+def test_what_cannot_be_read_is_told(text):
+    store = all_say({})
+    store.set("agree/1", text)
+    with pytest.raises(RunError, match="what rank 1 says of itself cannot be read"):
+        agree(store, 0, 3, statement(PREPARED, OPTIONS, "cpu"))
+
+
+def test_a_world_of_another_size_is_refused_with_the_way_out():
+    check_world_size(PREPARED, 4)
+    with pytest.raises(RunError) as caught:
+        check_world_size(PREPARED, 2)
+    for part in ("2 processes were started", "3 replicas (2,1", "1 parameter servers", "start 4", "--replicas"):
+        assert part in str(caught.value)
+
+
+def test_stages_that_run_elsewhere_than_planned_are_named():
+    assert device_notes(PLAN, ["cpu", "cpu"]) == ["stage 1 is planned for v100: no GPU here, on the CPU"]
+    assert device_notes(PLAN, ["cpu", "cuda"]) == []
+
+
+def test_a_run_begins_with_who_runs_what():
+    assert header(PREPARED, OPTIONS, ["cpu", "cuda"]) == [
+        "ctr: inference, 2 stages on 3 processes + 1 parameter servers, gpipe, 4 micro-batches of 16 samples",
+        "  stage 0: 1 layers, 2 replicas (planned: 12), ranks 0 to 1",
+        "  stage 1: 2 layers, 1 replica, rank 2",
+    ]
+
+
+def test_processes_that_share_cores_are_told():
+    assert core_notes(PREPARED, OPTIONS, 4) == []
+    (note,) = core_notes(PREPARED, OPTIONS, 2)
+    assert "4 processes of 1 thread share 2 cores" in note
+
+
+@pytest.mark.parametrize(
+    ("samples", "given", "steps"),
+    [(100, {}, 6), (100, {"epochs": 3}, 18), (None, {"steps": 7}, 7), (5, {"steps": 2}, 2)],
+)
+def test_how_many_steps_a_run_has(samples, given, steps):
+    assert count_steps(samples, RunOptions(directory="m", data="x", **given), 16) == steps
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"), [(None, "the data have no end"), (15, "have 15 samples, and a step takes 16")]
+)
+def test_a_run_without_steps_is_refused(samples, said):
+    with pytest.raises(RunError, match=said):
+        count_steps(samples, OPTIONS, 16)

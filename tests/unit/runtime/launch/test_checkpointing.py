@@ -1,0 +1,135 @@
+"""Ranks write a checkpoint together, and a run goes on from one only where it fits."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from plans import PLAN
+from torch import nn
+from torch.distributed import HashStore
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.launch.checkpoint import RunState, find_checkpoints, read_state, write_state
+from heterps_compile.runtime.launch.checkpointing import Checkpoints, check_fits, check_weights, find_start
+from heterps_compile.runtime.launch.options import RunOptions, ServerOptions
+from heterps_compile.runtime.launch.prepare import Prepared, places_of
+from heterps_compile.runtime.pipeline.layout import make_layout
+
+TORCH_PLAN = replace(
+    PLAN,
+    stages=tuple(replace(stage, backend="torch", replicas=1) for stage in PLAN.stages),
+    hashes={"model": "ab" * 32},
+)
+LAYOUT = make_layout(TORCH_PLAN, training=True, batch=64, micro_batches=4)
+PREPARED = Prepared(Path("m.heterps"), TORCH_PLAN, "cd" * 32, LAYOUT, places_of(LAYOUT))
+STATE = RunState(step=5, samples=320, batch=64, seed=0, model="ab" * 32, plan="cd" * 32, stages=(0, 1))
+
+
+def options_in(folder: Path, **given) -> RunOptions:
+    return RunOptions(directory="m", train="t.py", data="x", checkpoint=str(folder), **given)
+
+
+def rank_with(folder: Path, store: HashStore, rank: int, seed: int, **given) -> tuple[nn.Linear, Checkpoints]:
+    """Give a rank whose stage is one trained layer, and its part of the checkpoints."""
+    torch.manual_seed(seed)
+    layer = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    named = {rank: {f"layer{rank}.{name}": parameter for name, parameter in layer.named_parameters()}}
+    buffers = {rank: {f"layer{rank}.count": torch.tensor(seed)}}
+    options = options_in(folder, **given)
+    return layer, Checkpoints(PREPARED, options, folder, store, rank, named, buffers, optimizer)
+
+
+def write_together(folder: Path, step: int, **given) -> list[nn.Linear]:
+    """Have both ranks write; rank 1 does when rank 0 comes to wait for it."""
+    store = HashStore()
+    made = [rank_with(folder, store, rank, seed=rank, **given) for rank in (0, 1)]
+    other = made[1][1]
+    first = replace(made[0][1], store=AskingOthers(store, lambda: other.write(step)))
+    first.write(step)
+    return [layer for layer, _ in made]
+
+
+class AskingOthers:
+    """A store that lets the other ranks do their part when rank 0 comes to wait for them."""
+
+    def __init__(self, store, others):
+        self.store, self.others = store, others
+
+    def set(self, key, value):
+        self.store.set(key, value)
+
+    def wait(self, keys):
+        self.others()
+        assert self.store.check(keys)
+
+
+def test_what_two_ranks_write_two_others_go_on_from(tmp_path):
+    layers = write_together(tmp_path / "ck", 5)
+    (checkpoint,) = find_checkpoints(tmp_path / "ck")
+    assert checkpoint.name == "step-000005"
+    assert read_state(checkpoint) == STATE
+    for rank, layer in enumerate(layers):
+        fresh, checkpoints = rank_with(tmp_path / "ck", HashStore(), rank, seed=7)
+        checkpoints.restore(checkpoint)
+        assert torch.equal(fresh.weight, layer.weight)
+        assert int(checkpoints.buffers[rank][f"layer{rank}.count"]) == rank
+        momentum = checkpoints.optimizer.state[fresh.weight]["momentum_buffer"]
+        assert torch.equal(momentum, torch.ones(2, 2))
+
+
+def test_only_the_last_few_stay(tmp_path):
+    for step in (1, 2, 3):
+        write_together(tmp_path, step, keep=2)
+    assert [path.name for path in find_checkpoints(tmp_path)] == ["step-000002", "step-000003"]
+
+
+def test_a_tensor_of_another_shape_is_told(tmp_path):
+    write_together(tmp_path, 1)
+    _, checkpoints = rank_with(tmp_path, HashStore(), 0, seed=0)
+    other = replace(checkpoints, parameters={0: {"layer0.weight": nn.Parameter(torch.ones(3))}}, buffers={0: {}})
+    with pytest.raises(RunError, match=r"has 'layer0.weight' as torch.float32\[2, 2\], the plan's model as .*\[3\]"):
+        other.restore_weights(tmp_path / "step-000001")
+
+
+@pytest.mark.parametrize(
+    ("changed", "given", "said"),
+    [
+        ({"model": "ef" * 32}, {}, "is of another model"),
+        ({"batch": 32}, {}, "go on with --batch 32"),
+        ({"seed": 3}, {}, "with the seed 3, this run has 0"),
+        ({"servers": 2}, {}, "go on with --parameter-servers 2"),
+        ({}, {"servers": ServerOptions(count=1)}, "go on with --parameter-servers 0"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, changed, given, said):
+    with pytest.raises(RunError, match=said):
+        check_fits(tmp_path / "step-000005", replace(STATE, **changed), PREPARED, options_in(tmp_path, **given))
+
+
+def test_servers_may_change_in_number(tmp_path):
+    options = options_in(tmp_path, servers=ServerOptions(count=3))
+    check_fits(tmp_path, replace(STATE, servers=2), PREPARED, options)
+
+
+def test_where_a_run_begins(tmp_path):
+    folder = tmp_path / "ck"
+    assert find_start(PREPARED, RunOptions(directory="m", data="x")) is None
+    assert find_start(PREPARED, options_in(folder, resume=True)) is None
+    (folder / "step-000005").mkdir(parents=True)
+    write_state(folder / "step-000005", STATE)
+    assert find_start(PREPARED, options_in(folder, resume=True)) == folder / "step-000005"
+    with pytest.raises(RunError, match=r"holds checkpoints up to step-000005; go on from there \(--resume\)"):
+        find_start(PREPARED, options_in(folder))
+
+
+def test_weights_of_another_model_or_for_another_backend_are_refused(tmp_path):
+    write_state(tmp_path, replace(STATE, model="ef"))
+    options = RunOptions(directory="m", data="x", weights=str(tmp_path))
+    with pytest.raises(RunError, match="is of another model"):
+        check_weights(options, PREPARED)
+    with pytest.raises(RunError, match="stage 0 runs on the backend 'onnxruntime'"):
+        check_weights(options, replace(PREPARED, plan=PLAN))

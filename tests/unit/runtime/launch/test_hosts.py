@@ -1,0 +1,117 @@
+"""Machines of a run: a file, checked; and a line for each."""
+
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+from plans import PLAN
+
+from heterps_compile.errors import HeterpsError, InputError, RunError
+from heterps_compile.runtime.launch.hosts import (
+    Host,
+    Hosts,
+    check_hosts,
+    launch_lines,
+    look_up_hosts,
+    ranks_of_hosts,
+    read_hosts,
+)
+from heterps_compile.runtime.launch.prepare import Prepared, places_of
+from heterps_compile.runtime.pipeline.layout import make_layout
+
+LAYOUT = make_layout(PLAN, training=False, replicas=[2, 1])
+PREPARED = Prepared(Path("m.heterps"), PLAN, "ab", LAYOUT, places_of(LAYOUT))
+TWO = (Host("127.0.0.1", 2), Host("localhost", 1))
+
+
+def test_a_file_of_hosts(tmp_path):
+    (tmp_path / "hosts.toml").write_text(
+        'port = 1234\n[[host]]\naddress = "10.0.0.1"\nslots = 2\n'
+        '[[host]]\naddress = "gpu-1.example.org"\nslots = 1\nspeed = 2\ndevice = "v100"\n'
+    )
+    expected = Hosts((Host("10.0.0.1", 2), Host("gpu-1.example.org", 1, 2.0, "v100")), 1234)
+    assert read_hosts(tmp_path / "hosts.toml") == expected
+
+
+ENTRY = '[[host]]\naddress = "a"\nslots = 1\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "names no"),
+        ("port = 1234", "names no"),
+        ("port = 0\n" + ENTRY, "port is 0"),
+        ('port = "x"\n' + ENTRY, "port is 'x'"),
+        ("colour = 1\n" + ENTRY, "unknown key 'colour'"),
+        (ENTRY + "colour = 1\n", "host 1: unknown key 'colour'"),
+        ("[[host]]\nslots = 1\n", "host 1: address is None"),
+        ('[[host]]\naddress = "a; rm -rf /"\nslots = 1\n', "host 1: address is 'a; rm -rf /'"),
+        ('[[host]]\naddress = "-x"\nslots = 1\n', "host 1: address is '-x'"),
+        ('[[host]]\naddress = "a"\n', "slots is None"),
+        ('[[host]]\naddress = "a"\nslots = true\n', "slots is True"),
+        ('[[host]]\naddress = "a"\nslots = 0\n', "slots is 0"),
+        (ENTRY + "speed = 0\n", "speed is 0"),
+        (ENTRY + "device = 3\n", "device is 3"),
+        (ENTRY + ENTRY, "names 'a' twice"),
+        ("host = 3\n", "names no"),
+        ("[[host]\n", "cannot read the hosts"),
+    ],
+)
+def test_what_is_no_file_of_hosts_is_refused(tmp_path, text, said):
+    (tmp_path / "hosts.toml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_hosts(tmp_path / "hosts.toml")
+    assert said in str(caught.value)
+
+
+def test_a_line_for_every_host():
+    (first, one), (second, two) = launch_lines(Hosts(TWO, 1234), PREPARED, ["/data/my model.heterps", "--steps", "3"])
+    assert (first, second) == ("127.0.0.1", "localhost")
+    words = shlex.split(one)
+    assert words[:6] == [
+        "torchrun",
+        "--nnodes=2",
+        "--node-rank=0",
+        "--nproc-per-node=2",
+        "--master-addr=127.0.0.1",
+        "--master-port=1234",
+    ]
+    assert words[-4:] == ["run", "/data/my model.heterps", "--steps", "3"]
+    assert shlex.split(two)[2:4] == ["--node-rank=1", "--nproc-per-node=1"]
+
+
+def test_speeds_that_differ_are_passed_on():
+    hosts = Hosts((Host("127.0.0.1", 1, 2.0), Host("localhost", 2)))
+    assert launch_lines(hosts, PREPARED, ["m"])[0][1].endswith("--speeds '2,1;1'")
+
+
+def test_ranks_fill_hosts_in_order():
+    assert ranks_of_hosts(Hosts(TWO)) == [range(2), range(2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ((Host("127.0.0.1", 2),), "the hosts have 2 slots (2), and the run has 3 processes"),
+        ((Host("127.0.0.1", 2, 1.0, "v100"), Host("localhost", 1)), "rank 0 runs stage 0, planned for 'cpu'"),
+    ],
+)
+def test_hosts_that_do_not_fit_are_refused(hosts, said):
+    with pytest.raises(HeterpsError) as caught:
+        check_hosts(Hosts(hosts), PREPARED)
+    assert said in str(caught.value)
+
+
+def test_a_host_that_cannot_be_found_is_told():
+    with pytest.raises(RunError, match=r"the host 'no-such-host\.invalid' cannot be found"):
+        look_up_hosts(Hosts((Host("127.0.0.1", 2), Host("no-such-host.invalid", 1)), 0))
+
+
+def test_a_port_in_use_is_told():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(RunError, match="is in use; choose another"):
+            look_up_hosts(Hosts(TWO, taken.getsockname()[1]))

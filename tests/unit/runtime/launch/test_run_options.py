@@ -1,0 +1,67 @@
+"""Options of a run: checked when made, the same after a journey through a file."""
+
+import stat
+
+import pytest
+
+from heterps_compile.errors import HeterpsError, InputError
+from heterps_compile.runtime.launch.options import RunOptions, ServerOptions, options_from_json, write_private
+
+TRAIN = {"directory": "/m.heterps", "train": "/train.py", "data": "x.parquet"}
+
+
+def test_options_survive_the_journey_to_a_worker():
+    options = RunOptions(
+        **TRAIN, replicas=(2, 1), speeds=((1.0, 2.0), (1.0,)), servers=ServerOptions(count=2, memory_bytes=1 << 20)
+    )
+    assert options_from_json(options.to_json()) == options
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "the text"),
+        ('{"directory": "m", "data": "x", "surprise": 1}', "surprise"),
+        ('{"directory": "m", "data": "x", "steps": "3"}', "steps"),
+        ('{"directory": "m", "data": "x", "replicas": [1, true]}', "replicas.1"),
+        ('{"data": "x"}', "directory"),
+    ],
+)
+def test_what_is_no_options_is_refused_with_its_place(text, said):
+    with pytest.raises(InputError, match=said):
+        options_from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"steps": 0}, "--steps is 0; it must be 1 or more"),
+        ({"replicas": (2, 0)}, "--replicas is 0"),
+        ({"speeds": ((1.0, -1.0),)}, "--speeds is -1.0"),
+        ({"hang_after_s": float("nan")}, "--hang-after is nan"),
+        ({"wire": "float8"}, "unknown wire format 'float8'"),
+        ({"resume": True}, "--resume needs the folder of the checkpoints"),
+        ({"every": 5}, "--every needs the folder of the checkpoints"),
+        ({"weights": "ck/step-1", "resume": True, "checkpoint": "ck"}, "--weights and --resume do not go together"),
+        ({"output": "out"}, "--output keeps what inference gives"),
+        ({"train": None, "checkpoint": "ck"}, "--checkpoint is for training"),
+        ({"train": None, "servers": ServerOptions(count=1)}, "--parameter-servers is for training"),
+        ({"train": None, "data": ""}, "inference needs data to read"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(changed, said):
+    with pytest.raises(HeterpsError, match=said.replace("(", r"\(")):
+        RunOptions(**{**TRAIN, **changed})
+
+
+def test_ranks_agree_on_what_is_run_not_on_where_things_lie():
+    here, there = RunOptions(**TRAIN, log="a"), RunOptions(directory="/n", train="/t.py", data="y", log="b")
+    assert here.shared() == there.shared()
+    assert here.shared() != RunOptions(**TRAIN, seed=1).shared()
+
+
+def test_the_file_for_workers_is_readable_by_its_owner_alone(tmp_path):
+    write_private(tmp_path / "run.json", "{}")
+    assert stat.S_IMODE((tmp_path / "run.json").stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        write_private(tmp_path / "run.json", "{}")

@@ -1,0 +1,75 @@
+"""A user's training file."""
+
+import pytest
+import torch
+from torch import nn
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.launch.training import Training, make_optimizer, read_training_file
+
+GOOD = "def loss(outputs, batch):\n    return outputs.mean()\n\ndef optimizer(parameters):\n    return None\n"
+
+
+def read(tmp_path, text, name="train.py"):
+    (tmp_path / name).write_text(text)
+    return read_training_file(tmp_path / name)
+
+
+def test_what_a_file_defines(tmp_path):
+    (tmp_path / "beside.py").write_text("SCALE = 3\n")
+    training = read(tmp_path, "from beside import SCALE\n" + GOOD + "def prepare(batch):\n    return {'x': SCALE}\n")
+    assert training.prepare({}) == {"x": 3}
+    assert training.data is None
+    assert float(training.loss(torch.ones(2), {})) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no function 'loss'"),
+        ("def loss(a, b): ...\n", "has no function 'optimizer'"),
+        (GOOD + "prepare = 3\n", "something that is no function under the name 'prepare'"),
+        ("def loss(:\n", "fails: SyntaxError"),
+        ("\n1 / 0\n", r"fails: ZeroDivisionError: division by zero \(line 2\)"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(tmp_path, text, said):
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, text)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        read_training_file(tmp_path / "nowhere.py")
+    with pytest.raises(InputError, match="is a folder"):
+        read_training_file(tmp_path)
+    with pytest.raises(InputError, match=r"must end in .py"):
+        read(tmp_path, GOOD, "train.txt")
+
+
+def training_with(optimizer) -> Training:
+    return Training(loss=lambda outputs, batch: outputs, optimizer=optimizer)
+
+
+def test_an_optimiser_gets_what_is_trained():
+    layer = nn.Linear(2, 1)
+    layer.bias.requires_grad_(requires_grad=False)
+    given = []
+
+    def optimizer(parameters):
+        given.extend(name for name, _ in parameters)
+        return torch.optim.SGD([p for _, p in parameters], lr=1.0)
+
+    assert make_optimizer(training_with(optimizer), list(layer.named_parameters())) is not None
+    assert given == ["weight"]
+    assert make_optimizer(training_with(optimizer), []) is None
+
+
+def test_what_is_no_optimiser_is_refused():
+    layer = nn.Linear(2, 1)
+    named = list(layer.named_parameters())
+    with pytest.raises(RunError, match="gave NoneType; expected"):
+        make_optimizer(training_with(lambda parameters: None), named)
+    foreign = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    with pytest.raises(RunError, match="holds a parameter it was not given"):
+        make_optimizer(training_with(lambda parameters: foreign), named)

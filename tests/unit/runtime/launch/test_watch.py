@@ -1,0 +1,145 @@
+"""Watching ranks: heartbeats that stop, everybody waiting, and a stop that all agree on."""
+
+import signal
+import time
+
+from torch.distributed import HashStore
+
+from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, progress_to_json
+from heterps_compile.runtime.launch.progress import ProgressRecorder
+from heterps_compile.runtime.launch.watch import Monitor, Watch, beat_key, done_key, post_fault
+
+PLACES = [Place(0, (0,), 0), Place(1, (1,), 0), Place(2, (1,), 1)]
+
+
+class Beats:
+    """A store in which ranks beat, under a clock that a test moves."""
+
+    def __init__(self, places=PLACES):
+        self.store, self.now_s, self.counts = HashStore(), 0.0, {}
+        self.monitor = Monitor(self.store, places, 10.0, lambda: self.now_s)
+
+    def beat(self, rank: int, progress: Progress) -> None:
+        self.counts[rank] = self.counts.get(rank, 0) + 1
+        self.store.set(beat_key(rank), f"{self.counts[rank]} {progress_to_json(progress)}")
+
+    def at(self, now_s: float) -> Fault | None:
+        """Move the clock in steps that a monitor would take; give what it finds."""
+        while self.now_s < now_s:
+            self.now_s = min(self.now_s + 0.5, now_s)
+            fault = self.monitor.find_fault()
+            if fault is not None:
+                return fault
+        return None
+
+
+def test_a_rank_that_beats_no_longer_is_found_with_what_it_did_last():
+    beats = Beats()
+    for rank in range(3):
+        beats.beat(rank, Progress("forward", 5, rank > 0, 2, 0.1))
+    assert beats.at(5.0) is None
+    for rank in (0, 2):
+        beats.beat(rank, Progress("forward", 5, rank > 0, 3, 0.1))
+    fault = beats.at(9.0)
+    assert fault is not None
+    assert fault.place == PLACES[1]
+    assert (fault.progress.step, fault.progress.micro_batch) == (5, 2)
+    assert "gave no sign of life for 8 s" in fault.cause
+
+
+def test_a_rank_that_has_not_begun_or_is_done_is_not_missed():
+    beats = Beats()
+    beats.beat(1, Progress("forward", 5, 1, 2, 0.1))
+    beats.store.set(done_key(1), "1")
+    assert beats.at(100.0) is None
+
+
+def test_a_monitor_that_was_asleep_blames_nobody_for_it():
+    beats = Beats()
+    beats.beat(0, Progress())
+    assert beats.at(1.0) is None
+    beats.now_s = 50.0  # the machine was suspended
+    assert beats.monitor.find_fault() is None
+    assert beats.at(56.0) is None
+    assert beats.at(60.0) is not None
+
+
+def test_when_all_wait_for_all_the_first_is_named():
+    beats = Beats()
+    for rank in range(3):
+        beats.beat(rank, Progress(WAITING, 5, rank > 0, 2, 301.0))
+    fault = beats.at(0.5)
+    assert fault is not None
+    assert (fault.place.rank, "so have all others" in fault.cause) == (0, True)
+    beats = Beats()
+    for rank, for_s in enumerate((301.0, 301.0, 5.0)):
+        beats.beat(rank, Progress(WAITING, 5, rank > 0, 2, for_s))
+    assert beats.at(0.5) is None
+
+
+def test_a_parameter_server_that_waits_for_requests_is_no_deadlock():
+    beats = Beats([Place(0, (0,), 0), Place(1, (), 0)])
+    beats.beat(0, Progress("forward", 5, 0, 2, 1.0))
+    beats.beat(1, Progress(WAITING, None, None, None, 1000.0))
+    assert beats.at(0.5) is None
+
+
+def test_the_first_fault_is_the_one_all_tell():
+    store = HashStore()
+    first, second = (Fault(place, Progress(), "hangs") for place in PLACES[:2])
+    assert post_fault(store, first) == first
+    assert post_fault(store, second) == first
+
+
+def watches_in(*steps: int) -> list[Watch]:
+    """Give the watchers of ranks that have begun these steps; -1 for none."""
+    store = HashStore()
+    made = [Watch(store, PLACES, rank, ProgressRecorder(), hang_after_s=60.0) for rank in range(3)]
+    for watch, step in zip(made, steps, strict=True):
+        assert step < 0 or watch.may_begin(step)
+    return made
+
+
+def all_look(watches: list[Watch]) -> None:
+    for watch in watches:
+        watch.look(time.monotonic())
+
+
+def test_all_ranks_stop_after_the_latest_step_that_one_has_begun():
+    watches = watches_in(7, 8, 5)
+    watches[1].ask_to_stop(signal.SIGINT)
+    all_look(watches)  # each answers with its step and holds its rank back
+    all_look(watches)  # each finds all answers
+    ran = [
+        [step for step in range(begun + 1, 12) if w.may_begin(step)]
+        for w, begun in zip(watches, (7, 8, 5), strict=True)
+    ]
+    assert ran == [[8], [], [6, 7, 8]]
+    assert [watch.stopped_by for watch in watches] == [signal.SIGINT] * 3
+
+
+def test_a_stop_before_the_first_step_runs_none():
+    watches = watches_in(-1, -1, -1)
+    watches[0].ask_to_stop(signal.SIGTERM)
+    all_look(watches)
+    all_look(watches)
+    assert [watch.may_begin(0) for watch in watches] == [False] * 3
+
+
+def test_a_stop_that_comes_before_the_plan_has_been_read_waits_for_it():
+    store = HashStore()
+    strangers = [Place(rank) for rank in range(3)]
+    watches = [Watch(store, strangers, rank, ProgressRecorder(), hang_after_s=60.0) for rank in range(3)]
+    watches[0].ask_to_stop(signal.SIGINT)
+    all_look(watches)
+    for watch in watches:
+        watch.know(PLACES)
+    all_look(watches)
+    all_look(watches)
+    assert [watch.may_begin(0) for watch in watches] == [False] * 3
+
+
+def test_where_nobody_asks_nobody_is_held_back():
+    watches = watches_in(1, 2, 3)
+    all_look(watches)
+    assert all(watch.may_begin(9) for watch in watches)

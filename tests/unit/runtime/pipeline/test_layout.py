@@ -1,0 +1,95 @@
+from dataclasses import replace
+
+import pytest
+from plans import PLAN
+
+from heterps_compile.errors import RunError, UnknownNameError
+from heterps_compile.plan.plan import Plan, Schedule
+from heterps_compile.runtime.pipeline.layout import Layout, make_layout
+
+
+def plan_of(*replicas: int, micro_batches: int = 4, batch: int = 64, backend: str = "torch") -> Plan:
+    stages = tuple(
+        replace(PLAN.stages[0], index=index, replicas=count, backend=backend) for index, count in enumerate(replicas)
+    )
+    schedule = Schedule("1f1b", micro_batches, "made up", 0.1, 0.1)
+    return replace(PLAN, stages=stages, schedule=schedule, batch=batch)
+
+
+def drawn(layout: Layout) -> list[str]:
+    return [" ".join(map(str, layout.actions(rank))) for rank in range(layout.world_size)]
+
+
+def test_ranks_are_numbered_position_by_position_replica_by_replica():
+    layout = make_layout(plan_of(2, 1, 3), training=True)
+    assert layout.world_size == 6
+    assert [layout.position_of(rank) for rank in range(6)] == [0, 0, 1, 2, 2, 2]
+    assert [layout.replica_of(rank) for rank in range(6)] == [0, 1, 0, 0, 1, 2]
+    assert [layout.ranks_of(stage) for stage in range(3)] == [(0, 1), (2,), (3, 4, 5)]
+    assert layout.describe(4) == "stage 2, replica 1 (rank 4)"
+
+
+def test_interleaving_puts_two_stages_at_a_position():
+    layout = make_layout(plan_of(2, 1, 2, 1), training=True, schedule="interleaved-1f1b")
+    assert layout.widths == (2, 1)
+    assert [layout.stages_of(rank) for rank in range(3)] == [(0, 2), (0, 2), (1, 3)]
+    assert layout.ranks_of(2) == (0, 1)
+    assert layout.describe(2) == "stages 1 and 3, replica 0 (rank 2)"
+
+
+def test_micro_batches_take_turns_and_the_order_is_the_schedule_s():
+    layout = make_layout(plan_of(2, 1), training=True)
+    assert drawn(layout) == ["F0 F2 B0 B2", "F1 F3 B1 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]
+    assert [layout.owner(0, i) for i in range(4)] == [0, 1, 0, 1]
+
+
+def test_speeds_deal_in_proportion():
+    layout = make_layout(plan_of(2, 1), training=True, schedule="gpipe", speeds=[[3, 1], [1]])
+    assert drawn(layout) == ["F0 F1 F3 B0 B1 B3", "F2 B2", "F0 F1 F2 F3 B0 B1 B2 B3"]
+
+
+def test_what_is_given_goes_before_the_plan():
+    layout = make_layout(plan_of(2, 1), training=True, replicas=[1, 1], schedule="gpipe", micro_batches=2, batch=10)
+    assert (layout.widths, layout.schedule, layout.micro_batches, layout.micro_batch_size) == ((1, 1), "gpipe", 2, 5)
+
+
+def test_inference_runs_as_many_batches_in_a_step_as_keep_every_replica_busy():
+    layout = make_layout(plan_of(5, 3, micro_batches=2, batch=8), training=False)
+    assert (layout.micro_batches, layout.batch, layout.micro_batch_size) == (6, 24, 4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "message"),
+    [
+        (plan_of(1, 1), {"schedule": "zero-bubble"}, "'zero-bubble' is not run: no stage computes the gradients"),
+        (plan_of(1, 1, 1), {"schedule": "interleaved-1f1b"}, "2 stages at every position.*the plan has 3.*1f1b"),
+        (plan_of(2, 1, 1, 1), {"schedule": "interleaved-1f1b"}, "stages 0 and 2 share position 0.*they have 2 and 1"),
+        (plan_of(1, 1), {"replicas": [1, 1, 1]}, r"3 replica counts are given, \[1, 1, 1\]; the pipeline takes 2"),
+        (plan_of(1, 1), {"replicas": [0, 1]}, "stage 0 has 0 replicas"),
+        (plan_of(1, 1), {"micro_batches": 5}, "64 samples does not divide into 5 .*--micro-batches 1, 2, 4, 8.*60"),
+        (plan_of(1, 1), {"batch": 0}, "a step of 0 samples in 4 micro-batches is none"),
+        (
+            plan_of(3, 1),
+            {"micro_batches": 2},
+            "3 replicas.*2 micro-batches: replica 2 would have none; take --micro-batches 4",
+        ),
+        (plan_of(5, 1, batch=4), {}, "replica 4 would have none; take a larger --batch than 4, or fewer --replicas"),
+        (plan_of(2, 1), {"speeds": [[1], [1]]}, "stage 0 has 2 replicas, and 1 speeds are given"),
+        (plan_of(2, 1), {"speeds": [[1, 0], [1]]}, "each must be a positive number"),
+        (plan_of(2, 1), {"speeds": [[1, float("nan")], [1]]}, "each must be a positive number"),
+        (plan_of(1, 1, backend="jax"), {}, "stage 0 runs on the backend 'jax', which does not train"),
+        (
+            replace(plan_of(1, 1), bindings={}),
+            {},
+            "compiled for 64 samples at a time, and 4 micro-batches of a batch of 64 have 16; take --batch 256",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_with_a_way_out(plan, options, message):
+    with pytest.raises(RunError, match=message):
+        make_layout(plan, training=True, **options)
+
+
+def test_an_unknown_schedule_is_told_with_the_known_ones():
+    with pytest.raises(UnknownNameError, match="did you mean 'gpipe'"):
+        make_layout(plan_of(1, 1), training=True, schedule="gpip")

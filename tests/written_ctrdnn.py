@@ -1,0 +1,87 @@
+"""A small CTRDNN, compiled and written, and what it takes to train it; and the same training in one process."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import heterps_compile
+from heterps_compile.examples.ctrdnn import CTRDNN, ctrdnn
+from heterps_compile.runtime.data.open import open_source
+from heterps_compile.runtime.data.wanted import Wanted
+
+MICRO_BATCH, MICRO_BATCHES = 4, 4
+BATCH = MICRO_BATCH * MICRO_BATCHES
+FIELDS, ROWS, DENSE = 3, 50, 13
+DATA = f"random:sparse<{ROWS},label=float32<2"
+LEARNING_RATE, MOMENTUM = 0.05, 0.9
+
+TRAINING_FILE = f"""
+import torch
+from torch.nn import functional as F
+
+def loss(outputs, batch):
+    return F.binary_cross_entropy_with_logits(outputs, batch["label"])
+
+def optimizer(parameters):
+    return torch.optim.SGD([parameter for _, parameter in parameters], lr={LEARNING_RATE}, momentum={MOMENTUM})
+"""
+
+
+def model() -> tuple[CTRDNN, tuple[Tensor, Tensor]]:
+    return ctrdnn(batch=MICRO_BATCH, fields=FIELDS, rows=ROWS, dense=DENSE, width=4, hidden=(16, 8))
+
+
+def write_ctrdnn(folder: Path, *, stages: int = 2, mode: str = "training") -> Path:
+    """Compile the model into so many stages; give the folder, with ``train.py`` beside it."""
+    built, inputs = model()
+    compiled = heterps_compile.compile(
+        built,
+        inputs,
+        method="greedy",
+        mode=mode,
+        min_stages=stages,
+        max_stages=stages,
+        min_throughput=1000,
+        verify=False,
+    )
+    (folder / "train.py").write_text(TRAINING_FILE)
+    compiled.save(folder / f"model{stages}.heterps")
+    return folder / f"model{stages}.heterps"
+
+
+def samples(first: int, count: int, columns: Sequence[str] = ("sparse", "dense", "label")) -> dict[str, Tensor]:
+    """Give the samples that the runs read."""
+    wanted = {"sparse": Wanted("int64", (FIELDS,)), "dense": Wanted("float32", (DENSE,))}
+    return open_source(DATA, wanted=wanted, seed=0).read(first, count, columns)
+
+
+def trained_in_one_process(steps: int) -> dict[str, Tensor]:
+    """Train the whole model on the same micro-batches in order; give its weights."""
+    torch.set_num_threads(1)
+    built, _ = model()
+    built.train()
+    optimizer = torch.optim.SGD(built.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    for step in range(steps):
+        optimizer.zero_grad()
+        for micro_batch in range(MICRO_BATCHES):
+            batch = samples(step * BATCH + micro_batch * MICRO_BATCH, MICRO_BATCH)
+            loss = binary_cross_entropy_with_logits(built(batch["sparse"], batch["dense"]), batch["label"])
+            (loss / MICRO_BATCHES).backward()
+        optimizer.step()
+    return {name: tensor.detach() for name, tensor in built.state_dict().items()}
+
+
+def weights_in(checkpoint: Path) -> dict[str, Tensor]:
+    """Give the weights of all stages of a checkpoint."""
+    from safetensors.torch import load_file  # noqa: PLC0415 - beside its one use
+
+    return {k: v for file in sorted(checkpoint.glob("weights-*.safetensors")) for k, v in load_file(file).items()}
+
+
+def largest_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    """Give the largest difference of two models' weights relative to the scale of each tensor."""
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[n] - theirs[n]).abs().max() / theirs[n].abs().max().clamp(min=1e-30)) for n in theirs)

@@ -1,0 +1,263 @@
+"""Hold the prediction against the clock: `python tools/bench_runtime_clock.py [--only MODEL,...] [--realtime]`.
+
+For every (model, cut, batch) of `clock_table.py` a pipeline of two or three processes runs on this machine. Its stage
+times and its throughput are printed beside what `clock_prediction.py` makes of a profile of the model, measured just
+before, since the speed of a machine drifts. What the runtime itself adds is measured on models that compute next to
+nothing, and what busy cores take from one another on a model of its own.
+
+Times of stages are compared by the clock of the thread that runs them (`--clock wall`: as time passes), throughput by
+the wall. Where other processes hold the cores, throughput says more of them than of the prediction: the load is printed
+with every row, and `--realtime` (root only) lets the benchmark go before all else.
+"""
+
+import argparse
+import json
+import math
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import clock_models
+import clock_ranks
+import torch
+from clock_prediction import Overheads, Prediction, predict, route_bytes, stage_times
+from clock_ranks import Ranks, RankTimes, Task
+from clock_table import CASES, HALVES, HEAD, Case, Row, print_overheads, print_row, print_summary
+from safetensors.torch import save_file
+
+import heterps_compile
+from heterps_compile.backends.torch.backend import TorchBackend
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.local import describe_local
+from heterps_compile.cost.layer_key import layer_keys
+from heterps_compile.cost.measured import measured_s
+from heterps_compile.cost.profile import DeviceProfile, LinkProfile
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.passes.group_layers import group_nodes
+from heterps_compile.plan.plan import Plan
+from heterps_compile.profiling.host import usable_cores
+from heterps_compile.profiling.link import measure_link
+from heterps_compile.profiling.profile_model import Settings, profile_model
+from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.routes import make_routes
+from heterps_compile.schedule.order import Phase
+
+_TOGETHER_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What the runtime took on a model that computes next to nothing.
+
+    Attributes:
+        inside_s: Of an action by stage and phase, beyond what the profile says.
+        around_s: Of a micro-batch, outside of its actions, on one rank.
+        moved_bytes: Of a micro-batch.
+    """
+
+    inside_s: Mapping[tuple[int, Phase], float]
+    around_s: float
+    moved_bytes: float
+
+
+class Bench:
+    """Profiles, folders and ranks of one run of the benchmark."""
+
+    def __init__(self, folder: Path, clock: str, steps: int, repeats: int, *, pinned: bool, realtime: bool) -> None:
+        self.folder, self.clock, self.steps, self.repeats = folder, clock, steps, repeats
+        self.cores, self.realtime = usable_cores(), realtime
+        self.ranks = {world: Ranks(world, pinned=pinned, realtime=realtime) for world in (2, 3)}
+        self.link: LinkProfile = measure_link(1)[0]
+        self.overheads = Overheads({}, {}, {}, 0.0)
+
+    def close(self) -> None:
+        for ranks in self.ranks.values():
+            ranks.close()
+
+    def profile(self, model: str, *, training: bool, batches: Sequence[int]) -> DeviceProfile:
+        settings = Settings(
+            batches=tuple(sorted(set(batches))),
+            mode="training" if training else "inference",
+            repeats=self.repeats,
+            clock=self.clock,
+            with_replicas=False,
+            with_link=False,
+        )
+        with clock_ranks.first(self.realtime):
+            (device,) = profile_model(
+                lambda batch: clock_models.read(model, training=training, batch=batch), settings
+            ).devices
+        return device
+
+    def compile(self, case: Case, profile: DeviceProfile) -> tuple[Graph, LayerGraph, Plan, Path]:
+        """Compile a case cut where its shares say, and write its folder and its inputs."""
+        graph = clock_models.read(case.model, training=case.training, batch=case.batch)
+        layers = group_nodes(graph)
+        cuts = cut_by_shares(layers, profile, case)
+        core = describe_local().device_types[0]
+        types = tuple(replace(core, name=f"core{i}") for i in range(len(case.shares)))
+        pool = Cluster("cores", "", "USD", types)
+        pins = {layer.name: f"core{sum(i >= cut for cut in cuts)}" for i, layer in enumerate(layers.layers)}
+        # pins leave nothing to decide, so that the mode does not matter to the plan
+        compiled = heterps_compile.compile(graph, cluster=pool, pins=pins, method="greedy", verify=False)
+        name = f"{case.model}-{case.training}-{len(case.shares)}-{case.shares[0]}-{case.batch}"
+        folder = self.folder / name
+        compiled = compiled.save(folder, force=True)
+        inputs = TorchBackend().example_inputs(graph, 0)
+        save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, f"{folder}.inputs")
+        return graph, layers, compiled.plan, folder
+
+    def measure(self, case: Case, plan: Plan, folder: Path) -> list[RankTimes]:
+        task = Task(str(folder), case.training, case.schedule, case.batch, case.micro_batches, self.steps)
+        return self.ranks[len(plan.stages)].run(task)
+
+    def calibrate(self) -> None:
+        """Find what the runtime adds to an action, from models that compute next to nothing."""
+        inside: dict[str, float] = {}
+        outside: dict[str, float] = {}
+        loss: dict[str, float] = {}
+        byte_s = []
+        for training in (False, True):
+            runs = {model: self._idle(Case(model, training, HALVES, 256, 16)) for model in ("narrow", "wide")}
+            narrow, wide = runs["narrow"], runs["wide"]
+            phase = Phase.BACKWARD if training else Phase.FORWARD
+            inside[phase] = narrow.inside_s[0, phase]
+            if training:
+                loss = {p: max(0.0, narrow.inside_s[1, p] - inside[p]) for p in (Phase.FORWARD, Phase.BACKWARD)}
+            outside[phase] = max(0.0, narrow.around_s - (outside[Phase.FORWARD] if training else 0.0))
+            byte_s.append((wide.around_s - narrow.around_s) / (wide.moved_bytes - narrow.moved_bytes))
+        self.overheads = Overheads(inside, outside, loss, max(0.0, median(byte_s)))
+        self.overheads = replace(self.overheads, together=self._together(inside[Phase.FORWARD]))
+
+    def _together(self, inside_s: float) -> float:
+        """Find how much longer layers take while all cores are busy than in the profile, where one is."""
+        case = Case("busy", False, HALVES, 1024, 16)
+        slower = []
+        for _ in range(_TOGETHER_ROUNDS):
+            profile = self.profile(case.model, training=False, batches=(case.micro_batch,))
+            _, layers, plan, folder = self.compile(case, profile)
+            times = stage_times(layers, plan, profile, case.micro_batch)
+            for rank in self.measure(case, plan, folder):
+                slower += [cpu_s / (times[s].forward_s + inside_s) for (s, _), (_, cpu_s) in rank.actions_s.items()]
+        return max(1.0, median(slower))
+
+    def _idle(self, case: Case) -> "Idle":
+        profile = self.profile(case.model, training=case.training, batches=(case.micro_batch,))
+        graph, layers, plan, folder = self.compile(case, profile)
+        results = self.measure(case, plan, folder)
+        times = stage_times(layers, plan, profile, case.micro_batch)
+        own_s = {Phase.FORWARD: [t.forward_s for t in times], Phase.BACKWARD: [t.accumulate_s for t in times]}
+        (route,) = make_routes(plan.stages, plan.graph_outputs)
+        ways = (False, True) if case.training else (False,)
+        return Idle(
+            inside_s={
+                (stage, Phase(phase)): cpu_s - own_s[Phase(phase)][stage]
+                for rank in results
+                for (stage, phase), (_, cpu_s) in rank.actions_s.items()
+            },
+            around_s=median(
+                rank.cpu_s / case.micro_batches - sum(cpu_s for _, cpu_s in rank.actions_s.values()) for rank in results
+            ),
+            moved_bytes=sum(route_bytes(graph, route, case.micro_batch, is_backward=back) for back in ways),
+        )
+
+    def run(self, case: Case, profile: DeviceProfile) -> Row:
+        graph, layers, plan, folder = self.compile(case, profile)
+        layout = make_layout(
+            plan,
+            training=case.training,
+            schedule=case.schedule,
+            micro_batches=case.micro_batches,
+            batch=case.batch,
+            replicas=[1] * len(plan.stages),
+        )
+        times = stage_times(layers, plan, profile, case.micro_batch)
+        predicted = predict(graph, plan, layout, times, self.overheads, self.link, self.cores)
+        results = self.measure(case, plan, folder)
+        return make_row(case, predicted, results, self.clock)
+
+
+def make_row(case: Case, predicted: Prediction, results: Sequence[RankTimes], clock: str) -> Row:
+    place = 1 if clock == "cpu" else 0
+    stages = tuple(
+        (stage, phase, predicted.actions_s[stage, phase], measured[place])
+        for rank in results
+        for (stage, phase), measured in sorted(rank.actions_s.items())
+    )
+    ended_s = results[-1].ended_s
+    steps_s = [after - before for before, after in pairwise(ended_s)]
+    return Row(case, stages, predicted.step_s, median(steps_s), os.getloadavg()[0])
+
+
+def cut_by_shares(layers: LayerGraph, profile: DeviceProfile, case: Case) -> list[int]:
+    """Give the first layer of every stage but the first, so that stages have about the shares of the work asked for."""
+    times_s = [measured_s(profile.by_key[key], case.micro_batch, training=case.training) for key in layer_keys(layers)]
+    blocked = {
+        position
+        for edge in layers.edges
+        if edge.is_opaque and edge.consumers
+        for position in range(edge.producer + 1, edge.consumers[-1] + 1)
+    }
+    free = [p for p in range(1, len(times_s)) if p not in blocked]
+    cuts: list[int] = []
+    for stage in range(1, len(case.shares)):
+        wanted_s = sum(case.shares[:stage]) * sum(times_s)
+        later = [p for p in free if p > (cuts[-1] if cuts else 0)]
+        cuts.append(min(later, key=lambda p: abs(sum(times_s[:p]) - wanted_s)))
+    return cuts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="models, commas between")
+    parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu", help="for profiles and stage times")
+    parser.add_argument("--steps", type=int, default=25, help="of every run")
+    parser.add_argument("--repeats", type=int, default=20, help="of every time in a profile")
+    parser.add_argument("--pinned", action="store_true", help="a core for each rank, in turn")
+    parser.add_argument("--realtime", action="store_true", help="ranks go before all else on the machine (root only)")
+    parser.add_argument("--json", help="write the rows to a file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    wanted = arguments.only.split(",") if arguments.only else [case.model for case in CASES]
+    cases = [case for case in CASES if case.model in wanted]
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(
+            Path(folder),
+            arguments.clock,
+            arguments.steps,
+            arguments.repeats,
+            pinned=arguments.pinned,
+            realtime=arguments.realtime,
+        )
+        try:
+            bench.calibrate()
+            print_overheads(bench.overheads, bench.link, bench.cores)
+            rows = []
+            print(HEAD)
+            for model, training in dict.fromkeys((case.model, case.training) for case in cases):
+                mine = [case for case in cases if (case.model, case.training) == (model, training)]
+                sizes = [case.micro_batch for case in mine]
+                # smaller ones, larger ones and one between: what a run uses is read off, unless it is the largest
+                batches = (max(1, min(sizes) // 2), round(math.sqrt(min(sizes) * max(sizes)) * 0.75), max(sizes))
+                profile = bench.profile(model, training=training, batches=batches)
+                for case in mine:
+                    rows.append(bench.run(case, profile))
+                    print_row(rows[-1])
+        finally:
+            bench.close()
+    print_summary(rows, time.perf_counter() - began)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

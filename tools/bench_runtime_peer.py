@@ -1,0 +1,273 @@
+"""A pipeline beside its peer, and beside itself without waiting: `python tools/bench_runtime_peer.py [--rounds N]`.
+
+Peer: training steps per second over those of torch.distributed.pipelining, with the same written stages, schedule,
+micro-batches and processes, step by step in turns; the ratio of the medians, and that of the best. Target: at least 1.
+Overhead: the time of a step over what the schedule takes where nothing but the stages takes time (the slowest stage,
+plus fill and drain), from the times the actions had in that very step; the median over the steps. Target: at most 1.15.
+One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
+time, the ratios stay fair and the overhead does not.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import torch  # noqa: E402 - after the path, as all that follows
+import torch.distributed as dist  # noqa: E402
+from ranks import run_ranks  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import heterps_compile  # noqa: E402
+from heterps_compile.plan.folder import read_folder  # noqa: E402
+from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
+from heterps_compile.runtime.pipeline.layout import Layout, make_layout  # noqa: E402
+from heterps_compile.runtime.pipeline.record import Recorders  # noqa: E402
+from heterps_compile.runtime.pipeline.stages import read_stage, read_tied  # noqa: E402
+from heterps_compile.schedule.names import orders  # noqa: E402
+from heterps_compile.schedule.order import Phase  # noqa: E402
+from heterps_compile.schedule.simulate import simulate  # noqa: E402
+
+POSITIONS = 2
+SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
+MICRO_BATCHES = 8
+WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class Size:
+    """A stack of equal linear layers."""
+
+    name: str
+    width: int
+    micro_batch: int
+    layers: int = 8
+
+    @property
+    def batch(self) -> int:
+        return self.micro_batch * MICRO_BATCHES
+
+
+SIZES = (Size("small", 128, 16), Size("middle", 512, 64), Size("large", 1024, 128))
+
+
+class Chain(nn.Module):
+    """Linear layers, each with a tanh: what a pipeline that talks to neighbours alone can run."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(size.width, size.width) for _ in range(size.layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def compile_chain(size: Size, stages: int, folder: Path) -> None:
+    """Cut the layers into stages that are equally loaded."""
+    free = torch.export.Dim("batch", min=2, max=65536)
+    heterps_compile.compile(
+        Chain(size),
+        (torch.randn(size.batch, size.width),),
+        dynamic_shapes=({0: free},),
+        mode="training",
+        objective="max-load",
+        min_stages=stages,
+        max_stages=stages,
+        verify=False,
+    ).save(folder)
+
+
+@dataclass
+class Actions(Recorders):
+    """Keeps how long the actions of every stage took, step by step."""
+
+    times_s: dict[tuple[int, Phase], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        super().__init__(())
+
+    def end(self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float) -> None:
+        self.times_s[stage, phase].append(ended_s - began_s)
+
+
+def loss_of(outputs: Any, columns: Mapping[str, Tensor]) -> Tensor:
+    return (outputs - columns["target"]).square().mean()
+
+
+def ours(folder: Path, layout: Layout, rank: int, x: Tensor, target: Tensor, actions: Actions) -> Callable[[int], None]:
+    """Give what runs one step of our pipeline."""
+    plan, _ = read_folder(folder)
+    stages = {index: read_stage(folder, plan, index, torch.device("cpu")) for index in layout.stages_of(rank)}
+    tied = read_tied(folder, plan)
+    engine = Engine(plan, layout, rank, stages, tied=tied, loss=loss_of, recorder=actions)
+    parts = list(zip(x.chunk(layout.micro_batches), target.chunk(layout.micro_batches), strict=True))
+
+    def read(micro_batch: int, names: Sequence[str]) -> dict[str, Tensor]:
+        return {"x": parts[micro_batch][0], "target": parts[micro_batch][1]}
+
+    def step(number: int) -> None:
+        engine.train_step(number, read)
+
+    return step
+
+
+def theirs(folder: Path, layout: Layout, rank: int, x: Tensor, target: Tensor) -> Callable[[int], None]:
+    """Give what runs one step of torch.distributed.pipelining with the same stages."""
+    from torch.distributed.pipelining import (  # noqa: PLC0415 - seconds, and in the ranks alone
+        PipelineStage,
+        Schedule1F1B,
+        ScheduleGPipe,
+        ScheduleInterleaved1F1B,
+    )
+
+    plan, _ = read_folder(folder)
+    cpu = torch.device("cpu")
+    modules = [Single(read_stage(folder, plan, index, cpu)) for index in layout.stages_of(rank)]
+    made = [
+        PipelineStage(module, index, layout.stage_count, cpu)
+        for module, index in zip(modules, layout.stages_of(rank), strict=True)
+    ]
+
+    def loss(outputs: Tensor, part: Tensor) -> Tensor:
+        return loss_of(outputs, {"target": part})
+
+    classes: dict[str, Any] = {
+        "gpipe": ScheduleGPipe,
+        "1f1b": Schedule1F1B,
+        "interleaved-1f1b": ScheduleInterleaved1F1B,
+    }
+    stages: Any = made if layout.chunks > 1 else made[0]
+    schedule = classes[layout.schedule](stages, layout.micro_batches, loss_fn=loss)
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    arguments = (x,) if rank == 0 else ()
+    keywords = {"target": target} if rank == POSITIONS - 1 else {}
+
+    def step(_: int) -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the peer's own making
+            schedule.step(*arguments, **keywords)
+
+    return step
+
+
+class Single(nn.Module):
+    """A written stage of one value, without the tuple."""
+
+    def __init__(self, stage: Any) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, x: Tensor) -> Tensor:
+        value: Tensor = self.stage(x)[0]
+        return value
+
+
+Measured = list[tuple[float, float, dict[tuple[int, Phase], list[float]]]]
+"""Of every round on one rank: seconds of our step, of theirs, and of every action of ours."""
+
+
+def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> Measured:
+    plan, _ = read_folder(folder)
+    layout = make_layout(
+        plan,
+        training=True,
+        replicas=[1] * POSITIONS,
+        schedule=schedule,
+        micro_batches=MICRO_BATCHES,
+        batch=size.batch,
+    )
+    torch.manual_seed(1)
+    x, target = torch.randn(size.batch, size.width), torch.randn(size.batch, size.width)
+    actions = Actions()
+    mine, other = ours(folder, layout, rank, x, target, actions), theirs(folder, layout, rank, x, target)
+    rounds_: Measured = []
+    for number in range(-WARM_UP, rounds):
+        seconds = {}
+        for run in (mine, other) if number % 2 else (other, mine):
+            actions.times_s.clear()
+            dist.barrier()
+            began_s = time.perf_counter()
+            run(number + WARM_UP)
+            seconds[run] = time.perf_counter() - began_s
+            if run is mine:
+                taken = {key: list(times_s) for key, times_s in actions.times_s.items()}
+        rounds_.append((seconds[mine], seconds[other], taken))
+    dist.barrier()
+    return rounds_[WARM_UP:]
+
+
+def measure_all(rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int) -> list[Measured]:
+    return [measure(rank, folder, size, schedule, rounds) for folder, size, schedule in work]
+
+
+def overhead(by_rank: Sequence[Measured], schedule: str) -> float:
+    """Give the median over steps of a step's time over what it would take without anything but the stages."""
+    ratios = []
+    for of_ranks in zip(*by_rank, strict=True):
+        forward_s, backward_s = [0.0] * POSITIONS, [0.0] * POSITIONS
+        for _, _, actions in of_ranks:
+            for (stage, phase), times_s in actions.items():
+                totals = forward_s if phase is Phase.FORWARD else backward_s
+                totals[stage % POSITIONS] += statistics.mean(times_s)
+        order = orders(schedule, [1] * POSITIONS, MICRO_BATCHES, training=True)
+        ideal_s = simulate(order, forward_s, backward_s).makespan_s
+        ratios.append(max(ours_s for ours_s, _, _ in of_ranks) / ideal_s)
+    return statistics.median(ratios)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=40, help="steps of ours and theirs")
+    parser.add_argument("--size", choices=[size.name for size in SIZES], action="append", help="only this size")
+    options = parser.parse_args()
+    chosen = [size for size in SIZES if not options.size or size.name in options.size]
+    work = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for size in chosen:
+            for count in (POSITIONS, 2 * POSITIONS):
+                with redirect_stdout(StringIO()):
+                    compile_chain(size, count, Path(temporary) / f"{size.name}-{count}")
+            for schedule in SCHEDULES:
+                count = POSITIONS * (2 if schedule == "interleaved-1f1b" else 1)
+                work.append((Path(temporary) / f"{size.name}-{count}", size, schedule))
+        measured = run_ranks(measure_all, POSITIONS, work, options.rounds, timeout_s=1200)
+    print(f"{'':27} {'median ms':>15} {'best ms':>15} {'throughput ratio':>17}")
+    names = f"{'ours':>7} {'theirs':>7}"
+    print(f"{'size':8} {'schedule':18} {names} {names} {'median':>8} {'best':>8} overhead")
+    ratios, overheads = [], []
+    for place, (_, size, schedule) in enumerate(work):
+        by_rank = [of_rank[place] for of_rank in measured]
+        mine, other = (
+            [1000 * max(row[column] for row in rows) for rows in zip(*by_rank, strict=True)] for column in (0, 1)
+        )
+        median, best = (statistics.median(mine), statistics.median(other)), (min(mine), min(other))
+        ratios.append(median[1] / median[0])
+        overheads.append(overhead(by_rank, schedule))
+        print(
+            f"{size.name:8} {schedule:18} {median[0]:7.2f} {median[1]:7.2f} {best[0]:7.2f} {best[1]:7.2f} "
+            f"{ratios[-1]:7.2f}x {best[1] / best[0]:7.2f}x {100 * (overheads[-1] - 1):7.1f}%"
+        )
+    print(f"least throughput ratio {min(ratios):.2f} (target 1)")
+    print(f"largest overhead {100 * (max(overheads) - 1):.1f}% (target 15%)")
+    return 0 if min(ratios) >= 1 and max(overheads) <= 1.15 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""Ranks that run one compiled folder after another, and say what every action and every step took.
+
+They live as long as the benchmark, so that a run starts at once and close in time to the profile it is held against.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+_TIMEOUT_S = 240.0
+_WARM_UP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run.
+
+    Attributes:
+        folder: What was compiled.
+        training: Forward and backward, else forward alone.
+        schedule: Its name.
+        batch: Samples in a step.
+        micro_batches: In a step.
+        steps: That count.
+    """
+
+    folder: str
+    training: bool
+    schedule: str
+    batch: int
+    micro_batches: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """What one rank took.
+
+    Attributes:
+        ended_s: When each of its steps ended, from the start of the first that counts.
+        actions_s: Median time of an action, by stage and phase, as (wall, thread's own).
+        cpu_s: What the process spent on cores in a step, whatever its threads did.
+    """
+
+    ended_s: tuple[float, ...]
+    actions_s: Mapping[tuple[int, str], tuple[float, float]]
+    cpu_s: float
+
+
+@contextmanager
+def first(wanted: bool) -> Iterator[None]:
+    """Go before all else on the machine, where that is wanted."""
+    if not wanted:
+        yield
+        return
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+class Ranks:
+    """So many ranks, each a process with one thread."""
+
+    def __init__(self, world_size: int, *, pinned: bool, realtime: bool) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory()
+        self._pipes, self._processes = [], []
+        for rank in range(world_size):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(rank, world_size, self._folder.name, theirs, pinned, realtime)
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, task: Task) -> list[RankTimes]:
+        """Run a task on all ranks."""
+        for pipe in self._pipes:
+            pipe.send(task)
+        results, faults = [], []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(_TIMEOUT_S):
+                raise SystemExit(f"rank {rank} gave no answer in {_TIMEOUT_S:g} s")
+            result = pipe.recv()
+            if isinstance(result, str):
+                faults.append(f"rank {rank} failed:\n{result}")
+            results.append(result)
+        if faults:
+            raise SystemExit("\n".join(faults))
+        return results
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._folder.cleanup()
+
+
+def _serve(rank: int, world_size: int, folder: str, pipe: Any, pinned: bool, realtime: bool) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import traceback  # noqa: PLC0415 - in the ranks alone
+
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    if realtime:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    if pinned:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    store = dist.FileStore(f"{folder}/store", world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=120))
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(_run(task, rank))
+        except BaseException:  # noqa: BLE001 - whatever it is, the benchmark shows it
+            pipe.send(traceback.format_exc())
+            return
+
+
+class ActionTimes:
+    """A recorder of what every action takes."""
+
+    def __init__(self) -> None:
+        self.times_s: dict[tuple[int, str], list[tuple[float, float]]] = {}
+        self._began_cpu_s = 0.0
+
+    def begin(self, *_action: Any) -> None:
+        self._began_cpu_s = time.thread_time()
+
+    def end(self, _step: int, stage: int, _micro_batch: int, phase: str, began_s: float, ended_s: float) -> None:
+        cpu_s = time.thread_time() - self._began_cpu_s
+        self.times_s.setdefault((stage, str(phase)), []).append((ended_s - began_s, cpu_s))
+
+    def message(self, *_message: Any) -> None:
+        pass
+
+    def waited(self, *_wait: Any) -> None:
+        pass
+
+    def step_done(self, *_step: Any) -> None:
+        pass
+
+    def medians(self, skipped: int) -> dict[tuple[int, str], tuple[float, float]]:
+        """Give the medians, the first so many of each left out."""
+        return {
+            key: (median(wall for wall, _ in times[skipped:]), median(cpu for _, cpu in times[skipped:]))
+            for key, times in self.times_s.items()
+        }
+
+
+def _run(task: Task, rank: int) -> RankTimes:
+    import torch  # noqa: PLC0415 - in the ranks alone
+    import torch.distributed as dist  # noqa: PLC0415
+    from clock_models import loss  # noqa: PLC0415
+
+    from heterps_compile.plan.folder import read_folder  # noqa: PLC0415
+    from heterps_compile.runtime.pipeline.engine import Engine  # noqa: PLC0415
+    from heterps_compile.runtime.pipeline.layout import make_layout  # noqa: PLC0415
+    from heterps_compile.runtime.pipeline.stages import read_stage, read_tied  # noqa: PLC0415
+
+    folder, device = Path(task.folder), torch.device("cpu")
+    plan, _ = read_folder(folder)
+    layout = make_layout(
+        plan,
+        training=task.training,
+        schedule=task.schedule,
+        micro_batches=task.micro_batches,
+        batch=task.batch,
+        replicas=[1] * len(plan.stages),
+    )
+    stages = {index: read_stage(folder, plan, index, device) for index in layout.stages_of(rank)}
+    recorder = ActionTimes()
+    engine = Engine(
+        plan,
+        layout,
+        rank,
+        stages,
+        tied=read_tied(folder, plan),
+        loss=loss if task.training else None,
+        recorder=recorder,
+    )
+    inputs = _inputs(folder, layout.micro_batch_size)
+
+    def read(_micro_batch: int, names: Sequence[str]) -> Mapping[str, Any]:
+        return inputs if "*" in names else {name: inputs[name] for name in names}
+
+    run = engine.train_step if task.training else engine.infer
+    dist.barrier()
+    for step in range(_WARM_UP):
+        run(step, read)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    ended_s = []
+    for step in range(task.steps):
+        run(_WARM_UP + step, read)
+        ended_s.append(time.perf_counter() - began_s)
+    cpu_s = time.process_time() - began_cpu_s
+    engine.finish()
+    dist.barrier()
+    return RankTimes(tuple(ended_s), recorder.medians(_WARM_UP * task.micro_batches), cpu_s / task.steps)
+
+
+def _inputs(folder: Path, batch: int) -> dict[str, Any]:
+    """Give the inputs that the benchmark wrote beside a folder, cut to a micro-batch."""
+    from safetensors.torch import load_file  # noqa: PLC0415 - in the ranks alone
+
+    return {name: tensor[:batch].clone() for name, tensor in load_file(f"{folder}.inputs").items()}
