@@ -5,9 +5,10 @@ from types import MappingProxyType
 
 from sketch import sketch
 
-from heterps_compile.api import choose_backend, make_plan
+from heterps_compile.api import choose_backend
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.ir.graph import Graph
+from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.annotate_intensity import AnnotateIntensity
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.contract import Draft, run_passes

@@ -3,9 +3,11 @@
 Peer: training steps per second over those of torch.distributed.pipelining, with the same written stages, schedule,
 micro-batches and processes, step by step in turns; the ratio of the medians, and that of the best. Target: at least 1.
 Overhead: the time of a step over what the schedule takes where nothing but the stages takes time (the slowest stage,
-plus fill and drain), from the times the actions had in that very step; the median over the steps. Target: at most 1.15.
+plus fill and drain), from the times the actions had in that very step; the median over the steps, and the least.
+Target: at most 15 %.
 One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
-time, the ratios stay fair and the overhead does not.
+time the overhead tells of that work, and the ratio of processor time, which both processes spend in a step, is what
+can be trusted.
 """
 
 import argparse
@@ -78,16 +80,21 @@ class Chain(nn.Module):
 
 
 def compile_chain(size: Size, stages: int, folder: Path) -> None:
-    """Cut the layers into stages that are equally loaded."""
+    """Cut the layers into stages of equally many: neighbours of two device types are never one stage."""
+    names = ["linear", *(f"linear_{place}" for place in range(1, size.layers))]
+    types = ("cpu-core", "v100")
+    pins = {name: types[place * stages // size.layers % 2] for place, name in enumerate(names)}
     free = torch.export.Dim("batch", min=2, max=65536)
     heterps_compile.compile(
         Chain(size),
-        (torch.randn(size.batch, size.width),),
+        (torch.randn(MICRO_BATCHES, size.width),),
         dynamic_shapes=({0: free},),
         mode="training",
-        objective="max-load",
+        min_throughput=1.0,
+        method="greedy",
         min_stages=stages,
         max_stages=stages,
+        pins=pins,
         verify=False,
     ).save(folder)
 
@@ -179,11 +186,16 @@ class Single(nn.Module):
         return value
 
 
-Measured = list[tuple[float, float, dict[tuple[int, Phase], list[float]]]]
-"""Of every round on one rank: seconds of our step, of theirs, and of every action of ours."""
+@dataclass(frozen=True)
+class Round:
+    """A step of ours and one of theirs on one rank, in that order, and every action of ours."""
+
+    step_s: tuple[float, float]
+    processor_s: tuple[float, float]
+    actions_s: Mapping[tuple[int, Phase], Sequence[float]]
 
 
-def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> Measured:
+def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> list[Round]:
     plan, _ = read_folder(folder)
     layout = make_layout(
         plan,
@@ -197,39 +209,39 @@ def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> 
     x, target = torch.randn(size.batch, size.width), torch.randn(size.batch, size.width)
     actions = Actions()
     mine, other = ours(folder, layout, rank, x, target, actions), theirs(folder, layout, rank, x, target)
-    rounds_: Measured = []
+    made = []
     for number in range(-WARM_UP, rounds):
-        seconds = {}
+        step_s, processor_s = {}, {}
         for run in (mine, other) if number % 2 else (other, mine):
             actions.times_s.clear()
             dist.barrier()
-            began_s = time.perf_counter()
+            began_s, spent_s = time.perf_counter(), time.process_time()
             run(number + WARM_UP)
-            seconds[run] = time.perf_counter() - began_s
+            step_s[run], processor_s[run] = time.perf_counter() - began_s, time.process_time() - spent_s
             if run is mine:
                 taken = {key: list(times_s) for key, times_s in actions.times_s.items()}
-        rounds_.append((seconds[mine], seconds[other], taken))
+        made.append(Round((step_s[mine], step_s[other]), (processor_s[mine], processor_s[other]), taken))
     dist.barrier()
-    return rounds_[WARM_UP:]
+    return made[WARM_UP:]
 
 
-def measure_all(rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int) -> list[Measured]:
+def measure_all(rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int) -> list[list[Round]]:
     return [measure(rank, folder, size, schedule, rounds) for folder, size, schedule in work]
 
 
-def overhead(by_rank: Sequence[Measured], schedule: str) -> float:
-    """Give the median over steps of a step's time over what it would take without anything but the stages."""
+def overheads_of(by_rank: Sequence[Sequence[Round]], schedule: str) -> list[float]:
+    """Give the time of every step over what it would take without anything but the stages."""
     ratios = []
     for of_ranks in zip(*by_rank, strict=True):
         forward_s, backward_s = [0.0] * POSITIONS, [0.0] * POSITIONS
-        for _, _, actions in of_ranks:
-            for (stage, phase), times_s in actions.items():
+        for of_rank in of_ranks:
+            for (stage, phase), times_s in of_rank.actions_s.items():
                 totals = forward_s if phase is Phase.FORWARD else backward_s
                 totals[stage % POSITIONS] += statistics.mean(times_s)
         order = orders(schedule, [1] * POSITIONS, MICRO_BATCHES, training=True)
         ideal_s = simulate(order, forward_s, backward_s).makespan_s
-        ratios.append(max(ours_s for ours_s, _, _ in of_ranks) / ideal_s)
-    return statistics.median(ratios)
+        ratios.append(max(of_rank.step_s[0] for of_rank in of_ranks) / ideal_s)
+    return ratios
 
 
 def main() -> int:
@@ -248,25 +260,28 @@ def main() -> int:
                 count = POSITIONS * (2 if schedule == "interleaved-1f1b" else 1)
                 work.append((Path(temporary) / f"{size.name}-{count}", size, schedule))
         measured = run_ranks(measure_all, POSITIONS, work, options.rounds, timeout_s=1200)
-    print(f"{'':27} {'median ms':>15} {'best ms':>15} {'throughput ratio':>17}")
+    print(f"{'':27} {'median ms':>15} {'best ms':>15} {'processor ms':>15} {'ratio of':>26} {'overhead':>17}")
     names = f"{'ours':>7} {'theirs':>7}"
-    print(f"{'size':8} {'schedule':18} {names} {names} {'median':>8} {'best':>8} overhead")
+    ends = " ".join(f"{name:>8}" for name in ("median", "best", "proc.", "median", "least"))
+    print(f"{'size':8} {'schedule':18} {names} {names} {names} {ends}")
     ratios, overheads = [], []
     for place, (_, size, schedule) in enumerate(work):
-        by_rank = [of_rank[place] for of_rank in measured]
-        mine, other = (
-            [1000 * max(row[column] for row in rows) for rows in zip(*by_rank, strict=True)] for column in (0, 1)
-        )
-        median, best = (statistics.median(mine), statistics.median(other)), (min(mine), min(other))
-        ratios.append(median[1] / median[0])
-        overheads.append(overhead(by_rank, schedule))
-        print(
-            f"{size.name:8} {schedule:18} {median[0]:7.2f} {median[1]:7.2f} {best[0]:7.2f} {best[1]:7.2f} "
-            f"{ratios[-1]:7.2f}x {best[1] / best[0]:7.2f}x {100 * (overheads[-1] - 1):7.1f}%"
-        )
+        by_round = list(zip(*(of_rank[place] for of_rank in measured), strict=True))
+        times = [[max(r.step_s[column] for r in of_ranks) for of_ranks in by_round] for column in (0, 1)]
+        spent = [[sum(r.processor_s[column] for r in of_ranks) for of_ranks in by_round] for column in (0, 1)]
+        columns = [
+            [measure_(column) for column in rows]
+            for measure_, rows in ((statistics.median, times), (min, times), (statistics.median, spent))
+        ]
+        ratios.append(columns[0][1] / columns[0][0])
+        over = [100 * (ratio - 1) for ratio in overheads_of([of_rank[place] for of_rank in measured], schedule)]
+        overheads.append(statistics.median(over))
+        milliseconds = " ".join(f"{1000 * seconds:7.2f}" for pair in columns for seconds in pair)
+        shown = " ".join(f"{theirs_s / ours_s:7.2f}x" for ours_s, theirs_s in columns)
+        print(f"{size.name:8} {schedule:18} {milliseconds} {shown} {overheads[-1]:7.1f}% {min(over):7.1f}%")
     print(f"least throughput ratio {min(ratios):.2f} (target 1)")
-    print(f"largest overhead {100 * (max(overheads) - 1):.1f}% (target 15%)")
-    return 0 if min(ratios) >= 1 and max(overheads) <= 1.15 else 1
+    print(f"largest overhead {max(overheads):.1f}% (target 15%)")
+    return 0 if min(ratios) >= 1 and max(overheads) <= 15 else 1
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 Left out: the two readers that make it (``torch_export.py``, ``torch_module.py``).
 """
 
+import io
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,16 +102,25 @@ def first_reason(error: Exception) -> str:
 
 @contextmanager
 def quiet_tracing() -> Iterator[None]:
-    """Keep torch from logging what it also raises, and from warning of what its own LSTM does while it is traced."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """Keep torch from logging or printing what it also raises, and from warning of its own LSTM while it is traced."""
+    loggers = [
+        logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    printed, graph = io.StringIO(), ""
     try:
-        with warnings.catch_warnings():
+        with redirect_stderr(printed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.[\w.]*\b_flat_weights\[")
             yield
+    except Exception as error:
+        graph = str(getattr(error, "partial_fx_graph", ""))  # torch.export prints it before it raises
+        raise
     finally:
-        logger.setLevel(level)
+        sys.stderr.write(printed.getvalue().replace(f"{graph}\n", "") if graph else printed.getvalue())
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def check_examples(args: object, kwargs: object) -> None:

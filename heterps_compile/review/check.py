@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from heterps_compile.api import choose_backend, make_plan
+from heterps_compile.api import choose_backend
 from heterps_compile.backends.contract import place_backend
 from heterps_compile.backends.mixed import MIXED
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
 from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.errors import InputError
+from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.contract import run_passes
 from heterps_compile.passes.emit_stages import EmitStages

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from heterps_compile.api import choose_backend, make_plan
+from heterps_compile.api import choose_backend
 from heterps_compile.backends.contract import place_backend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import PlacementDetail, detail
 from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.memory import stage_memory
 from heterps_compile.cost.problem import SearchResult
+from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.contract import refine, run_passes
 from heterps_compile.passes.emit_stages import EmitStages

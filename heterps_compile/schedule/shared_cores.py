@@ -27,7 +27,7 @@ class Job:
 
     Attributes:
         work_s: On a core of its own.
-        needs: Jobs that must have ended before, each as worker, place in its queue, and seconds that its result travels.
+        needs: Jobs that must have ended before, each as worker, place in its queue, seconds that its result travels.
     """
 
     work_s: float

@@ -228,7 +228,10 @@ class Chain:
                 possible = tile.possible[cell]
                 demand = tile.demand.take(tuple(index[possible] for index in cell))
                 parts.append(Segments(first[here][possible], end[here][possible], types[here][possible], demand))
-        return Segments.join(parts) if parts else self.all_segments().keep(slice(0, 0))
+        if not parts:
+            tile = self.tile(self.traffic(0, 1, 1), np.array([1]))
+            return tile.segments(np.zeros_like(tile.possible))
+        return Segments.join(parts)
 
     def memory_bytes(self, block: int) -> float:
         """Give what one replica of a stage of one block holds."""

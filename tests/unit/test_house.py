@@ -28,6 +28,7 @@ ROWS = (
     ("plan", "schedule"),
     ("passes", "backends"),
     ("runtime", "report", "profiling"),
+    ("make_plan",),
     ("api",),
     ("compare", "review"),
     ("cli",),

@@ -29,6 +29,7 @@ from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.order import Action
 
 from .deal import deal_micro_batches
+from .progress_check import waiting_at_the_end
 
 CHUNKS_OF = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": CHUNKS}
 """The schedules that run, and the stages each puts at a position."""
@@ -160,7 +161,9 @@ def make_layout(
     if training:
         _refuse_untrainable(plan)
         _refuse_idle(assignment, widths, samples)
-    return Layout(name, training, widths, chunks, count, samples, assignment)
+    layout = Layout(name, training, widths, chunks, count, samples, assignment)
+    _refuse_circles(layout)
+    return layout
 
 
 def _chunks(name: str, stages: int) -> int:
@@ -229,6 +232,18 @@ def _deal(count: int, speeds: Sequence[float], width: int, position: int) -> tup
     if not all(0 < speed < float("inf") for speed in speeds):
         raise RunError(f"the speeds of stage {position} are {list(speeds)}; each must be a positive number")
     return deal_micro_batches(count, speeds)
+
+
+def _refuse_circles(layout: Layout) -> None:
+    waiting = waiting_at_the_end(layout)
+    if waiting:
+        workers = layout.world_size
+        shown = ", ".join(f"rank {rank} at {action}" for rank, action in waiting.items())
+        raise RunError(
+            f"the schedule {layout.schedule!r} does not come to an end with replicas {list(layout.widths)} and "
+            f"{layout.micro_batches} micro-batches: {shown} wait for each other; take a multiple of {workers} "
+            f"micro-batches, or --schedule 1f1b"
+        )
 
 
 def _refuse_untrainable(plan: Plan) -> None:

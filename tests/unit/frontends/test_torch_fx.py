@@ -274,3 +274,14 @@ def test_parameters_that_no_node_reads_are_noted() -> None:
     assert set(graph.parameters) == {"used.weight", "used.bias"}
     (note,) = graph.source.notes
     assert note == "2 parameters of Unread are read by no node and are in no stage: unused.weight, unused.bias"
+
+
+def test_a_model_that_cannot_be_traced_is_one_error_and_nothing_printed(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """torch.export prints the graph it has so far, and logs, before it raises."""
+    averaging = nn.BatchNorm2d(3, momentum=None).train()  # its factor is the value of a counter
+    with pytest.raises(InputError, match=r"torch.export cannot trace BatchNorm2d"):
+        import_torch(averaging, (torch.randn(2, 3, 4, 4),))
+    assert capfd.readouterr() == ("", "")
+    assert [record.message for record in caplog.records if record.levelname != "DEBUG"] == []

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Problem
@@ -86,3 +87,9 @@ def test_a_value_that_skips_a_block_is_read_far_away() -> None:
     assert not has_near_readers(
         Chain(replace(three, edge_readers=np.array([1, 2, 2]), edge_starts=np.array([0, 2, 3])))
     )
+
+
+def test_no_segments_are_made_where_none_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Chain, "all_segments")  # of a long chain they fill the memory
+    nowhere = np.zeros(0, np.int64)
+    assert listed(Chain(plain_problem([[1.0, 2.0]] * 3, [1.0, 1.0])).segments_at(nowhere, nowhere, nowhere)) == []

@@ -74,6 +74,11 @@ def test_inference_runs_as_many_batches_in_a_step_as_keep_every_replica_busy():
             "3 replicas.*2 micro-batches: replica 2 would have none; take --micro-batches 4",
         ),
         (plan_of(5, 1, batch=4), {}, "replica 4 would have none; take a larger --batch than 4, or fewer --replicas"),
+        (
+            plan_of(2, 4, 1, 2, 4, 1, micro_batches=9, batch=18),
+            {"schedule": "interleaved-1f1b"},
+            "does not come to an end with replicas .2, 4, 1. and 9 micro-batches: rank 0 at .*take a multiple of 7",
+        ),
         (plan_of(2, 1), {"speeds": [[1], [1]]}, "stage 0 has 2 replicas, and 1 speeds are given"),
         (plan_of(2, 1), {"speeds": [[1, 0], [1]]}, "each must be a positive number"),
         (plan_of(2, 1), {"speeds": [[1, float("nan")], [1]]}, "each must be a positive number"),

@@ -1,0 +1,123 @@
+"""The plan of a draft that every pass has run on: decisions, estimates, and what the user should know of both.
+
+Left out: how the draft came to be (``passes/``), verification and time spent, which the caller fills in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from heterps_compile.backends.contract import Backend
+from heterps_compile.backends.mixed import MIXED, MixedBackend
+from heterps_compile.ir.partition import StageCut
+from heterps_compile.passes.contract import Draft
+from heterps_compile.plan.fingerprint import make_fingerprints
+from heterps_compile.plan.plan import ParameterServers, Plan, PlannedStage, PoolDevice
+from heterps_compile.plan.provenance import installed_versions, make_hashes
+from heterps_compile.runtime.pipeline.routes import make_routes
+from heterps_compile.runtime.signature import signature_of_graph
+
+
+def make_plan(draft: Draft, backend: Backend) -> Plan:
+    """Give the plan of a draft that every pass has run on, not verified."""
+    assert draft.stages is not None  # noqa: S101 - the passes ensure all four; this tells the type checker
+    assert draft.search is not None  # noqa: S101
+    assert draft.schedule is not None  # noqa: S101
+    assert draft.partition is not None  # noqa: S101
+    assert draft.layers is not None  # noqa: S101
+    graph, pool, search, stages = draft.graph, draft.cluster, draft.search, draft.stages
+    used = {stage.device for stage in stages}
+    free = any(device.price_per_hour == 0 for device in pool.device_types)
+    servers = draft.parameter_servers or ParameterServers()
+    throughput = min(graph.batch / stage.time_s for stage in stages)
+    value, bound = search.value, search.bound
+    if draft.request.objective == "cost":  # what is free has a price to the search, not to the user
+        paid = sum(stage.price_per_hour for stage in stages) + servers.price_per_hour
+        value = paid / 3600 / throughput * 1e6
+        bound = 0.0 if free else search.bound
+    return Plan(
+        model=graph.name,
+        graph_inputs=graph.inputs,
+        graph_outputs=graph.outputs,
+        batch=graph.batch,
+        bindings=dict(graph.bindings),
+        request=draft.request,
+        cluster=pool.name,
+        currency=pool.currency,
+        backend=backend.name,
+        stages=tuple(replace(stage, backend=name) for stage, name in zip(stages, _names(backend, stages), strict=True)),
+        schedule=draft.schedule,
+        value=value,
+        bound=bound,
+        method=search.method,
+        evaluations=search.evaluations,
+        throughput_samples_per_s=throughput,
+        signature=signature_of_graph(graph).to_json(),
+        parameter_servers=servers,
+        unused_devices=tuple(device.name for device in pool.device_types if device.name not in used),
+        replicated=draft.partition.replicated,
+        notes=(
+            *_notes(draft),
+            *_skips(draft.partition.stages),
+            *_other_runtimes(draft, backend),
+            *getattr(backend, "notes", ()),
+        ),
+        hashes=make_hashes(graph, pool, draft.request, draft.measurements),
+        versions=installed_versions(),
+        devices=tuple(
+            PoolDevice(d.name, d.kind, d.price_per_hour, d.max_units, d.memory_bytes) for d in pool.device_types
+        ),
+        fingerprints=make_fingerprints(draft.layers),
+        search_s=search.search_s,
+    )
+
+
+def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
+    """Give the name of the backend of every stage."""
+    if isinstance(backend, MixedBackend):
+        return [own.name for own in backend.of_stage]
+    return [backend.name] * len(stages)
+
+
+def _notes(draft: Draft) -> tuple[str, ...]:
+    assert draft.search is not None  # noqa: S101 - PlaceLayers ensures it; this tells the type checker
+    notes: Sequence[str] = getattr(draft.graph.source, "notes", ())
+    kinds = {layer.kind.value for layer in draft.layers.layers} if draft.layers is not None else set()
+    for device in draft.cluster.device_types:
+        if device.supports is not None and not kinds.intersection(device.supports):
+            notes = (*notes, f"{device.name!r} supports {', '.join(device.supports)}: no layer of this model")
+    notes = (*notes, *_times_notes(draft))
+    servers = draft.parameter_servers
+    if servers is not None and servers.price_per_hour:
+        notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
+    return (*notes, *draft.search.notes)
+
+
+def _times_notes(draft: Draft) -> tuple[str, ...]:
+    """Say how many layers' times are measured, where any are."""
+    if draft.measurements is None or draft.layers is None or draft.costs is None:
+        return ()
+    training = draft.request.mode == "training"
+    pool = draft.measurements.correct(draft.cluster)
+    times = draft.measurements.layer_times(draft.layers, draft.costs, pool, training=training)
+    return draft.measurements.notes(times, pool, training=training)
+
+
+def _other_runtimes(draft: Draft, backend: Backend) -> tuple[str, ...]:
+    """Say where times were measured on another runtime than the stages are for."""
+    profiles = {} if draft.measurements is None else draft.measurements.devices
+    return tuple(
+        f"the profile for {name!r} is of the backend {profile.backend}, and the stages are for {backend.name}: "
+        f"its times are those of other kernels"
+        for name, profile in profiles.items()
+        if backend.name not in (profile.backend, MIXED)
+    )
+
+
+def _skips(stages: Sequence[StageCut]) -> tuple[str, ...]:
+    """Say how values get past stages that do not read them."""
+    sent = [
+        f"{len(route.values)} from stage {route.source} to stage {route.target}"
+        for route in make_routes(stages, ())
+        if route.target > route.source + 1
+    ]
+    return (f"values that skip stages are sent directly, not passed on: {', '.join(sent)}",) if sent else ()
