@@ -237,12 +237,11 @@ def _deal(count: int, speeds: Sequence[float], width: int, position: int) -> tup
 def _refuse_circles(layout: Layout) -> None:
     waiting = waiting_at_the_end(layout)
     if waiting:
-        workers = layout.world_size
         shown = ", ".join(f"rank {rank} at {action}" for rank, action in waiting.items())
         raise RunError(
             f"the schedule {layout.schedule!r} does not come to an end with replicas {list(layout.widths)} and "
-            f"{layout.micro_batches} micro-batches: {shown} wait for each other; take a multiple of {workers} "
-            f"micro-batches, or --schedule 1f1b"
+            f"{layout.micro_batches} micro-batches: {shown} wait for each other; take --schedule 1f1b, or "
+            f"other --micro-batches"
         )
 
 

@@ -1,8 +1,8 @@
 """Whether the orders of all ranks come to an end, or leave ranks waiting for each other in a circle.
 
 Every rank's order is run against the others', an action as soon as what it needs is done: a forward the forward of the
-stage before, a backward its own forward and the backward of the stage after. Interleaved 1F1B can stop so, where
-replicas are unequal and the micro-batches no multiple of the workers.
+stage before, a backward its own forward and the backward of the stage after. A schedule's orders end, and dealing keeps
+that; a circle is found here all the same, before it is a run that hangs.
 
 Left out: times, and values that skip stages, which come no later than those that do not.
 """

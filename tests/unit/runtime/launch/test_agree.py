@@ -61,6 +61,12 @@ def test_a_rank_that_differs_is_named_the_same_on_every_rank(changed, said):
     assert said in message
 
 
+def test_a_rank_that_does_not_come_is_named():
+    mine = statement(PREPARED, OPTIONS, "cpu")
+    with pytest.raises(RunError, match=r"1 of 4 ranks did not come within 0\.01 s, rank 3 first"):
+        agree(all_say({}), 0, 4, mine, patience_s=0.01)
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "{"])
 def test_what_cannot_be_read_is_told(text):
     store = all_say({})
