@@ -3,10 +3,11 @@
 A stage of the torch backend is an ``nn.Module`` and trains. Stages of ONNX Runtime and jax are wrapped: they take and
 give tensors, and only infer.
 
-Left out: the check of the files' hashes (``plan/folder.py``).
+Left out: the check of the files' hashes (``plan/folder.py``); the threads of jax, which XLA takes as it likes.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,12 +86,22 @@ def read_stage(folder: Path, plan: Plan, index: int, device: torch.device) -> Ru
     planned = plan.stages[index]
     backend = place_backend(find_backend(planned.backend), [planned])
     files = [artifact.file for artifact in plan.artifacts[index]]
-    stage: Any = backend.read(folder, [files], [planned])[0]
+    with _threads_of(planned.backend):
+        stage: Any = backend.read(folder, [files], [planned])[0]
     if isinstance(stage, nn.Module):
         module: Any = stage.to(device)
         trainable: RunnableStage = module
         return trainable
     return WrappedStage(stage, device)
+
+
+def _threads_of(backend: str) -> AbstractContextManager[None]:
+    """Hold ONNX Runtime, which takes every core otherwise, to the threads that PyTorch was given."""
+    if backend != "onnxruntime":
+        return nullcontext()
+    from heterps_compile.frontends.onnx_session import session_threads  # noqa: PLC0415 - onnx only where it runs
+
+    return session_threads(torch.get_num_threads())
 
 
 def read_tied(folder: Path, plan: Plan) -> Tied:
