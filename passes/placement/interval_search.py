@@ -52,8 +52,8 @@ GAP = 1e-9
 SWEPT = 100
 """Positions from which on a sweep over blocks comes first."""
 
-MARCHED, BRIEFLY_SWEPT = 3000, 400_000
-"""Positions from which on that sweep is brief and a march follows; cells of a range that it then takes at most."""
+MARCHED, SWEPT_S = 3000, 20.0
+"""Positions from which on a march follows that sweep; seconds, and a third of the time, after which it does at last."""
 
 _MOST_LISTED = 600_000
 _FIRST_RATIO = 0.8  # how far down the first split of an open range goes
@@ -172,17 +172,17 @@ class IntervalSearch:
     def _swept(self, chain: Chain, whole: _Range) -> list[_Range]:
         """Close what a sweep over cells of segments can, and a march after it; give what is left, as a heap."""
         is_long = chain.length >= MARCHED
-        sweep = RangeSweep(chain, whole.slow_s, whole.bound, self.deadline, BRIEFLY_SWEPT if is_long else None)
+        sweep = RangeSweep(chain, whole.slow_s, whole.bound, self.deadline)
+        swept = Deadline.after(min(SWEPT_S, self.deadline.left_s() / 3) if is_long else None)
         try:
-            while sweep.open:
+            while sweep.open and swept.left_s() > 0:
                 sweep.step(self._ceiling(whole), self._try)
         except TimeUpError:  # which the search over the ranges still open notices at once
             left = [_Range(r.bound, r.slow_s, r.fast_s, None, whole.fee) for r in [*sweep.open, *sweep.left]]
         else:
-            if is_long:
-                left = self._marched(chain, [TimeRange(r.bound, r.slow_s, r.fast_s) for r in sweep.left], whole)
-            else:
-                left = [_Range(r.bound, r.slow_s, r.fast_s, sweep.segments(r), whole.fee) for r in sweep.left]
+            left = [_Range(r.bound, r.slow_s, r.fast_s, sweep.segments(r), whole.fee) for r in sweep.left]
+            if sweep.open:
+                left += self._marched(chain, [TimeRange(r.bound, r.slow_s, r.fast_s) for r in sweep.open], whole)
         heapq.heapify(left)
         return left
 

@@ -25,10 +25,10 @@ ROUNDING = 1e-8
 
 @pytest.fixture
 def _marched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """March through the shortest chains too, over all that a sweep over a few large blocks leaves."""
+    """March through the shortest chains too, with no sweep over blocks before it."""
     monkeypatch.setattr(interval_search, "SWEPT", 1)
     monkeypatch.setattr(interval_search, "MARCHED", 1)
-    monkeypatch.setattr(interval_search, "BRIEFLY_SWEPT", 1)
+    monkeypatch.setattr(interval_search, "SWEPT_S", 0.0)
     monkeypatch.setattr(range_sweep, "_SIZES", (4, 1))
     monkeypatch.setattr(range_sweep, "_TOP_BLOCKS", 1)
 
