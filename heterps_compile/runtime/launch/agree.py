@@ -6,6 +6,7 @@ Left out: the layout, which follows from plan and options.
 import json
 import platform
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile import __version__
@@ -26,6 +27,9 @@ _NAMES = {
 }
 _SHOWN = 64
 
+COME_S = 600.0
+"""How long ranks wait for each other before the first step; machines may take their time to start."""
+
 
 def statement(prepared: Prepared, options: RunOptions, device: str) -> dict[str, Any]:
     """Give what this rank runs: versions, the plan's hash, options, and where it computes."""
@@ -42,8 +46,17 @@ def statement(prepared: Prepared, options: RunOptions, device: str) -> dict[str,
     }
 
 
-def agree(store: "Store", rank: int, world_size: int, mine: Mapping[str, Any]) -> list[dict[str, Any]]:
+def agree(
+    store: "Store", rank: int, world_size: int, mine: Mapping[str, Any], *, patience_s: float = COME_S
+) -> list[dict[str, Any]]:
     """Wait for what all ranks say and compare it.
+
+    Args:
+        store: Of the run.
+        rank: This one.
+        world_size: Ranks in all.
+        mine: What this rank says.
+        patience_s: How long to wait for the others.
 
     Returns:
         What each said, rank by rank.
@@ -52,6 +65,17 @@ def agree(store: "Store", rank: int, world_size: int, mine: Mapping[str, Any]) -
         RunError: naming the rank that differs from rank 0, and both values; the same on every rank.
     """
     store.set(f"agree/{rank}", json.dumps(mine))
+    keys = [f"agree/{other}" for other in range(world_size)]
+    try:
+        store.wait(keys, timedelta(seconds=patience_s))
+    except RuntimeError as error:  # what torch raises where time is up
+        missing = [other for other, key in enumerate(keys) if not store.check([key])]
+        if not missing:
+            raise
+        raise RunError(
+            f"{len(missing)} of {world_size} ranks did not come within {patience_s:g} s, rank {missing[0]} first; "
+            f"start all of them"
+        ) from error
     said = [_read(store.get(f"agree/{other}"), other) for other in range(world_size)]
     for other in range(1, world_size):
         for key, name in _NAMES.items():

@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import HeterpsError, RunError
@@ -59,6 +59,9 @@ _OVERSLEPT_S = 2.0  # a watcher that slept longer was stopped with its machine: 
 _SILENT_SHARE = 0.75  # of hang_after: without a heartbeat a rank counts as gone
 _DEADLOCK_TIMES = 30.0  # hang_after: how long all ranks may wait for one another
 _EXIT_FAULT = 1
+_SIGNALLED = 128  # shells' exit code of what a signal ended
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS_READ = 64
 
 
 def beat_key(rank: int) -> str:
@@ -169,7 +172,9 @@ class Watch:
         self._hang_after_s = hang_after_s
         self._monitor = Monitor(store, [self._places[other] for other in monitored], hang_after_s)
         self._parent = parent
-        self._asked_to_stop = 0
+        self._signals: int | None = None
+        self._listening = threading.Lock()
+        self._asked_s: float | None = None
         self._counts_from_s = time.monotonic()
         self._beats = 0
         self._gate = threading.Condition()
@@ -195,9 +200,17 @@ class Watch:
         """Have something tidied away should the run end by a fault."""
         self._tidies.append(tidy)
 
+    def listen(self, signals: int | None) -> None:
+        """Take signals from this pipe from now on; None for no longer."""
+        with self._listening:
+            self._signals = signals
+
     def ask_to_stop(self, number: int) -> None:
-        """Ask all ranks to stop after the step they are in; may be called by a signal's handler."""
-        self._asked_to_stop = number
+        """Ask all ranks to stop after the step they are in; ends this process where they were asked before."""
+        if self._asked_s is not None:
+            os._exit(_SIGNALLED + number)
+        self._asked_s = time.monotonic()
+        self._store.compare_set(STOP_KEY, "", str(number))
 
     def may_begin(self, step: int) -> bool:
         """Wait where ranks agree on the last step; tell whether this one still belongs to the run."""
@@ -215,6 +228,16 @@ class Watch:
         self._store.set(done_key(self._rank), "1")
         while not self._over.wait(BEAT_S):
             pass
+        self._thread.join()
+        with suppress(RuntimeError):  # where it is, the rank that hosts the store has not waited for it
+            self._store.set(_left_key(self._rank), "1")
+
+    def outstay(self, patience_s: float) -> None:
+        """Wait until the others have left; for the rank that hosts the store."""
+        deadline_s = time.monotonic() + patience_s
+        keys = [_left_key(rank) for rank in self._places]
+        while not self._store.check(keys) and time.monotonic() < deadline_s:
+            time.sleep(BEAT_S)
 
     def fail(self, error: BaseException) -> None:
         """End the run for what this rank's work raised; does not return.
@@ -284,14 +307,24 @@ class Watch:
         fault = self._monitor.find_fault()
         if fault is not None:
             self._end(post_fault(self._store, fault))
+        self._read_signals()
         self._answer_stop()
         if self._store.check([done_key(rank) for rank in self._places]):
             self._over.set()
 
+    def _read_signals(self) -> None:
+        with self._listening, suppress(BlockingIOError):
+            for number in os.read(self._signals, _SIGNALS_READ) if self._signals is not None else b"":
+                if number in _STOPPING:
+                    self.ask_to_stop(number)
+
     def _answer_stop(self) -> None:
-        if self._asked_to_stop:
-            self._store.compare_set(STOP_KEY, "", str(self._asked_to_stop))
-            self._asked_to_stop = 0
+        if self._asked_s is not None and self._last_step is None:
+            asked_s = time.monotonic() - self._asked_s
+            if asked_s > self._hang_after_s:  # a rank that never began gives no answer
+                self._end(
+                    self._post(f"was asked to stop, and not all ranks agreed on the last step in {asked_s:.0f} s")
+                )
         keys = [_stop_answer(rank) for rank, place in self._places.items() if place.stages]
         if self._last_step is not None or not keys or not self._store.check([STOP_KEY]):
             return  # before the plan has been read, nobody knows yet whose answers are needed
@@ -306,24 +339,36 @@ class Watch:
                 self._gate.notify_all()
 
 
+def _left_key(rank: int) -> str:
+    return f"left/{rank}"
+
+
 def _stop_answer(rank: int) -> str:
     return f"stop/{rank}"
 
 
 @contextmanager
 def stopping_on_signals(watch: Watch) -> Iterator[None]:
-    """Have SIGINT and SIGTERM stop the run after the step; a second one ends the process at once."""
+    """Have SIGINT and SIGTERM stop the run after the step; a second one ends the process at once.
 
-    def handle(number: int, _frame: object) -> None:
-        watch.ask_to_stop(number)
-        signal.signal(number, signal.SIG_DFL)
-
+    Python runs handlers in the main thread alone, which may wait in torch for long. So the numbers go through a pipe,
+    which the system's own handler writes to at once, to the watcher.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python allows no handlers elsewhere: whoever has the main thread has the signals
         return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in _STOPPING}
+    before_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watch.listen(reader)
     try:
         yield
     finally:
+        watch.listen(None)
+        signal.set_wakeup_fd(before_fd)
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)

@@ -54,6 +54,7 @@ CONFIG_NAME = "run.json"
 PROGRESS_NAME = "rank-{rank}.progress"
 """Files of the run's folder: what ranks are started with, and what each left behind."""
 
+_OUTSTAY_S = 5.0
 _PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TELEMETRY_KEY = "telemetry"
@@ -96,7 +97,8 @@ def work(member: Membership, task: Task) -> Result:
             watch.fail(error)
             raise
     _leave()
-    del hosted
+    if hosted is not None:
+        watch.outstay(_OUTSTAY_S)
     return result
 
 
