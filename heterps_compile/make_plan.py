@@ -58,6 +58,7 @@ def make_plan(draft: Draft, backend: Backend) -> Plan:
         notes=(
             *_notes(draft),
             *_skips(draft.partition.stages),
+            *_whole_batches(draft, stages),
             *_other_runtimes(draft, backend),
             *getattr(backend, "notes", ()),
         ),
@@ -121,3 +122,14 @@ def _skips(stages: Sequence[StageCut]) -> tuple[str, ...]:
         if route.target > route.source + 1
     ]
     return (f"values that skip stages are sent directly, not passed on: {', '.join(sent)}",) if sent else ()
+
+
+def _whole_batches(draft: Draft, stages: Sequence[PlannedStage]) -> tuple[str, ...]:
+    """Say what a training step is where replicas cannot share a batch."""
+    most, batch = max(stage.replicas for stage in stages), draft.graph.batch
+    if draft.request.mode != "training" or draft.graph.batch_symbol is not None or most == 1:
+        return ()
+    return (
+        f"the model fixes its batch at {batch}, which replicas cannot share: with {most} of them a step takes {most} "
+        f"batches (run --batch {most * batch} --micro-batches {most})",
+    )

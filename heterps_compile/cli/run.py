@@ -6,14 +6,17 @@ Left out: the run itself (``runtime/launch/``).
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options
 from .output import printing, result_stream, terminal_width
+from .pictures import write_file
 
 if TYPE_CHECKING:
+    from heterps_compile.plan.plan import Plan
     from heterps_compile.runtime.launch.options import RunOptions
 
 
@@ -136,12 +139,25 @@ def run(directory: str, **given: Any) -> int:
         return run_rank(Task(made, prints_end=True)).exit_code
     with result_stream() as stream, printing("the summary"):
         result, show = launch(made, sys.stderr)
+        if made.trace is not None and show.is_as_planned:
+            _add_simulated(made.trace, show.plan)
         from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
         from heterps_compile.runtime.launch.end import print_end  # noqa: PLC0415
 
         print_end(make_console(stream, terminal_width(stream)), result, show)
         stream.flush()
     return result.exit_code
+
+
+def _add_simulated(trace: str, plan: "Plan") -> None:
+    """Put the step that the plan promised into the trace of the run."""
+    from heterps_compile.report.simulation import plan_loads, simulate_plan  # noqa: PLC0415 - only where asked for
+    from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415
+    from heterps_compile.runtime.telemetry.trace import beside  # noqa: PLC0415
+
+    promised = simulate_plan(plan, plan_loads(plan), plan.schedule.name, plan.schedule.micro_batches)
+    measured = Path(trace).read_text("utf-8")
+    write_file(trace, beside(measured, chrome_trace(plan, promised)))
 
 
 def make_run_options(directory: str, given: Mapping[str, Any]) -> "RunOptions":

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 from commands import heterps
 from safetensors.torch import load_file
+from trace_format import read_trace
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -19,6 +21,8 @@ from written_ctrdnn import (
     weights_in,
     write_ctrdnn,
 )
+
+import heterps_compile
 
 STEPS = 6
 
@@ -68,6 +72,21 @@ def test_training_ends_with_the_weights_of_one_process(written, tmp_path):
     logged = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert logged == list(range(STEPS))
     assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > STEPS
+
+
+def test_the_trace_of_a_run_as_planned_has_the_simulated_step_beside_it(written, tmp_path):
+    pool = heterps_compile.load_cluster("heterps-paper")
+    pool = replace(pool, device_types=(replace(pool.device_type("v100"), max_units=2),))
+    compiled = heterps_compile.compile(
+        *model(), method="greedy", mode="training", min_stages=2, max_stages=2, cluster=pool, verify=False
+    )
+    compiled.save(tmp_path / "m.heterps")
+    words = ("--data", DATA, "--steps", "5", "--trace", str(tmp_path / "trace.json"), "-q")
+    run = heterps("run", str(tmp_path / "m.heterps"), "--train", "train.py", *words, cwd=written, OMP_NUM_THREADS="1")
+    assert run.returncode == 0, run.stderr
+    events = read_trace((tmp_path / "trace.json").read_text())
+    tracks = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert [name.split(":")[0] for name in tracks] == ["stage 0", "stage 1", "simulated stage 0", "simulated stage 1"]
 
 
 @pytest.mark.slow

@@ -1,9 +1,12 @@
 """What a finished draft's plan says besides its numbers."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 import heterps_compile
+from heterps_compile.plan.plan import Plan
 
 
 class Skip(nn.Module):
@@ -21,10 +24,14 @@ class Chain(Skip):
         return self.layers[2](self.layers[1](self.layers[0](x)))
 
 
-def notes(model: nn.Module) -> list[str]:
-    plan = heterps_compile.compile(
-        model, (torch.randn(4, 8),), method="exact", min_stages=3, max_stages=3, verify=False
+def plan_of(model: nn.Module, **options: Any) -> Plan:
+    return heterps_compile.compile(
+        model, (torch.randn(4, 8),), method="exact", min_stages=3, max_stages=3, verify=False, **options
     ).plan
+
+
+def notes(model: nn.Module) -> list[str]:
+    plan = plan_of(model)
     assert len(plan.stages) == 3
     return [note for note in plan.notes if "skip" in note]
 
@@ -35,3 +42,13 @@ def test_a_plan_says_which_values_skip_a_stage_and_that_they_are_sent_directly()
 
 def test_a_plan_without_skips_says_nothing_of_them():
     assert notes(Chain()) == []
+
+
+def test_a_plan_says_that_replicas_cannot_share_a_batch_that_the_model_fixes():
+    plan = plan_of(Chain(), mode="training", min_throughput=200_000)
+    most = max(stage.replicas for stage in plan.stages)
+    assert most > 1
+    shared = f"with {most} of them a step takes {most} batches (run --batch {4 * most} --micro-batches {most})"
+    assert [note for note in plan.notes if shared in note]
+    free = plan_of(Chain(), mode="training", min_throughput=200_000, dynamic_shapes=({0: torch.export.Dim("n")},))
+    assert not [note for note in free.notes if "cannot share" in note]

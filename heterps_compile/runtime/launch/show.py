@@ -119,11 +119,12 @@ class Show:
 
     @property
     def is_as_planned(self) -> bool:
-        """Tell whether the run has the plan's replicas, schedule and batch, so that its times can be compared."""
+        """Tell whether the run has the plan's mode, replicas, schedule and batch, so that its times can be compared."""
         plan, layout = self._prepared.plan, self._prepared.layout
         widths = [len(layout.ranks_of(stage.index)) for stage in plan.stages]
         return (
-            widths == [stage.replicas for stage in plan.stages]
+            layout.training == (plan.request.mode == "training")
+            and widths == [stage.replicas for stage in plan.stages]
             and layout.schedule == plan.schedule.name
             and layout.micro_batches == plan.schedule.micro_batches
             and layout.batch == plan.batch

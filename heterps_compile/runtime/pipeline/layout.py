@@ -160,7 +160,7 @@ def make_layout(
         )
     if training:
         _refuse_untrainable(plan)
-        _refuse_idle(assignment, widths, samples)
+        _refuse_idle(plan, assignment, widths, samples)
     layout = Layout(name, training, widths, chunks, count, samples, assignment)
     _refuse_circles(layout)
     return layout
@@ -254,13 +254,16 @@ def _refuse_untrainable(plan: Plan) -> None:
             )
 
 
-def _refuse_idle(assignment: Sequence[Sequence[int]], widths: Sequence[int], batch: int) -> None:
+def _refuse_idle(plan: Plan, assignment: Sequence[Sequence[int]], widths: Sequence[int], batch: int) -> None:
     """Refuse a replica that would have nothing to learn from: it is paid for, and has no running statistics."""
     for position, (dealt, width) in enumerate(zip(assignment, widths, strict=True)):
         idle = sorted(set(range(width)) - set(dealt))
         if idle:
             more = next((n for n in range(max(width, len(dealt) + 1), batch + 1) if batch % n == 0), None)
             instead = f"a larger --batch than {batch}" if more is None else f"--micro-batches {more}"
+            if not plan.bindings:  # the size of a micro-batch is fixed
+                most = max(widths)
+                instead = f"--batch {most * plan.batch} --micro-batches {most}"
             raise RunError(
                 f"stage {position} has {width} replicas, and a step has {len(dealt)} micro-batches: replica {idle[0]} "
                 f"would have none; take {instead}, or fewer --replicas"

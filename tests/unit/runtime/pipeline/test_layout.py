@@ -75,6 +75,11 @@ def test_inference_runs_as_many_batches_in_a_step_as_keep_every_replica_busy():
             "3 replicas.*2 micro-batches: replica 2 would have none; take --micro-batches 4",
         ),
         (plan_of(5, 1, batch=4), {}, "replica 4 would have none; take a larger --batch than 4, or fewer --replicas"),
+        (
+            replace(plan_of(2, 3, batch=8, micro_batches=1), bindings={}),
+            {},
+            "replica 1 would have none; take --batch 24 --micro-batches 3, or fewer --replicas",
+        ),
         (plan_of(2, 1), {"speeds": [[1], [1]]}, "stage 0 has 2 replicas, and 1 speeds are given"),
         (plan_of(2, 1), {"speeds": [[1, 0], [1]]}, "each must be a positive number"),
         (plan_of(2, 1), {"speeds": [[1, float("nan")], [1]]}, "each must be a positive number"),
