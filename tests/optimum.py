@@ -5,9 +5,13 @@ from small_problems import plain_value
 
 from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
+from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.interval_search import IntervalSearch
 from heterps_compile.passes.placement.method import PlacementMethod
+from heterps_compile.passes.placement.paths import Deadline, TimeUpError
 
 ROUNDING = 1e-8
 
@@ -26,3 +30,27 @@ def assert_same_optimum(problem: Problem) -> None:
         assert exact.value == pytest.approx(best.value, rel=ROUNDING)
         assert exact.value == pytest.approx(plain_value(problem, exact.placement), rel=ROUNDING)
         assert exact.bound == exact.value
+
+
+def assert_found_without_sweeps(problem: Problem) -> None:
+    """Search as the search is set up, and again without sweeps and marches: both must end the same."""
+    found = IntervalSearch(Chain(problem), Deadline.after(None))
+    found.run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interval_search, "SWEPT", 10**9)
+        plain = IntervalSearch(Chain(problem), Deadline.after(None))
+        plain.run()
+    assert found.best == pytest.approx(plain.best, rel=ROUNDING)
+    assert found.bound == pytest.approx(plain.bound, rel=ROUNDING)
+
+
+class StepsDeadline(Deadline):
+    """A deadline that comes after a number of checks instead of a time."""
+
+    def __init__(self, checks: int) -> None:
+        super().__init__(float("inf"))
+        object.__setattr__(self, "left", iter(range(checks)))
+
+    def check(self) -> None:
+        if next(self.left, None) is None:  # type: ignore[attr-defined] # set above, past the frozen parent
+            raise TimeUpError

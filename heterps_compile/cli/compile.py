@@ -61,14 +61,7 @@ if TYPE_CHECKING:
 @click.option(
     "--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step, where the model leaves it open."
 )
-@click.option(
-    "--shape",
-    "shapes",
-    metavar="NAME=N",
-    callback=options.sizes,
-    multiple=True,
-    help="Number of an open dimension; may be repeated.",
-)
+@options.open_sizes()
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="What the stages are for.")
 @click.option("--method", metavar="NAME", default=DEFAULT_METHOD, show_default=True, help="Search method: rl, exact, …")
 @click.option("--backend", metavar="NAME", help="What the stages run on.  [default: the model's own]")

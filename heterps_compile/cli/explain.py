@@ -38,14 +38,7 @@ _ASKED = "With --infeasible:"
 )
 @click.option("--budget", metavar="PRICE/H", help=f"{_ASKED} most the units may cost, such as '5 USD/h'.")
 @click.option("--batch", metavar="N", type=click.IntRange(min=1), help=f"{_ASKED} samples in one step.")
-@click.option(
-    "--shape",
-    "shapes",
-    metavar="NAME=N",
-    callback=options.sizes,
-    multiple=True,
-    help=f"{_ASKED} number of an open dimension; may be repeated.",
-)
+@options.open_sizes(f"{_ASKED} number of an open dimension; may be repeated.")
 @click.option(
     "--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help=f"{_ASKED} what the stages are for."
 )

@@ -24,6 +24,11 @@ def of_today(command: Command) -> Command:
     return command
 
 
+def open_sizes(help_text: str = "Number of an open dimension; may be repeated.") -> Callable[[Command], Command]:
+    """Add ``--shape``, the numbers of dimensions that a model leaves open."""
+    return click.option("--shape", "shapes", metavar="NAME=N", callback=sizes, multiple=True, help=help_text)
+
+
 def amount(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
     """Read a finite number of zero or more; the option's metavar tells its unit."""
     return _read_amount(text, is_enough=lambda number: number >= 0, least="zero or more")

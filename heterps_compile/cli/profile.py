@@ -51,14 +51,7 @@ def _devices(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[s
     callback=_batches,
     help="To measure; times between are read off.",
 )
-@click.option(
-    "--shape",
-    "shapes",
-    metavar="NAME=N",
-    callback=options.sizes,
-    multiple=True,
-    help="Number of an open dimension; may be repeated.",
-)
+@options.open_sizes()
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="Training: backwards too.")
 @click.option("--backend", metavar="NAME", help="What runs the layers.  [default: the model's own; torch for training]")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True, help="Of a layer.")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from optimum import StepsDeadline, assert_found_without_sweeps, assert_same_optimum
 from small_problems import small_problem, small_problems
-from test_exact_sweeps_blocks import StepsDeadline
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.errors import InfeasibleError
@@ -13,7 +13,6 @@ from heterps_compile.passes.placement import interval_search, march, range_sweep
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.easy_bounds import longest_s
-from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.march import Entry, March, TimeRange
 from heterps_compile.passes.placement.paths import Deadline, ListedSegments, SegmentPrices, StageCounts
@@ -97,15 +96,7 @@ def test_entries_that_are_left_out_are_on_no_plan_below_the_ceiling(seed: int, s
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=small_problems(max_layers=6) | small_problems(max_layers=5, units=3))
 def test_a_march_leaves_the_optimum(problem: Problem) -> None:
-    try:
-        best = Brute()(problem)
-    except InfeasibleError:
-        with pytest.raises(InfeasibleError):
-            Exact()(problem)
-        return
-    found = Exact()(problem)
-    assert found.value == pytest.approx(best.value, rel=ROUNDING)
-    assert found.bound == found.value
+    assert_same_optimum(problem)
 
 
 @pytest.mark.usefixtures("_marched")
@@ -113,16 +104,7 @@ def test_a_march_leaves_the_optimum(problem: Problem) -> None:
 @given(seed=st.integers(0, 2**32 - 1), structure=st.booleans())
 def test_a_march_finds_what_the_search_finds_without_it(seed: int, structure: bool) -> None:
     problem = small_problem(seed, layers=14, types=3, units=60, structure=structure, memory=False)
-    marched = IntervalSearch(Chain(problem), Deadline.after(None))
-    marched.run()
-    interval_search.SWEPT = 10**9
-    try:
-        plain = IntervalSearch(Chain(problem), Deadline.after(None))
-        plain.run()
-    finally:
-        interval_search.SWEPT = 1
-    assert marched.best == pytest.approx(plain.best, rel=ROUNDING)
-    assert marched.bound == pytest.approx(plain.bound, rel=ROUNDING)
+    assert_found_without_sweeps(problem)
 
 
 @pytest.mark.usefixtures("_marched")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from optimum import StepsDeadline, assert_found_without_sweeps, assert_same_optimum
 from small_problems import small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
@@ -13,9 +14,8 @@ from heterps_compile.passes.placement.blocks import Blocks
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.easy_bounds import longest_s
-from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
-from heterps_compile.passes.placement.paths import Deadline, SegmentPrices, TimeUpError
+from heterps_compile.passes.placement.paths import SegmentPrices
 from heterps_compile.passes.placement.seeds import seed_placements
 
 ROUNDING = 1e-8
@@ -70,15 +70,7 @@ def test_cells_are_parted_into_all_their_parts_in_order(seed: int) -> None:
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=small_problems(max_layers=6) | small_problems(max_layers=5, units=3))
 def test_a_sweep_leaves_the_optimum(problem: Problem) -> None:
-    try:
-        best = Brute()(problem)
-    except InfeasibleError:
-        with pytest.raises(InfeasibleError):
-            Exact()(problem)
-        return
-    found = Exact()(problem)
-    assert found.value == pytest.approx(best.value, rel=ROUNDING)
-    assert found.bound == found.value
+    assert_same_optimum(problem)
 
 
 @pytest.mark.usefixtures("_swept")
@@ -86,28 +78,7 @@ def test_a_sweep_leaves_the_optimum(problem: Problem) -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_sweep_finds_what_the_search_finds_without_it(seed: int) -> None:
     problem = small_problem(seed, layers=14, types=3, units=60, memory=False)
-    swept = IntervalSearch(Chain(problem), Deadline.after(None))
-    swept.run()
-    interval_search.SWEPT = 10**9
-    try:
-        plain = IntervalSearch(Chain(problem), Deadline.after(None))
-        plain.run()
-    finally:
-        interval_search.SWEPT = 1
-    assert swept.best == pytest.approx(plain.best, rel=ROUNDING)
-    assert swept.bound == pytest.approx(plain.bound, rel=ROUNDING)
-
-
-class StepsDeadline(Deadline):
-    """A deadline that comes after a number of checks instead of a time."""
-
-    def __init__(self, checks: int) -> None:
-        super().__init__(float("inf"))
-        object.__setattr__(self, "left", iter(range(checks)))
-
-    def check(self) -> None:
-        if next(self.left, None) is None:  # type: ignore[attr-defined] # set above, past the frozen parent
-            raise TimeUpError
+    assert_found_without_sweeps(problem)
 
 
 @pytest.mark.usefixtures("_swept")
