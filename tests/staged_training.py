@@ -77,6 +77,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     wire: str = "float32"
     speeds: tuple[tuple[float, ...], ...] | None = None
+    exact_sums: bool = False
 
 
 def train_staged(cases: Sequence[Case], *, timeout_s: float = 180.0) -> list[Run]:
@@ -120,7 +121,9 @@ def _train_case(rank: int, place: int, case: Case, results: Path) -> list[float]
     )
     stages = {index: read_stage(case.folder, plan, index, torch.device("cpu")) for index in layout.stages_of(rank)}
     tied = read_tied(case.folder, plan)
-    engine = Engine(plan, layout, rank, stages, tied=tied, loss=trained.loss, wire=case.wire)
+    engine = Engine(
+        plan, layout, rank, stages, tied=tied, loss=trained.loss, wire=case.wire, exact_sums=case.exact_sums
+    )
     parameters = engine.named_parameters()
     optimizer = trained.optimizer(list(parameters.items())) if parameters else None
     losses = []

@@ -58,9 +58,7 @@ def tolerance(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
 )
 @click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers, as compile takes them.")
 @click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step.  [default: the plan's]")
-@options.open_sizes(
-    "Number of an open dimension; may be repeated. With it or --batch, none of the plan's own."
-)
+@options.open_sizes("Number of an open dimension; may be repeated. With it or --batch, none of the plan's own.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="As in diff.")
 @click.option("--report", metavar="FILE.html", help="Write a page too: from the committed plan to the one found now.")
 def check(

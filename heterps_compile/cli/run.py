@@ -69,6 +69,7 @@ _OPTIONS = (
     click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples in a step.  [default: the plan's]"),
     click.option("--speeds", metavar="A,B;C", callback=_speeds, help="Of replicas that differ, stage by stage."),
     click.option("--wire", metavar="DTYPE", default="float32", show_default=True, help="Of floats between stages."),
+    click.option("--exact-sums", is_flag=True, help="Sum gradients in one process's order, to its very bits; slower."),
     click.option("--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Of chance."),
     click.option(
         "--threads", metavar="N", type=click.IntRange(min=1), default=1, show_default=True, help="Of every process."

@@ -13,7 +13,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
 ALL = tuple(product(WIDTHS, SCHEDULES))
 
 # ResNet-50 in float64: batch norms over a few samples carry a disturbance of 1e-16 to 1e-9 in five steps, and one of
-# float32's rounding to everything; tools/bench_runtime_equality.py shows it.
+# float32's rounding to everything; tools/bench_runtime_equality.py shows it. With exact sums there is no disturbance.
 DTYPES = {"ctrdnn": torch.float32, "gpt2": torch.float32, "skip": torch.float32, "resnet50-thin": torch.float64}
 
 
@@ -22,10 +22,14 @@ def folders(tmp_path_factory):
     return Folders(tmp_path_factory.mktemp("folders"))
 
 
-def worst_of(name: str, chosen: Sequence[tuple[tuple[int, ...], str]], folders: Folders) -> dict[str, float]:
+def worst_of(
+    name: str, chosen: Sequence[tuple[tuple[int, ...], str]], folders: Folders, *, exact_sums: bool = False
+) -> dict[str, float]:
     """Give the largest relative difference of losses, weights and buffers for every choice of widths and schedule."""
-    dtype = DTYPES[name]
-    cases = [Case(name, folders(name, stage_count(w, s), dtype), w, s, dtype=dtype) for w, s in chosen]
+    dtype = torch.float32 if exact_sums else DTYPES[name]
+    cases = [
+        Case(name, folders(name, stage_count(w, s), dtype), w, s, dtype=dtype, exact_sums=exact_sums) for w, s in chosen
+    ]
     whole = train_whole(name, dtype=dtype)
     runs = train_staged(cases, timeout_s=400)
     return {
@@ -46,6 +50,20 @@ def test_every_width_trains_as_one_process_does(name, folders):
 def test_running_statistics_are_those_of_one_process(folders):
     chosen = [((2, 1), "interleaved-1f1b"), ((1, 2, 1), "1f1b")]
     assert above(worst_of("resnet50-thin", chosen, folders)) == {}
+
+
+def test_exact_sums_are_those_of_one_process_to_the_last_bit(folders):
+    chosen = [
+        ((2, 1), "1f1b"),
+        ((1, 2), "interleaved-1f1b"),
+    ]  # the tied tensor is in several stages, or twice in a rank
+    for name in ("gpt2", "ctrdnn"):
+        assert set(worst_of(name, chosen, folders, exact_sums=True).values()) == {0.0}
+
+
+@pytest.mark.slow
+def test_exact_sums_keep_training_equal_that_amplifies_every_difference(folders):
+    assert above(worst_of("resnet50-thin", ALL, folders, exact_sums=True)) == {}
 
 
 @pytest.mark.slow

@@ -68,6 +68,7 @@ class RunOptions:
         batch: Samples in a step; None for the plan's.
         speeds: Per position of the pipeline, how fast each replica is beside the others; empty for equal ones.
         wire: What float32 values travel as.
+        exact_sums: Whether gradients are added up in the order of one process.
         seed: Of dropout, shuffling and generated data.
         threads: Of every process.
         weights: Folder of one checkpoint, whose weights the run begins with; None for those that were compiled.
@@ -99,6 +100,7 @@ class RunOptions:
     batch: int | None = None
     speeds: tuple[tuple[float, ...], ...] = ()
     wire: str = WIRES[0]
+    exact_sums: bool = False
     seed: int = 0
     threads: int = 1
     weights: str | None = None
@@ -129,7 +131,11 @@ class RunOptions:
         _one_of("wire format", self.wire, WIRES)
         _one_of("output format", self.output_format, OUTPUT_FORMATS)
         if self.train is None:
-            for name, value in (("--checkpoint", self.checkpoint), ("--parameter-servers", self.servers.count)):
+            for name, value in (
+                ("--checkpoint", self.checkpoint),
+                ("--parameter-servers", self.servers.count),
+                ("--exact-sums", self.exact_sums),
+            ):
                 if value:
                     raise InputError(f"{name} is for training, which needs a training file (--train FILE.py)")
         elif self.output is not None:

@@ -72,6 +72,7 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
         tied=read_tied(folder, plan),
         loss=None if training is None else checked_loss(training.loss, joined.progress),
         wire=options.wire,
+        exact_sums=options.exact_sums,
         seed=options.seed,
         device=joined.device,
         recorder=recorder,

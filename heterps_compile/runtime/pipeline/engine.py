@@ -65,6 +65,7 @@ class Engine:
         device: torch.device | None = None,
         recorder: Recorder | None = None,
         hooks: Sequence[StepHook] = (),
+        exact_sums: bool = False,
     ) -> None:
         """Prepare a rank; ``torch.distributed`` is initialised, and every rank of the pipeline does the same.
 
@@ -80,6 +81,7 @@ class Engine:
             device: Where this rank computes; None for the CPU.
             recorder: Is told what happens.
             hooks: Take part in every training step.
+            exact_sums: Add up gradients in the order of one process, for its very bits; slower.
 
         Raises:
             RunError: where there is no loss to train with, or the plan ties parameters that ``tied`` does not have.
@@ -109,7 +111,9 @@ class Engine:
         readers = sum(bool(names) or self._has_loss(index) for index, names in self._reads.items())
         self._data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, self._device)
         self._kept: dict[tuple[int, int], Kept] = {}
-        self._state = share_state(plan, layout, rank, self._stages, tied) if layout.training else None
+        self._state = (
+            share_state(plan, layout, rank, self._stages, tied, exact_sums=exact_sums) if layout.training else None
+        )
         self._ends = {(layout.stage_of(action), action.phase): place for place, action in enumerate(self._actions)}
 
     def train_step(self, step: int, read: ReadMicroBatch) -> float | None:
@@ -142,6 +146,7 @@ class Engine:
                         total += kept.loss.detach()
                 else:
                     self._backward(step, stage, micro_batch)
+                    self._state.keep(stage, micro_batch)
             self._exchange.look_ahead(place + 1)
             if self._ends[stage, action.phase] == place:
                 self._ended(stage, action.phase)

@@ -1,4 +1,4 @@
-"""Groups of ranks that sum tensors, made by their members alone.
+"""Groups of ranks that sum and share tensors, made by their members alone.
 
 ``dist.new_group`` has to be called by every rank of the world, those that serve parameters too, and for groups made
 without the others it takes a name that depends on how many groups a rank is in already: ranks that are in different
@@ -50,3 +50,15 @@ class Group:
         """Begin to take the largest of every element, in place."""
         work: dist.Work = self._gloo.allreduce([tensor], dist.ReduceOp.MAX)
         return work
+
+    def send(self, tensor: Tensor, target: int) -> None:
+        """Send a tensor of the CPU to a member; returns when it has it."""
+        self._gloo.send([tensor], self.ranks.index(target), 0).wait()
+
+    def receive(self, tensor: Tensor, source: int) -> None:
+        """Receive a tensor of the CPU from a member, in place."""
+        self._gloo.recv([tensor], self.ranks.index(source), 0).wait()
+
+    def share(self, tensor: Tensor, source: int) -> None:
+        """Give a member's tensor to all, in place."""
+        self._gloo.broadcast(tensor, self.ranks.index(source)).wait()

@@ -12,7 +12,7 @@ know of them.
 Left out: sums that nobody shares.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from heterps_compile.plan.plan import Plan
 from .gradients import OwnGradients, SharedGradients
 from .groups import Group
 from .layout import Layout
+from .ordered import OrderedGradients
 from .stages import RunnableStage, Tied
 from .statistics import RunningStatistics
 
@@ -39,8 +40,8 @@ class SharedState:
         last_group: The replicas of the last stage, where this rank is one of several; else None.
     """
 
-    gradients: dict[int, SharedGradients | OwnGradients] = field(default_factory=dict)
-    tied: list[SharedGradients] = field(default_factory=list)
+    gradients: dict[int, SharedGradients | OrderedGradients | OwnGradients] = field(default_factory=dict)
+    tied: list[SharedGradients | OrderedGradients] = field(default_factory=list)
     statistics: dict[int, RunningStatistics] = field(default_factory=dict)
     last_group: Group | None = None
     _started: set[int] = field(default_factory=set)
@@ -52,6 +53,12 @@ class SharedState:
             gradients.begin()
         for statistics in self.statistics.values():
             statistics.begin()
+
+    def keep(self, stage: int, micro_batch: int) -> None:
+        """Put the gradients of a micro-batch aside, where they are summed in order."""
+        for gradients in (self.gradients[stage], *self.tied):
+            if isinstance(gradients, OrderedGradients):
+                gradients.keep(stage, micro_batch)
 
     def start_gradients(self, stage: int) -> None:
         """Begin to sum the gradients of a stage, which has run its last backward; a second time does nothing."""
@@ -71,10 +78,26 @@ class SharedState:
             statistics.finish()
 
 
-def share_state(plan: Plan, layout: Layout, rank: int, stages: Mapping[int, RunnableStage], tied: Tied) -> SharedState:
+def share_state(
+    plan: Plan,
+    layout: Layout,
+    rank: int,
+    stages: Mapping[int, RunnableStage],
+    tied: Tied,
+    *,
+    exact_sums: bool = False,
+) -> SharedState:
     """Give what a rank shares with others; every rank of the pipeline calls it.
 
     Stages of one rank that hold one tied tensor hold the same ``nn.Parameter`` afterwards.
+
+    Args:
+        plan: The plan.
+        layout: Of the ranks.
+        rank: This one.
+        stages: Those of this rank.
+        tied: Parameters that several stages hold.
+        exact_sums: Add up gradients in the order of one process.
 
     Raises:
         RunError: where the plan has a tied tensor that ``tied`` does not have.
@@ -83,14 +106,28 @@ def share_state(plan: Plan, layout: Layout, rank: int, stages: Mapping[int, Runn
     modules = {index: stage for index, stage in stages.items() if isinstance(stage, nn.Module)}
     tensors = {index: dict(module.state_dict(keep_vars=True)) for index, module in modules.items()}
     _refuse_unknown(plan, modules, tensors, tied)
-    shared: dict[tuple[int, ...], dict[str, nn.Parameter]] = {}
+    shared: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[str, nn.Parameter]] = {}
+
+    def gradients(
+        parameters: Mapping[str, nn.Parameter], group: Group, holders: Sequence[int]
+    ) -> SharedGradients | OrderedGradients:
+        if not exact_sums:
+            return SharedGradients(parameters, group)
+        parts = [
+            [(stage, layout.owner(stage, i)) for stage in sorted(holders, reverse=True)]
+            for i in range(layout.micro_batches)
+        ]
+        return OrderedGradients(parameters, group, rank, parts)
+
     apart: set[int] = set()
     for storage, places in sorted(tied.items()):
         here = [(index, name) for index, name in places if isinstance(tensors.get(index, {}).get(name), nn.Parameter)]
-        ranks = tuple(sorted({r for index, _ in places for r in layout.ranks_of(index)}))
+        holders = tuple(sorted({index for index, _ in places}))
+        ranks = tuple(sorted({r for index in holders for r in layout.ranks_of(index)}))
         parameter = _one_parameter(modules, tensors, here)
-        if parameter is not None and len(ranks) > 1:
-            shared.setdefault(ranks, {})[storage] = parameter
+        is_summed_here = len(ranks) > 1 or (exact_sums and len(holders) > 1)  # by backward itself in another order
+        if parameter is not None and is_summed_here:
+            shared.setdefault((ranks, holders), {})[storage] = parameter
             apart.add(id(parameter))
     for index, module in sorted(modules.items()):
         own = {
@@ -103,13 +140,13 @@ def share_state(plan: Plan, layout: Layout, rank: int, stages: Mapping[int, Runn
             state.gradients[index] = OwnGradients(own)
             continue
         group = Group(ranks, rank)
-        state.gradients[index] = SharedGradients(_each_once(own), group)
+        state.gradients[index] = gradients(_each_once(own), group, [index])
         state.statistics[index] = RunningStatistics(index, _buffers(module), layout.micro_batches, group)
         if index == layout.stage_count - 1:
             state.last_group = group
     state.tied = [
-        SharedGradients(parameters, Group(ranks, rank))
-        for ranks, parameters in sorted(shared.items(), key=lambda item: item[0])
+        gradients(parameters, Group(ranks, rank), holders)
+        for (ranks, holders), parameters in sorted(shared.items(), key=lambda item: item[0])
     ]
     return state
 
