@@ -146,7 +146,8 @@ def disturb(
         if left_s > leave_limit_s:
             figures.faults.append(f"{what}: took {left_s:.1f} s to end")
         last = printed.strip().splitlines()[-1]
-        if not all(word in last for word in ("Error: stage", "replica", "last micro-batch")):
+        where = ("last micro-batch", "before its first micro-batch")  # the latter where it had just gone on
+        if not all(word in last for word in ("Error: stage", "replica")) or not any(word in last for word in where):
             figures.faults.append(f"{what}: the message names not all: {last}")
     deadline_s = time.monotonic() + 2
     while any(map(is_alive, workers)) and time.monotonic() < deadline_s:

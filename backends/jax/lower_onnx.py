@@ -149,7 +149,9 @@ class _Lowering:
         while len(results) > 1 and not results[-1] and (count is None or count.default is not count.empty):
             results.pop()
         options = self._options(node, row, len(results))
-        call = Call(row, names, options, tuple(results), node.name or "", "key" in _parameters(row.function))
+        key = _parameters(row.function).get("key")  # an input may bear that name too: LinearAttention's keys
+        draws = key is not None and key.kind is key.KEYWORD_ONLY
+        call = Call(row, names, options, tuple(results), node.name or "", draws)
         if not call.draws and all(not name or self._is_constant(name) for name in names):
             self.makers.update(dict.fromkeys(filter(None, results), call))
             if any(name in self.depends_on_weight for name in names):

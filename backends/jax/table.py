@@ -3,7 +3,7 @@
 A function takes the inputs of its op in order, an absent one is None, and its attributes by name (``transA`` as
 ``trans_a``), with ONNX's defaults. A function of an op with several outputs has the keyword ``outputs``: how many are
 read, or, where it has no default, how many there are. It gives one array for one, else a tuple. A function that draws
-random numbers has the keyword ``key``, which is jax's, or None where nothing is to be drawn.
+random numbers has the keyword-only ``key``, which is jax's, or None where nothing is to be drawn.
 
 The rows themselves stand in ``op_rows.py``. Packages installed beside this one add theirs through the entry points
 ``heterps_compile.jax_ops``: each names a module that calls :func:`register` when it is imported.

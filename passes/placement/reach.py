@@ -60,7 +60,9 @@ class Reach:
         self._kept: dict[tuple[int, float], tuple[Floats, Floats, Floats, Floats]] = {}
 
     def ends(self, type_: int, units: float, batch_s: float, kind: Kind) -> Ints:
-        """Give [n], the last end of a segment from every position; the position itself where there is none.
+        """Give [n], the last end of a segment with so many replicas or fewer from every position.
+
+        The position itself where there is none. More replicas reach further, but for one: it synchronises nothing.
 
         Args:
             type_: Device type.
@@ -68,6 +70,12 @@ class Reach:
             batch_s: Time of a batch.
             kind: See :data:`Kind`.
         """
+        ends = self._ends(type_, units, batch_s, kind)
+        if self._sync_s is None or units <= 1:
+            return ends
+        return np.maximum(ends, self._ends(type_, 1, batch_s, kind))
+
+    def _ends(self, type_: int, units: float, batch_s: float, kind: Kind) -> Ints:
         limit_s = batch_s * (1 - _SLACK if kind == "sure" else 1 + _SLACK)
         alpha = self._problem.compute_parallel[type_]
         compute_s = self._compute_s[type_]
