@@ -9,9 +9,10 @@ from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.exact import Exact
-from heterps_compile.passes.placement.interval_search import IntervalSearch
+from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.method import PlacementMethod
 from heterps_compile.passes.placement.paths import Deadline, TimeUpError
+from heterps_compile.passes.placement.seeds import seed_placements
 
 ROUNDING = 1e-8
 
@@ -54,3 +55,13 @@ class StepsDeadline(Deadline):
     def check(self) -> None:
         if next(self.left, None) is None:  # type: ignore[attr-defined] # set above, past the frozen parent
             raise TimeUpError
+
+
+def assert_bound_below_optimum(problem: Problem, checks: int) -> None:
+    """Stop the search after so many looks at the clock: what it has proven by then must hold."""
+    best = solve(Brute(), problem)
+    if best is None:
+        return
+    search = IntervalSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None))
+    search.run()
+    assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -153,7 +154,7 @@ def overlap(name: str, source: Source, compute: Callable[[], None]) -> None:
 
     def ahead() -> None:
         requests = [Request(step * BATCH, BATCH, COLUMNS) for step in range(STEPS)]
-        with Prefetcher(source, requests) as reader:
+        with closing(Prefetcher(source, requests)) as reader:
             for step in range(STEPS):
                 reader.read(step * BATCH, BATCH, COLUMNS)
                 compute()

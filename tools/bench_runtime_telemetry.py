@@ -9,6 +9,7 @@ waits. The share is of a step of 10 ms.
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 from heterps_compile.runtime.telemetry.follow import RunFollower
@@ -24,9 +25,8 @@ def main(micro_batches: int = 8) -> None:
     print(f"{micro_batches} micro-batches a step, best of {ROUNDS} rounds of {STEPS} steps:")
     with tempfile.TemporaryDirectory() as folder:
         for name, traced in (("told", range(0)), ("told and traced", range(ROUNDS * STEPS))):
-            with TelemetryRecorder(
-                Path(folder, name), 0, position=1, replica=0, stages=(1,), trace_steps=traced
-            ) as recorder:
+            made = TelemetryRecorder(Path(folder, name), 0, position=1, replica=0, stages=(1,), trace_steps=traced)
+            with closing(made) as recorder:
                 each_s = min(round_s(recorder, micro_batches, place * STEPS) for place in range(ROUNDS)) / STEPS
             print(f"  {name:20} {each_s * 1e6:7.1f} us a step, {100 * each_s / STEP_S:.2f} % of {STEP_S * 1e3:.0f} ms")
             began = time.perf_counter()

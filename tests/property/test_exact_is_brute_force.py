@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from optimum import ROUNDING, assert_same_optimum, solve
+from optimum import ROUNDING, StepsDeadline, assert_same_optimum, solve
 from small_problems import small_problems
 
 from heterps_compile.cost.problem import Problem
@@ -15,7 +15,7 @@ from heterps_compile.passes.placement.fixed import CpuOnly
 from heterps_compile.passes.placement.greedy import Greedy
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.method import PlacementMethod
-from heterps_compile.passes.placement.paths import Deadline, TimeUpError
+from heterps_compile.passes.placement.paths import Deadline
 
 
 @settings(max_examples=250, deadline=None)
@@ -51,19 +51,6 @@ def test_the_optimum_does_not_depend_on_how_segments_are_kept(most_listed: int, 
     if best is not None:
         bound = per_million_samples(problem, search.bound)
         assert bound <= best.value * (1 + ROUNDING)
-
-
-class StepsDeadline(Deadline):
-    """A deadline that comes after a number of checks instead of a time."""
-
-    def __init__(self, checks: int) -> None:
-        super().__init__(float("inf"))
-        object.__setattr__(self, "left", [checks])
-
-    def check(self) -> None:
-        self.left[0] -= 1  # type: ignore[attr-defined] # set above, past the frozen parent
-        if self.left[0] < 0:  # type: ignore[attr-defined]
-            raise TimeUpError
 
 
 @settings(max_examples=200, deadline=None)

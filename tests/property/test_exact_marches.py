@@ -4,20 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from optimum import StepsDeadline, assert_found_without_sweeps, assert_same_optimum
+from optimum import assert_bound_below_optimum, assert_found_without_sweeps, assert_same_optimum
 from small_problems import small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
-from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.placement import interval_search, march, range_sweep
-from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.easy_bounds import longest_s
-from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
+from heterps_compile.passes.placement.interval_search import IntervalSearch
 from heterps_compile.passes.placement.march import Entry, March, TimeRange
 from heterps_compile.passes.placement.paths import Deadline, ListedSegments, SegmentPrices, StageCounts
 from heterps_compile.passes.placement.reach import Kind, Reach
-from heterps_compile.passes.placement.seeds import seed_placements
 
 ROUNDING = 1e-8
 
@@ -115,13 +112,7 @@ def test_a_march_finds_what_the_search_finds_without_it(seed: int, structure: bo
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=small_problems(max_layers=6, units=8), checks=st.integers(0, 40))
 def test_wherever_a_march_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
-    try:
-        best = Brute()(problem)
-    except InfeasibleError:
-        return
-    search = IntervalSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None))
-    search.run()
-    assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)
+    assert_bound_below_optimum(problem, checks)
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,8 +13,6 @@ Left out: reading with several threads (decoding is one core's work, and the oth
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from torch import Tensor
 
@@ -100,14 +98,6 @@ class Prefetcher:
             self._ready.clear()
             self._changed.notify_all()
         self._thread.join(_CLOSE_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read_ahead(self) -> None:
         try:

@@ -5,8 +5,7 @@ Left out: keys, colours that mean something, anything that a log or trace tells 
 
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Self, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -77,14 +76,6 @@ class LiveView:
         if self._last is not None and not self._is_shown:
             self._show(self._last)
         self._live.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _show(self, report: StepReport) -> None:
         self._is_shown = True

@@ -7,8 +7,7 @@ import json
 import math
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from heterps_compile.errors import InputError, RunError
 
@@ -50,14 +49,6 @@ class StepLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def step_record(report: StepReport) -> dict[str, Any]:

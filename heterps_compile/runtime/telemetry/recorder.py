@@ -11,8 +11,7 @@ import os
 import time
 from collections import defaultdict
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TextIO
+from typing import TextIO
 
 from heterps_compile.errors import RunError
 from heterps_compile.schedule.order import Phase
@@ -136,14 +135,6 @@ class TelemetryRecorder:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _reset(self) -> None:
         self._forward_s: dict[int, float] = defaultdict(float)

@@ -5,8 +5,7 @@ Left out: graphs, histograms, images.
 
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from heterps_compile.errors import InputError
 
@@ -45,14 +44,6 @@ class TensorBoardLog:
     def close(self) -> None:
         """Write what is left."""
         self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def scalars(report: StepReport) -> dict[str, float]:

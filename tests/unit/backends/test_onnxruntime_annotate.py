@@ -8,10 +8,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch_models
 from staged_onnx import BACKEND, cut_evenly, parse
 
 from heterps_compile.backends.onnxruntime.annotate import OPTION, AnnotatedModel, annotate
 from heterps_compile.frontends.onnx import import_onnx
+from heterps_compile.frontends.torch_fx import import_torch
 from heterps_compile.plan.plan import PlannedStage
 
 TEXT = """g (float[2, 4] x, bool c) => (float[2, 4] y) {
@@ -112,10 +114,7 @@ def test_onnx_runtime_refuses_settings_with_a_fault(tmp_path: Path, settings: st
 
 
 def test_a_torch_model_is_one_model_again(tmp_path: Path) -> None:
-    torch_models = pytest.importorskip("torch_models")
     pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
-    from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
-
     module, inputs = torch_models.skip_net()
     graph = import_torch(module, inputs)
     partition = torch_models.cut_into(graph, 3)

@@ -1,6 +1,7 @@
 """Reading ahead gives what was announced, holds no more than its depth, and passes errors on."""
 
 import threading
+from contextlib import closing
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ class Gated(TensorSource):
 
 
 def test_announced_ranges_come_in_any_near_order():
-    with Prefetcher(HUNDRED, TENS, depth=2) as ahead:
+    with closing(Prefetcher(HUNDRED, TENS, depth=2)) as ahead:
         firsts = [0, 20, 10, 30, 40, 60, 50, 70, 80, 90]
         assert [int(ahead.read(first, 10, ["id"])["id"][0]) for first in firsts] == firsts
     assert ahead.columns == ("id",)
@@ -42,7 +43,7 @@ def test_announced_ranges_come_in_any_near_order():
 def test_no_more_than_the_depth_is_read_ahead():
     source = Gated()
     source.gate.set()
-    with Prefetcher(source, TENS, depth=2) as ahead:
+    with closing(Prefetcher(source, TENS, depth=2)) as ahead:
         ahead.read(0, 10, ["id"])
         assert source.third.wait(60)
         assert source.firsts == [0, 10, 20]
@@ -50,7 +51,7 @@ def test_no_more_than_the_depth_is_read_ahead():
 
 def test_reading_goes_on_while_the_reader_computes():
     source = Gated()
-    with Prefetcher(source, TENS, depth=5) as ahead:
+    with closing(Prefetcher(source, TENS, depth=5)) as ahead:
         for first in range(0, 50, 10):
             ahead.read(first, 10, ["id"])
         source.gate.set()
@@ -64,7 +65,7 @@ def test_an_error_is_raised_where_the_range_is_asked_for():
                 raise InputError("line 21 is torn")
             return super().read(first, count, columns)
 
-    with Prefetcher(Broken({"id": torch.arange(100)}), TENS, depth=2) as ahead:
+    with closing(Prefetcher(Broken({"id": torch.arange(100)}), TENS, depth=2)) as ahead:
         assert ahead.read(0, 10, ["id"])["id"][0] == 0
         assert ahead.read(10, 10, ["id"])["id"][0] == 10
         for _ in range(2):
@@ -74,14 +75,14 @@ def test_an_error_is_raised_where_the_range_is_asked_for():
 
 def test_what_was_not_announced_is_refused_instead_of_waited_for():
     with (
-        Prefetcher(HUNDRED, TENS, depth=2) as ahead,
+        closing(Prefetcher(HUNDRED, TENS, depth=2)) as ahead,
         pytest.raises(RunError, match=r"samples 5 to 14 were not announced .* holds 0\+10, 10\+10; depth 2"),
     ):
         ahead.read(5, 10, ["id"])
 
 
 def test_a_range_is_given_as_often_as_it_was_announced():
-    with Prefetcher(HUNDRED, [TENS[0], TENS[1], TENS[0]], depth=3) as ahead:
+    with closing(Prefetcher(HUNDRED, [TENS[0], TENS[1], TENS[0]], depth=3)) as ahead:
         ahead.read(0, 10, ["id"])
         ahead.read(0, 10, ["id"])
         ahead.read(10, 10, ["id"])

@@ -1,6 +1,7 @@
 """Steps come together out of files that are still being written."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,10 +106,10 @@ def test_the_log_has_a_line_a_step(tmp_path):
     told_run(tmp_path, steps=2)
     reports = RunFollower(tmp_path, len(RANKS)).poll()
     path = tmp_path / "log.jsonl"
-    with StepLog(path) as log:
+    with closing(StepLog(path)) as log:
         log.add(reports[0])
         assert len(path.read_text().splitlines()) == 1  # to be followed while the run goes on
-    with StepLog(path, append=True) as log:
+    with closing(StepLog(path, append=True)) as log:
         log.add(reports[1])
     first, second = (json.loads(line) for line in path.read_text().splitlines())
     assert first == step_record(reports[0])

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def events(folder: Path, rank: int):
 
 
 def test_a_recorder_is_what_the_pipeline_wants(tmp_path):
-    with TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,)) as recorder:
+    with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
         several = Recorders([recorder])
         several.begin(0, 0, 0, Phase.FORWARD)
         several.end(0, 0, 0, Phase.FORWARD, 0.0, 1.0)
@@ -50,7 +51,7 @@ def test_a_step_is_added_up(tmp_path):
 
 
 def test_waiting_inside_an_action_is_no_computation(tmp_path):
-    with TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,)) as recorder:
+    with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
         recorder.waited(0, "receive", 0.0, 1.0)
         recorder.begin(0, 0, 0, Phase.FORWARD)
         recorder.waited(0, "pull", 1.1, 1.4)
@@ -77,7 +78,7 @@ def test_traced_steps_are_told_one_by_one(tmp_path):
 
 
 def test_lines_are_there_before_the_run_ends(tmp_path):
-    with TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,)) as recorder:
+    with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
         recorder.step_done(0, 1, None, 0.0, 1.0)
         assert len(events(tmp_path, 0)) == 2
 

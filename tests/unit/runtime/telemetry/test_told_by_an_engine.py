@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,12 @@ def train(rank: int, folder: Path) -> list[float]:
     mine = range(replica, MICRO_BATCHES, WIDTHS[position])
     requests = [Request(step * BATCH + m * SIZE, SIZE, COLUMNS) for step in range(STEPS) for m in mine]
     with (
-        TelemetryRecorder(
-            folder, rank, position=position, replica=replica, stages=(position,), trace_steps=range(1, 2)
+        closing(
+            TelemetryRecorder(
+                folder, rank, position=position, replica=replica, stages=(position,), trace_steps=range(1, 2)
+            )
         ) as recorder,
-        Prefetcher(source, requests) as ahead,
+        closing(Prefetcher(source, requests)) as ahead,
     ):
         engine = engine_of(rank, stages(), "y", WIDTHS, loss, recorder=recorder)
 

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -65,7 +66,7 @@ def test_the_table_tells_what_each_rank_did(followed):
 def test_without_a_terminal_lines_come_now_and_then_and_the_last_one_always(followed):
     starts, reports = followed
     stream, clock = io.StringIO(), Clock()
-    with LiveView(stream, starts, DEVICES, total_steps=4, clock=clock) as view:
+    with closing(LiveView(stream, starts, DEVICES, total_steps=4, clock=clock)) as view:
         view.add(reports[0])
         view.add(reports[1])
         clock.time_s += LINE_EVERY_S
@@ -84,7 +85,7 @@ def test_on_a_terminal_the_table_is_drawn_and_left_as_it_was_last(followed, monk
     starts, reports = followed
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with LiveView(stream, starts, DEVICES, clock=Clock()) as view:
+    with closing(LiveView(stream, starts, DEVICES, clock=Clock())) as view:
         for report in reports:
             view.add(report)
     shown = stream.getvalue()
@@ -97,7 +98,7 @@ def test_a_terminal_that_draws_nothing_gets_lines(followed, monkeypatch):
     starts, reports = followed
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
-    with LiveView(stream, starts, DEVICES, clock=Clock()) as view:
+    with closing(LiveView(stream, starts, DEVICES, clock=Clock())) as view:
         view.add(reports[0])
     assert stream.getvalue() == "step 1, loss 1, 133 samples/s, 60 ms a step, bubble 56 %\n"
 
@@ -202,7 +203,7 @@ def test_tensorboard_reads_what_was_written(followed, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 - an extra
 
     _, reports = followed
-    with TensorBoardLog(tmp_path / "board") as board:
+    with closing(TensorBoardLog(tmp_path / "board")) as board:
         for report in reports:
             board.add(report)
     read = EventAccumulator(str(tmp_path / "board"))
