@@ -46,7 +46,8 @@ def refuse_unsupported(backend: Backend, graph: Graph) -> None:
     nodes = backend.unsupported(graph)
     if not nodes:
         return
-    more = f" (and {len(nodes) - 1} more nodes)" if len(nodes) > 1 else ""
+    others = len(nodes) - 1
+    more = f" (and {others} more node{'s' if others > 1 else ''})" if others else ""
     described = nodes[0].describe(_that_run(graph, without=backend.name))
     raise UnsupportedOpError(f"the backend {backend.name!r} cannot run {graph.name!r}: {described}{more}")
 

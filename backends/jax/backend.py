@@ -56,7 +56,7 @@ class JaxBackend:
         return 1e-4
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
-        """Give the nodes of an ONNX graph that the table does not have; those of others are known when it is built."""
+        """Give the nodes that the table does not have; most of a PyTorch model are known when it is built."""
         found: list[UnsupportedNode] = _jax_stages().unsupported_nodes(graph)
         return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from heterps_compile.backends.contract import Stage
-from heterps_compile.backends.onnx_stage.stage_models import training_models
+from heterps_compile.backends.onnx_stage.stage_models import training_models, unwritable_nodes
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.graph import OPAQUE, Graph
@@ -26,6 +26,8 @@ from .table import declared_ops
 from .weights import save_parameters
 
 __all__ = ["build_stages", "declared_ops", "nothing_drawn", "read_stages", "unsupported_nodes", "write_stages"]
+
+_CONTROL_FLOW = frozenset(f"higher_order.{name}" for name in ("cond", "while_loop", "scan", "map_impl"))
 
 
 def build_stages(graph: Graph, partition: Partition) -> tuple[JaxStage, ...]:
@@ -51,9 +53,12 @@ def _describe(graph: Graph, name: str) -> str:
 
 
 def unsupported_nodes(graph: Graph) -> list[UnsupportedNode]:
-    """Give the nodes of an ONNX graph that the table does not have; those of others are known when it is built."""
+    """Give the nodes that the table does not have; of a PyTorch model those that ONNX has not, and control flow."""
     if graph.family != "onnx":
-        return []
+        control = [node for node in graph.nodes if node.op in _CONTROL_FLOW]
+        return unwritable_nodes(graph) + [
+            UnsupportedNode(node.name, node.op, "torch", 1, "the jax backend has no control flow") for node in control
+        ]
     model = graph.source.model
     all_nodes, opsets = list(model.graph), model.graph.opset_imports
     nodes = [all_nodes[node.origin] for node in graph.nodes]

@@ -30,11 +30,14 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 
 from .embedding_bags import rewrite_embedding_bags
+from .missing_translations import MISSING
 from .rewrite_training import changed_buffers, return_changed, rewrite_training
 from .tidy import tidy
 from .training_ops import TRANSLATIONS
+from .wide_constants import restore_wide_constants
 
 _REASON_SHOWN = 300
+_WAY_OUT = "the backend torch runs the model as it is"
 _NODE_AT_FAULT = re.compile(r"translating node %(\w+) :")
 _OPSET, _FORMAT = 20, 10  # what the exporter writes
 
@@ -83,11 +86,12 @@ def _export(graph: Graph, cut: StageCut, stage: TorchStage, changed: tuple[str, 
                 dynamo=True,
                 optimize=False,
                 verbose=False,
-                custom_translation_table=None if changed is None else dict(TRANSLATIONS),
+                custom_translation_table={**MISSING, **({} if changed is None else TRANSLATIONS)},
             )
     except Exception as error:
-        raise BackendError(f"stage {cut.index} cannot become ONNX: {_reason(error)}") from error
+        raise BackendError(f"stage {cut.index} cannot become ONNX: {_reason(error)}; {_WAY_OUT}") from error
     assert exported is not None  # noqa: S101 - it is with dynamo=True; this tells the type checker
+    restore_wide_constants(exported.model, program)
     return tidy(exported.model, graph, cut, originals, changed or ())
 
 
@@ -131,7 +135,9 @@ def _trace(graph: Graph, stage: TorchStage) -> torch.export.ExportedProgram:
                 stage, examples, dynamic_shapes=(dynamic,) if any(dynamic) else None, strict=False
             )
     except Exception as error:
-        raise BackendError(f"stage {stage.index} cannot become ONNX: torch.export says {_reason(error)}") from error
+        raise BackendError(
+            f"stage {stage.index} cannot become ONNX: torch.export says {_reason(error)}; {_WAY_OUT}"
+        ) from error
 
 
 def _example(fake: Any) -> Any:

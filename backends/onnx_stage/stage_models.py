@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import onnx_ir as ir
 
+from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition
@@ -52,6 +53,20 @@ def training_models(graph: Graph, partition: Partition) -> tuple[tuple[ir.Model,
     from .export_stage import export_training  # noqa: PLC0415 - torch only for torch models
 
     return tuple(export_training(graph, cut) for cut in partition.stages)
+
+
+def unwritable_nodes(graph: Graph) -> list[UnsupportedNode]:
+    """Give the nodes of a PyTorch model that no ONNX model can have; see ``unwritable.py``.
+
+    Raises:
+        BackendError: where what writes ONNX is not installed.
+    """
+    if graph.family != "torch":
+        return []
+    _need_onnxscript(graph)
+    from .unwritable import find_unwritable  # noqa: PLC0415 - torch only for torch models
+
+    return find_unwritable(graph)
 
 
 def _need_onnxscript(graph: Graph) -> None:

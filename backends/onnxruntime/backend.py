@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from heterps_compile.backends.contract import Reference, Stage, StageDevice
 from heterps_compile.backends.find import own_backend
-from heterps_compile.backends.onnx_stage.stage_models import FAMILIES, stage_models
+from heterps_compile.backends.onnx_stage.stage_models import FAMILIES, stage_models, unwritable_nodes
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_inputs import generate_inputs
@@ -72,7 +72,7 @@ class OnnxRuntimeBackend:
         return {op: sorted(opsets) for op, opsets in found.items()}
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
-        """Give none: which nodes ONNX Runtime runs is known when its session opens.
+        """Give the nodes of a PyTorch model that ONNX has nothing for; what ONNX Runtime runs, its session says.
 
         Raises:
             BackendError: naming the node of a PyTorch model that does what is done in training mode alone.
@@ -81,7 +81,7 @@ class OnnxRuntimeBackend:
             from .training import refuse_training  # noqa: PLC0415 - torch only for torch models
 
             refuse_training(graph)
-        return []
+        return unwritable_nodes(graph)
 
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage in memory; they share the model's weights. Sessions open on the first call.

@@ -22,6 +22,9 @@ from heterps_compile.frontends.onnx_session import (
     reason,
 )
 
+_NO_KERNEL = "Could not find an implementation"
+_NO_KERNEL_WAY_OUT = ", which it has for other data types at most; take the backend torch or jax, or a model in float32"
+
 
 @dataclass(eq=False)
 class LazySession:
@@ -61,7 +64,9 @@ class LazySession:
                 return open_file(self.model, self.provider)
             return open_session(self.model, self.provider)
         except ORT_ERRORS as e:
-            raise BackendError(f"ONNX Runtime cannot open {self.what}: {reason(e)}") from e
+            why = reason(e)
+            way_out = _NO_KERNEL_WAY_OUT if _NO_KERNEL in why else ""
+            raise BackendError(f"ONNX Runtime cannot open {self.what}: {why}{way_out}") from e
 
     def run(self, outputs: tuple[str, ...], feeds: dict[str, Any]) -> list[Any]:
         """Run on arrays by name.

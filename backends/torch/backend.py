@@ -18,6 +18,7 @@ from heterps_compile.backends.contract import Stage
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
+from heterps_compile.frontends.torch_program import first_reason
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
@@ -70,7 +71,11 @@ class TorchBackend:
         return tuple(build_stage(graph, cut) for cut in partition.stages)
 
     def reference(self, graph: Graph) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-        """Give the whole model as its owner wrote it, not as it was traced; an ONNX model in ONNX Runtime."""
+        """Give the whole model as its owner wrote it, not as it was traced; an ONNX model in ONNX Runtime.
+
+        Running it raises:
+            BackendError: saying why it cannot run on the inputs.
+        """
         if graph.family == "onnx":
             return own_backend("onnx").reference(graph)
         source: TorchSource = graph.source
@@ -78,7 +83,14 @@ class TorchBackend:
 
         def run(values: Mapping[str, Any]) -> tuple[Any, ...]:
             args, kwargs = source.call.unbind(values)
-            return source.call.disassemble(whole(*args, **kwargs))
+            try:
+                returned = whole(*args, **kwargs)
+            except Exception as error:
+                raise BackendError(
+                    f"the whole model {graph.name!r} cannot run on these inputs: {first_reason(error)}; if they "
+                    f"were generated to verify its stages, --no-verify (verify=False) leaves that out"
+                ) from error
+            return source.call.disassemble(returned)
 
         return run
 

@@ -15,26 +15,33 @@ from .literals import literal
 _FUNCTIONS = {
     **dict.fromkeys(
         (
-            "avg_pool1d", "avg_pool3d", "celu", "elu", "gelu", "hardswish", "leaky_relu", "linear", "max_pool1d",
-            "max_pool2d", "max_pool3d", "mish", "one_hot", "pad", "scaled_dot_product_attention", "silu",
+            "adaptive_avg_pool1d", "avg_pool1d", "avg_pool3d", "celu", "elu", "gelu", "hardswish", "hardtanh",
+            "leaky_relu", "linear", "max_pool1d", "max_pool2d", "max_pool3d", "mish", "one_hot", "pad", "pixel_shuffle",
+            "pixel_unshuffle", "relu6", "scaled_dot_product_attention", "silu", "softplus",
         ),
         "F",
     ),
     **dict.fromkeys(
         (
-            "abs", "addmm", "batch_norm", "bmm", "ceil", "clamp", "conv1d", "cos", "cumsum", "dropout", "embedding",
-            "erf", "exp", "floor", "group_norm", "instance_norm", "isnan", "layer_norm", "log", "logical_and",
-            "logical_not", "logical_or", "logsumexp", "matmul", "maximum", "minimum", "mm", "neg", "reciprocal", "relu",
-            "relu_", "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tanh",
+            "abs", "addmm", "amax", "amin", "arange", "argmax", "baddbmm", "batch_norm", "bitwise_not", "bmm", "ceil",
+            "clamp", "conv1d", "cos", "cumprod", "cumsum", "diff", "dropout", "embedding", "erf", "exp", "floor",
+            "full", "full_like", "group_norm", "instance_norm", "isnan", "layer_norm", "log", "logaddexp",
+            "logical_and", "logical_not", "logical_or", "logsumexp", "matmul", "maximum", "minimum", "mm", "neg",
+            "ones", "ones_like", "reciprocal", "relu", "relu_", "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt",
+            "square", "take_along_dim", "tanh", "zeros", "zeros_like",
         ),
         "torch",
     ),
 }  # fmt: skip
 _FUNCTION_OVERLOADS = {
+    "aten.arange.start": "torch.arange",
+    "aten.arange.start_step": "torch.arange",
     "aten.cat.default": "torch.cat",
     "aten.avg_pool2d.default": "F.avg_pool2d",
     "aten.conv2d.default": "torch.conv2d",
     "aten.einsum.default": "torch.einsum",
+    "aten.gru.input": "torch.gru",
+    "aten.lstm.input": "torch.lstm",
     "aten.softmax.int": "torch.softmax",
     "aten.log_softmax.int": "torch.log_softmax",
     "aten.stack.default": "torch.stack",
@@ -43,18 +50,30 @@ _FUNCTION_OVERLOADS = {
 }
 _METHODS = {
     "aten.add_.Tensor": "add_",
+    "aten.argsort.default": "argsort",
     "aten.chunk.default": "chunk",
     "aten.clone.default": "clone",
     "aten.contiguous.default": "contiguous",
+    "aten.copy_.default": "copy_",
     "aten.detach.default": "detach",
+    "aten.detach_.default": "detach_",
     "aten.expand.default": "expand",
+    "aten.expand_as.default": "expand_as",
+    "aten.flip.default": "flip",
     "aten.gather.default": "gather",
+    "aten.item.default": "item",
     "aten.index_select.default": "index_select",
     "aten.flatten.using_ints": "flatten",
     "aten.masked_fill.Scalar": "masked_fill",
     "aten.mean.dim": "mean",
+    "aten.mul_.Tensor": "mul_",
     "aten.permute.default": "permute",
+    "aten.new_ones.default": "new_ones",
+    "aten.new_zeros.default": "new_zeros",
+    "aten.repeat.default": "repeat",
     "aten.reshape.default": "reshape",
+    "aten.roll.default": "roll",
+    "aten.scatter_add.default": "scatter_add",
     "aten.select.int": "select",
     "aten.split.Tensor": "split",
     "aten.split_with_sizes.default": "split",
@@ -62,6 +81,9 @@ _METHODS = {
     "aten.sum.dim_IntList": "sum",
     "aten.sym_size.int": "size",
     "aten.t.default": "t",
+    "aten.topk.default": "topk",
+    "aten.type_as.default": "type_as",
+    "aten.unbind.int": "unbind",
     "aten.squeeze.dims": "squeeze",
     "aten.to.device": "to",
     "aten.to.dtype": "to",
@@ -75,6 +97,7 @@ _INFIX = {
     "aten.mul.Tensor": "*",
     "aten.div.Tensor": "/",
     "aten.pow.Tensor_Scalar": "**",
+    "aten.pow.Tensor_Tensor": "**",
     "aten.eq.Tensor": "==",
     "aten.eq.Scalar": "==",
     "aten.ne.Scalar": "!=",
@@ -82,6 +105,7 @@ _INFIX = {
     "aten.lt.Tensor": "<",
     "aten.gt.Tensor": ">",
     "aten.le.Tensor": "<=",
+    "aten.le.Scalar": "<=",
     "aten.gt.Scalar": ">",
     "aten.ge.Scalar": ">=",
     "aten.__and__.Tensor": "&",
@@ -106,6 +130,8 @@ WRITTEN_AS: dict[str, str] = {
     **_INFIX,
 }
 """Ops that are not written by their full name: as a function, a ``.method`` or an infix operator."""
+
+_NOT_PINNED = ("pin_memory", False)  # what torch.export writes into every tensor made anew
 
 _FAR_END = 2**63 - 1  # what torch writes for an open end of a slice
 
@@ -133,7 +159,7 @@ def write_call(node: fx.Node, find: Callable[[fx.Node], str]) -> str:
     """
     target: Any = node.target
     args = [literal(a, find) for a in node.args]
-    named = [f"{key}={literal(value, find)}" for key, value in node.kwargs.items()]
+    named = [f"{key}={literal(value, find)}" for key, value in node.kwargs.items() if (key, value) != _NOT_PINNED]
     if target is operator.getitem:
         return f"{args[0]}[{args[1]}]"
     if target is operator.neg:
@@ -150,6 +176,9 @@ def write_call(node: fx.Node, find: Callable[[fx.Node], str]) -> str:
         return f"{form}({', '.join(args + named)})"
     if form and not is_method and len(args) == 2 and not named and isinstance(node.args[0], fx.Node):
         return f"{args[0]} {form} {args[1]}"
+    if str(target) == "aten.index.Tensor" and not named and isinstance(node.args[0], fx.Node):
+        picked: Any = node.args[1]
+        return f"{args[0]}[{', '.join(':' if i is None else literal(i, find) for i in picked)}]"
     if str(target) == "aten.slice.Tensor" and not named:
         indexed = _slice(node, args)
         if indexed:

@@ -1,6 +1,7 @@
 """Generate inputs that a torch model accepts.
 
-1. Integers that index an embedding are drawn from its rows.
+1. Integers that index an embedding are drawn from its rows, unless the model counts with them too (differences of
+   places, which index a second table): those keep the example's values.
 2. Other integers, booleans and numbers, and floats that the model turns into integers, keep the example's values
    (repeated or cut to the shape wanted), or are one where no example was given.
 3. Other floats are standard normal.
@@ -32,7 +33,7 @@ def _generate(graph: Graph, name: str, generator: torch.Generator) -> Any:
     is_whole_number = not (dtype.is_floating_point or dtype.is_complex)
     if is_whole_number and dtype is not torch.bool:
         rows = _table_rows(graph, name)
-        if rows is not None:
+        if rows is not None and not (isinstance(example, torch.Tensor) and _counts(graph, name)):
             return torch.randint(0, rows, shape, generator=generator, dtype=dtype).to(device)
     if is_whole_number or _turns_to_integers(graph, name):
         if isinstance(example, torch.Tensor):
@@ -85,6 +86,13 @@ def _turns_to_integers(graph: Graph, name: str) -> bool:
             if dtype.startswith(("int", "uint")) and graph.values[out].shape:
                 return True
     return False
+
+
+def _counts(graph: Graph, name: str) -> bool:
+    """Say whether a node makes other whole numbers of an input's elements than those it was given."""
+    nodes = (graph.nodes[index] for index in _readers_of_indices(graph, name))
+    made = (graph.values[out] for n in nodes if n.kind not in _KEEPS_INDICES for out in n.outputs)
+    return any(value.dtype.startswith(("int", "uint")) and value.shape for value in made)
 
 
 def _reshaped(example: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

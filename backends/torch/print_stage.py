@@ -6,6 +6,7 @@ Left out: the weights themselves (``weights.py``).
 """
 
 import math
+import operator
 from collections.abc import Container, Iterator, Mapping
 
 import torch
@@ -98,7 +99,8 @@ class _Forward:
                 f"Python source: {error}; the stage runs in memory, or leave that argument out of the model"
             ) from error
         if not node.users:
-            yield f"        {call}"
+            if node.target is not operator.getitem:  # a result that nobody reads
+                yield f"        {call}"
             return
         name = self._local(node, str(node.meta.get("name", node.name)))
         described = self._description(node)

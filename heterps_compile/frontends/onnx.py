@@ -156,6 +156,7 @@ class _Reader:
         self._bindings = bindings
         self._read = {value for values in roles.reads.values() for value in values}
         self._statistics: set[ir.Value] = set()
+        self._first_in: dict[str, str] = {}  # by the place of external data
 
     def notes(self) -> Iterable[str]:
         """Tell what the FLOPs of the nodes read so far leave out."""
@@ -273,16 +274,18 @@ class _Reader:
         kind = "constant"
         if dtype.startswith(_FLOATING) and shape:
             kind = "buffer" if value in self._statistics else "weight"
-        return Parameter(name, dtype, shape, _storage(value), size_bytes, kind)
+        return Parameter(name, dtype, shape, self._storage(value), size_bytes, kind)
 
-
-def _storage(value: ir.Value) -> str:
-    """Name the array behind a constant: equal for external data in one place, and through what only reshapes it."""
-    maker = value.producer()
-    while maker is not None and maker.domain == "" and maker.op_type in _KEEPS_STORAGE and maker.inputs[0] is not None:
-        value = maker.inputs[0]
+    def _storage(self, value: ir.Value) -> str:
+        """Name the array behind a constant: through what only reshapes it, and as the first of external data."""
         maker = value.producer()
-    tensor = value.const_value
-    if isinstance(tensor, ir.ExternalTensor):
-        return f"{os.path.normpath(tensor.location)}@{tensor.offset or 0}+{tensor.nbytes}"
-    return value.name or ""
+        while (
+            maker is not None and maker.domain == "" and maker.op_type in _KEEPS_STORAGE and maker.inputs[0] is not None
+        ):
+            value = maker.inputs[0]
+            maker = value.producer()
+        name, tensor = value.name or "", value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            place = f"{os.path.normpath(tensor.location)}@{tensor.offset or 0}+{tensor.nbytes}"
+            return self._first_in.setdefault(place, name)
+        return name

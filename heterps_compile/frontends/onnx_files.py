@@ -97,6 +97,10 @@ def _deserialize(proto: Any, what: str) -> ir.Model:
             seen.add(item.name)
     if proto.graph.sparse_initializer:
         raise InputError(f"{what} has sparse initializers, which no runtime here reads; make them dense")
+    for node in proto.graph.node:
+        if any(attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in node.attribute):
+            where = f"node {quote(node.name or node.op_type)}"
+            raise InputError(f"{where} of {what} holds a sparse tensor, which no runtime here reads; make it dense")
     try:
         with quiet():
             return ir.serde.deserialize_model(proto)

@@ -247,7 +247,7 @@ def find_roles(graph: ir.Graph) -> Roles:
     nodes = list(graph)
     read = {node: reads(node, graph) for node in nodes}
     constants = set(graph.initializers.values())
-    random = {node for node in nodes if _is_random(node)}
+    random = {node for node in nodes if is_random(node)}
     for node in nodes:
         if node not in random and all(value in constants for value in read[node]):
             constants.update(node.outputs)
@@ -272,12 +272,15 @@ def find_roles(graph: ir.Graph) -> Roles:
     )
 
 
-def _is_random(node: ir.Node) -> bool:
+def is_random(node: ir.Node) -> bool:
+    """Say whether a node, or one in its subgraphs, draws random numbers."""
     inner = (n for body in subgraphs(node) for n in every_node(body))
-    return any(_draws(n) for n in (node, *inner))
+    return any(drops(n) or n.op_type in RANDOM_OPS for n in (node, *inner))
 
 
-def _draws(node: ir.Node) -> bool:
-    if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        return True  # in training mode, or nobody knows
-    return node.op_type in RANDOM_OPS
+def drops(node: ir.Node) -> bool:
+    """Say whether a node is a Dropout in training mode, or one of which nobody knows."""
+    if node.op_type != "Dropout" or len(node.inputs) < 3 or node.inputs[2] is None:
+        return False
+    flag = ir.convenience.get_const_tensor(node.inputs[2])
+    return flag is None or bool(flag.numpy().any())

@@ -190,7 +190,10 @@ def _tree(spec: pytree.TreeSpec | str, what: str) -> pytree.TreeSpec:
     if not isinstance(spec, str):
         return spec
     if spec.startswith("!"):
-        raise InputError(f"the model {what} {spec[1:]}, which no file can hold; run its stages one by one")
+        raise InputError(
+            f"the model {what} {spec[1:]}, which no file can hold; give its types a name for files "
+            f"(torch.export.register_dataclass(TYPE, serialized_type_name=NAME)), or run its stages one by one"
+        )
     try:
         return pytree.treespec_loads(spec)
     except (NotImplementedError, KeyError, ValueError, TypeError, IndexError) as error:

@@ -25,6 +25,15 @@ from .torch_program import Program, find_aliases, first_reason, module_path, qui
 
 _CONSTANT = (int, float, bool, str, complex, type(None))
 
+_TRACEABLE = (
+    "make its forward traceable (no branches on tensor values, no calls out of PyTorch), or pass a torch.fx.GraphModule"
+)
+_UNREGISTERED = ", which is not a known type"
+_REGISTER = (
+    "give tuples, lists and dicts there, or make the type known: "
+    "torch.export.register_dataclass(TYPE, serialized_type_name=NAME)"
+)
+
 
 def export_module(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any, name: str
@@ -40,10 +49,10 @@ def export_module(
         with quiet_tracing():
             program = torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
-        raise InputError(
-            f"torch.export cannot trace {name}: {first_reason(error)}; make its forward traceable (no branches on "
-            f"tensor values, no calls out of PyTorch), or pass a torch.fx.GraphModule"
-        ) from error
+        reason, way_out = first_reason(error), _TRACEABLE
+        if _UNREGISTERED in reason:  # what follows is advice to PyTorch's own developers
+            reason, way_out = reason.partition(_UNREGISTERED)[0], _REGISTER
+        raise InputError(f"torch.export cannot trace {name}: {reason}; {way_out}") from error
     names = _positional_names(model)
     examples = _examples(program, args, kwargs)
     dimensions = _dimension_names(program, names, args, kwargs, dynamic_shapes)

@@ -62,9 +62,10 @@ def reduce_l1(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_
 
 
 def reduce_l2(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give roots of sums of squares."""
+    """Give roots of sums of squares; the gradient where all are zero is zero, as PyTorch has it."""
     squares = reduce_sum_square(x, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
-    return jnp.sqrt(squares).astype(x.dtype)
+    roots = jnp.sqrt(jnp.where(squares == 0, 1, squares))
+    return jnp.where(squares == 0, 0, roots).astype(x.dtype)
 
 
 def reduce_sum_square(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:

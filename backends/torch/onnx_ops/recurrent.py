@@ -7,12 +7,15 @@ Left out: hidden sizes that differ from the weights'.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from .table import op
+
+_check: Any = torch._check  # which has no types
 
 Cell = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 
@@ -67,7 +70,11 @@ class _Layer:
     def start(self, given: Tensor | None, hidden: int) -> Tensor:
         if given is None:
             return self.x.new_zeros([len(self.reversed), self.x.shape[1], hidden])
-        return given.transpose(0, 1) if self.layout else given
+        start = given.transpose(0, 1) if self.layout else given
+        # it may have a shape that another stage computed, of which torch.export knows nothing
+        for size, wanted in zip(start.shape, (len(self.reversed), self.x.shape[1], hidden), strict=True):
+            _check(size == wanted, lambda: f"the network starts from a state of shape {list(start.shape)}")
+        return start
 
     def run(
         self, cells: Sequence[Cell], starts: Sequence[Tensor], lengths: Tensor | None

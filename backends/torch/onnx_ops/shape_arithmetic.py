@@ -22,6 +22,9 @@ from .dtypes import TORCH_TYPES
 
 Host = NDArray[Any]
 
+Given = Host | Sequence[int] | None
+"""Numbers that opsets of today take as an input, and those before as an attribute of the same name."""
+
 _symbolic: Any = torch  # its sym_ functions have no types
 
 _NUMBER_TYPES = {6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16, 11: np.float64}
@@ -114,37 +117,30 @@ def _rounded(function: Callable[[Any], Any], on_array: Callable[[Any], Any]) -> 
     return run
 
 
+def _numbers(given: Given) -> list[Any]:
+    return np.asarray(() if given is None else given).reshape(-1).tolist()
+
+
 def _slice(
-    x: Host,
-    starts: Host | None = None,
-    ends: Host | None = None,
-    axes: Host | None = None,
-    steps: Host | None = None,
-    **attributes: Any,
+    x: Host, starts: Given = None, ends: Given = None, axes: Given = None, steps: Given = None, **_: Any
 ) -> Host:
-    first = list(attributes.get("starts", ())) if starts is None else starts.tolist()
-    last = list(attributes.get("ends", ())) if ends is None else ends.tolist()
-    along = attributes.get("axes") if axes is None else axes.tolist()
-    stride = [1] * len(first) if steps is None else steps.tolist()
+    first, last = _numbers(starts), _numbers(ends)
+    stride = [1] * len(first) if steps is None else _numbers(steps)
     made = x
-    for i, axis in enumerate(along if along is not None else range(len(first))):
+    for i, axis in enumerate(range(len(first)) if axes is None else _numbers(axes)):
         index = [slice(None)] * x.ndim
         index[axis] = slice(first[i], last[i] if last[i] >= -x.shape[axis] else None, stride[i])
         made = made[tuple(index)]
     return made
 
 
-def _axes(axes: Host | None, attributes: Mapping[str, Any]) -> list[int]:
-    return list(attributes.get("axes") or ()) if axes is None else [int(a) for a in axes.reshape(-1)]
-
-
-def _squeeze(x: Host, axes: Host | None = None, **attributes: Any) -> Host:
-    along = _axes(axes, attributes)
+def _squeeze(x: Host, axes: Given = None, **_: Any) -> Host:
+    along = _numbers(axes)
     return x.squeeze(tuple(along)) if along else x.squeeze()
 
 
-def _unsqueeze(x: Host, axes: Host | None = None, **attributes: Any) -> Host:
-    return np.expand_dims(x, tuple(_axes(axes, attributes)))
+def _unsqueeze(x: Host, axes: Given = None, **_: Any) -> Host:
+    return np.expand_dims(x, tuple(_numbers(axes)))
 
 
 def _reshape(x: Host, shape: Host, **_: Any) -> Host:
@@ -152,9 +148,9 @@ def _reshape(x: Host, shape: Host, **_: Any) -> Host:
 
 
 def _reduce(function: Callable[[Any, Any], Any], start: int) -> Callable[..., Host]:
-    def run(x: Host, axes: Host | None = None, **attributes: Any) -> Host:
-        along = tuple(_axes(axes, attributes)) or tuple(range(x.ndim))
-        if not _axes(axes, attributes) and attributes.get("noop_with_empty_axes"):
+    def run(x: Host, axes: Given = None, **attributes: Any) -> Host:
+        along = tuple(_numbers(axes)) or tuple(range(x.ndim))
+        if not _numbers(axes) and attributes.get("noop_with_empty_axes"):
             return x
         made = np.apply_over_axes(lambda a, axis: _fold(a, axis, function, start), x, along)
         return np.asarray(made if attributes.get("keepdims", 1) else made.squeeze(along))

@@ -156,6 +156,8 @@ def random_uniform_like(
     x: Tensor, *, high: float = 1.0, low: float = 0.0, dtype: int | None = None, seed: float | None = None
 ) -> Tensor:
     wanted = x.dtype if dtype is None else TORCH_TYPES[dtype]
+    if seed is None:
+        return torch.rand_like(x, dtype=wanted) * (high - low) + low
     return torch.rand(x.shape, dtype=wanted, device=x.device, generator=_generator(seed)) * (high - low) + low
 
 
@@ -171,6 +173,8 @@ def random_normal_like(
     x: Tensor, *, mean: float = 0.0, scale: float = 1.0, dtype: int | None = None, seed: float | None = None
 ) -> Tensor:
     wanted = x.dtype if dtype is None else TORCH_TYPES[dtype]
+    if seed is None:
+        return torch.randn_like(x, dtype=wanted) * scale + mean
     return torch.randn(x.shape, dtype=wanted, device=x.device, generator=_generator(seed)) * scale + mean
 
 

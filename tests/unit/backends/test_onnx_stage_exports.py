@@ -1,7 +1,7 @@
 """PyTorch stages become ONNX models that say what their cuts say and give what the model gives."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,51 @@ def test_an_op_that_onnx_does_not_have_is_named_with_its_stage() -> None:
     graph = import_torch(Solves(), (torch.randn(3, 3),))
     with pytest.raises(BackendError, match=r"^stage 1 cannot become ONNX: node 'linalg_cholesky_ex': .*cholesky"):
         stage_models(graph, cut_before(graph, graph.nodes[-1].name))
+
+
+class Applies(nn.Module):
+    """A layer, and a function of what it gives."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.function = nn.Linear(8, 8), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layer(x))
+
+
+BOUNDS = torch.tensor([-0.5, 0.0, 0.25])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h: torch.cdist(h, h[:2] + 1),
+        lambda h: torch.cdist(h[None], h[None, :2], p=1.0),
+        lambda h: torch.cdist(h, h[:2], p=float("inf")),
+        lambda h: torch.cdist(h, h[:2], p=3.0),
+        lambda h: torch.cdist(h, h[:2], p=0.0),
+        lambda h: torch.searchsorted(BOUNDS, h, right=True),
+        lambda h: torch.searchsorted(h.sort(1)[0], h * 2, side="left", out_int32=True),
+        lambda h: torch.bucketize(h, BOUNDS),
+        lambda h: h.cumprod(1) + h.prod(0),
+    ],
+)
+def test_what_the_exporter_does_not_know_is_written_with_other_ops(function: Callable[[Tensor], Tensor]) -> None:
+    graph = import_torch(Applies(function), (torch.randn(4, 8),))
+    partition = cut_before(graph, graph.nodes[1].name)
+    assert worst_difference(graph, partition, TORCH.example_inputs(graph, 0)) < 1e-6
+
+
+def test_numbers_of_a_float64_model_are_not_rounded_to_float32() -> None:
+    def scaled(h: Tensor) -> Tensor:
+        return (h * 0.3 + h**0.7).clamp(-0.1, 0.2).masked_fill(h > 1, 1 / 3) + torch.full((8,), 0.7).double()
+
+    module = Applies(lambda h: scaled(h.abs()) + 2 / 3).double()
+    graph = import_torch(module, (torch.randn(4, 8).double(),))
+    partition = cut_before(graph, graph.nodes[1].name)
+    assert worst_difference(graph, partition, TORCH.example_inputs(graph, 0)) < 1e-15
 
 
 def test_complex_numbers_do_not_cross() -> None:

@@ -1,11 +1,17 @@
 """What a backend cannot run is told before the search, with the node, the reason and the backends that can."""
 
+from collections.abc import Callable
+
 import pytest
+import torch
 from staged_onnx import read
+from torch import Tensor, nn
+from torch_models import bert, gpt2, vit
 
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.errors import UnsupportedOpError
+from heterps_compile.frontends.torch_fx import import_torch
 
 BRANCH = """g (float[2, 4] x, bool c) => (float[2, 4] y) {
     a = Relu(x)
@@ -82,3 +88,54 @@ def test_jax_refuses_the_dropout_that_an_onnx_model_fixes_in_training() -> None:
     with pytest.raises(UnsupportedOpError, match=r"node 'Dropout_0' .* drops at random, and an ONNX model has no key"):
         refuse_unsupported(find_backend("jax"), read(DROPPED))
     refuse_unsupported(find_backend("jax"), read(DROPPED.replace("{1}", "{0}")))
+
+
+class Solves(nn.Module):
+    """Two layers about a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(4, 4), nn.Linear(4, 4), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(self.first(x)))
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "jax"])
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (torch.linalg.inv, r"linalg_inv' is aten.linalg_inv.default .*: ONNX has nothing for aten.linalg_inv_ex"),
+        (lambda h: h.kthvalue(2)[1], r"kthvalue' is .*: ONNX has nothing for aten.kthvalue.default"),
+        (torch.special.i0, r"special_i0' is .*: ONNX has nothing for prims.bessel_i0"),
+    ],
+)
+def test_a_node_of_pytorch_that_onnx_has_nothing_for_is_named(
+    backend: str, function: Callable[[Tensor], Tensor], reason: str
+) -> None:
+    pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
+    graph = import_torch(Solves(function), (torch.randn(4, 4),))
+    with pytest.raises(UnsupportedOpError, match=rf"{reason}.*; backends that support it: torch"):
+        refuse_unsupported(find_backend(backend), graph)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of torch.cond's own tracing
+def test_control_flow_of_a_pytorch_model_is_refused_by_jax_alone() -> None:
+    pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
+
+    def either(h: Tensor) -> Tensor:
+        return torch.cond(h.sum() > 0, lambda v: v.tanh(), lambda v: v * 2, (h,))
+
+    graph = import_torch(Solves(either), (torch.randn(4, 4),))
+    refuse_unsupported(find_backend("onnxruntime"), graph)
+    with pytest.raises(UnsupportedOpError, match=r"the jax backend has no control flow; .*: onnxruntime, torch"):
+        refuse_unsupported(find_backend("jax"), graph)
+
+
+def test_real_models_are_not_refused() -> None:
+    pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
+    for build in (bert, gpt2, vit):
+        module, inputs, keywords = build()
+        graph = import_torch(module.eval(), inputs, keywords)
+        for backend in ("onnxruntime", "jax"):
+            refuse_unsupported(find_backend(backend), graph)

@@ -225,6 +225,14 @@ def test_a_tensor_of_strings_is_kept() -> None:
     assert BACKEND.reference(graph)({"x": given})[0].tolist() == [True, False]
 
 
+def test_sparse_constants_are_refused_by_their_node() -> None:
+    model = small()
+    made = model.graph.node.add(op_type="Constant", name="thin", output=["t"])
+    made.attribute.add(name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR).sparse_tensor.dims.append(3)
+    with pytest.raises(InputError, match=r"node 'thin' of .* holds a sparse tensor"):
+        import_onnx(model)
+
+
 def test_sparse_initializers_are_refused() -> None:
     model = parse("g (float[2,3] x) => (float[2,4] y) { y = MatMul(x, w) }")
     model.graph.sparse_initializer.add().values.name = "w"

@@ -1,6 +1,7 @@
 """Reading torch models: names, shapes, ties, batch, structure; and what is told where a model cannot be read."""
 
 from collections import namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -285,3 +286,22 @@ def test_a_model_that_cannot_be_traced_is_one_error_and_nothing_printed(
         import_torch(averaging, (torch.randn(2, 3, 4, 4),))
     assert capfd.readouterr() == ("", "")
     assert [record.message for record in caplog.records if record.levelname != "DEBUG"] == []
+
+
+@dataclass
+class Two:
+    """What nobody told PyTorch of."""
+
+    first: Tensor
+    second: Tensor
+
+
+class GivesTwo(nn.Module):
+    def forward(self, x: Tensor) -> Two:
+        return Two(x + 1, x * 2)
+
+
+def test_a_result_of_an_unknown_type_is_refused_with_how_to_make_it_known() -> None:
+    expected = r"Found <class '.*Two'> in output; give tuples, lists and dicts there, or .*register_dataclass\(TYPE"
+    with pytest.raises(InputError, match=expected):
+        import_torch(GivesTwo(), (torch.ones(3),))

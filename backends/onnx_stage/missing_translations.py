@@ -1,0 +1,75 @@
+"""How PyTorch's exporter is to write ops that it does not know and ONNX has others for.
+
+::
+
+    cdist            -> differences of all pairs, and their norm
+    searchsorted     -> for every number, how many of the sorted ones are less
+    prod (of prims)  -> ReduceProd; what cumprod is made of
+
+Left out: ops that ONNX has nothing for, which the exporter refuses by name.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnxscript import opset20
+
+_op: Any = opset20  # its ops have no types
+_aten: Any = torch.ops.aten
+_prims: Any = torch.ops.prims
+
+
+def _distances(x: Any, y: Any, p: float, compute_mode: Any = None) -> Any:
+    del compute_mode  # another way to the same numbers
+    differences = _op.Sub(_op.Unsqueeze(x, _ints(-2)), _op.Unsqueeze(y, _ints(-3)))
+    last = _ints(-1)
+    if p == 0:
+        zero = _op.CastLike(_op.Constant(value_float=0.0), differences)
+        return _op.ReduceSum(_op.CastLike(_op.Not(_op.Equal(differences, zero)), differences), last, keepdims=0)
+    if p == 1:
+        return _op.ReduceL1(differences, last, keepdims=0)
+    if p == 2:
+        return _op.ReduceL2(differences, last, keepdims=0)
+    sizes = _op.Abs(differences)
+    if math.isinf(p):
+        return _op.ReduceMax(sizes, last, keepdims=0)
+    power, root = (_op.CastLike(_op.Constant(value_float=number), sizes) for number in (p, 1 / p))
+    return _op.Pow(_op.ReduceSum(_op.Pow(sizes, power), last, keepdims=0), root)
+
+
+def _places(  # noqa: PLR0917 - the op's schema
+    boundaries: Any,
+    x: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    if sorter is not None:
+        boundaries = _op.GatherElements(boundaries, sorter, axis=-1)
+    if len(boundaries.shape) > 1:  # a row for each of x's
+        boundaries = _op.Unsqueeze(boundaries, _ints(-2))
+    each = _op.CastLike(_op.Unsqueeze(x, _ints(-1)), boundaries)
+    is_before = _op.LessOrEqual(boundaries, each) if right or side == "right" else _op.Less(boundaries, each)
+    dtype = ir.DataType.INT32 if out_int32 else ir.DataType.INT64
+    return _op.ReduceSum(_op.Cast(is_before, to=dtype), _ints(-1), keepdims=0)
+
+
+def _product(x: Any, dims: Any, output_dtype: int | None = None) -> Any:
+    del output_dtype  # of whole numbers, which the traced op has cast before
+    return _op.ReduceProd(x, _ints(*dims), keepdims=0) if dims else x
+
+
+def _ints(*numbers: int) -> Any:
+    return _op.Constant(value_ints=list(numbers))
+
+
+MISSING: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    _aten._cdist_forward.default: _distances,
+    _aten.searchsorted.Tensor: _places,
+    _prims.prod.default: _product,
+}
+"""By op, what writes it."""

@@ -1,0 +1,100 @@
+"""Which nodes of a PyTorch model become no ONNX, found before any stage is cut.
+
+A node is looked up in the table of PyTorch's exporter; what is not there is taken apart as the exporter does, by
+itself. That table has no public name: where a release of PyTorch has it elsewhere, such nodes are found when their
+stage is exported.
+
+Left out: nodes that change a tensor in place, modules, and calls that were traced as they are; they too are found then.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from heterps_compile.backends.unsupported import UnsupportedNode
+from heterps_compile.frontends.torch_program import quiet_tracing
+from heterps_compile.ir.graph import Graph
+
+from .missing_translations import MISSING
+
+_OPSET = 20  # what the exporter writes
+_REWRITTEN = ("aten.embedding_bag", "aten._embedding_bag")  # before the export
+
+
+def find_unwritable(graph: Graph) -> list[UnsupportedNode]:
+    """Give the nodes of a graph of the family ``"torch"`` that the exporter has no ONNX for."""
+    if _table() is None:
+        return []
+    nodes = list(graph.source.graph.nodes)
+    found = []
+    judged: dict[Any, str] = {}
+    for node in graph.nodes:
+        traced = nodes[node.origin]
+        if traced.target not in judged:
+            judged[traced.target] = _missing(traced)
+        if judged[traced.target]:
+            reason = f"ONNX has nothing for {judged[traced.target]}"
+            found.append(UnsupportedNode(node.name, node.op, traced.target.namespace, _OPSET, reason))
+    return found
+
+
+@cache
+def _table() -> tuple[Callable[[Any], bool], dict[Any, Callable[..., Any]]] | None:
+    """Give what says whether the exporter knows an op, and how it takes others apart."""
+    try:
+        from torch.onnx._internal.exporter import _decomp, _registration  # noqa: PLC0415 - see above
+
+        registry = _registration.ONNXRegistry.from_torchlib()
+        known = set(_decomp.get_onnx_implemented_overloads(registry)) | set(MISSING)
+        return (
+            lambda op: op in MISSING or registry.is_registered(op),
+            _decomp.create_onnx_friendly_decomposition_table(known),
+        )
+    except (ImportError, AttributeError):
+        return None
+
+
+def _missing(node: fx.Node) -> str:
+    """Give the name of an op that a node becomes and the exporter does not know, or ""."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable:
+        return ""
+    if str(op).startswith(_REWRITTEN):
+        return ""
+    for part in _parts(op, node):
+        if not _knows(part):
+            return str(part)
+    return ""
+
+
+def _knows(op: Any) -> bool:
+    table = _table()
+    return table is None or op._schema.is_mutable or table[0](op)
+
+
+def _parts(op: Any, node: fx.Node) -> Iterator[Any]:
+    """Give the ops that the exporter makes of one, or none where it cannot be said."""
+    table = _table()
+    if table is None or table[0](op):
+        return
+    given, spec = pytree.tree_flatten((node.args, node.kwargs))
+    values = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in given]
+    places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        args, kwargs = pytree.tree_unflatten(
+            [tensors[places.index(i)] if i in places else value for i, value in enumerate(values)], spec
+        )
+        return op(*args, **kwargs)
+
+    try:
+        with quiet_tracing(), torch.no_grad():
+            traced = make_fx(call, decomposition_table=table[1])(*(values[i] for i in places))
+    except Exception:  # noqa: BLE001 - whatever keeps it from being taken apart alone, the export says
+        return
+    yield from (n.target for n in traced.graph.nodes if isinstance(n.target, torch._ops.OpOverload))

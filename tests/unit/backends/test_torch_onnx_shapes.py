@@ -1,0 +1,83 @@
+"""Shapes that a model computes: of older opsets, whose ops have axes as attributes, and across a cut."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from onnx import numpy_helper
+from staged_onnx import largest_difference, parse, run_whole
+
+from heterps_compile.backends.torch.backend import TorchBackend
+from heterps_compile.backends.torch.run_onnx import run_onnx
+from heterps_compile.frontends.onnx import import_onnx
+from heterps_compile.ir.partition import cut_graph
+from heterps_compile.runtime.in_process import run_stages
+
+BACKEND = TorchBackend()
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("opset", "arithmetic"),
+    [
+        (9, "b = Slice<axes = [0], starts = [0], ends = [1]>(s)"),
+        (9, "p = Slice<starts = [1], ends = [3]>(s)  b = ReduceProd<axes = [0], keepdims = 1>(p)"),
+        (11, "n = Gather<axis = 0>(s, zero)  b = Unsqueeze<axes = [0]>(n)"),
+        (11, "p = Slice(s, first, second)  n = Squeeze<axes = [0]>(p)  b = Unsqueeze<axes = [-1]>(n)"),
+        (11, "p = Slice(s, first, second)  n = ReduceSum<axes = [0], keepdims = 0>(p)  b = Unsqueeze<axes = [0]>(n)"),
+    ],
+)
+def test_arithmetic_on_shapes_takes_axes_as_attributes(opset: int, arithmetic: str) -> None:
+    constants = "int64 zero = {0}, int64[1] first = {0}, int64[1] second = {1}, int64[1] rest = {-1}"
+    text = f"""g (float[N, 3, 4] x) => (float[a, b] y) <{constants}> {{
+        s = Shape(x)  {arithmetic}  t = Concat<axis = 0>(b, rest)  y = Reshape(x, t)
+    }}"""
+    model = parse(text, opset=opset)
+    x = RNG.standard_normal((2, 3, 4), dtype=np.float32)
+    (ours,), (theirs,) = run_onnx(model, [x]), run_whole(model, {"x": x})
+    assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("op", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
+def test_a_network_whose_state_has_a_shape_from_another_stage_can_be_written(
+    op: str, gates: int, tmp_path: Path
+) -> None:
+    extra = ", state" if op == "LSTM" else ""
+    more = (
+        '<direction = "bidirectional", hidden_size = 4, linear_before_reset = 1>'
+        if op == "GRU"
+        else ('<direction = "bidirectional", hidden_size = 4>')
+    )
+    text = f"""g (float[5, N, 4] x) => (float[5, d, N, 4] y)
+        <int64 one = {{1}}, int64[1] two = {{2}}, int64[1] four = {{4}}, int64[1] zero = {{0}}> {{
+        h = Tanh(x)
+        s = Shape(h)
+        b = Gather<axis = 0>(s, one)
+        u = Unsqueeze(b, zero)
+        t = Concat<axis = 0>(two, u, four)
+        state = ConstantOfShape(t)
+        y = {op}{more}(h, w, r, , , state{extra})
+    }}"""
+    model = parse(text, opset=17)
+    for name in ("w", "r"):
+        weight = RNG.standard_normal((2, gates * 4, 4), dtype=np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    graph = import_onnx(model, batch=None, shapes={"N": 3})
+    partition = cut_graph(graph, [range(2), range(2, len(graph.nodes))])
+    assert "s" in partition.stages[1].inputs
+    files = BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    stages = BACKEND.read(tmp_path, files, partition.stages)
+    for batch in (3, 6):  # also one that it was not compiled for
+        inputs = {"x": RNG.standard_normal((5, batch, 4), dtype=np.float32)}
+        with torch.no_grad():
+            values = run_stages(partition.stages, stages, inputs, graph.outputs)
+        assert largest_difference([values["y"].numpy()], run_whole(model, inputs)) < 1e-6
+
+
+def test_noise_of_the_shape_of_an_open_tensor_can_be_written(tmp_path: Path) -> None:
+    text = "g (float[N, 4] x) => (float[N, 4] y) { h = Relu(x)  n = RandomNormalLike(h)  y = Add(h, n) }"
+    graph = import_onnx(parse(text), shapes={"N": 3})
+    partition = cut_graph(graph, [range(1), range(1, 3)])
+    BACKEND.write(graph, BACKEND.build(graph, partition), partition.stages, tmp_path)
+    assert "randn_like" in (tmp_path / "stage_1.py").read_text()
