@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import CompiledModel, compile, load  # noqa: A004 - the product's verb
+    from .api import compile, load  # noqa: A004 - the product's verb
     from .cluster.devices import Cluster, DeviceType
     from .cluster.load import load_cluster
+    from .compiled_model import CompiledModel
     from .errors import HeterpsError
     from .ir.graph import Graph
     from .plan.diff import diff
@@ -32,7 +33,7 @@ __all__ = [
 
 _HOMES = {
     "Cluster": ".cluster.devices",
-    "CompiledModel": ".api",
+    "CompiledModel": ".compiled_model",
     "DeviceType": ".cluster.devices",
     "Graph": ".ir.graph",
     "HeterpsError": ".errors",

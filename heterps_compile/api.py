@@ -5,22 +5,21 @@ Left out: how each step works (its own module), and the command line (``cli/``).
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend, place_backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
-from heterps_compile.backends.mixed import MIXED, MixedBackend
 from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.compiled_model import CompiledModel, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.errors import GraphError, InputError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
-from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.annotate_intensity import AnnotateIntensity
@@ -36,7 +35,7 @@ from heterps_compile.passes.provision import Provision
 from heterps_compile.plan.plan import Plan, PlannedStage, Verification
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
 from heterps_compile.runtime.in_process import run_stages
-from heterps_compile.runtime.signature import Signature, signature_of_graph, signature_of_plan
+from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.runtime.verify import compare_outputs
 
 Progress = Callable[[str, int, int], None]
@@ -58,66 +57,6 @@ PASS_NAMES = tuple(
 """Names of the default passes, in order."""
 
 _STEPS = len(PASS_NAMES) + 2  # reading before them, verification after them
-
-
-@dataclass(frozen=True)
-class CompiledModel:
-    """A model cut into stages that run.
-
-    Attributes:
-        plan: Decisions, estimates, provenance.
-        stages: What runs, one a stage: ``nn.Module`` for the torch backend.
-        signature: How calls map to graph inputs, and graph outputs to results.
-        graph: The whole model; None where it was loaded from a folder.
-        partition: How it was cut; None where it was loaded from a folder.
-        layers: Its layers; None where it was loaded from a folder.
-        costs: The work of each layer, in the same order; empty where it was loaded from a folder.
-    """
-
-    plan: Plan
-    stages: tuple[Any, ...]
-    signature: Signature = field(repr=False)
-    graph: Graph | None = field(default=None, repr=False)
-    partition: Partition | None = field(default=None, repr=False)
-    layers: LayerGraph | None = field(default=None, repr=False)
-    costs: tuple[LayerCost, ...] = field(default=(), repr=False)
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run all stages in this process.
-
-        Takes what the model takes and returns what the model returns, structure included. An ONNX model takes
-        arrays in the order of its inputs or by their names, and returns a list of arrays, as an ONNX Runtime
-        session does.
-
-        Raises:
-            InputError: where the arguments are not those of the model.
-        """
-        values = self.signature.bind(args, kwargs)
-        return self.signature.assemble(run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs))
-
-    def save(self, directory: str | Path, *, force: bool = False, stablehlo: bool = False) -> "CompiledModel":
-        """Write ``plan.json``, the stages and a README, atomically; give the model with its artefacts named.
-
-        Args:
-            directory: The folder; it is made, or replaced where a compilation wrote it before.
-            force: Replace a folder that no compilation wrote.
-            stablehlo: Write stages of the jax backend as StableHLO too.
-
-        Raises:
-            InputError: where the folder cannot be written, or is somebody else's.
-        """
-        from heterps_compile.plan.folder import write_folder  # noqa: PLC0415 - pydantic only when saving
-
-        if self.graph is None or self.partition is None:
-            raise InputError("a model loaded from a folder is not saved again; copy its folder")
-        backend, graph, cuts = _backend_of(self.plan), self.graph, self.partition.stages
-        if stablehlo:
-            backend = _with_stablehlo(backend)
-
-        def write(target: Path) -> list[list[str]]:
-            return backend.write(graph, self.stages, cuts, target)
-
-        return replace(self, plan=write_folder(Path(directory), self.plan, write, force=force))
 
 
 def compile(  # noqa: A001 - the product's verb
@@ -248,9 +187,11 @@ def compile(  # noqa: A001 - the product's verb
 
     report(PASS_NAMES[0], done, _STEPS)
     draft = run_passes(Draft(graph, pool, request, measurements=measurements), passes, observe)
-    verification = _verify(chosen, draft, seed) if verify else None
+    verification, notes = _verify(chosen, draft, seed) if verify else (None, ())
     report("done", _STEPS, _STEPS)
-    plan = replace(make_plan(draft, chosen), verification=verification, total_s=time.perf_counter() - began)
+    plan = make_plan(draft, chosen)
+    total_s = time.perf_counter() - began
+    plan = replace(plan, verification=verification, notes=(*plan.notes, *notes), total_s=total_s)
     assert draft.runnable is not None  # noqa: S101 - EmitStages ensures it; this tells the type checker
     assert draft.costs is not None  # noqa: S101
     return CompiledModel(
@@ -278,7 +219,7 @@ def load(directory: str | Path) -> CompiledModel:
 
     plan, files = read_folder(Path(directory))
     names = [[path.name for path in paths] for paths in files]
-    stages = _backend_of(plan).read(Path(directory), names, plan.stages)
+    stages = backend_of(plan).read(Path(directory), names, plan.stages)
     signature = signature_of_plan(plan)
     return CompiledModel(plan, stages, signature)
 
@@ -315,21 +256,6 @@ def _refuse_constant_outputs(graph: Graph) -> None:
             )
 
 
-def _backend_of(plan: Plan) -> Backend:
-    """Give the backend that reads and writes the stages of a plan."""
-    if plan.backend != MIXED:
-        return place_backend(find_backend(plan.backend), plan.stages)
-    return MixedBackend({stage.device: find_backend(stage.backend) for stage in plan.stages}).on(plan.stages)
-
-
-def _with_stablehlo(backend: Backend) -> Backend:
-    if backend.name != "jax":
-        raise InputError(f"the backend {backend.name!r} writes no StableHLO; ask for the backend jax")
-    made: Any = find_backend("jax")
-    with_it: Backend = replace(made, stablehlo=True)
-    return with_it
-
-
 def choose_backend(graph: Graph, name: str | None) -> Backend:
     """Give the backend of a name, or the graph's own.
 
@@ -349,14 +275,20 @@ def choose_backend(graph: Graph, name: str | None) -> Backend:
     return backend
 
 
-def _verify(backend: Backend, draft: Draft, seed: int) -> Verification:
+def _verify(backend: Backend, draft: Draft, seed: int) -> tuple[Verification | None, tuple[str, ...]]:
+    """Compare the stages with the whole model; give what was found, None where nothing can be, and notes on it."""
     assert draft.partition is not None  # noqa: S101 - EmitStages ensures both; this tells the type checker
     assert draft.runnable is not None  # noqa: S101
-    graph, cuts = draft.graph, draft.partition.stages
+    compared = find_comparable(draft.graph, backend.name)
+    if not compared.outputs:
+        return None, compared.notes
+    graph, cuts = compared.graph, draft.partition.stages
+    stages = draft.runnable if graph is draft.graph else backend.build(graph, draft.partition)
     inputs = backend.example_inputs(graph, seed)
     with backend.reproducible(graph, seed):
-        whole = backend.reference(graph)(inputs)
+        whole = dict(zip(graph.outputs, backend.reference(graph)(inputs), strict=True))
     with backend.reproducible(graph, seed):
-        values = run_stages(cuts, draft.runnable, inputs, graph.outputs)
-    staged = [values[name] for name in graph.outputs]
-    return compare_outputs(graph.outputs, staged, whole, backend.tolerance(graph.family))
+        staged = run_stages(cuts, stages, inputs, graph.outputs)
+    names, allowed = compared.outputs, max(backend.tolerance(graph.family), compared.rounding)
+    found = compare_outputs(names, [staged[name] for name in names], [whole[name] for name in names], allowed)
+    return found, compared.notes

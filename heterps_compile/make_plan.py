@@ -94,13 +94,11 @@ def _notes(draft: Draft) -> tuple[str, ...]:
 
 
 def _times_notes(draft: Draft) -> tuple[str, ...]:
-    """Say how many layers' times are measured, where any are."""
-    if draft.measurements is None or draft.layers is None or draft.costs is None:
+    """Say how many layers' times are measured, and where those of micro-batches come from, where any are."""
+    if draft.times is None or draft.schedule is None:
         return ()
-    training = draft.request.mode == "training"
-    pool = draft.measurements.correct(draft.cluster)
-    times = draft.measurements.layer_times(draft.layers, draft.costs, pool, training=training)
-    return draft.measurements.notes(times, pool, training=training)
+    used = [stage.device for stage in draft.stages or ()]
+    return (*draft.times.notes(), *draft.times.micro_batch_notes(used, draft.schedule.micro_batches))
 
 
 def _other_runtimes(draft: Draft, backend: Backend) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Choose how many micro-batches a step has and the schedule they follow, by simulating every choice.
 
-What M micro-batches cannot divide is paid M times (``schedule/load.py``): more of them fill the pipeline better and pay
-more of it, so that the best M lies between 1 and the batch.
+Forward and backward of every stage are those of its layers at a micro-batch's size, as measured where a profile has
+them (``cost/layer_times.py``). What M micro-batches cannot divide is paid M times (``schedule/load.py``): more of them
+fill the pipeline better and pay more of it, so that the best M lies between 1 and the batch.
 
 The shortest step wins; among equals, the one that holds the fewest bytes of activations. In training the bubble is
 that of one step, which ends before the next begins; in inference batches follow one another without a pause, and the
@@ -15,14 +16,22 @@ Left out: stages that need not wait for the one before them.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.roofline import TRAINING_FACTOR
-from heterps_compile.plan.plan import Schedule
-from heterps_compile.schedule.load import StageLoad, held_bytes, micro_batch_counts, simulate_step
+from heterps_compile.plan.plan import PlannedStage, Schedule
+from heterps_compile.schedule.load import (
+    MicroBatch,
+    StageLoad,
+    held_bytes,
+    micro_batch_counts,
+    occupied,
+    simulate_step,
+)
 from heterps_compile.units import format_bytes, format_seconds
 
 from .contract import Draft, refine
@@ -61,24 +70,23 @@ class ChooseSchedule:
     schedule: str = ""
     micro_batches: int = 0
     name: ClassVar[str] = "choose-schedule"
-    requires: ClassVar[tuple[str, ...]] = ("layers", "costs", "stages")
+    requires: ClassVar[tuple[str, ...]] = ("times", "stages")
     ensures: ClassVar[tuple[str, ...]] = ("schedule", "stages")
 
     def __call__(self, draft: Draft) -> Draft:
         """Fill in ``schedule``, and correct the stages' memory for the micro-batches it holds at once."""
         training = draft.request.mode == "training"
-        loads = _loads(draft, training=training)
         if self.schedule:
+            loads = _loads(draft, [self.micro_batches], training=training)
             best = _try(self.schedule, loads, self.micro_batches, training=training)
             reason = f"{self.schedule} with {self.micro_batches} micro-batches was decided before"
             return _scheduled(draft, best, reason, loads, training=training)
-        if draft.graph.batch_symbol is None:
-            trials = list(_simulated(loads, [1], training=training))
-            why = f"1 micro-batch, as the model fixes its batch at {draft.graph.batch}"
-        else:
-            counts = micro_batch_counts(draft.graph.batch, max(load.replicas for load in loads))
-            trials = list(_simulated(loads, counts, training=training))
-            why = ""
+        counts, why = [1], f"1 micro-batch, as the model fixes its batch at {draft.graph.batch}"
+        if draft.graph.batch_symbol is not None:
+            assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
+            counts, why = micro_batch_counts(draft.graph.batch, max(stage.replicas for stage in draft.stages)), ""
+        loads = _loads(draft, counts, training=training)
+        trials = list(_simulated(loads, counts, training=training))
         shortest_s = min(trial.step_s for trial in trials)
         equals = [trial for trial in trials if trial.step_s <= shortest_s * _SAME_TIME]
         best = min(equals, key=lambda trial: (trial.held_bytes, trial.micro_batches))
@@ -89,13 +97,18 @@ class ChooseSchedule:
 
 
 def _scheduled(draft: Draft, best: _Trial, reason: str, loads: Sequence[StageLoad], *, training: bool) -> Draft:
-    """Fill in the schedule, and the stages' memory under it."""
+    """Fill in the schedule, and the stages' micro-batches and memory under it."""
     bubble = best.bubble if training else _steady_bubble(loads)
     schedule = Schedule(best.name, best.micro_batches, reason, best.step_s, bubble)
     assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
     stages = tuple(
-        replace(stage, memory=_in_flight(stage.memory, peak, best.micro_batches))
-        for stage, peak in zip(draft.stages, best.peak_in_flight, strict=True)
+        replace(
+            stage,
+            micro_batch_forward_s=load.micro_batch(best.micro_batches).forward_s,
+            micro_batch_backward_s=load.micro_batch(best.micro_batches).backward_s,
+            memory=_in_flight(stage.memory, peak, best.micro_batches),
+        )
+        for stage, load, peak in zip(draft.stages, loads, best.peak_in_flight, strict=True)
     )
     return refine(draft, schedule=schedule, stages=stages)
 
@@ -107,27 +120,38 @@ def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> Mem
     return replace(memory, activations_bytes=math.ceil(memory.activations_bytes * peak / micro_batches))
 
 
-def _loads(draft: Draft, *, training: bool) -> list[StageLoad]:
-    assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
-    assert draft.costs is not None  # noqa: S101
+def _loads(draft: Draft, counts: Iterable[int], *, training: bool) -> list[StageLoad]:
+    """Give what a step asks of every stage, its times known for some counts of micro-batches."""
+    assert draft.times is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
     assert draft.stages is not None  # noqa: S101
-    operations = {layer.name: cost.operations for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)}
-    loads = []
-    for stage in draft.stages:
-        device = draft.cluster.device_type(stage.device)
-        launched = sum(operations[name] for name in stage.layers) * (TRAINING_FACTOR if training else 1)
-        transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
-        loads.append(
-            StageLoad(
-                replicas=stage.replicas,
-                compute_s=stage.compute_s,
-                data_s=stage.data_s,
-                compute_again_s=launched * device.launch_s,
-                data_again_s=transfers * device.network_latency_s,
-                activations_bytes=stage.memory.activations_bytes if stage.memory else 0,
-            )
+    known = sorted({1, 2, *counts})  # two tell what dividing does not shrink
+    return [
+        StageLoad(
+            replicas=stage.replicas,
+            known=tuple(_micro_batch(draft.times, stage, count, training=training) for count in known),
+            activations_bytes=stage.memory.activations_bytes if stage.memory else 0,
         )
-    return loads
+        for stage in draft.stages
+    ]
+
+
+def _micro_batch(times: LayerTimes, stage: PlannedStage, count: int, *, training: bool) -> MicroBatch:
+    """Give the times of one of so many micro-batches: its part of CT and DT, and what dividing does not shrink.
+
+    All but the first that a replica takes up add to gradients at hand.
+    """
+    whole, part = times.stage_phases(stage.layers, stage.device), times.stage_phases(stage.layers, stage.device, count)
+    rounds = max(1.0, count / stage.replicas)
+    backward_s = (part.backward_s + (rounds - 1) * part.accumulate_s) / rounds
+    own_s = part.forward_s + backward_s
+    transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
+    latency_s = transfers * times.pool.device_type(stage.device).network_latency_s
+    return occupied(
+        count,
+        stage.replicas * stage.compute_s / count + own_s - whole.whole_s / count,
+        (stage.replicas * stage.data_s + (count - 1) * latency_s) / count,
+        part.forward_s / own_s if training and own_s > 0 else 1 / TRAINING_FACTOR if training else 1.0,
+    )
 
 
 def _simulated(loads: Sequence[StageLoad], counts: Sequence[int], *, training: bool) -> Iterator[_Trial]:
@@ -162,7 +186,7 @@ def _shorter(best: _Trial, loads: Sequence[StageLoad]) -> str:
 
 def _steady_bubble(loads: Sequence[StageLoad]) -> float:
     """Give the share of all replicas' time in which they wait while batch follows batch at the slowest stage's pace."""
-    times_s = [max(load.compute_s, load.data_s) for load in loads]
+    times_s = [load.micro_batch(1).whole_s / load.replicas for load in loads]
     busy_s = sum(load.replicas * time_s for load, time_s in zip(loads, times_s, strict=True))
     return 1 - busy_s / (max(times_s) * sum(load.replicas for load in loads))
 
@@ -173,7 +197,7 @@ def _shortest_step_s(loads: Sequence[StageLoad], count: int, *, training: bool) 
     The busiest replica of a stage cannot start before one micro-batch has come through the stages before; once it
     has ended, its last micro-batch must still go through those after, or in training back through those before.
     """
-    times_s = [load.micro_batch_s(count) for load in loads]
+    times_s = [load.micro_batch(count).whole_s for load in loads]
     bounds_s = []
     for stage, load in enumerate(loads):
         others_s = sum(times_s[:stage]) + (0.0 if training else sum(times_s[stage + 1 :]))
@@ -186,7 +210,7 @@ def _against_undivided(best: _Trial, loads: Sequence[StageLoad], trials: Sequenc
     if best.micro_batches > 1:
         gain = f"{format_seconds(best.step_s)} a step, undivided {format_seconds(undivided_s)}"
         return f"{best.micro_batches} micro-batches: {gain}"
-    again_s = sum(max(load.compute_again_s, load.data_again_s) for load in loads)
+    again_s = sum(load.again_s for load in loads)
     cost = f"each further one would pay {format_seconds(again_s)} of launches and latency again"
     return f"1 micro-batch: {format_seconds(undivided_s)} a step, and {cost}"
 

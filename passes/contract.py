@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.errors import HeterpsError
@@ -32,6 +33,7 @@ class Draft:
     request: Request
     layers: LayerGraph | None = None
     costs: tuple[LayerCost, ...] | None = None
+    times: LayerTimes | None = None
     problem: Problem | None = None
     search: SearchResult | None = None
     stages: tuple[PlannedStage, ...] | None = None

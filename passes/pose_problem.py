@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.pose import pose_problem
 
 from .contract import Draft, refine
@@ -14,18 +15,20 @@ class PoseProblem:
 
     name: ClassVar[str] = "pose-problem"
     requires: ClassVar[tuple[str, ...]] = ("layers", "costs")
-    ensures: ClassVar[tuple[str, ...]] = ("problem",)
+    ensures: ClassVar[tuple[str, ...]] = ("times", "problem")
 
     def __call__(self, draft: Draft) -> Draft:
-        """Fill in ``problem``."""
+        """Fill in ``times`` and ``problem``."""
         assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
         assert draft.costs is not None  # noqa: S101
         request = draft.request
+        training = request.mode == "training"
+        times = layer_times(draft.layers, draft.costs, draft.cluster, draft.measurements, training=training)
         problem = pose_problem(
             draft.layers,
             draft.costs,
             draft.cluster,
-            training=request.mode == "training",
+            training=training,
             objective=request.objective,
             min_throughput=request.min_throughput,
             budget_per_hour=request.budget_per_hour,
@@ -33,6 +36,6 @@ class PoseProblem:
             max_stages=request.max_stages,
             pins=request.pins,
             forbidden=request.forbidden,
-            measurements=draft.measurements,
+            times=times,
         )
-        return refine(draft, problem=problem)
+        return refine(draft, times=times, problem=problem)

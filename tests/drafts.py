@@ -5,10 +5,13 @@ from types import MappingProxyType
 
 import numpy as np
 from plans import PLAN
+from profiles import CPU
 from sketch import sketch
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_times import layer_times
+from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.ir.partition import cut_graph
@@ -88,6 +91,8 @@ PROBLEM = Problem(
     }
 )
 
+TIMES = layer_times(LAYERS, COSTS, CLUSTER, Measurements({"cpu": CPU}, "5" * 64), training=False)
+
 PARTITION = cut_graph(GRAPH, [(0,), (1, 2, 3)])
 
 SEARCH = SearchResult(Placement((0, 1, 1), (2,)), PLAN.value, PLAN.bound, "rl", 7, 1234, 0.75)
@@ -98,6 +103,7 @@ DRAFT = Draft(
     request=PLAN.request,
     layers=LAYERS,
     costs=COSTS,
+    times=TIMES,
     problem=PROBLEM,
     search=SEARCH,
     stages=PLAN.stages,

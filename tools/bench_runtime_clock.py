@@ -3,7 +3,8 @@
 For every (model, cut, batch) of `clock_table.py` a pipeline of two or three processes runs on this machine. Its stage
 times and its throughput are printed beside what `clock_prediction.py` makes of a profile of the model, measured just
 before, since the speed of a machine drifts. What the runtime itself adds is measured on models that compute next to
-nothing, and what busy cores take from one another on a model of its own.
+nothing, and what busy cores take from one another on a model of its own. The step of the plan, which knows of neither,
+stands beside.
 
 Times of stages are compared by the clock of the thread that runs them (`--clock wall`: as time passes), throughput by
 the wall. Where other processes hold the cores, throughput says more of them than of the prediction: the load is printed
@@ -26,7 +27,7 @@ from statistics import median
 import clock_models
 import clock_ranks
 import torch
-from clock_prediction import Overheads, Prediction, predict, route_bytes, stage_times
+from clock_prediction import Overheads, Prediction, predict, route_bytes
 from clock_ranks import Ranks, RankTimes, Task
 from clock_table import CASES, HALVES, HEAD, Case, Row, print_overheads, print_row, print_summary
 from safetensors.torch import save_file
@@ -36,10 +37,15 @@ from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.local import describe_local
 from heterps_compile.cost.layer_key import layer_keys
-from heterps_compile.cost.measured import measured_s
+from heterps_compile.cost.layer_times import LayerTimes, layer_times
+from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.profile import DeviceProfile, LinkProfile
+from heterps_compile.cost.roofline import Phases
+from heterps_compile.cost.work import layer_costs
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.passes.choose_schedule import ChooseSchedule
+from heterps_compile.passes.contract import Draft, run_passes
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.plan import Plan
 from heterps_compile.profiling.host import usable_cores
@@ -96,7 +102,7 @@ class Bench:
             ).devices
         return device
 
-    def compile(self, case: Case, profile: DeviceProfile) -> tuple[Graph, LayerGraph, Plan, Path]:
+    def compile(self, case: Case, profile: DeviceProfile) -> "Compiled":
         """Compile a case cut where its shares say, and write its folder and its inputs."""
         graph = clock_models.read(case.model, training=case.training, batch=case.batch)
         layers = group_nodes(graph)
@@ -106,13 +112,23 @@ class Bench:
         pool = Cluster("cores", "", "USD", types)
         pins = {layer.name: f"core{sum(i >= cut for cut in cuts)}" for i, layer in enumerate(layers.layers)}
         # pins leave nothing to decide, so that the mode does not matter to the plan
-        compiled = heterps_compile.compile(graph, cluster=pool, pins=pins, method="greedy", verify=False)
+        drafts: list[Draft] = []
+        compiled = heterps_compile.compile(
+            graph,
+            cluster=pool,
+            pins=pins,
+            method="greedy",
+            verify=False,
+            observer=lambda _step, draft: drafts.append(draft),
+        )
         name = f"{case.model}-{case.training}-{len(case.shares)}-{case.shares[0]}-{case.batch}"
         folder = self.folder / name
         compiled = compiled.save(folder, force=True)
         inputs = TorchBackend().example_inputs(graph, 0)
         save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, f"{folder}.inputs")
-        return graph, layers, compiled.plan, folder
+        profiles = Measurements({device.name: profile for device in types}, "")
+        times = layer_times(layers, layer_costs(layers), pool, profiles, training=case.training)
+        return Compiled(case, graph, compiled.plan, folder, drafts[-1], times)
 
     def measure(self, case: Case, plan: Plan, folder: Path) -> list[RankTimes]:
         task = Task(str(folder), case.training, case.schedule, case.batch, case.micro_batches, self.steps)
@@ -142,17 +158,18 @@ class Bench:
         slower = []
         for _ in range(_TOGETHER_ROUNDS):
             profile = self.profile(case.model, training=False, batches=(case.micro_batch,))
-            _, layers, plan, folder = self.compile(case, profile)
-            times = stage_times(layers, plan, profile, case.micro_batch)
-            for rank in self.measure(case, plan, folder):
+            compiled = self.compile(case, profile)
+            times = compiled.micro_batches()
+            for rank in self.measure(case, compiled.plan, compiled.folder):
                 slower += [cpu_s / (times[s].forward_s + inside_s) for (s, _), (_, cpu_s) in rank.actions_s.items()]
         return max(1.0, median(slower))
 
     def _idle(self, case: Case) -> "Idle":
         profile = self.profile(case.model, training=case.training, batches=(case.micro_batch,))
-        graph, layers, plan, folder = self.compile(case, profile)
-        results = self.measure(case, plan, folder)
-        times = stage_times(layers, plan, profile, case.micro_batch)
+        compiled = self.compile(case, profile)
+        graph, plan = compiled.graph, compiled.plan
+        results = self.measure(case, plan, compiled.folder)
+        times = compiled.micro_batches()
         own_s = {Phase.FORWARD: [t.forward_s for t in times], Phase.BACKWARD: [t.accumulate_s for t in times]}
         (route,) = make_routes(plan.stages, plan.graph_outputs)
         ways = (False, True) if case.training else (False,)
@@ -169,7 +186,8 @@ class Bench:
         )
 
     def run(self, case: Case, profile: DeviceProfile) -> Row:
-        graph, layers, plan, folder = self.compile(case, profile)
+        compiled = self.compile(case, profile)
+        graph, plan = compiled.graph, compiled.plan
         layout = make_layout(
             plan,
             training=case.training,
@@ -178,13 +196,41 @@ class Bench:
             batch=case.batch,
             replicas=[1] * len(plan.stages),
         )
-        times = stage_times(layers, plan, profile, case.micro_batch)
-        predicted = predict(graph, plan, layout, times, self.overheads, self.link, self.cores)
-        results = self.measure(case, plan, folder)
-        return make_row(case, predicted, results, self.clock)
+        predicted = predict(graph, plan, layout, compiled.micro_batches(), self.overheads, self.link, self.cores)
+        results = self.measure(case, plan, compiled.folder)
+        return make_row(case, predicted, compiled.planned_step_s(), results, self.clock)
 
 
-def make_row(case: Case, predicted: Prediction, results: Sequence[RankTimes], clock: str) -> Row:
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A case as the compiler leaves it, with the times that a profile gives its layers."""
+
+    case: Case
+    graph: Graph
+    plan: Plan
+    folder: Path
+    draft: Draft
+    times: LayerTimes
+
+    def micro_batches(self) -> list[Phases]:
+        """Give what the compiler says of a micro-batch of every stage."""
+        count = self.case.micro_batches
+        return [self.times.stage_phases(stage.layers, stage.device, count) for stage in self.plan.stages]
+
+    def planned_step_s(self) -> float:
+        """Give the step as ``choose-schedule`` simulates it: cores of their own, nothing added by the runtime."""
+        stages = tuple(
+            replace(stage, compute_s=self.times.stage_phases(stage.layers, stage.device).whole_s, data_s=0.0)
+            for stage in self.plan.stages
+        )
+        request = replace(self.draft.request, mode="training" if self.case.training else "inference")
+        draft = replace(self.draft, times=self.times, stages=stages, request=request)
+        scheduled = run_passes(draft, [ChooseSchedule(self.case.schedule, self.case.micro_batches)])
+        assert scheduled.schedule is not None  # noqa: S101 - the pass ensures it; this tells the type checker
+        return scheduled.schedule.step_s
+
+
+def make_row(case: Case, predicted: Prediction, planned_step_s: float, results: Sequence[RankTimes], clock: str) -> Row:
     place = 1 if clock == "cpu" else 0
     stages = tuple(
         (stage, phase, predicted.actions_s[stage, phase], measured[place])
@@ -193,12 +239,13 @@ def make_row(case: Case, predicted: Prediction, results: Sequence[RankTimes], cl
     )
     ended_s = results[-1].ended_s
     steps_s = [after - before for before, after in pairwise(ended_s)]
-    return Row(case, stages, predicted.step_s, median(steps_s), os.getloadavg()[0])
+    return Row(case, stages, predicted.step_s, planned_step_s, median(steps_s), os.getloadavg()[0])
 
 
 def cut_by_shares(layers: LayerGraph, profile: DeviceProfile, case: Case) -> list[int]:
     """Give the first layer of every stage but the first, so that stages have about the shares of the work asked for."""
-    times_s = [measured_s(profile.by_key[key], case.micro_batch, training=case.training) for key in layer_keys(layers)]
+    found = [profile.by_key[key] for key in layer_keys(layers)]
+    times_s = [layer.phases(case.micro_batch, training=case.training).whole_s for layer in found]
     blocked = {
         position
         for edge in layers.edges

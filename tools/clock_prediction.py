@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from heterps_compile.cost.layer_key import layer_keys
-from heterps_compile.cost.profile import DeviceProfile, LinkProfile
+from heterps_compile.cost.profile import LinkProfile
+from heterps_compile.cost.roofline import Phases
 from heterps_compile.ir.graph import Graph
-from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.runtime.pipeline.routes import Route, make_routes
@@ -43,36 +42,11 @@ class Overheads:
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
-    """What the profile says of one micro-batch of one stage: forward, backward, backward that adds to gradients."""
-
-    forward_s: float
-    backward_s: float
-    accumulate_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Prediction:
     """Of one run: the time of an action by stage and phase, and of a step where step follows step."""
 
     actions_s: Mapping[tuple[int, str], float]
     step_s: float
-
-
-def stage_times(layers: LayerGraph, plan: Plan, profile: DeviceProfile, batch: int) -> list[StageTimes]:
-    """Add up the layers of every stage at a micro-batch's size."""
-    of_layer = dict(zip((layer.name for layer in layers.layers), layer_keys(layers), strict=True))
-    found = []
-    for stage in plan.stages:
-        measured = [profile.by_key[of_layer[name]] for name in stage.layers]
-        found.append(
-            StageTimes(
-                sum(layer.forward_s(batch) for layer in measured),
-                sum(layer.backward_s(batch) for layer in measured),
-                sum(layer.accumulate_s(batch) for layer in measured),
-            )
-        )
-    return found
 
 
 def route_bytes(graph: Graph, route: Route, batch: int, *, is_backward: bool) -> float:
@@ -85,7 +59,7 @@ def predict(
     graph: Graph,
     plan: Plan,
     layout: Layout,
-    times: Sequence[StageTimes],
+    times: Sequence[Phases],
     overheads: Overheads,
     link: LinkProfile,
     cores: int,

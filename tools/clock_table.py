@@ -53,11 +53,12 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A case, what was predicted and what was measured."""
+    """A case, what was predicted, what the plan alone says, and what was measured."""
 
     case: Case
     stages: tuple[tuple[int, str, float, float], ...]
     predicted_step_s: float
+    planned_step_s: float
     measured_step_s: float
     load: float
 
@@ -69,10 +70,14 @@ class Row:
     def throughput_error(self) -> float:
         return self.measured_step_s / self.predicted_step_s - 1
 
+    @property
+    def planned_error(self) -> float:
+        return self.planned_step_s / self.measured_step_s - 1
+
 
 HEAD = (
     f"{'model':9} {'mode':9} {'cut':>15} {'batch':>5} {'M':>2}  {'stage times, predicted/measured ms':54} "
-    f"{'step ms':>15} {'error':>7}  load"
+    f"{'step ms':>15} {'error':>7} {'plan':>7}  load"
 )
 
 
@@ -99,7 +104,7 @@ def print_row(row: Row) -> None:
     mode = "training" if case.training else "inference"
     print(
         f"{case.model:9} {mode:9} {cut:>15} {case.batch:5d} {case.micro_batches:2d}  {stages:54} {steps:>15} "
-        f"{row.throughput_error:+7.1%}  {row.load:.1f}",
+        f"{row.throughput_error:+7.1%} {row.planned_error:+7.1%}  {row.load:.1f}",
         flush=True,
     )
 
@@ -108,6 +113,7 @@ def print_summary(rows: Sequence[Row], took_s: float) -> None:
     for what, errors in (
         ("stage times", [error for row in rows for error in row.stage_errors]),
         ("throughput", [row.throughput_error for row in rows]),
+        ("steps of plans, on cores of their own", [row.planned_error for row in rows]),
     ):
         sizes = sorted(abs(error) for error in errors)
         print(

@@ -109,10 +109,10 @@ def check(
             raise click.UsageError("--update writes files, and a commit is none; name the plan's file or folder.")
         progress.show("compiling again", 0, 1)
         from heterps_compile.review.check import check_plan  # noqa: PLC0415 - torch and onnx
+        from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
 
-        checked = check_plan(
-            model, plan, cluster=cluster, profile=profile, tolerance=tolerance, batch=batch, shapes=shapes
-        )
+        posed = pose_again(model, plan, cluster=cluster, profile=profile, batch=batch, shapes=shapes)
+        checked = check_plan(posed, tolerance)
         if report is not None:
             write_changes(report, checked.committed, checked.found, checked.changes)
         progress.close()

@@ -6,7 +6,6 @@ Left out: the work itself (``api.py``) and the looks of it (``report/``).
 import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from click.core import ParameterSource
 
-from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.plan.request import (
     DEFAULT_CLUSTER,
@@ -30,10 +29,10 @@ from . import options
 from .max_load import MAX_LOAD, solve_workload_file
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
 from .pictures import Drawings, LastDraft
+from .print_after import draft_printer
 
 if TYPE_CHECKING:
-    from heterps_compile.api import CompiledModel
-    from heterps_compile.passes.contract import Draft, Pass
+    from heterps_compile.compiled_model import CompiledModel
     from heterps_compile.plan.plan import Plan
 
 
@@ -254,7 +253,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         drawings = Drawings(report, plots, trace, older=_older(warm_start) if report else None)
         drawings.check(directory)
         dumps = sys.stderr if as_json or quiet else stream
-        observer = LastDraft(_print_after(print_after, dumps, progress))
+        observer = LastDraft(draft_printer(print_after, dumps, progress))
         from heterps_compile.api import compile as compile_  # noqa: PLC0415 - torch and onnx
 
         compiled = compile_(model, on_progress=progress.show, observer=observer, **request)
@@ -312,31 +311,6 @@ def _profiles(profile: str | None) -> list[tuple[str, str]]:
     from heterps_compile.cost.measured import profile_files  # noqa: PLC0415 - numpy
 
     return [("the profile", str(path)) for _, path in profile_files(profile)]
-
-
-def _print_after(names: tuple[str, ...], stream: TextIO, progress: Progress) -> "Callable[[Pass, Draft], None]":
-    """Give an observer that prints the draft after the named passes.
-
-    Raises:
-        UnknownNameError: where there is no such pass.
-    """
-    if not names:
-        return lambda _step, _draft: None
-    from heterps_compile.api import PASS_NAMES  # noqa: PLC0415 - torch and onnx
-    from heterps_compile.report.draft_text import draft_text  # noqa: PLC0415 - as above
-
-    for name in names:
-        if name not in PASS_NAMES:
-            raise UnknownNameError("pass", name, PASS_NAMES)
-
-    def observe(step: "Pass", draft: "Draft") -> None:
-        if step.name in names:
-            progress.close()
-            with printing(f"the draft after {step.name}"):
-                stream.write(draft_text(step, draft))
-                stream.flush()
-
-    return observe
 
 
 def _print_result(

@@ -117,10 +117,10 @@ def explain(
         from heterps_compile.report.explain_words import explanation_document, print_explanation  # noqa: PLC0415 - rich
         from heterps_compile.report.tables import make_console  # noqa: PLC0415 - as above
         from heterps_compile.review.explain import explain_layer  # noqa: PLC0415 - onnx
+        from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
 
-        found = explain_layer(
-            model, read_plan(str(plan)), layer, cluster=cluster, profile=profile, allow_stale=allow_stale
-        )
+        posed = pose_again(model, read_plan(str(plan)), cluster=cluster, profile=profile)
+        found = explain_layer(posed, layer, allow_stale=allow_stale)
         progress.close()
         with printing("the explanation"):
             if as_json:

@@ -14,7 +14,8 @@ import click
 from heterps_compile.errors import InputError
 
 if TYPE_CHECKING:
-    from heterps_compile.api import CompiledModel, Progress
+    from heterps_compile.api import Progress
+    from heterps_compile.compiled_model import CompiledModel
     from heterps_compile.passes.contract import Draft, Pass
     from heterps_compile.plan.diff import PlanDiff
     from heterps_compile.plan.plan import Plan

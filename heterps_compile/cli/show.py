@@ -79,10 +79,12 @@ def _read(
         if model is None:
             yield plan
         else:
-            from heterps_compile.review.today import plan_today  # noqa: PLC0415 - onnx
+            from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - onnx
+            from heterps_compile.review.today import plan_today  # noqa: PLC0415 - as above
 
             with quiet_libraries(verbose=False):
-                yield plan_today(model, plan, cluster=cluster, profile=profile, allow_stale=allow_stale).plan
+                posed = pose_again(model, plan, cluster=cluster, profile=profile)
+                yield plan_today(posed, allow_stale=allow_stale).plan
 
 
 def _noting_another_pool(plan: "Plan") -> "Plan":

@@ -111,14 +111,18 @@ def _today(
 ) -> "tuple[Plan, Cluster | None, Mapping[str, int], list[str]]":
     """Give the plan with the estimates to simulate, its device types, operations of layers, and what to know of it."""
     if model is not None:
-        from heterps_compile.review.today import plan_today  # noqa: PLC0415 - onnx
+        from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - onnx
+        from heterps_compile.review.today import plan_today  # noqa: PLC0415 - as above
 
         with quiet_libraries(verbose=False):
-            now = plan_today(model, plan, cluster=cluster, profile=profile, allow_stale=allow_stale)
+            posed = pose_again(model, plan, cluster=cluster, profile=profile)
+            now = plan_today(posed, allow_stale=allow_stale)
         return now.plan, now.pool, now.operations, []
     from heterps_compile.review.stale import pool_of_today  # noqa: PLC0415 - pydantic
 
     pool = pool_of_today(plan, cluster, allow_stale=allow_stale)
+    if plan.schedule.micro_batches > 1 and all(stage.micro_batch_forward_s > 0 for stage in plan.stages):
+        return plan, pool, {}, []
     if pool is None:
         note = (
             f"the pool {plan.cluster!r} is no built-in one, so that launches and latencies are not counted; "

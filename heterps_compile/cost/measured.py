@@ -1,60 +1,29 @@
-"""Measured times in place of estimated ones: what profiles say of the layers of a model on the types of a pool.
-
-A layer's time on a type, by the first rule that holds:
-
-1. **measured**: a profile of the type has a layer of its key; the time is read at the graph's batch.
-2. **calibrated**: a profile of the type has layers of its kind, or any at all; the roofline's estimate is multiplied by
-   the median of measured over estimated, over those layers at the measured batch that is nearest.
-3. **estimated**: the roofline alone.
-
-In training the backward is the measured one. A profile of inference lends training its forward, and the backward is
-taken to be twice that, as the roofline has it.
+"""Measured times in place of estimated ones: which profile speaks for which type of a pool.
 
 What one profile says of a device as a whole replaces the pool's figures: the parallel fractions, where their errors are
-small. Its link, which is one
-between processes of a machine, replaces the network of a pool that describes this machine; it says nothing of others.
+small. Its link, which is one between processes of a machine, replaces the network of a pool that describes this
+machine; it says nothing of others.
 
-Left out: memory, and prices; they stay those of the pool.
+Left out: the times of layers (``layer_times.py``); memory, and prices, which stay those of the pool.
 """
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cluster.local import SOURCE
 from heterps_compile.errors import InputError
-from heterps_compile.ir.layers import LayerGraph
 
 from .intensity import LayerCost
-from .layer_key import layer_keys
-from .problem import Floats
 from .profile import DeviceProfile, LayerPoint, LayerProfile
-from .roofline import TRAINING_FACTOR, layer_time_s
+from .roofline import layer_phases
 
 ProfileSpec = str | Path | Mapping[str, str | Path]
 """How a caller names profiles; see :func:`read_measurements`."""
-
-MEASURED, CALIBRATED, ESTIMATED = "measured", "calibrated", "estimated"
-
-
-@dataclass(frozen=True, slots=True)
-class LayerTimes:
-    """Times of all layers on all types.
-
-    Attributes:
-        compute_s: [L, T].
-        sources: [L][T], :data:`MEASURED`, :data:`CALIBRATED` or :data:`ESTIMATED`.
-    """
-
-    compute_s: Floats
-    sources: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,37 +37,6 @@ class Measurements:
 
     devices: Mapping[str, DeviceProfile]
     sha256: str
-
-    def layer_times(
-        self, layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster, *, training: bool
-    ) -> LayerTimes:
-        """Give the times of all layers on all types, by the rules of the module; O(layers * types)."""
-        keys = layer_keys(layer_graph)
-        batch = layer_graph.graph.batch
-        compute_s = np.empty((len(costs), len(cluster.device_types)))
-        ratios = {
-            device.name: _calibrate(self.devices[device.name], device, batch, training=training)
-            for device in cluster.device_types
-            if device.name in self.devices
-        }
-        sources = []
-        for i, cost in enumerate(costs):
-            row = []
-            for t, device in enumerate(cluster.device_types):
-                estimate_s = layer_time_s(cost, device, layer_graph.dtype(i), training=training)
-                profile = self.devices.get(device.name)
-                found = None if profile is None else profile.by_key.get(keys[i])
-                if found is not None:
-                    compute_s[i, t], source = measured_s(found, batch, training=training), MEASURED
-                elif profile is not None:
-                    of_kind = ratios[device.name]
-                    ratio = of_kind.get(layer_graph.layers[i].kind, of_kind[""])
-                    compute_s[i, t], source = estimate_s * ratio, CALIBRATED
-                else:
-                    compute_s[i, t], source = estimate_s, ESTIMATED
-                row.append(source)
-            sources.append(tuple(row))
-        return LayerTimes(compute_s, tuple(sources))
 
     def correct(self, cluster: Cluster) -> Cluster:
         """Give the pool with measured parallel fractions, and this machine's own with its measured link."""
@@ -116,32 +54,6 @@ class Measurements:
             link = profile.link
             device = replace(device, network_bytes_per_s=link.bytes_per_s, network_latency_s=link.latency_s)
         return device
-
-    def notes(self, times: LayerTimes, cluster: Cluster, *, training: bool) -> tuple[str, ...]:
-        """Say for every type how many layers' times are measured, and what else a reader should know."""
-        notes = []
-        for t, device in enumerate(cluster.device_types):
-            counts = Counter(row[t] for row in times.sources)
-            parts = ", ".join(f"{counts[what]} {what}" for what in (MEASURED, CALIBRATED, ESTIMATED) if counts[what])
-            profile = self.devices.get(device.name)
-            of = (
-                ""
-                if profile is None
-                else f" (profile of {profile.name!r}, {profile.backend}, {profile.threads} threads)"
-            )
-            notes.append(f"times of layers on {device.name!r}: {parts}{of}")
-            if profile is not None and training and profile.mode != "training":
-                notes.append(f"the profile for {device.name!r} is of inference: backward is taken to be twice forward")
-        return tuple(notes)
-
-
-def measured_s(layer: LayerProfile, batch: int, *, training: bool) -> float:
-    """Give the measured time of a layer at a batch, in training with its backward."""
-    if not training:
-        return layer.forward_s(batch)
-    if not layer.has_backward:
-        return TRAINING_FACTOR * layer.forward_s(batch)
-    return layer.forward_s(batch) + layer.backward_s(batch)
 
 
 def assign_profiles(cluster: Cluster, profiles: Sequence[tuple[str, DeviceProfile]]) -> Measurements:
@@ -211,14 +123,14 @@ def _type_of(cluster: Cluster, profile: DeviceProfile) -> str:
     )
 
 
-def _calibrate(profile: DeviceProfile, device: DeviceType, batch: int, *, training: bool) -> Mapping[str, float]:
+def calibrate(profile: DeviceProfile, device: DeviceType, batch: int, *, training: bool) -> Mapping[str, float]:
     """Give measured over estimated by kind of layer, and over all of them under ""."""
     by_kind: dict[str, list[float]] = {}
     for layer in profile.layers:
         point = min(layer.points, key=lambda point: abs(math.log(point.batch / batch)))
-        estimate_s = layer_time_s(_cost(layer, point), device, layer.dtype, training=training)
+        estimate_s = layer_phases(_cost(layer, point), device, layer.dtype, training=training).whole_s
         if estimate_s > 0:
-            by_kind.setdefault(layer.kind, []).append(measured_s(layer, point.batch, training=training) / estimate_s)
+            by_kind.setdefault(layer.kind, []).append(layer.phases(point.batch, training=training).whole_s / estimate_s)
     ratios = {kind: median(found) for kind, found in by_kind.items()}
     return {**ratios, "": median([ratio for found in by_kind.values() for ratio in found] or [1.0])}
 

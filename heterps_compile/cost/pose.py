@@ -1,6 +1,6 @@
 """Pose the problem: layers, costs and a pool, reduced to the arrays that every search method sees.
 
-Times of layers are those of the roofline, or measured ones where profiles are given (``measured.py``).
+Times of layers are those of the roofline, or measured ones where profiles are given (``layer_times.py``).
 
 Left out: the search (``passes/placement``).
 """
@@ -17,10 +17,9 @@ from heterps_compile.ir.layers import LayerGraph
 
 from .allowed import allowed_types
 from .intensity import LayerCost
-from .measured import Measurements
+from .layer_times import LayerTimes, layer_times
 from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes, parameter_parts
 from .problem import Bools, Floats, Problem
-from .roofline import layer_time_s
 
 FREE_PRICE_PER_HOUR = 1e-9
 """Stands for "free" in a search, so that of two free plans the one with fewer unit-hours wins."""
@@ -42,7 +41,7 @@ def pose_problem(
     max_stages: int | None = None,
     pins: Sequence[tuple[str, str]] = (),
     forbidden: Sequence[tuple[str, str]] = (),
-    measurements: Measurements | None = None,
+    times: LayerTimes | None = None,
 ) -> Problem:
     """Reduce layers, costs and a pool to arrays; O(layers * types + edges).
 
@@ -58,14 +57,14 @@ def pose_problem(
         max_stages: At most so many; None for no limit.
         pins: (pattern, device type): layers whose name or kind matches go to that type; the last match wins.
         forbidden: (pattern, device type): layers whose name or kind matches do not go to that type.
-        measurements: Profiles of the pool's types; None where every time is estimated.
+        times: Of the layers on the pool, by :func:`~.layer_times.layer_times`; None where every time is estimated.
 
     Raises:
         UnknownNameError: for a pin to an unknown device type, or with a pattern that matches no layer.
         InputError: for a pin to a type that does not support the layer.
     """
-    if measurements is not None:
-        cluster = measurements.correct(cluster)
+    times = times or layer_times(layer_graph, costs, cluster, training=training)
+    cluster = times.pool
     graph, layers, devices = layer_graph.graph, layer_graph.layers, cluster.device_types
     count = len(layers)
     directions = 2.0 if training else 1.0
@@ -80,7 +79,7 @@ def pose_problem(
         type_kinds=tuple(device.kind for device in devices),
         layer_kinds=tuple(str(layer.kind) for layer in layers),
         batch=graph.batch,
-        compute_s=_compute(layer_graph, costs, cluster, measurements, training=training),
+        compute_s=times.compute_s,
         data_s=np.outer(_input_bytes(layer_graph), [1 / device.input_bytes_per_s for device in devices]),
         sync_s=np.outer(
             [gradient_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
@@ -117,26 +116,6 @@ def pose_problem(
         budget_per_hour=math.inf if budget_per_hour is None else budget_per_hour,
         link_seconds_per_byte=seconds_per_byte if cluster.links else None,
         link_latency_s=latency_s if cluster.links else None,
-    )
-
-
-def _compute(
-    layer_graph: LayerGraph,
-    costs: Sequence[LayerCost],
-    cluster: Cluster,
-    measurements: Measurements | None,
-    *,
-    training: bool,
-) -> Floats:
-    """Give [L, T], the time of a batch of every layer on one unit of every type."""
-    if measurements is not None:
-        return measurements.layer_times(layer_graph, costs, cluster, training=training).compute_s
-    dtypes = [layer_graph.dtype(i) for i in range(len(costs))]
-    return np.array(
-        [
-            [layer_time_s(cost, device, dtypes[i], training=training) for device in cluster.device_types]
-            for i, cost in enumerate(costs)
-        ]
     )
 
 

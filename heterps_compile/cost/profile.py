@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from .roofline import TRAINING_FACTOR, Phases
+
 MOST_ERROR = 0.1
 """A fraction that is less certain than this is told, and not used."""
 
@@ -86,20 +88,20 @@ class LayerProfile:
         """Whether training was measured."""
         return all(point.backward is not None for point in self.points)
 
-    def forward_s(self, batch: int) -> float:
-        """Give the forward's time at a batch."""
-        return interpolate([(point.batch, point.forward.median_s) for point in self.points], batch)
+    def phases(self, samples: float, *, training: bool) -> Phases:
+        """Give the layer's times over some samples; where inference alone was measured, backward is twice forward."""
+        forward_s = interpolate([(point.batch, point.forward.median_s) for point in self.points], samples)
+        if not training:
+            return Phases(forward_s, 0.0, 0.0)
+        if not self.has_backward:
+            backward_s = (TRAINING_FACTOR - 1) * forward_s
+            return Phases(forward_s, backward_s, backward_s)
+        backward = [(p.batch, p.backward.median_s) for p in self.points if p.backward is not None]
+        accumulate = [(p.batch, p.accumulate.median_s) for p in self.points if p.accumulate is not None]
+        return Phases(forward_s, interpolate(backward, samples), interpolate(accumulate or backward, samples))
 
-    def backward_s(self, batch: int) -> float:
-        """Give the backward's time at a batch; 0 where inference alone was measured."""
-        return interpolate([(p.batch, p.backward.median_s) for p in self.points if p.backward is not None], batch)
 
-    def accumulate_s(self, batch: int) -> float:
-        """Give the time of a backward that adds to gradients at hand; 0 where inference alone was measured."""
-        return interpolate([(p.batch, p.accumulate.median_s) for p in self.points if p.accumulate is not None], batch)
-
-
-def interpolate(points: Sequence[tuple[int, float]], batch: int) -> float:
+def interpolate(points: Sequence[tuple[float, float]], batch: float) -> float:
     """Read the time at a batch off points that ascend by batch, as the module draws it; 0 without points."""
     if not points:
         return 0.0

@@ -8,6 +8,8 @@ twice the forward's work, the usual count for layers whose inputs and weights bo
 Left out: caches, occupancy at small sizes, overlap between layers, and measured profiles, which replace it.
 """
 
+from dataclasses import dataclass
+
 from heterps_compile.cluster.devices import DeviceType
 
 from .intensity import LayerCost
@@ -21,9 +23,34 @@ def ridge_flop_per_byte(device: DeviceType, dtype: str) -> float:
     return device.flops_per_s(dtype) / (device.memory_bytes_per_s * device.efficiency)
 
 
-def layer_time_s(cost: LayerCost, device: DeviceType, dtype: str, *, training: bool) -> float:
-    """Estimate the time of one batch of a layer on one unit of a type, in seconds."""
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """The time of a layer, or of several, over some samples, in seconds.
+
+    Attributes:
+        forward_s: Forward.
+        backward_s: Backward, gradients made anew; 0 in inference.
+        accumulate_s: Backward that adds to the gradients of a micro-batch before; 0 in inference.
+    """
+
+    forward_s: float
+    backward_s: float
+    accumulate_s: float
+
+    @property
+    def whole_s(self) -> float:
+        """Give forward and backward."""
+        return self.forward_s + self.backward_s
+
+    def scaled(self, factor: float) -> "Phases":
+        """Give these times, each multiplied."""
+        return Phases(self.forward_s * factor, self.backward_s * factor, self.accumulate_s * factor)
+
+
+def layer_phases(cost: LayerCost, device: DeviceType, dtype: str, part: float = 1.0, *, training: bool) -> Phases:
+    """Estimate the time of a part of a batch of a layer on one unit of a type; launches do not shrink with it."""
     arithmetic_s = cost.flops / device.flops_per_s(dtype)
     memory_s = cost.moved_bytes / (device.memory_bytes_per_s * device.efficiency)
-    once_s = max(arithmetic_s, memory_s) + cost.operations * device.launch_s
-    return once_s * TRAINING_FACTOR if training else once_s
+    forward_s = max(arithmetic_s, memory_s) * part + cost.operations * device.launch_s
+    backward_s = forward_s * (TRAINING_FACTOR - 1) if training else 0.0
+    return Phases(forward_s, backward_s, backward_s)

@@ -29,6 +29,8 @@ class PlannedStage:
         data_s: DT of a batch with that many replicas.
         received_bytes: Bytes of a batch that enter from other stages.
         sent_bytes: Bytes of a batch that leave for other stages.
+        micro_batch_forward_s, micro_batch_backward_s: How long one micro-batch of the schedule occupies one replica; 0
+            where that is not known, as in plans of older versions.
         memory: What one replica holds.
         price_per_hour: Of all its replicas.
     """
@@ -45,6 +47,8 @@ class PlannedStage:
     data_s: float = 0.0
     received_bytes: int = 0
     sent_bytes: int = 0
+    micro_batch_forward_s: float = 0.0
+    micro_batch_backward_s: float = 0.0
     memory: MemoryParts | None = None
     price_per_hour: float = 0.0
 

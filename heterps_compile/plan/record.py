@@ -99,6 +99,8 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "data_s": stage.data_s,
         "received_bytes": stage.received_bytes,
         "sent_bytes": stage.sent_bytes,
+        "micro_batch_forward_s": stage.micro_batch_forward_s,
+        "micro_batch_backward_s": stage.micro_batch_backward_s,
         "price_per_hour": stage.price_per_hour,
         "memory": None
         if memory is None

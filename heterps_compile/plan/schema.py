@@ -147,12 +147,14 @@ class MemoryEstimate(Part):
 
 
 class StageEstimate(Part):
-    """What one stage is thought to take for a batch."""
+    """What one stage is thought to take for a batch, and one replica for a micro-batch; 0 where that is not known."""
 
     compute_s: Amount
     data_s: Amount
     received_bytes: Count
     sent_bytes: Count
+    micro_batch_forward_s: Amount = 0.0
+    micro_batch_backward_s: Amount = 0.0
     price_per_hour: Amount
     memory: MemoryEstimate | None
 

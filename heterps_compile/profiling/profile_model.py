@@ -127,7 +127,6 @@ def profile_model(
         devices.append(
             _profile_device(models, (name, kind, description), backend, settings, cache=kept, on_progress=progress)
         )
-    kept.save()
     on_progress("processes", total - 1, total)
     devices = [
         _with_processes(device, read, backend, models, settings) if device.kind == "cpu" else device
@@ -209,6 +208,7 @@ def _profile_device(
                 if found[key] is None:
                     found[key] = timing
                     cache.keep((key, batch, *known), timing)
+            cache.save()  # what an interruption comes after is not measured again
         times[batch] = [timed for key in model.keys if (timed := found[key]) is not None]
     return DeviceProfile(
         name=name,

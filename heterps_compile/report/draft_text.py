@@ -56,6 +56,11 @@ def _costs(draft: Draft) -> Iterator[str]:
     )
 
 
+def _times(draft: Draft) -> Iterator[str]:
+    if draft.times is not None:
+        yield from draft.times.notes()
+
+
 def _problem(draft: Draft) -> Iterator[str]:
     problem = draft.problem
     if problem is None:
@@ -157,6 +162,7 @@ SECTIONS: Mapping[str, Callable[[Draft], Iterator[str]]] = MappingProxyType(
     {
         "layers": _layers,
         "costs": _costs,
+        "times": _times,
         "problem": _problem,
         "search": _search,
         "stages": _stages,

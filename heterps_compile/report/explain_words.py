@@ -70,6 +70,8 @@ class Explained(Protocol):
     def binding(self) -> Sequence[str]: ...  # noqa: D102
     @property
     def reason(self) -> str: ...  # noqa: D102
+    @property
+    def times(self) -> str: ...  # noqa: D102
 
 
 def print_explanation(console: Console, explained: Explained) -> None:
@@ -85,6 +87,8 @@ def print_explanation(console: Console, explained: Explained) -> None:
             f"{cost.flop_per_byte:.3g} FLOP/B; bound by {cost.label}: {printable(cost.reason)}."
         )
     )
+    if explained.times:
+        console.print(Text(f"Times of a batch: {printable(explained.times)}."))
     console.print()
     table = plain_table()
     add_text(table, "device")
@@ -115,6 +119,7 @@ def explanation_document(explained: Explained) -> str:
             "unit": OBJECTIVES[explained.objective].unit(explained.currency),
         },
         "work": {**asdict(explained.cost), "flop_per_byte": explained.cost.flop_per_byte},
+        "times": explained.times or None,
         "choices": [
             {
                 "device": choice.device,

@@ -1,7 +1,8 @@
 """A plan under the schedules: the step each takes, and what every device holds while it runs.
 
-A plan says what a batch takes on every stage. What each further micro-batch pays again, launches and latencies, needs
-the pool; the number of operations of a layer needs the model, and is at least one.
+A plan says what a batch takes on every stage, and what one micro-batch of its schedule does. Where that is the whole
+batch, what each further micro-batch pays again, launches and latencies, needs the pool; the number of operations of a
+layer needs the model, and is at least one.
 
 Left out: the simulation itself (``schedule/``), the looks of it.
 """
@@ -12,9 +13,17 @@ from dataclasses import dataclass
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.roofline import TRAINING_FACTOR
-from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.schedule.held import held_over_time, worker_spans
-from heterps_compile.schedule.load import StageLoad, held_bytes, held_part, micro_batch_counts, simulate_step
+from heterps_compile.schedule.load import (
+    MicroBatch,
+    StageLoad,
+    held_bytes,
+    held_part,
+    micro_batch_counts,
+    occupied,
+    simulate_step,
+)
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.schedule.simulate import Timeline
 
@@ -73,34 +82,49 @@ def plan_loads(
 
     Args:
         plan: The plan.
-        pool: Its device types, for launches and latencies; None counts neither.
+        pool: Its device types, for launches and latencies where the plan does not say what dividing a batch costs; None
+            counts neither.
         operations: Kernels that every layer starts, by its name; one each where not known.
 
     Raises:
         UnknownNameError: where the pool lacks a device type of the plan.
     """
-    training = plan.request.mode == "training"
-    loads = []
-    for stage, activations_bytes in zip(plan.stages, _activations(plan), strict=True):
-        device = None if pool is None else pool.device_type(stage.device)
-        count = sum((operations or {}).get(name, 1) for name in stage.layers) * (TRAINING_FACTOR if training else 1)
-        transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
-        loads.append(
-            StageLoad(
-                replicas=stage.replicas,
-                compute_s=stage.compute_s,
-                data_s=stage.data_s,
-                compute_again_s=0.0 if device is None else count * device.launch_s,
-                data_again_s=0.0 if device is None else transfers * device.network_latency_s,
-                activations_bytes=activations_bytes,
-            )
-        )
-    return tuple(loads)
+    return tuple(
+        StageLoad(stage.replicas, _known(plan, stage, pool, operations or {}), activations_bytes)
+        for stage, activations_bytes in zip(plan.stages, _activations(plan), strict=True)
+    )
+
+
+def _known(
+    plan: Plan, stage: PlannedStage, pool: Cluster | None, operations: Mapping[str, int]
+) -> tuple[MicroBatch, ...]:
+    """Give the batch undivided, and divided as the plan's schedule does, else in two by what the pool says."""
+    training, count = plan.request.mode == "training", plan.schedule.micro_batches
+    planned = MicroBatch(count, stage.micro_batch_forward_s, stage.micro_batch_backward_s)
+    forward_share = 1 / TRAINING_FACTOR if training else 1.0
+    if planned.whole_s > 0:
+        forward_share = planned.forward_s / planned.whole_s
+    compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * stage.data_s
+    whole = occupied(1, compute_s, data_s, forward_share)
+    if count > 1 and planned.whole_s > 0:
+        return whole, planned
+    if pool is None:
+        return (whole,)
+    device = pool.device_type(stage.device)
+    launched = sum(operations.get(name, 1) for name in stage.layers) * (TRAINING_FACTOR if training else 1)
+    transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
+    half = occupied(
+        2,
+        (compute_s + launched * device.launch_s) / 2,
+        (data_s + transfers * device.network_latency_s) / 2,
+        forward_share,
+    )
+    return whole, half
 
 
 def _activations(plan: Plan) -> list[float]:
     """Give the activations of a whole batch: the plan's are those of the micro-batches its schedule holds at once."""
-    loads = [StageLoad(stage.replicas, stage.compute_s, stage.data_s, 0.0, 0.0, 1.0) for stage in plan.stages]
+    loads = [StageLoad(stage.replicas, (MicroBatch(1, stage.time_s),), 1.0) for stage in plan.stages]
     chosen, training = plan.schedule, plan.request.mode == "training"
     timeline = simulate_step(chosen.name, loads, chosen.micro_batches, training=training)
     parts = held_bytes(loads, timeline, chosen.micro_batches, training=training)

@@ -147,6 +147,10 @@ def totals_table(plan: Plan, directory: str | None) -> Table:
     return table
 
 
+def _unverified(plan: Plan) -> str:
+    return "no (see the notes)" if any(n.startswith("not verified") for n in plan.notes) else "no (--no-verify)"
+
+
 def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str]]:
     """Give what the whole plan reaches and costs, as pairs of what it is and how much."""
     floor, budget = plan.request.min_throughput, plan.request.budget_per_hour
@@ -177,7 +181,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
         ),
         (
             "verified",
-            "no (--no-verify)"
+            _unverified(plan)
             if verification is None
             else f"largest difference {verification.max_abs:.3g}, {verification.max_rel:.3g} of the output's scale",
         ),

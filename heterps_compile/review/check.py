@@ -10,19 +10,14 @@ at today's prices is worth keeping. They are told.
 Left out: building stages; writing the new plan (``cli/check.py``).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from heterps_compile.api import choose_backend
 from heterps_compile.backends.contract import place_backend
 from heterps_compile.backends.mixed import MIXED
-from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
-from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.errors import InputError
 from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.choose_schedule import ChooseSchedule
@@ -35,7 +30,7 @@ from heterps_compile.plan.diff import PlanDiff, diff
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.units import format_bytes, format_money, format_rate
 
-from .pose import PosedAgain, pose_again
+from .pose import PosedAgain
 
 DEFAULT_TOLERANCE = 0.01
 _ROUNDING = 1e-9
@@ -87,50 +82,20 @@ class CheckResult:
         return not self.fault and self.gain <= self.tolerance
 
 
-def check_plan(
-    model: Any,
-    plan: Plan,
-    example_inputs: tuple[Any, ...] = (),
-    *,
-    example_kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
-    cluster: str | Path | Cluster | None = None,
-    profile: ProfileSpec | None = None,
-    tolerance: float = DEFAULT_TOLERANCE,
-    batch: int | None = None,
-    shapes: Mapping[str, int] | None = None,
-) -> CheckResult:
+def check_plan(posed: PosedAgain, tolerance: float = DEFAULT_TOLERANCE) -> CheckResult:
     """Check a committed plan against its model; no stage is built.
 
     Args:
-        model: What :func:`heterps_compile.compile` takes.
-        plan: The committed plan; what it asked for is asked for again.
-        example_inputs: Of a PyTorch model.
-        example_kwargs: Its keyword inputs.
-        dynamic_shapes: What it was exported with, where its dimensions are dynamic.
-        cluster: The pool of today; None for the plan's own where it is built in.
-        profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
+        posed: The plan and the problem of today; what the plan asked for is asked for again.
         tolerance: The part of the plan's value which a better plan may save, 0.01 for 1 %.
-        batch: Samples in one step; None for the plan's.
-        shapes: Numbers of open dimensions; with them or ``batch``, none of the plan's own is taken.
 
     Raises:
         InfeasibleError: where no plan meets today what was asked.
-        HeterpsError: where model or pool cannot be read.
+        InputError: for a tolerance that makes no sense.
     """
     if not 0 <= tolerance < float("inf"):
         raise InputError(f"the tolerance is {tolerance}; it must be 0 or more, such as 0.01 for 1 %")
-    posed = pose_again(
-        model,
-        plan,
-        cluster=cluster,
-        example_inputs=example_inputs,
-        example_kwargs=example_kwargs,
-        dynamic_shapes=dynamic_shapes,
-        profile=profile,
-        batch=batch,
-        shapes=shapes,
-    )
+    plan = posed.plan
     fault, value = judge(posed)
     found = _search(posed)
     if value is not None and found.value > value:

@@ -8,21 +8,16 @@ Left out: moves of several layers at once (the search tries those), the looks of
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import Fault, PlacementDetail, detail
 from heterps_compile.cost.intensity import LayerCost
-from heterps_compile.cost.measured import ProfileSpec
+from heterps_compile.cost.layer_times import ESTIMATED
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import UnknownNameError
-from heterps_compile.plan.plan import Plan
 from heterps_compile.units import format_bytes, format_money, format_percent, format_rate, format_seconds
 
-from .pose import PosedAgain, pose_again
+from .pose import PosedAgain
 
 _NEAR = 0.02  # relative; what is this near to its limit binds
 _SAME = 1e-9
@@ -72,6 +67,7 @@ class Explanation:
         choices: What every device type of the pool would mean.
         binding: What holds the layer, or its stage, where they are.
         reason: The choice in one sentence.
+        times: Where its times come from, forward and backward apart; "" where all are estimated.
     """
 
     layer: str
@@ -86,46 +82,21 @@ class Explanation:
     choices: tuple[DeviceChoice, ...]
     binding: tuple[str, ...]
     reason: str
+    times: str = ""
 
 
-def explain_layer(
-    model: Any,
-    plan: Plan,
-    layer: str,
-    example_inputs: tuple[Any, ...] = (),
-    *,
-    example_kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
-    cluster: str | Path | Cluster | None = None,
-    profile: ProfileSpec | None = None,
-    allow_stale: bool = False,
-) -> Explanation:
+def explain_layer(posed: PosedAgain, layer: str, *, allow_stale: bool = False) -> Explanation:
     """Explain one layer of a plan.
 
     Args:
-        model: What :func:`heterps_compile.compile` takes.
-        plan: A plan of it.
+        posed: The plan and the problem of today.
         layer: Name of the layer, in the plan or in the model.
-        example_inputs: Of a PyTorch model.
-        example_kwargs: Its keyword inputs.
-        dynamic_shapes: What it was exported with, where its dimensions are dynamic.
-        cluster: The pool; None for the plan's own where it is built in.
-        profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
         allow_stale: Explain with today's numbers a plan that was made from another model, pool or options.
 
     Raises:
         UnknownNameError: where there is no such layer.
         StalePlanError: where the plan does not fit the model, or was made from something else.
     """
-    posed = pose_again(
-        model,
-        plan,
-        cluster=cluster,
-        example_inputs=example_inputs,
-        example_kwargs=example_kwargs,
-        dynamic_shapes=dynamic_shapes,
-        profile=profile,
-    )
     placement = posed.fitting(allow_stale=allow_stale)
     names = posed.problem.layer_names
     name = layer if layer in names else posed.matched.get(layer, layer)
@@ -153,7 +124,20 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         choices=choices,
         binding=tuple(_binding(posed, now, index, stage)),
         reason=_reason(choices, now.value),
+        times=_times(posed, index),
     )
+
+
+def _times(posed: PosedAgain, index: int) -> str:
+    """Say where the times of a layer come from, where a profile speaks for any."""
+    times = posed.draft.times
+    assert times is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
+    told = []
+    for t, (source, name) in enumerate(zip(times.sources[index], posed.problem.type_names, strict=True)):
+        of_batch = times.phases(index, t)
+        backward = f" forward, {format_seconds(of_batch.backward_s)} backward" if times.training else ""
+        told.append(f"{name!r} {source}, {format_seconds(of_batch.forward_s)}{backward}")
+    return "; ".join(told) if set(times.sources[index]) != {ESTIMATED} else ""
 
 
 def _choice(posed: PosedAgain, placement: Placement, index: int, type_: int) -> DeviceChoice:

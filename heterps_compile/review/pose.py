@@ -3,6 +3,9 @@
 The plan says what was asked: batch, sizes of open dimensions, objective, limits, pins, pool. Layers are matched by
 structure, so a plan fits a model whose nodes were only renamed.
 
+What is asked of a plan is asked of this value: does it hold (``check.py``), what is it worth today (``today.py``), why
+is a layer where it is (``explain.py``).
+
 Left out: searching again (``check.py``).
 """
 
@@ -87,9 +90,9 @@ class PosedAgain:
 def pose_again(
     model: Any,
     plan: Plan,
+    example_inputs: tuple[Any, ...] = (),
     *,
     cluster: str | Path | Cluster | None = None,
-    example_inputs: tuple[Any, ...] = (),
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     profile: ProfileSpec | None = None,
@@ -101,8 +104,8 @@ def pose_again(
     Args:
         model: What :func:`heterps_compile.compile` takes.
         plan: The committed plan.
-        cluster: The pool of today; None for the plan's own where it is built in.
         example_inputs: Of a PyTorch model.
+        cluster: The pool of today; None for the plan's own where it is built in.
         example_kwargs: Its keyword inputs.
         dynamic_shapes: What it was exported with, where its dimensions are dynamic.
         profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.

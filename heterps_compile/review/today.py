@@ -8,8 +8,6 @@ Left out: other decisions, which ``check.py`` searches for; artefacts, which bel
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +15,6 @@ from heterps_compile.api import choose_backend
 from heterps_compile.backends.contract import place_backend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import PlacementDetail, detail
-from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.memory import stage_memory
 from heterps_compile.cost.problem import SearchResult
 from heterps_compile.make_plan import make_plan
@@ -27,7 +24,7 @@ from heterps_compile.passes.emit_stages import EmitStages
 from heterps_compile.plan.plan import ParameterServers, Plan, PlannedStage
 
 from .check import backend_name, judge
-from .pose import PosedAgain, pose_again
+from .pose import PosedAgain
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +42,17 @@ class PlanToday:
     pool: Cluster
 
 
-def plan_today(
-    model: Any,
-    plan: Plan,
-    example_inputs: tuple[Any, ...] = (),
-    *,
-    example_kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
-    cluster: str | Path | Cluster | None = None,
-    profile: ProfileSpec | None = None,
-    allow_stale: bool = False,
-) -> PlanToday:
+def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     """Compute a plan's estimates again.
 
     Args:
-        model: What :func:`heterps_compile.compile` takes.
-        plan: A plan of it.
-        example_inputs: Of a PyTorch model.
-        example_kwargs: Its keyword inputs.
-        dynamic_shapes: What it was exported with, where its dimensions are dynamic.
-        cluster: The pool of today; None for the plan's own where it is built in.
-        profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
+        posed: The plan and the problem of today.
         allow_stale: Take a plan that was made from another model, pool or profile.
 
     Raises:
         StalePlanError: where the plan does not fit the model, or was made from something else.
-        HeterpsError: where model or pool cannot be read.
     """
-    posed = pose_again(
-        model,
-        plan,
-        cluster=cluster,
-        example_inputs=example_inputs,
-        example_kwargs=example_kwargs,
-        dynamic_shapes=dynamic_shapes,
-        profile=profile,
-    )
+    plan = posed.plan
     placement = posed.fitting(allow_stale=allow_stale)
     replicas = np.array([stage.replicas for stage in plan.stages], np.float64)
     priced = detail(posed.problem, placement, replicas)

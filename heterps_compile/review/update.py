@@ -6,8 +6,8 @@ Left out: writing them (``CompiledModel.save``).
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.api import CompiledModel
 from heterps_compile.api import compile as compile_model
+from heterps_compile.compiled_model import CompiledModel
 from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.plan.plan import Plan
 

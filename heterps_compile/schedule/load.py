@@ -1,18 +1,21 @@
 """What a step asks of the stages, and the step that a schedule makes of it.
 
-A micro-batch occupies one replica of a stage for the longer of its computation and its data movement. Of a batch
-these are CT and DT of the plan; replicas take micro-batches in turn, so that with k replicas and M micro-batches one
-of them lasts k * CT / M, and the plan's throughput holds while all are busy. What M cannot divide is paid M times:
-starting every operation, and the latency of every transfer.
+A micro-batch occupies one replica of a stage for the longer of its computation and its data movement, and in training
+forward and backward share that time as they share the computation. Replicas take micro-batches in turn, so that with
+k replicas and M micro-batches one of them lasts k * CT / M, and the plan's throughput holds while all are busy. What M
+cannot divide is paid M times: starting every operation, and the latency of every transfer.
 
-Left out: operations that run less efficiently on fewer samples; gradient synchronisation, which is paid once a step
-but spread here, as in the plan's DT, over its micro-batches.
+Times are known for some M. Between these they are read off a straight line over the samples of a micro-batch, beyond
+them the line goes on (``cost/profile.py`` draws it).
+
+Left out: gradient synchronisation apart, which is paid once a step but spread here, as in the plan's DT, over its
+micro-batches.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heterps_compile.cost.roofline import TRAINING_FACTOR
+from heterps_compile.cost.profile import interpolate
 
 from .names import orders
 from .simulate import Timeline, simulate
@@ -23,28 +26,68 @@ _ROUNDS_OF_REPLICAS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """How long one of so many micro-batches occupies one replica.
+
+    Attributes:
+        count: Micro-batches in the step.
+        forward_s, backward_s: Of one of them; in inference there is no backward.
+    """
+
+    count: int
+    forward_s: float
+    backward_s: float = 0.0
+
+    @property
+    def whole_s(self) -> float:
+        """Give forward and backward."""
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True, slots=True)
 class StageLoad:
     """What a step asks of one stage.
 
     Attributes:
         replicas: That share its micro-batches.
-        compute_s, data_s: CT and DT of a batch in the plan.
-        compute_again_s, data_again_s: The part of them that every further micro-batch pays once more.
+        known: Micro-batches whose times are known, by count, ascending; the first is the whole batch.
         activations_bytes: Activations of the batch.
     """
 
     replicas: int
-    compute_s: float
-    data_s: float
-    compute_again_s: float
-    data_again_s: float
-    activations_bytes: float
+    known: tuple[MicroBatch, ...]
+    activations_bytes: float = 0.0
 
-    def micro_batch_s(self, micro_batches: int) -> float:
-        """Give the time that one of so many micro-batches occupies one replica."""
-        compute_s = self.replicas * self.compute_s + (micro_batches - 1) * self.compute_again_s
-        data_s = self.replicas * self.data_s + (micro_batches - 1) * self.data_again_s
-        return max(compute_s, data_s) / micro_batches
+    def micro_batch(self, count: int) -> MicroBatch:
+        """Give the times of one of so many micro-batches."""
+        for known in self.known:
+            if known.count == count:
+                return known
+        by_size = self.known[::-1]
+        return MicroBatch(
+            count,
+            interpolate([(1 / each.count, each.forward_s) for each in by_size], 1 / count),
+            interpolate([(1 / each.count, each.backward_s) for each in by_size], 1 / count),
+        )
+
+    @property
+    def again_s(self) -> float:
+        """Give what the second micro-batch takes beyond its half of the batch: what dividing does not shrink."""
+        return max(0.0, 2 * self.micro_batch(2).whole_s - self.micro_batch(1).whole_s)
+
+
+def occupied(count: int, compute_s: float, data_s: float, forward_share: float) -> MicroBatch:
+    """Give the times of one of so many micro-batches, of computation and data movement that overlap.
+
+    Args:
+        count: Micro-batches in the step.
+        compute_s: Of one of them on one replica.
+        data_s: As above.
+        forward_share: Part of the computation that is forward; 1 in inference.
+    """
+    time_s = max(compute_s, data_s)
+    forward_s = time_s * forward_share
+    return MicroBatch(count, forward_s, time_s - forward_s)
 
 
 def simulate_step(
@@ -64,9 +107,9 @@ def simulate_step(
     """
     count = micro_batches if training else micro_batches * steps
     replicas = [load.replicas for load in loads]
-    times_s = [load.micro_batch_s(micro_batches) for load in loads]
-    forward_s = [time_s / TRAINING_FACTOR for time_s in times_s] if training else times_s
-    backward_s = [whole - part for whole, part in zip(times_s, forward_s, strict=True)] if training else None
+    each = [load.micro_batch(micro_batches) for load in loads]
+    forward_s = [one.forward_s for one in each]
+    backward_s = [one.backward_s for one in each] if training else None
     return simulate(orders(name, replicas, count, training=training), forward_s, backward_s, replicas=replicas)
 
 

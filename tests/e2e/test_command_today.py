@@ -123,12 +123,20 @@ def test_a_plan_of_a_profile_is_that_of_today_with_the_same_profile_alone(heterp
     assert Path("out/plan.json").read_text() == plan
 
 
-def test_operations_are_counted_where_the_model_is_at_hand(heterps):
-    guessed, counted = (
-        json.loads(heterps("simulate", "out", "--json", *words).out)["notes"]
-        for words in ([], ["--model", "click.onnx"])
-    )
-    assert guessed == ["every layer is taken to start one operation; with --model they are counted", *counted]
+def test_a_plan_knows_what_its_micro_batches_take_and_of_an_older_one_operations_are_counted(heterps):
+    def notes(plan: str, *words: str) -> list[str]:
+        return json.loads(heterps("simulate", plan, "--json", *words).out)["notes"]
+
+    counted = notes("out", "--model", "click.onnx")
+    assert notes("out") == counted
+    older = json.loads(Path("out/plan.json").read_text())
+    for stage in older["estimates"]["stages"]:
+        del stage["micro_batch_forward_s"], stage["micro_batch_backward_s"]
+    Path("older.json").write_text(json.dumps(older))
+    assert notes("older.json") == [
+        "every layer is taken to start one operation; with --model they are counted",
+        *counted,
+    ]
 
 
 @pytest.mark.parametrize(

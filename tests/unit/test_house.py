@@ -28,7 +28,7 @@ ROWS = (
     ("plan", "schedule"),
     ("passes", "backends"),
     ("runtime", "report", "profiling"),
-    ("make_plan",),
+    ("make_plan", "compiled_model"),
     ("api",),
     ("compare", "review"),
     ("cli",),

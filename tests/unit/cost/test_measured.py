@@ -8,10 +8,11 @@ from profiles import CPU, device, layer, point
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.local import describe_local
 from heterps_compile.cost.layer_key import layer_keys
-from heterps_compile.cost.measured import CALIBRATED, ESTIMATED, MEASURED, Measurements, assign_profiles
+from heterps_compile.cost.layer_times import CALIBRATED, ESTIMATED, MEASURED, layer_times
+from heterps_compile.cost.measured import Measurements, assign_profiles
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.profile import DeviceProfile, Fitted
-from heterps_compile.cost.roofline import TRAINING_FACTOR, layer_time_s
+from heterps_compile.cost.roofline import TRAINING_FACTOR, layer_phases
 from heterps_compile.cost.work import layer_costs
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
@@ -43,9 +44,8 @@ def profile_of(*places: int, training: bool = False, times_s: tuple[float, float
 
 def pose(profile: DeviceProfile, *, training: bool = False):
     measurements = Measurements({FIRST: profile}, "")
-    pool = measurements.correct(POOL)
-    times = measurements.layer_times(LAYERS, COSTS, pool, training=training)
-    return pose_problem(LAYERS, COSTS, POOL, training=training, measurements=measurements), times
+    times = layer_times(LAYERS, COSTS, POOL, measurements, training=training)
+    return pose_problem(LAYERS, COSTS, POOL, training=training, times=times), times
 
 
 def test_a_measured_layer_takes_the_measured_time():
@@ -60,11 +60,9 @@ def test_training_takes_the_measured_backward_not_the_factor_3():
 
 
 def test_a_profile_of_inference_lends_training_its_forward():
-    problem, _ = pose(profile_of(0), training=True)
+    problem, times = pose(profile_of(0), training=True)
     assert problem.compute_s[0, 0] == TRAINING_FACTOR * 3.0
-    measurements = Measurements({FIRST: profile_of(0)}, "")
-    notes = measurements.notes(measurements.layer_times(LAYERS, COSTS, POOL, training=True), POOL, training=True)
-    assert any("backward is taken to be twice forward" in note for note in notes)
+    assert any("backward is taken to be twice forward" in note for note in times.notes())
 
 
 def test_a_layer_that_was_not_measured_is_calibrated_by_those_of_its_kind():
@@ -72,8 +70,8 @@ def test_a_layer_that_was_not_measured_is_calibrated_by_those_of_its_kind():
     kinds = [str(of_layer.kind) for of_layer in LAYERS.layers]
     place = next(i for i in range(1, len(kinds)) if KEYS[i] != KEYS[0])
     first = POOL.device_types[0]
-    ratio = 3.0 / layer_time_s(COSTS[0], first, LAYERS.dtype(0), training=False)
-    estimate_s = layer_time_s(COSTS[place], first, LAYERS.dtype(place), training=False)
+    ratio = 3.0 / layer_phases(COSTS[0], first, LAYERS.dtype(0), training=False).whole_s
+    estimate_s = layer_phases(COSTS[place], first, LAYERS.dtype(place), training=False).whole_s
     assert times.sources[place][0] == CALIBRATED
     assert problem.compute_s[place, 0] == pytest.approx(ratio * estimate_s)
 
@@ -86,10 +84,9 @@ def test_a_type_without_a_profile_keeps_the_roofline():
 
 
 def test_a_plan_is_told_how_many_layers_are_measured():
-    measurements = Measurements({FIRST: profile_of(0)}, "")
-    times = measurements.layer_times(LAYERS, COSTS, POOL, training=False)
+    _, times = pose(profile_of(0))
     measured = sum(key == KEYS[0] for key in KEYS)
-    note = measurements.notes(times, POOL, training=False)[0]
+    note = times.notes()[0]
     assert note.startswith(f"times of layers on {FIRST!r}: {measured} measured, {len(KEYS) - measured} calibrated")
 
 

@@ -2,6 +2,7 @@ import pytest
 from profiles import CPU, layer, point
 
 from heterps_compile.cost.profile import Fitted, interpolate
+from heterps_compile.cost.roofline import Phases
 
 POINTS = [(8, 1.0), (16, 1.5), (64, 2.0)]
 
@@ -37,9 +38,11 @@ def test_noise_makes_no_larger_batch_quicker_and_no_smaller_one_free():
 
 def test_a_layer_has_backward_where_training_was_measured():
     trained = layer("a", point(8, 1.0, 2.0), point(16, 2.0, 4.0))
-    assert (trained.has_backward, trained.backward_s(12), trained.accumulate_s(12)) == (True, 3.0, 4.5)
+    assert trained.has_backward
+    assert trained.phases(12, training=True) == Phases(1.5, 3.0, 4.5)
+    assert trained.phases(12, training=False) == Phases(1.5, 0.0, 0.0)
     assert not CPU.layers[0].has_backward
-    assert CPU.layers[0].backward_s(12) == 0.0
+    assert CPU.layers[0].phases(8, training=True) == Phases(2e-3, 4e-3, 4e-3)
 
 
 def test_a_layer_is_found_by_any_of_its_keys():

@@ -1,12 +1,19 @@
 """The choice of micro-batches and schedule, on stages whose times are in sight."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from profiles import device as profiled
+from profiles import layer, point
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_key import layer_keys
+from heterps_compile.cost.layer_times import layer_times
+from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.profile import LayerPoint
 from heterps_compile.ir.graph import Graph, Node, OpKind, Value
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.passes import choose_schedule
@@ -53,8 +60,9 @@ def scheduled(
     launch_s: float = 0.0,
     latency_s: float = 0.0,
     operations: int = 10,
+    measured: tuple[LayerPoint, ...] = (),
 ) -> Draft:
-    """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations."""
+    """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations, or so measured."""
     count = len(stages)
     names = [f"layer{i}" for i in range(count)]
     values = [Value(f"v{i}", "float32", (batch, 1)) for i in range(count + 1)]
@@ -69,12 +77,18 @@ def scheduled(
         batch=batch,
     )
     layers = LayerGraph(graph, tuple(Layer(name, OpKind.GEMM, (i,), ()) for i, name in enumerate(names)))
+    costs = (LayerCost(1, 0, 0, 1, 1, 2, operations),) * count
+    pool = Cluster("pool", "", "USD", (device(launch_s, latency_s),))
+    profile = profiled(replace(layer("a", *measured), keys=(layer_keys(layers)[0],))) if measured else None
+    measurements = None if profile is None else Measurements({"any": profile}, "")
     draft = Draft(
         graph=graph,
-        cluster=Cluster("pool", "", "USD", (device(launch_s, latency_s),)),
+        cluster=pool,
         request=Request(mode=mode),
         layers=layers,
-        costs=(LayerCost(1, 0, 0, 1, 1, 2, operations),) * count,
+        costs=costs,
+        measurements=measurements,
+        times=layer_times(layers, costs, pool, measurements, training=mode == "training"),
         stages=tuple(
             PlannedStage(
                 index=i,
@@ -201,3 +215,41 @@ def test_a_stage_holds_the_activations_of_the_micro_batches_under_way():
     assert draft.schedule.name == "1f1b"
     assert count > 2
     assert held == [64 * MIB * 2 // count, 64 * MIB // count]  # the first stage runs one ahead of the last
+
+
+def test_a_measured_fixed_part_makes_coarser_micro_batches_better():
+    """Measured, a layer takes 0.04 s and 15 ms a sample: as with launches of 0.04 s, a step of four is the shortest."""
+    schedule = chosen((1.0, 1), (1.0, 1), measured=(point(32, 0.52), point(64, 1.0)))
+    assert (schedule.micro_batches, schedule.step_s) == (4, pytest.approx(5 * (0.04 + 0.24)))
+
+
+def test_a_measured_layer_without_a_fixed_part_is_divided_as_finely_as_allowed():
+    schedule = chosen((1.0, 1), (1.0, 1), measured=(point(32, 0.5), point(64, 1.0)), launch_s=1e-2)
+    assert schedule.micro_batches == 32
+
+
+def test_forward_and_backward_are_those_that_were_measured():
+    """Backward takes as long as forward, and half as long again where it adds to gradients at hand."""
+    draft = scheduled((2.0, 1), (2.0, 1), mode="training", batch=4, measured=(point(1, 0.25, 0.25), point(4, 1.0, 1.0)))
+    assert draft.schedule is not None
+    assert draft.stages is not None
+    assert draft.schedule.micro_batches == 4
+    for stage in draft.stages:
+        assert stage.micro_batch_forward_s == pytest.approx(0.25)
+        assert stage.micro_batch_backward_s == pytest.approx((0.25 + 3 * 0.375) / 4)
+
+
+def test_a_plan_tells_what_the_times_of_its_micro_batches_were_read_off():
+    draft = scheduled((2.0, 1), mode="training", measured=(point(8, 0.25, 0.25), point(64, 1.0, 1.0)))
+    assert draft.times is not None
+    assert draft.times.micro_batch_notes(["any"], 4) == (
+        "micro-batches on 'any': forward and backward as measured, 16 samples read off measured batches of 8, 64",
+    )
+    (below,) = draft.times.micro_batch_notes(["any"], 16)
+    assert below.endswith("they are smaller than all of these, so the first line goes on")
+    alone = scheduled((2.0, 1), measured=(point(64, 2.0),)).times
+    assert alone is not None
+    assert alone.micro_batch_notes(["any"], 4) == (
+        "micro-batches on 'any': in proportion to their samples, as one batch alone was measured (64)",
+    )
+    assert alone.micro_batch_notes(["any"], 1) == alone.micro_batch_notes(["other"], 4) == ()

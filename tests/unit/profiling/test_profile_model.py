@@ -1,5 +1,6 @@
 """What a profile of a small model has in it; times are whatever the machine makes them."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -50,9 +51,13 @@ def test_every_layer_is_there_once_with_every_batch():
     assert (device.name, device.kind, device.clock, device.backend) == ("cpu", "cpu", "cpu", "torch")
 
 
+def forward_s(layer):
+    return layer.phases(4, training=False).forward_s
+
+
 def test_layers_add_up_to_the_whole():
     (device,) = profile_model(read, replace(QUICK, batches=(4,))).devices
-    by_hand = device.layers[0].forward_s(4) + 2 * device.layers[1].forward_s(4) + device.layers[2].forward_s(4)
+    by_hand = sum(count * forward_s(layer) for count, layer in zip((1, 2, 1), device.layers, strict=True))
     # the two equal layers have the median of both, which for two is their mean
     assert by_hand == pytest.approx(device.wholes[0].forward_s)
 
@@ -74,7 +79,7 @@ def test_the_file_reads_back_and_compile_takes_it(tmp_path):
     assert compiled.plan.notes[0].startswith("times of layers on 'core': 4 measured")
     assert len(compiled.plan.hashes["profile"]) == 64
     assert sum(stage.compute_s for stage in compiled.plan.stages) == pytest.approx(
-        sum(device.forward_s(4) * count for device, count in zip(profile.devices[0].layers, (1, 2, 1), strict=True)),
+        sum(count * forward_s(layer) for count, layer in zip((1, 2, 1), profile.devices[0].layers, strict=True))
     )
 
 
@@ -95,6 +100,22 @@ def test_times_of_one_model_are_found_in_another(tmp_path):
         Other(), (torch.zeros(20, 5, 8),), cluster="local", method="greedy", profile=path, backend="torch", verify=False
     )
     assert compiled.plan.notes[0].startswith("times of layers on 'core': 2 measured, 1 calibrated")
+
+
+def test_an_interrupted_profile_keeps_the_batches_that_are_done(tmp_path):
+    cache = Cache(tmp_path / "cache.json")
+
+    def interrupt(step, done, total):
+        if "batch 8" in step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profile_model(read, replace(QUICK, batches=(2, 8)), cache=cache, on_progress=interrupt)
+    before = json.loads((tmp_path / "cache.json").read_text())["times"]
+    profile_model(read, replace(QUICK, batches=(2, 8)), cache=Cache(tmp_path / "cache.json"))
+    after = json.loads((tmp_path / "cache.json").read_text())["times"]
+    assert {digest: after[digest] for digest in before} == before != {}
+    assert len(after) == 2 * len(before)
 
 
 def test_what_is_in_the_cache_is_not_measured_again(tmp_path):

@@ -30,6 +30,14 @@ def test_the_plans_own_step_is_simulated_as_the_compiler_did():
     assert step.peak_bytes == pytest.approx(peaks, rel=1e-6)
 
 
+def test_a_plan_alone_knows_its_own_step_whatever_its_times_were_made_from():
+    stages = tuple(replace(s, micro_batch_forward_s=0.01, micro_batch_backward_s=0.03) for s in TRAINED.stages)
+    plan = replace(TRAINED, stages=stages, schedule=replace(TRAINED.schedule, name="gpipe", micro_batches=8))
+    step = simulate_plan(plan, plan_loads(plan), "gpipe", 8)
+    times_s = {(span.action.phase, round(span.end_s - span.start_s, 9)) for span in step.timeline.spans}
+    assert times_s == {("forward", 0.01), ("backward", 0.03)}
+
+
 TRAINED = large_findings(40, 4, training=True).plan
 
 

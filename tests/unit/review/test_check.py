@@ -9,13 +9,15 @@ from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Plan
 from heterps_compile.report.check_words import check_document, check_github, check_markdown, check_text, verdict
-from heterps_compile.review.check import CheckResult, check_plan
+from heterps_compile.review.check import DEFAULT_TOLERANCE, CheckResult, check_plan
+from heterps_compile.review.pose import pose_again
 
 PLAN = from_json(to_json(plan()), "plan.json")
 
 
 def check(committed: Plan = PLAN, text: str = MODEL, **options) -> CheckResult:
-    return check_plan(graph(text), committed, **({"cluster": POOL} | options))
+    tolerance = options.pop("tolerance", DEFAULT_TOLERANCE)
+    return check_plan(pose_again(graph(text), committed, **({"cluster": POOL} | options)), tolerance)
 
 
 def with_replicas(*replicas: int) -> Plan:

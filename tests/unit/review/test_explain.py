@@ -21,7 +21,9 @@ PLAN = plan()
 
 
 def explain(layer: str, committed: Plan = PLAN, text: str = MODEL, **options) -> Explanation:
-    return explain_layer(graph(text), committed, layer, **({"cluster": POOL} | options))
+    allow_stale = options.pop("allow_stale", False)
+    posed = pose_again(graph(text), committed, **({"cluster": POOL} | options))
+    return explain_layer(posed, layer, allow_stale=allow_stale)
 
 
 def test_every_type_has_its_cost_and_the_value_of_the_plan_with_the_layer_there():

@@ -12,6 +12,8 @@ from heterps_compile.errors import StalePlanError
 from heterps_compile.profiling.profile_model import Settings, profile_model
 from heterps_compile.review.check import check_plan
 from heterps_compile.review.explain import explain_layer
+from heterps_compile.review.pose import pose_again
+from heterps_compile.units import format_seconds
 
 MODEL = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
 EXAMPLE = (torch.zeros(4, 8),)
@@ -38,26 +40,29 @@ def plan(profile):
 
 
 def test_with_the_same_times_a_plan_is_not_stale(plan, profile):
-    checked = check_plan(MODEL, plan, EXAMPLE, cluster=LOCAL, profile=profile)
+    checked = check_plan(pose_again(MODEL, plan, EXAMPLE, cluster=LOCAL, profile=profile))
     assert (checked.stale, checked.passes, checked.value) == ((), True, plan.value)
 
 
 def test_without_them_it_is(plan):
-    assert check_plan(MODEL, plan, EXAMPLE, cluster=LOCAL).stale == ("profile",)
+    assert check_plan(pose_again(MODEL, plan, EXAMPLE, cluster=LOCAL)).stale == ("profile",)
 
 
 def test_a_plan_without_a_profile_is_stale_beside_one(profile):
     plain = heterps_compile.compile(MODEL, EXAMPLE, cluster=LOCAL, method="exact", verify=False).plan
     assert plain.hashes["profile"] == ""
-    assert check_plan(MODEL, plain, EXAMPLE, cluster=LOCAL, profile=profile).stale == ("profile",)
+    assert check_plan(pose_again(MODEL, plain, EXAMPLE, cluster=LOCAL, profile=profile)).stale == ("profile",)
 
 
 def test_a_layer_is_explained_by_its_measured_time(plan, profile):
-    explained = explain_layer(MODEL, plan, plan.stages[0].layers[0], EXAMPLE, cluster=LOCAL, profile=profile)
-    plain = explain_layer(MODEL, plan, plan.stages[0].layers[0], EXAMPLE, cluster=LOCAL, allow_stale=True)
+    name = plan.stages[0].layers[0]
+    explained = explain_layer(pose_again(MODEL, plan, EXAMPLE, cluster=LOCAL, profile=profile), name)
+    plain = explain_layer(pose_again(MODEL, plan, EXAMPLE, cluster=LOCAL), name, allow_stale=True)
     assert explained.choices[0].compute_s != plain.choices[0].compute_s
+    assert explained.times == f"'core' measured, {format_seconds(explained.choices[0].compute_s)}"
+    assert not plain.times
     with pytest.raises(StalePlanError, match="profile"):
-        explain_layer(MODEL, plan, plan.stages[0].layers[0], EXAMPLE, cluster=LOCAL)
+        explain_layer(pose_again(MODEL, plan, EXAMPLE, cluster=LOCAL), name)
 
 
 def test_methods_are_compared_on_the_measured_times(profile):
@@ -66,3 +71,14 @@ def test_methods_are_compared_on_the_measured_times(profile):
         for given in (profile, None)
     )
     assert found.results[0].value != plain.results[0].value
+
+
+def test_a_plan_says_where_the_times_of_its_micro_batches_come_from(profile):
+    trained = heterps_compile.compile(
+        MODEL, EXAMPLE, cluster=LOCAL, method="exact", profile=profile, mode="training", verify=False
+    ).plan
+    said = [note for note in trained.notes if note.startswith("micro-batches on")]
+    assert said == [
+        "micro-batches on 'core': backward twice forward, in proportion to their samples, as one batch alone was "
+        "measured (4)"
+    ]

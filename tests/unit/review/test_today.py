@@ -10,6 +10,7 @@ from heterps_compile.plan.decisions import decisions
 from heterps_compile.plan.diff import diff
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Plan
+from heterps_compile.review.pose import pose_again
 from heterps_compile.review.today import plan_today
 
 TRAINING = replace(REQUEST, mode="training")
@@ -17,7 +18,8 @@ DEARER = replace(POOL, device_types=(CPU, replace(GPU, price_per_hour=3 * GPU.pr
 
 
 def today(committed: Plan, text: str = MODEL, **options) -> Plan:
-    return plan_today(graph(text), committed, **({"cluster": POOL} | options)).plan
+    allow_stale = options.pop("allow_stale", False)
+    return plan_today(pose_again(graph(text), committed, **({"cluster": POOL} | options)), allow_stale=allow_stale).plan
 
 
 @pytest.mark.parametrize("request_", [REQUEST, TRAINING, replace(REQUEST, min_stages=3)])
@@ -56,7 +58,7 @@ def test_a_model_with_other_names_is_stale_and_its_layers_go_by_todays_names():
 
 
 def test_the_operations_of_every_layer_are_counted():
-    assert plan_today(graph(), plan(), cluster=POOL).operations == {"emb": 1, "fc1": 2, "fc2": 1, "head": 1}
+    assert plan_today(pose_again(graph(), plan(), cluster=POOL)).operations == {"emb": 1, "fc1": 2, "fc2": 1, "head": 1}
 
 
 def test_a_limit_that_the_plan_breaks_today_is_a_note():

@@ -1,7 +1,9 @@
 """What a worker holds over time, and what a step asks of the stages."""
 
+import pytest
+
 from heterps_compile.schedule.held import held_over_time, worker_spans
-from heterps_compile.schedule.load import StageLoad, held_bytes, simulate_step
+from heterps_compile.schedule.load import MicroBatch, StageLoad, held_bytes, occupied, simulate_step
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.simulate import simulate
 
@@ -29,11 +31,25 @@ def test_inference_holds_only_what_is_being_done():
     assert held("gpipe", 1, training=False) == "0:0 2:1 4:0 4:1 6:0 6:1 8:0"
 
 
-LOAD = StageLoad(replicas=2, compute_s=1.0, data_s=0.5, compute_again_s=0.25, data_again_s=0.0, activations_bytes=96.0)
+LOAD = StageLoad(replicas=2, known=(MicroBatch(1, 2.0), MicroBatch(2, 1.125)), activations_bytes=96.0)
 
 
 def test_every_further_micro_batch_pays_its_launches_again():
-    assert [LOAD.micro_batch_s(count) for count in (1, 4)] == [2.0, (2.0 + 3 * 0.25) / 4]
+    """Half of the batch takes 1/8 s more than half of its time: a fixed part of 1/4 s, and 1.75 s to divide."""
+    assert LOAD.again_s == 0.25
+    assert [LOAD.micro_batch(count).forward_s for count in (1, 2, 4, 7)] == pytest.approx(
+        [2.0, 1.125, 0.25 + 1.75 / 4, 0.5]
+    )
+
+
+def test_where_one_batch_is_known_a_micro_batch_takes_its_part():
+    load = StageLoad(1, (MicroBatch(1, 2.0, 6.0),))
+    assert (load.micro_batch(4), load.again_s) == (MicroBatch(4, 0.5, 1.5), 0.0)
+
+
+def test_the_longer_of_computation_and_data_movement_is_shared_as_computation_is():
+    assert occupied(4, compute_s=2.0, data_s=1.0, forward_share=0.25) == MicroBatch(4, 0.5, 1.5)
+    assert occupied(4, compute_s=2.0, data_s=4.0, forward_share=0.25) == MicroBatch(4, 1.0, 3.0)
 
 
 def test_a_chunk_holds_its_half_in_training_and_the_largest_layer_in_inference():
@@ -52,6 +68,6 @@ def test_a_chunk_holds_its_half_in_training_and_the_largest_layer_in_inference()
 
 
 def test_steps_of_inference_follow_one_another_and_those_of_training_do_not():
-    loads = [StageLoad(1, 1.0, 0.0, 0.0, 0.0, 0.0)] * 3
+    loads = [StageLoad(1, (MicroBatch(1, 1.0),))] * 3
     assert simulate_step("gpipe", loads, 1, training=False, steps=5).makespan_s == 3 + 4
     assert simulate_step("gpipe", loads, 1, training=True, steps=5).makespan_s == 3

@@ -1,0 +1,39 @@
+"""``--print-after PASS``: the draft as it stands after a pass.
+
+Left out: the text (``report/draft_text.py``).
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+from heterps_compile.errors import UnknownNameError
+
+from .output import Progress, printing
+
+if TYPE_CHECKING:
+    from heterps_compile.passes.contract import Draft, Pass
+
+
+def draft_printer(names: tuple[str, ...], stream: TextIO, progress: Progress) -> "Callable[[Pass, Draft], None]":
+    """Give an observer that prints the draft after the named passes.
+
+    Raises:
+        UnknownNameError: where there is no such pass.
+    """
+    if not names:
+        return lambda _step, _draft: None
+    from heterps_compile.api import PASS_NAMES  # noqa: PLC0415 - torch and onnx
+    from heterps_compile.report.draft_text import draft_text  # noqa: PLC0415 - as above
+
+    for name in names:
+        if name not in PASS_NAMES:
+            raise UnknownNameError("pass", name, PASS_NAMES)
+
+    def observe(step: "Pass", draft: "Draft") -> None:
+        if step.name in names:
+            progress.close()
+            with printing(f"the draft after {step.name}"):
+                stream.write(draft_text(step, draft))
+                stream.flush()
+
+    return observe

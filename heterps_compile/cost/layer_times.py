@@ -1,0 +1,180 @@
+"""Times of layers on the types of a pool: of a batch, and of a part of one, forward and backward apart.
+
+A layer's time on a type, by the first rule that holds:
+
+1. **measured**: a profile of the type has a layer of its key; the time is read at the batch asked for.
+2. **calibrated**: a profile of the type has layers of its kind, or any at all; the roofline's estimate is multiplied by
+   the median of measured over estimated, over those layers at the measured batch that is nearest.
+3. **estimated**: the roofline alone. Of a part of a batch its work is in proportion, and its launches are all there.
+
+In training the backward is the measured one. A profile of inference lends training its forward, and the backward is
+taken to be twice that, as the roofline has it.
+
+Left out: which profile speaks for which type (``measured.py``); replicas and data movement.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.ir.layers import LayerGraph
+
+from .intensity import LayerCost
+from .layer_key import layer_keys
+from .measured import Measurements, calibrate
+from .problem import Floats
+from .profile import DeviceProfile, LayerProfile
+from .roofline import Phases, layer_phases
+
+MEASURED, CALIBRATED, ESTIMATED = "measured", "calibrated", "estimated"
+_SHOWN_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """Times of all layers on all types.
+
+    Attributes:
+        pool: The types, with what profiles say of them as a whole.
+        training: Forward and backward, else forward alone.
+        compute_s: [L, T], of a batch on one unit.
+        sources: [L][T], :data:`MEASURED`, :data:`CALIBRATED` or :data:`ESTIMATED`.
+    """
+
+    pool: Cluster
+    training: bool
+    compute_s: Floats
+    sources: tuple[tuple[str, ...], ...]
+    _layers: LayerGraph = field(repr=False)
+    _costs: Sequence[LayerCost] = field(repr=False)
+    _keys: Sequence[str] = field(repr=False)
+    _profiles: Mapping[str, DeviceProfile] = field(repr=False)
+    _ratios: Mapping[str, Mapping[str, float]] = field(repr=False)
+
+    def stage_phases(self, layers: Sequence[str], device: str, divided: int = 1) -> Phases:
+        """Add up the layers of a stage over one of the equal parts of a batch; O(layers).
+
+        Args:
+            layers: Their names.
+            device: Name of the type.
+            divided: Into how many parts the batch is.
+        """
+        index, type_ = self._index, [each.name for each in self.pool.device_types].index(device)
+        found = [self.phases(index[name], type_, divided) for name in layers]
+        return Phases(
+            sum(each.forward_s for each in found),
+            sum(each.backward_s for each in found),
+            sum(each.accumulate_s for each in found),
+        )
+
+    @cached_property
+    def _index(self) -> Mapping[str, int]:
+        return {layer.name: i for i, layer in enumerate(self._layers.layers)}
+
+    def phases(self, layer: int, type_: int, divided: int = 1) -> Phases:
+        """Give the times of a layer on one unit of a type, over one of the equal parts of a batch."""
+        device = self.pool.device_types[type_]
+        profile = self._profiles.get(device.name)
+        found = None if profile is None else profile.by_key.get(self._keys[layer])
+        if found is not None:
+            return found.phases(self._layers.graph.batch / divided, training=self.training)
+        dtype = self._layers.dtype(layer)
+        estimated = layer_phases(self._costs[layer], device, dtype, 1 / divided, training=self.training)
+        return estimated.scaled(self._ratio(layer, device.name))
+
+    def _ratio(self, layer: int, device: str) -> float:
+        of_kind = self._ratios.get(device, {"": 1.0})
+        return of_kind.get(self._layers.layers[layer].kind, of_kind[""])
+
+    def notes(self) -> tuple[str, ...]:
+        """Say for every type how many layers' times are measured, and what else a reader should know."""
+        if not self._profiles:
+            return ()
+        notes = []
+        for t, device in enumerate(self.pool.device_types):
+            counts = Counter(row[t] for row in self.sources)
+            parts = ", ".join(f"{counts[what]} {what}" for what in (MEASURED, CALIBRATED, ESTIMATED) if counts[what])
+            profile = self._profiles.get(device.name)
+            of = (
+                ""
+                if profile is None
+                else f" (profile of {profile.name!r}, {profile.backend}, {profile.threads} threads)"
+            )
+            notes.append(f"times of layers on {device.name!r}: {parts}{of}")
+            if profile is not None and self.training and profile.mode != "training":
+                notes.append(f"the profile for {device.name!r} is of inference: backward is taken to be twice forward")
+        return tuple(notes)
+
+    def micro_batch_notes(self, devices: Sequence[str], divided: int) -> tuple[str, ...]:
+        """Say where the times of micro-batches on some types come from, as far as profiles speak for them."""
+        return tuple(
+            f"micro-batches on {name!r}: {_split(profile, training=self.training)}{self._read_off(profile, divided)}"
+            for name, profile in self._profiles.items()
+            if name in devices and (divided > 1 or self.training)
+        )
+
+    def _read_off(self, profile: DeviceProfile, divided: int) -> str:
+        batches = sorted({point.batch for layer in profile.layers for point in layer.points})
+        size = self._layers.graph.batch / divided
+        if len(batches) == 1:
+            return f"in proportion to their samples, as one batch alone was measured ({batches[0]})"
+        shown = f"{', '.join(map(str, batches[:_SHOWN_BATCHES]))}{', …' if len(batches) > _SHOWN_BATCHES else ''}"
+        read = f"{size:g} samples read off measured batches of {shown}"
+        if size < batches[0]:
+            return f"{read}; they are smaller than all of these, so the first line goes on"
+        return f"{read}; they are larger than all of these, so the last line goes on" if size > batches[-1] else read
+
+
+def _split(profile: DeviceProfile, *, training: bool) -> str:
+    if not training:
+        return ""
+    return "forward and backward as measured, " if profile.mode == "training" else "backward twice forward, "
+
+
+def layer_times(
+    layer_graph: LayerGraph,
+    costs: Sequence[LayerCost],
+    cluster: Cluster,
+    measurements: Measurements | None = None,
+    *,
+    training: bool,
+) -> LayerTimes:
+    """Give the times of all layers on all types, by the rules of the module; O(layers * types).
+
+    Args:
+        layer_graph: The layers.
+        costs: The work of each.
+        cluster: The pool.
+        measurements: Profiles of its types; None where every time is estimated.
+        training: Forward and backward, else forward alone.
+    """
+    profiles = {} if measurements is None else measurements.devices
+    pool = cluster if measurements is None else measurements.correct(cluster)
+    batch = layer_graph.graph.batch
+    ratios = {
+        device.name: calibrate(profiles[device.name], device, batch, training=training)
+        for device in pool.device_types
+        if device.name in profiles
+    }
+    keys = layer_keys(layer_graph) if profiles else ()
+    sources = tuple(
+        tuple(_source(profiles.get(device.name), keys[i] if keys else "") for device in pool.device_types)
+        for i in range(len(costs))
+    )
+    compute_s = np.empty((len(costs), len(pool.device_types)))
+    times = LayerTimes(pool, training, compute_s, sources, layer_graph, costs, keys, profiles, ratios)
+    for i in range(len(costs)):
+        for t in range(len(pool.device_types)):
+            compute_s[i, t] = times.phases(i, t).whole_s
+    return times
+
+
+def _source(profile: DeviceProfile | None, key: str) -> str:
+    if profile is None:
+        return ESTIMATED
+    found: LayerProfile | None = profile.by_key.get(key)
+    return CALIBRATED if found is None else MEASURED
