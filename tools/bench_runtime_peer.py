@@ -5,6 +5,7 @@ micro-batches and processes, step by step in turns; the ratio of the medians, an
 Overhead: the time of a step over what the schedule takes where nothing but the stages takes time (the slowest stage,
 plus fill and drain), from the times the actions had in that very step; the median over the steps, and the least.
 Target: at most 15 %.
+Floor: what a message takes from process to process over gloo where its buffer is ready and nobody computes.
 One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
 time the overhead tells of that work, and the ratio of processor time, which both processes spend in a step, is what
 can be trusted.
@@ -36,6 +37,7 @@ import heterps_compile  # noqa: E402
 from heterps_compile.plan.folder import read_folder  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
 from heterps_compile.runtime.pipeline.layout import Layout, make_layout  # noqa: E402
+from heterps_compile.runtime.pipeline.links import Links  # noqa: E402
 from heterps_compile.runtime.pipeline.record import Recorders  # noqa: E402
 from heterps_compile.runtime.pipeline.stages import read_stage, read_tied  # noqa: E402
 from heterps_compile.schedule.names import orders  # noqa: E402
@@ -46,6 +48,7 @@ POSITIONS = 2
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
 MICRO_BATCHES = 8
 WARM_UP = 2
+ROUND_TRIPS = 20
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,10 @@ class Size:
     @property
     def batch(self) -> int:
         return self.micro_batch * MICRO_BATCHES
+
+    @property
+    def message_bytes(self) -> int:
+        return 4 * self.micro_batch * self.width
 
 
 SIZES = (Size("small", 128, 16), Size("middle", 512, 64), Size("large", 1024, 128))
@@ -225,6 +232,30 @@ def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> 
     return made[WARM_UP:]
 
 
+def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[list[float]]:
+    """Give the seconds of a message there or back, for every size and round."""
+    links, peer, made = Links(POSITIONS, rank), POSITIONS - 1 - rank, []
+    for size in sizes:
+        content, buffer = (torch.zeros(size.message_bytes, dtype=torch.uint8) for _ in range(2))
+        times_s = []
+        for _ in range(WARM_UP + rounds):
+            arrivals = [links.receive(buffer, peer, tag) for tag in range(ROUND_TRIPS)]
+            dist.barrier()
+            began_s = time.perf_counter()
+            for tag, arrival in enumerate(arrivals):
+                if rank == 0:
+                    gone = links.send(content, peer, tag)
+                    arrival.wait()
+                else:
+                    arrival.wait()
+                    gone = links.send(content, peer, tag)
+                gone.wait()
+            times_s.append((time.perf_counter() - began_s) / (2 * ROUND_TRIPS))
+        made.append(times_s[WARM_UP:])
+    dist.barrier()
+    return made
+
+
 def measure_all(rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int) -> list[list[Round]]:
     return [measure(rank, folder, size, schedule, rounds) for folder, size, schedule in work]
 
@@ -260,6 +291,7 @@ def main() -> int:
                 count = POSITIONS * (2 if schedule == "interleaved-1f1b" else 1)
                 work.append((Path(temporary) / f"{size.name}-{count}", size, schedule))
         measured = run_ranks(measure_all, POSITIONS, work, options.rounds, timeout_s=1200)
+        messages, _ = run_ranks(measure_messages, POSITIONS, chosen, options.rounds)
     print(f"{'':27} {'median ms':>15} {'best ms':>15} {'processor ms':>15} {'ratio of':>26} {'overhead':>17}")
     names = f"{'ours':>7} {'theirs':>7}"
     ends = " ".join(f"{name:>8}" for name in ("median", "best", "proc.", "median", "least"))
@@ -279,6 +311,9 @@ def main() -> int:
         milliseconds = " ".join(f"{1000 * seconds:7.2f}" for pair in columns for seconds in pair)
         shown = " ".join(f"{theirs_s / ours_s:7.2f}x" for ours_s, theirs_s in columns)
         print(f"{size.name:8} {schedule:18} {milliseconds} {shown} {overheads[-1]:7.1f}% {min(over):7.1f}%")
+    for size, times_s in zip(chosen, messages, strict=True):
+        shown = f"median {1e6 * statistics.median(times_s):.0f} us, best {1e6 * min(times_s):.0f} us"
+        print(f"a message of {size.message_bytes // 1024} KiB ({size.name}): {shown}")
     print(f"least throughput ratio {min(ratios):.2f} (target 1)")
     print(f"largest overhead {max(overheads):.1f}% (target 15%)")
     return 0 if min(ratios) >= 1 and max(overheads) <= 15 else 1

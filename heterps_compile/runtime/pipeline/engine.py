@@ -92,13 +92,11 @@ class Engine:
         self._device = device or torch.device("cpu")
         self._recorder: Recorder = recorder or Recorders()
         self._hooks = tuple(hooks)
-        self._actions = layout.actions(rank)
+        self._actions = tuple((layout.stage_of(a), a.micro_batch, a.phase) for a in layout.actions(rank))
         self._last = layout.stage_count - 1
         self._loss = loss if layout.training else None
         self._signature = signature_of_plan(plan)
         self._outputs = plan.graph_outputs
-        routes = make_routes(plan.stages, plan.graph_outputs)
-        self._exchange = Exchange(layout, rank, routes, wire=wire, device=self._device, recorder=self._recorder)
         inputs = set(plan.graph_inputs)
         self._reads = {
             index: tuple(dict.fromkeys(name for name in self._wanted(index, stage) if name in inputs))
@@ -114,7 +112,9 @@ class Engine:
         self._state = (
             share_state(plan, layout, rank, self._stages, tied, exact_sums=exact_sums) if layout.training else None
         )
-        self._ends = {(layout.stage_of(action), action.phase): place for place, action in enumerate(self._actions)}
+        routes = make_routes(plan.stages, plan.graph_outputs)
+        self._exchange = Exchange(layout, rank, routes, wire=wire, device=self._device, recorder=self._recorder)
+        self._ends = {(stage, phase): place for place, (stage, _, phase) in enumerate(self._actions)}
 
     def train_step(self, step: int, read: ReadMicroBatch) -> float | None:
         """Run forwards and backwards of one step and sum the gradients; the caller steps the optimiser.
@@ -135,24 +135,25 @@ class Engine:
             hook.before_step(step)
         self._exchange.begin()
         self._state.begin()
-        total = torch.zeros((), dtype=torch.float64, device=self._device)
-        for place, action in enumerate(self._actions):
-            stage, micro_batch = self._layout.stage_of(action), action.micro_batch
-            with self._naming(step, stage, micro_batch, action.phase):
-                if action.phase is Phase.FORWARD:
+        losses: list[Tensor] = []
+        for place, (stage, micro_batch, phase) in enumerate(self._actions):
+            try:
+                if phase is Phase.FORWARD:
                     kept = self._forward(step, stage, micro_batch, read)
                     self._kept[stage, micro_batch] = kept
                     if kept.loss is not None:
-                        total += kept.loss.detach()
+                        losses.append(kept.loss.detach())
                 else:
                     self._backward(step, stage, micro_batch)
                     self._state.keep(stage, micro_batch)
+            except Exception as error:
+                raise self._named(error, step, stage, micro_batch, phase) from error
             self._exchange.look_ahead(place + 1)
-            if self._ends[stage, action.phase] == place:
-                self._ended(stage, action.phase)
+            if self._ends[stage, phase] == place:
+                self._ended(stage, phase)
         for hook in self._hooks:
             hook.after_backward(step)
-        loss = self._sum_up(step, total)
+        loss = self._sum_up(step, losses)
         self._recorder.step_done(step, self._layout.batch, loss, began_s, time.perf_counter())
         return loss
 
@@ -175,10 +176,11 @@ class Engine:
         self._flush(step)  # of the step before: whoever was to receive has had the time
         self._exchange.begin()
         with torch.no_grad():
-            for place, action in enumerate(self._actions):
-                stage, micro_batch = self._layout.stage_of(action), action.micro_batch
-                with self._naming(step, stage, micro_batch, action.phase):
+            for place, (stage, micro_batch, phase) in enumerate(self._actions):
+                try:
                     kept = self._forward(step, stage, micro_batch, read)
+                except Exception as error:
+                    raise self._named(error, step, stage, micro_batch, phase) from error
                 self._exchange.look_ahead(place + 1)
                 if stage == self._last:
                     results[micro_batch] = {name: kept.made[name] for name in self._outputs}
@@ -232,9 +234,9 @@ class Engine:
         self._recorder.begin(step, stage, micro_batch, Phase.FORWARD)
         began_s = time.perf_counter()
         seed_forward(self._seed, step, micro_batch, stage, self._device)
-        forward = partial(runs, *(values[name] for name in runs.inputs))
+        taken = [values[name] for name in runs.inputs]
         statistics = None if self._state is None else self._state.statistics.get(stage)
-        made = forward() if statistics is None else statistics.run(micro_batch, forward)
+        made = runs(*taken) if statistics is None else statistics.run(micro_batch, partial(runs, *taken))
         if len(made) != len(runs.outputs):
             raise RunError(f"it gave {len(made)} values, its plan says {len(runs.outputs)}; compile the model again")
         values.update(zip(runs.outputs, made, strict=True))
@@ -284,7 +286,7 @@ class Engine:
         if phase is Phase.BACKWARD and not self._hooks:
             self._state.start_gradients(stage)
 
-    def _sum_up(self, step: int, total: Tensor) -> float | None:
+    def _sum_up(self, step: int, losses: Sequence[Tensor]) -> float | None:
         """Wait for gradients, statistics and sends; give the mean loss where the loss is."""
         assert self._state is not None  # noqa: S101 - only training gets here; this tells the type checker
         began_s = time.perf_counter()
@@ -292,6 +294,7 @@ class Engine:
             self._state.finish()
             loss = None
             if self.wants_targets:
+                total = torch.tensor(sum(float(loss) for loss in losses), dtype=torch.float64)
                 if self._state.last_group is not None:
                     self._state.last_group.sum(total).wait()
                 loss = float(total) / self._layout.micro_batches
@@ -305,16 +308,12 @@ class Engine:
             self._exchange.flush()
         self._recorder.waited(step, "send", began_s, time.perf_counter())
 
-    @contextmanager
-    def _naming(self, step: int, stage: int, micro_batch: int, phase: Phase) -> Iterator[None]:
-        """Let what goes wrong in an action say where it did."""
-        try:
-            yield
-        except Exception as error:
-            raise RunError(
-                f"stage {stage}, replica {self._layout.replica_of(self._rank)} (rank {self._rank}), {phase} of "
-                f"micro-batch {micro_batch} in step {step}: {_reason(error)}"
-            ) from error
+    def _named(self, error: Exception, step: int, stage: int, micro_batch: int, phase: Phase) -> RunError:
+        """Let what went wrong in an action say where it did."""
+        return RunError(
+            f"stage {stage}, replica {self._layout.replica_of(self._rank)} (rank {self._rank}), {phase} of "
+            f"micro-batch {micro_batch} in step {step}: {_reason(error)}"
+        )
 
     @contextmanager
     def _naming_waits(self, step: int) -> Iterator[None]:

@@ -1,10 +1,15 @@
 """What one rank exchanges with the others: along which route, with which of their replicas, and what stays here.
 
+Who sends what to whom is the same in every step, so it is worked out once. Buffers are made ready ahead: a rank that
+has heard that another is ready sends at once, else it would have to ask first. Those of the next four actions are ready
+at any time; more of them, up to 16 MiB, are made ready where the rank has to wait anyway.
+
 Left out: how a message travels (``transport.py``).
 """
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,13 +17,29 @@ import torch
 from heterps_compile.schedule.order import Action, Phase
 
 from .layout import Layout
+from .links import Links
 from .record import Recorder
 from .routes import Route
 from .step import as_leaves
 from .transport import Receiver, Sender
 
 _ACTIONS_AHEAD = 4
-"""For how many actions ahead buffers are made ready; more of them hold more memory, fewer let senders wait."""
+"""For how many actions ahead buffers are made ready whatever they take; fewer let senders wait."""
+
+_BYTES_AHEAD = 2**24
+"""How much may lie ready where more than these are."""
+
+_Key = tuple[int, int, bool]
+"""A message of a step: index of the route, micro-batch, whether it is of the backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A message that comes from another rank, for the action at a place in this one's order."""
+
+    place: int
+    receiver: Receiver
+    tag: int
 
 
 class Exchange:
@@ -39,7 +60,7 @@ class Exchange:
         device: torch.device,
         recorder: Recorder,
     ) -> None:
-        """Prepare the messages of a rank.
+        """Prepare the messages of a rank, and connect it; waits for the other ranks.
 
         Args:
             layout: What every rank does.
@@ -49,63 +70,95 @@ class Exchange:
             device: Where this rank computes.
             recorder: Is told of messages.
         """
-        self._layout, self._rank, self._wire, self._device, self._recorder = layout, rank, wire, device, recorder
+        self._layout, self._rank, self._recorder = layout, rank, recorder
         own = layout.stages_of(rank)
         self.into = {stage: tuple(route for route in routes if route.target == stage) for stage in own}
         self.out_of = {stage: tuple(route for route in routes if route.source == stage) for stage in own}
+        self._here: dict[_Key, list[Any]] = {}
         self._senders: dict[tuple[int, bool, int], Sender] = {}
-        self._receivers: dict[tuple[int, bool, int], Receiver] = {}
-        self._here: dict[tuple[int, bool, int], list[Any]] = {}
-        actions = layout.actions(rank)
-        self._expected = [
-            (place, route, action.micro_batch, action.phase is Phase.BACKWARD)
-            for place, action in enumerate(actions)
-            for route in self._awaited(action)
-            if self._peer(route, action.micro_batch, is_backward=action.phase is Phase.BACKWARD) != rank
-        ]
-        self._next = 0
+        self._outgoing: dict[_Key, tuple[Sender, int]] = {}
+        self._incoming: dict[_Key, tuple[Receiver, int]] = {}
+        self._expected: list[_Expected] = []
+        self._place = self._next = self._ready_bytes = 0
+        if layout.world_size > 1:
+            self._prepare(Links(layout.world_size, rank), wire, device)
 
-    def _awaited(self, action: Action) -> tuple[Route, ...]:
-        stage = self._layout.stage_of(action)
-        return self.into[stage] if action.phase is Phase.FORWARD else self.out_of[stage]
+    def _prepare(self, links: Links, wire: str, device: torch.device) -> None:
+        """Work out what goes to other ranks and what comes from them; what is not found there stays here."""
+        receivers: dict[tuple[int, bool, int], Receiver] = {}
+        for place, action in enumerate(self._layout.actions(self._rank)):
+            micro_batch, is_backward = action.micro_batch, action.phase is Phase.BACKWARD
+            stage = self._layout.stage_of(action)
+            before, after = (self.into[stage], self.out_of[stage])
+            for route in after if is_backward else before:
+                peer = self._owner(route, action, at_its_source=not is_backward)
+                if peer != self._rank:
+                    key = (route.index, is_backward, peer)
+                    if key not in receivers:
+                        shown = self._layout.describe(peer)
+                        receivers[key] = Receiver(links, peer, self._header_tag(route, is_backward), device, shown)
+                    tag = self._tag(route, micro_batch, is_backward)
+                    self._incoming[route.index, micro_batch, is_backward] = receivers[key], tag
+                    self._expected.append(_Expected(place, receivers[key], tag))
+            for route in before if is_backward else after:
+                peer = self._owner(route, action, at_its_source=is_backward)
+                if peer != self._rank:
+                    key = (route.index, is_backward, peer)
+                    if key not in self._senders:
+                        self._senders[key] = Sender(links, peer, self._header_tag(route, is_backward), wire, device)
+                    tag = self._tag(route, micro_batch, is_backward)
+                    self._outgoing[route.index, micro_batch, is_backward] = self._senders[key], tag
 
-    def _peer(self, route: Route, micro_batch: int, *, is_backward: bool) -> int:
-        """Give the rank from which a message comes."""
-        return self._layout.owner(route.target if is_backward else route.source, micro_batch)
+    def _owner(self, route: Route, action: Action, *, at_its_source: bool) -> int:
+        return self._layout.owner(route.source if at_its_source else route.target, action.micro_batch)
+
+    def _tag(self, route: Route, micro_batch: int, is_backward: bool) -> int:
+        return route.tag(micro_batch, self._layout.micro_batches, is_backward=is_backward)
+
+    def _header_tag(self, route: Route, is_backward: bool) -> int:
+        return route.header_tag(self._layout.micro_batches, is_backward=is_backward)
 
     def begin(self) -> None:
         """Begin a step."""
-        self._next = 0
+        self._next = self._ready_bytes = 0
         self.look_ahead(0)
 
     def look_ahead(self, place: int) -> None:
         """Make buffers ready for the action at a place in the order, and for some after it."""
-        while self._next < len(self._expected) and self._expected[self._next][0] <= place + _ACTIONS_AHEAD:
-            _, route, micro_batch, is_backward = self._expected[self._next]
+        self._place = place
+        self._make_ready(0)
+
+    def _make_ready(self, bytes_ahead: int) -> None:
+        """Make buffers ready for the next actions, and for those after them until they take so much."""
+        near = self._place + _ACTIONS_AHEAD
+        while self._next < len(self._expected):
+            expected = self._expected[self._next]
+            receiver = expected.receiver
+            if expected.place > near and self._ready_bytes + receiver.size_bytes > bytes_ahead:
+                return
+            receiver.post(expected.tag)  # unless nothing came yet, and nobody knows what will
+            self._ready_bytes += receiver.size_bytes
             self._next += 1
-            peer = self._peer(route, micro_batch, is_backward=is_backward)
-            receiver = self._receivers.get((route.index, is_backward, peer))
-            if receiver is not None:  # else nothing came yet, and nobody knows what will
-                receiver.post(route.tag(micro_batch, self._layout.micro_batches, is_backward=is_backward))
 
     def send(self, route: Route, micro_batch: int, names: Sequence[str], values: Sequence[Any]) -> None:
         """Send the values of a route to the stage that reads them; returns at once."""
-        self._send(route, micro_batch, names, values, is_backward=False)
+        self._send((route.index, micro_batch, False), names, values)
 
     def send_back(self, route: Route, micro_batch: int, names: Sequence[str], gradients: Sequence[Any]) -> None:
         """Send gradients of values of a route to the stage that made them; returns at once."""
-        self._send(route, micro_batch, names, gradients, is_backward=True)
+        self._send((route.index, micro_batch, True), names, gradients)
 
     def receive(self, step: int, route: Route, micro_batch: int) -> list[Any]:
         """Wait for the values of a route; those that want a gradient are leaves."""
-        return self._receive(step, route, micro_batch, len(route.values), is_backward=False)
+        return self._receive(step, (route.index, micro_batch, False), len(route.values))
 
     def receive_back(self, step: int, route: Route, micro_batch: int, count: int) -> list[Any]:
         """Wait for the gradients of so many values of a route; None for a value that was not used."""
-        received = self._receive(step, route, micro_batch, count, is_backward=True)
-        sender = self._senders.get((route.index, False, self._layout.owner(route.target, micro_batch)))
-        if sender is not None:  # the values have arrived, since gradients of them come back
-            sender.settle(route.tag(micro_batch, self._layout.micro_batches, is_backward=False))
+        received = self._receive(step, (route.index, micro_batch, True), count)
+        sent = self._outgoing.get((route.index, micro_batch, False))
+        if sent is not None:  # the values have arrived, since gradients of them come back
+            sender, tag = sent
+            sender.settle(tag)
         return received
 
     def flush(self) -> None:
@@ -113,33 +166,24 @@ class Exchange:
         for sender in self._senders.values():
             sender.flush()
 
-    def _send(
-        self, route: Route, micro_batch: int, names: Sequence[str], values: Sequence[Any], *, is_backward: bool
-    ) -> None:
-        to = self._layout.owner(route.source if is_backward else route.target, micro_batch)
-        if to == self._rank:
-            self._here[route.index, is_backward, micro_batch] = as_leaves(values)
-            return
-        key = (route.index, is_backward, to)
-        count = self._layout.micro_batches
-        if key not in self._senders:
-            header_tag = route.header_tag(count, is_backward=is_backward)
-            self._senders[key] = Sender(to, names, header_tag, self._wire, self._device)
-        self._senders[key].send(route.tag(micro_batch, count, is_backward=is_backward), values)
+    def _send(self, key: _Key, names: Sequence[str], values: Sequence[Any]) -> None:
+        outgoing = self._outgoing.get(key)
+        if outgoing is None:
+            self._here[key] = as_leaves(values)
+        else:
+            sender, tag = outgoing
+            sender.send(tag, names, values)
 
-    def _receive(self, step: int, route: Route, micro_batch: int, values: int, *, is_backward: bool) -> list[Any]:
-        peer = self._peer(route, micro_batch, is_backward=is_backward)
-        if peer == self._rank:
-            return self._here.pop((route.index, is_backward, micro_batch))
-        key = (route.index, is_backward, peer)
-        count = self._layout.micro_batches
-        if key not in self._receivers:
-            header_tag = route.header_tag(count, is_backward=is_backward)
-            self._receivers[key] = Receiver(peer, values, header_tag, self._device, self._layout.describe(peer))
-        receiver = self._receivers[key]
+    def _receive(self, step: int, key: _Key, count: int) -> list[Any]:
+        incoming = self._incoming.get(key)
+        if incoming is None:
+            return self._here.pop(key)
+        receiver, tag = incoming
         began_s = time.perf_counter()
-        received = receiver.take(route.tag(micro_batch, count, is_backward=is_backward))
+        self._make_ready(_BYTES_AHEAD)
+        self._ready_bytes -= receiver.size_bytes
+        received = receiver.take(tag, count)
         ended_s = time.perf_counter()
-        self._recorder.message(step, peer, self._rank, receiver.size_bytes, began_s, ended_s)
+        self._recorder.message(step, receiver.peer, self._rank, receiver.size_bytes, began_s, ended_s)
         self._recorder.waited(step, "receive", began_s, ended_s)
         return received

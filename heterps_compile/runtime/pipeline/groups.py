@@ -39,7 +39,8 @@ class Group:
         name = f"pipeline-{'-'.join(map(str, self.ranks))}-{_made[self.ranks]}"
         _made[self.ranks] += 1
         store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
-        self._gloo: Any = dist.ProcessGroupGloo(store, self.ranks.index(rank), len(self.ranks), _PATIENCE)
+        self._places = {member: place for place, member in enumerate(self.ranks)}
+        self._gloo: Any = dist.ProcessGroupGloo(store, self._places[rank], len(self.ranks), _PATIENCE)
 
     def sum(self, tensor: Tensor) -> dist.Work:
         """Begin to sum a tensor in place; dense, or sparse with every row once."""
@@ -51,14 +52,24 @@ class Group:
         work: dist.Work = self._gloo.allreduce([tensor], dist.ReduceOp.MAX)
         return work
 
+    def start_send(self, tensor: Tensor, target: int, tag: int = 0) -> dist.Work:
+        """Begin to send a tensor of the CPU to a member."""
+        work: dist.Work = self._gloo.send([tensor], self._places[target], tag)
+        return work
+
+    def start_receive(self, tensor: Tensor, source: int, tag: int = 0) -> dist.Work:
+        """Begin to receive a tensor of the CPU from a member, in place."""
+        work: dist.Work = self._gloo.recv([tensor], self._places[source], tag)
+        return work
+
     def send(self, tensor: Tensor, target: int) -> None:
         """Send a tensor of the CPU to a member; returns when it has it."""
-        self._gloo.send([tensor], self.ranks.index(target), 0).wait()
+        self.start_send(tensor, target).wait()
 
     def receive(self, tensor: Tensor, source: int) -> None:
         """Receive a tensor of the CPU from a member, in place."""
-        self._gloo.recv([tensor], self.ranks.index(source), 0).wait()
+        self.start_receive(tensor, source).wait()
 
     def share(self, tensor: Tensor, source: int) -> None:
         """Give a member's tensor to all, in place."""
-        self._gloo.broadcast(tensor, self.ranks.index(source)).wait()
+        self._gloo.broadcast(tensor, self._places[source]).wait()

@@ -123,14 +123,14 @@ class Packing:
             for place in self._slices
         ]
 
-    def as_bytes(self, values: Sequence[Any]) -> Tensor | None:
-        """Give the message without copying where its only value lies in memory as it is sent; else None."""
+    def as_it_lies(self, values: Sequence[Any]) -> Tensor | None:
+        """Give the only value of a message where its memory is just what is sent, which saves a copy; else None."""
         if not self._is_plain:
             return None
-        value: Tensor = values[0].detach()
+        value: Tensor = values[0]
         if not value.is_contiguous() or value.is_conj() or value.is_neg() or value.device.type != "cpu":
             return None
-        return value.view(-1).view(torch.uint8)
+        return value.detach()
 
     def pack(self, values: Sequence[Any], views: Sequence[Tensor | None]) -> None:
         """Write values into the views of a buffer."""

@@ -67,10 +67,10 @@ def test_a_narrow_wire_halves_float32_and_nothing_else(wire, error):
 
 def test_a_single_value_is_sent_from_where_it_lies():
     value = torch.arange(12.0).reshape(3, 4)
-    assert packing_of([value]).as_bytes([value]).data_ptr() == value.data_ptr()
-    assert packing_of([value.T]).as_bytes([value.T]) is None
-    assert packing_of([value], "float16").as_bytes([value]) is None
-    assert packing_of([value, value]).as_bytes([value, value]) is None
+    assert packing_of([value]).as_it_lies([value]).data_ptr() == value.data_ptr()
+    assert packing_of([value.T]).as_it_lies([value.T]) is None
+    assert packing_of([value], "float16").as_it_lies([value]) is None
+    assert packing_of([value, value]).as_it_lies([value, value]) is None
 
 
 @pytest.mark.parametrize(

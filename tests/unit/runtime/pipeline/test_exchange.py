@@ -1,0 +1,169 @@
+"""What a rank makes ready for the messages that will come, with a post office in place of a network."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hand_made import HandMade, plan_of
+from torch import Tensor
+
+from heterps_compile.runtime.pipeline import exchange, links
+from heterps_compile.runtime.pipeline.exchange import Exchange
+from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.links import Links
+from heterps_compile.runtime.pipeline.record import Recorders
+from heterps_compile.runtime.pipeline.routes import Route, make_routes
+
+MICRO_BATCHES = 12
+ROUTE = Route(0, 0, 1, ("a",))
+
+
+@dataclass
+class PostOffice:
+    """Keeps what was sent until it is waited for, and counts the buffers that are ready on each rank."""
+
+    sent: dict[tuple[int, int, int], list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    ready: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def counter_of(self, world_size: int, rank: int) -> "Counter":
+        assert world_size == 2
+        return Counter(self, rank)
+
+
+@dataclass
+class Counter:
+    """The links of one rank."""
+
+    office: PostOffice
+    rank: int
+
+    def send(self, tensor: Tensor, target: int, tag: int) -> "Arrival":
+        self.office.sent[self.rank, target, tag].append(tensor.clone().view(-1).view(torch.uint8))
+        return Arrival(self.office, None, None, target)
+
+    def receive(self, tensor: Tensor, source: int, tag: int) -> "Arrival":
+        self.office.ready[self.rank] += 1
+        return Arrival(self.office, tensor, (source, self.rank, tag), self.rank)
+
+
+@dataclass
+class Arrival:
+    """A message under way."""
+
+    office: PostOffice
+    buffer: Tensor | None
+    key: tuple[int, int, int] | None
+    rank: int
+
+    def wait(self) -> None:
+        if self.buffer is not None and self.key is not None:
+            self.buffer.view(-1).view(torch.uint8).copy_(self.office.sent[self.key].pop(0))
+            self.office.ready[self.rank] -= 1
+
+
+@pytest.fixture
+def office(monkeypatch: pytest.MonkeyPatch) -> PostOffice:
+    made = PostOffice()
+    monkeypatch.setattr(exchange, "Links", made.counter_of)
+    return made
+
+
+def exchanges() -> list[Exchange]:
+    """Give the exchanges of two ranks of one stage each, which run forwards and then backwards."""
+    stages = [HandMade("x", "a", lambda stage, x: (x,)), HandMade("a", "y", lambda stage, a: (a,))]
+    plan = plan_of(stages, "y")
+    layout = make_layout(plan, training=True, schedule="gpipe", micro_batches=MICRO_BATCHES)
+    routes = make_routes(plan.stages, plan.graph_outputs)
+    assert routes == (ROUTE,)
+    options: dict[str, Any] = {"wire": "float32", "device": torch.device("cpu"), "recorder": Recorders()}
+    return [Exchange(layout, rank, routes, **options) for rank in (0, 1)]
+
+
+def value_of(micro_batch: int) -> Tensor:
+    return torch.full((4,), float(micro_batch), requires_grad=True)  # 16 bytes
+
+
+def run_step(first: Exchange, second: Exchange) -> list[float]:
+    for one in (first, second):
+        one.begin()
+    found = []
+    for i in range(MICRO_BATCHES):
+        first.send(ROUTE, i, ROUTE.values, [value_of(i)])
+        (value,) = second.receive(0, ROUTE, i)
+        found.append(value[0].item())
+    for i in range(MICRO_BATCHES):
+        second.send_back(ROUTE, i, ROUTE.values, [value_of(i).detach()])
+        first.receive_back(0, ROUTE, i, 1)
+    for one in (first, second):
+        one.flush()
+    return found
+
+
+def come(office: PostOffice, to: int) -> None:
+    """Send a rank what one step has for it."""
+    for i in range(MICRO_BATCHES):
+        tag = ROUTE.tag(i, MICRO_BATCHES, is_backward=to == 0)
+        office.sent[1 - to, to, tag].append(torch.zeros(16, dtype=torch.uint8))
+
+
+def test_buffers_for_four_actions_are_ready_and_while_a_rank_waits_those_of_the_whole_step(office):
+    first, second = exchanges()
+    assert run_step(first, second) == list(range(MICRO_BATCHES))
+    assert office.ready == {0: 0, 1: 0}
+    come(office, 1)
+    second.begin()
+    assert office.ready[1] == 5  # of the action that runs, too
+    second.look_ahead(1)
+    assert office.ready[1] == 6
+    second.receive(1, ROUTE, 0)
+    assert office.ready[1] == MICRO_BATCHES - 1
+
+
+def test_large_messages_are_not_made_ready_before_the_next_four_actions(office, monkeypatch):
+    monkeypatch.setattr(exchange, "_BYTES_AHEAD", 16 * 7)
+    first, second = exchanges()
+    for _ in range(3):
+        assert run_step(first, second) == list(range(MICRO_BATCHES))
+        come(office, 1)
+        second.begin()
+        for i in range(MICRO_BATCHES):
+            second.look_ahead(i)
+            second.receive(1, ROUTE, i)
+            assert office.ready[1] == min(6, MICRO_BATCHES - 1 - i)
+
+
+def test_a_rank_whose_receives_are_far_away_holds_no_buffers(office):
+    first, second = exchanges()
+    run_step(first, second)
+    first.begin()
+    assert office.ready[0] == 0  # its backwards come after all of its forwards
+    first.look_ahead(MICRO_BATCHES - 4)
+    assert office.ready[0] == 1
+
+
+def test_messages_of_two_directions_go_over_connections_of_their_own(monkeypatch):
+    used: list[tuple[str, int, int]] = []
+
+    class Recorded:
+        made = 0
+
+        def __init__(self, ranks: range, rank: int) -> None:
+            assert tuple(ranks) == (0, 1, 2)
+            self.number, self.rank = Recorded.made % 2, rank
+            Recorded.made += 1
+
+        def start_send(self, tensor: Tensor, target: int, tag: int) -> None:
+            used.append((f"{self.rank} to {target}", self.number, tag))
+
+        def start_receive(self, tensor: Tensor, source: int, tag: int) -> None:
+            used.append((f"{source} to {self.rank}", self.number, tag))
+
+    monkeypatch.setattr(links, "Group", Recorded)
+    low, high = Links(3, 0), Links(3, 2)
+    low.send(torch.zeros(1), 2, 7)
+    high.receive(torch.zeros(1), 0, 7)
+    high.send(torch.zeros(1), 0, 8)
+    low.receive(torch.zeros(1), 2, 8)
+    assert used == [("0 to 2", 0, 7), ("0 to 2", 0, 7), ("2 to 0", 1, 8), ("2 to 0", 1, 8)]
