@@ -8,6 +8,8 @@
    optimiser state (Adagrad), the index counted; their steps alternate. "From disk" is a quarter as well, and the file's
    pages are thrown out of the operating system's memory after every request: as if the machine had none to spare.
    A step ends when the server has applied its push: overlap hides nothing. As many steps before fill the hot rows.
+3. Pulls ahead: a worker trains an embedding of 26 fields and an MLP in micro-batches through one server; steps that ask
+   for the rows of the next micro-batch while this one is computed alternate with steps that pull when they get there.
 
 All processes have one thread. What is printed is the median round, or step.
 """
@@ -29,13 +31,18 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
+from heterps_compile.runtime.pipeline.record import Recorders
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad
+from heterps_compile.runtime.servers.pulls_ahead import PullsAhead
+from heterps_compile.runtime.servers.served import serve_tables
 from heterps_compile.runtime.servers.server import Server
 from heterps_compile.runtime.servers.spec import ServerSpec, TableSpec, record_bytes
+from heterps_compile.schedule.order import Action, Phase
 
 WIDTH, FIELDS, BATCH = 16, 26, 4096
 EXPONENTS = (1.05, 1.2)
+MICRO_BATCHES, HIDDEN = 4, (64, 256, 1024)
 _PAGEOUT = 21  # MADV_PAGEOUT (linux/mman.h), which Python's mmap does not name
 
 
@@ -179,6 +186,92 @@ def train_step(client: Client, step: int, ids: torch.Tensor, mlp: nn.Module | No
         client.pull()
 
 
+# 3. pulls ahead
+
+
+class Clicks(nn.Module):
+    """An embedding of all fields and an MLP, as a written stage looks."""
+
+    inputs = ("ids",)
+
+    def __init__(self, rows: int, hidden: int) -> None:
+        super().__init__()
+        self.emb = nn.Parameter(torch.zeros(1, 1).expand(rows, WIDTH))
+        self.mlp = nn.Sequential(nn.Linear(FIELDS * WIDTH, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = nn.functional.embedding(ids, self.emb)
+        made: torch.Tensor = self.mlp(rows.flatten(1))
+        return made
+
+
+class Ids:
+    """The micro-batches of all steps."""
+
+    def __init__(self, batches: list[torch.Tensor]) -> None:
+        self._batches = batches
+
+    def of_step(self, step: int) -> Callable[[int, Any], dict[str, torch.Tensor]]:
+        parts = self._batches[step].chunk(MICRO_BATCHES)
+        return lambda micro_batch, _names: {"ids": parts[micro_batch]}
+
+
+def pull_ahead(rank: int, specs: tuple[ServerSpec, ...], steps: int, hidden: int) -> dict[str, Any]:
+    """Give seconds per step without pulls ahead and with them, of a pull, and of a micro-batch computed."""
+    for spec in specs:
+        if rank in spec.ranks:
+            serve(spec, rank)
+            return {}
+    rows = specs[0].tables[0].rows
+    forwards = [Action(0, micro_batch, Phase.FORWARD) for micro_batch in range(MICRO_BATCHES)]
+    reader = Ids(list(zipf_batches(rows, EXPONENTS[0], steps)))
+    runs = []
+    for place, spec in enumerate(specs):
+        torch.manual_seed(0)
+        waits = Waits()
+        client = Client(spec, rank, recorder=waits)
+        model = Clicks(rows, hidden)
+        serve_tables(model, client)
+        ahead = PullsAhead(client, forwards, range(steps)).around(reader) if place else None
+        runs.append((client, model, torch.optim.Adagrad(model.parameters(), 0.01), ahead, waits))
+    times: list[list[float]] = [[] for _ in specs]
+    for step in range(steps):
+        for (client, model, optimizer, ahead, _), mine in zip(runs, times, strict=True):
+            read = (reader if ahead is None else ahead).of_step(step)
+            began_s = time.perf_counter()
+            client.before_step(step)
+            for micro_batch in range(MICRO_BATCHES):
+                model(read(micro_batch, ("ids",))["ids"]).square().mean().backward()
+            client.after_backward(step)
+            if ahead is not None:
+                ahead.after_backward(step)
+            optimizer.step()
+            optimizer.zero_grad()
+            mine.append(time.perf_counter() - began_s)
+    for client, *_ in runs:
+        client.close()
+    same = all(torch.equal(a, b) for a, b in zip(runs[0][1].parameters(), runs[1][1].parameters(), strict=True))
+    ratios = [plain / early for plain, early in zip(*(mine[steps // 4 :] for mine in times), strict=True)]
+    return {
+        "step_s": [statistics.median(mine[steps // 4 :]) for mine in times],
+        "waited_s": [statistics.median(waits.of_step[steps // 4 :]) for *_, waits in runs],
+        "ratio": statistics.median(ratios),
+        "same": same,
+    }
+
+
+class Waits(Recorders):
+    """Adds up the time that steps waited for rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_step: list[float] = []
+
+    def waited(self, step: int, kind: str, began_s: float, ended_s: float) -> None:
+        self.of_step += [0.0] * (step + 1 - len(self.of_step))
+        self.of_step[step] += ended_s - began_s
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1 << 21, help="of the table; a power of two")
@@ -208,6 +301,17 @@ def main() -> None:
                     ServerSpec((0,), (1 + i,), (table,), optimizer, **(quarter if i else {})) for i in range(len(KINDS))
                 )
                 print_row(exponent, has_mlp, ranks(train, 1 + len(KINDS), specs, asked.steps, exponent, has_mlp))
+        print(f"\npulls ahead; {MICRO_BATCHES} micro-batches of {BATCH // MICRO_BATCHES} x {FIELDS} ids, ms a step")
+        for hidden in HIDDEN:
+            specs = tuple(ServerSpec((0,), (1 + i,), (table,), optimizer) for i in range(2))
+            found = ranks(pull_ahead, 3, specs, 2 * asked.steps, hidden)
+            (plain_s, early_s), (waited_s, still_s) = found["step_s"], found["waited_s"]
+            print(
+                f"MLP of {hidden:4}: {plain_s * 1e3:6.1f}, of which {waited_s * 1e3:5.1f} waiting for rows; ahead "
+                f"{early_s * 1e3:6.1f}, {still_s * 1e3:5.1f} waiting: {found['ratio']:.2f} x as fast, weights "
+                f"{'equal' if found['same'] else 'NOT equal'}",
+                flush=True,
+            )
 
 
 def print_row(exponent: float, has_mlp: bool, found: dict[str, Any]) -> None:

@@ -14,12 +14,14 @@ from heterps_compile.runtime.pipeline.layout import Layout
 from .checkpointing import Checkpoints
 from .outputs import write_outputs
 from .progress import SAVING, UPDATING, ProgressRecorder
-from .reading import MicroBatches
+from .training import in_function
 from .watch import Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
+
+    from heterps_compile.runtime.servers.pulls_ahead import Reader
 
 Loss = Callable[[Any, Mapping[str, "Tensor"]], "Tensor"]
 
@@ -27,7 +29,7 @@ Loss = Callable[[Any, Mapping[str, "Tensor"]], "Tensor"]
 def train(
     engine: Engine,
     optimizer: "Optimizer | None",
-    reader: MicroBatches | None,
+    reader: "Reader | None",
     steps: range,
     *,
     watch: Watch,
@@ -73,7 +75,7 @@ def train(
 
 def infer(
     engine: Engine,
-    reader: MicroBatches | None,
+    reader: "Reader | None",
     steps: range,
     *,
     layout: Layout,
@@ -82,6 +84,7 @@ def infer(
     names: Sequence[str],
     folder: Path | None,
     file_format: str,
+    samples: int,
 ) -> int:
     """Run the forwards of all steps, or until somebody asks to stop; keep what they give.
 
@@ -95,6 +98,7 @@ def infer(
         names: Of the graph outputs, in order.
         folder: For the outputs; None where nobody wants them.
         file_format: Of these files.
+        samples: In all; what is given for others, which fill the last step up, is dropped.
 
     Returns:
         The steps that are done.
@@ -108,7 +112,9 @@ def infer(
         if folder is not None:
             for micro_batch, values in found.items():
                 first = step * layout.batch + micro_batch * layout.micro_batch_size
-                write_outputs(folder, file_format, first, names, values)
+                count = min(layout.micro_batch_size, samples - first)
+                if count > 0:
+                    write_outputs(folder, file_format, first, names, _first_of(values, count, layout.micro_batch_size))
         done = step + 1
     return done
 
@@ -117,7 +123,8 @@ def checked_loss(loss: Loss, progress: ProgressRecorder) -> Loss:
     """Give a loss that refuses what cannot be trained on, naming step and micro-batch."""
 
     def call(outputs: Any, batch: Mapping[str, "Tensor"]) -> "Tensor":
-        value = loss(outputs, batch)
+        with in_function("loss", loss):
+            value = loss(outputs, batch)
         if hasattr(value, "isfinite") and not bool(value.isfinite().all()):
             now = progress.now()
             raise RunError(
@@ -131,3 +138,10 @@ def checked_loss(loss: Loss, progress: ProgressRecorder) -> Loss:
 
 def _read_nothing(micro_batch: int, names: Sequence[str]) -> Mapping[str, "Tensor"]:
     return {}
+
+
+def _first_of(values: Mapping[str, Any], count: int, size: int) -> Mapping[str, Any]:
+    """Give the outputs of the first samples of a micro-batch; what is no row for every sample stays whole."""
+    if count == size:
+        return values
+    return {name: v[:count] if getattr(v, "shape", ())[:1] == (size,) else v for name, v in values.items()}

@@ -20,6 +20,7 @@ from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.record import Recorder, Recorders
 from heterps_compile.runtime.pipeline.stages import RunnableStage, read_stage, read_tied
 from heterps_compile.runtime.servers.client import Client
+from heterps_compile.runtime.servers.pulls_ahead import PullsAhead, Reader
 from heterps_compile.runtime.servers.served import serve_tables
 from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
 
@@ -32,7 +33,7 @@ from .prepare import count_steps
 from .reading import ALL, MicroBatches
 from .server_rank import make_spec
 from .task import RESULT_KEY, Joined, Result, Task
-from .training import Training, make_optimizer, read_training_file
+from .training import Training, in_function, make_optimizer, read_training_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _START_KEY = "start"
 _STEPS_KEY = "steps"
+_FILLED_KEY = "filled"
 _TRACED_STEPS = 20  # a trace of more is slow to look at
 _WARM_STEPS = 2
 
@@ -64,6 +66,7 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
     telemetry = _telemetry(joined, task, steps)
     recorder = Recorders([joined.progress] if telemetry is None else [joined.progress, telemetry])
     client = _connect_servers(joined, task, stages, checkpoint, steps, recorder=recorder)
+    ahead = None if client is None else PullsAhead(client, joined.prepared.layout.actions(rank), steps)
     engine = Engine(
         plan,
         joined.prepared.layout,
@@ -76,7 +79,7 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
         seed=options.seed,
         device=joined.device,
         recorder=recorder,
-        hooks=() if client is None else (client,),
+        hooks=() if client is None or ahead is None else (client, ahead),
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
     checkpoints = _checkpoints(joined, task, stages, optimizer, client)
@@ -88,15 +91,17 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
             source = _open_source(joined, task, training) if source is None else source
             reader = _reader(joined, source, training, wanted, steps)
             closing.callback(reader.close)
+        feed = reader if reader is None or ahead is None else ahead.around(reader)
         if telemetry is not None:
             closing.callback(telemetry.close)
-        done = _steps(joined, task, engine, reader, steps, optimizer=optimizer, checkpoints=checkpoints)
+        done = _steps(joined, task, engine, feed, steps, optimizer=optimizer, checkpoints=checkpoints)
         engine.finish()
         if client is not None:
             client.close()
     found = [] if options.checkpoint is None else find_checkpoints(Path(options.checkpoint))
     last = str(found[-1]) if found else ""
-    result = Result(steps.start, done, joined.prepared.layout.batch, joined.watch.stopped_by or 0, last)
+    filled = _filled(joined) if done == steps.stop else 0
+    result = Result(steps.start, done, joined.prepared.layout.batch, joined.watch.stopped_by or 0, last, filled)
     if rank == 0:
         joined.store.set(RESULT_KEY, result.to_json())
     return result
@@ -106,7 +111,7 @@ def _steps(
     joined: Joined,
     task: Task,
     engine: Engine,
-    reader: MicroBatches | None,
+    reader: Reader | None,
     steps: range,
     *,
     optimizer: "Optimizer | None",
@@ -135,6 +140,7 @@ def _steps(
         names=joined.prepared.plan.graph_outputs,
         folder=None if options.output is None else Path(options.output),
         file_format=options.output_format,
+        samples=steps.stop * joined.prepared.layout.batch - _filled(joined),
     )
 
 
@@ -212,7 +218,10 @@ def _decide_steps(joined: Joined, task: Task, source: Source) -> None:
         make_output_folder(options.output)
     check_weights(options, joined.prepared)
     checkpoint = find_start(joined.prepared, options)
-    steps = count_steps(_samples(source), options, joined.prepared.layout.batch)
+    samples, batch = _samples(source), joined.prepared.layout.batch
+    steps = count_steps(samples, options, batch)
+    filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
+    store.set(_FILLED_KEY, str(filled))
     store.set(_START_KEY, "" if checkpoint is None else checkpoint.name)
     store.set(_STEPS_KEY, str(steps))
 
@@ -237,6 +246,11 @@ def steps_to_run(joined: Joined, options: RunOptions) -> tuple[Path | None, rang
     return checkpoint, range(first, max(first, last))
 
 
+def _filled(joined: Joined) -> int:
+    """Give how many samples of the last step only fill it up, and were read before."""
+    return int(joined.store.get(_FILLED_KEY))
+
+
 def _samples(source: Source) -> int | None:
     """Give how many samples there are, also where they are repeated."""
     return source.source.samples if isinstance(source, Epochs) else source.samples
@@ -253,7 +267,9 @@ def _open_source(joined: Joined, task: Task, training: Training | None) -> Sourc
         wanted = wanted_by_plan(prepared.plan, prepared.folder)
         source = open_source(task.options.data, wanted=wanted, seed=task.options.seed, index_folder=index_folder)
     elif training is not None and training.data is not None:
-        source = IterableSource(training.data(), is_batched=True)
+        with in_function("data", training.data):
+            items = training.data()
+        source = IterableSource(items, is_batched=True)
     else:
         raise RunError("there are no data: name some (--data FILE), or define data() in the training file")
     return Epochs(source) if source.samples is not None else source

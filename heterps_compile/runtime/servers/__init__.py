@@ -11,7 +11,8 @@ How a run uses them, on every rank::
     a worker, before it makes its engine                          client.py, served.py
         client = Client(spec, rank, recorder=recorder)
         serve_tables(stage, client)
-        Engine(..., hooks=[client])
+        ahead = PullsAhead(client, reader, ...)                   pulls_ahead.py: between the engine and its data
+        Engine(..., hooks=[client, ahead])
         client.save(folder)                                       one worker, after a step
         client.close()                                            every worker, at the end
 """

@@ -1,4 +1,4 @@
-"""Compute the ids of a stage's look-ups before the stage runs, so that all of them are one pull.
+"""Compute the ids of a stage's look-ups before the stage runs, so that all of them are one pull that can begin early.
 
 A stage that sums the rows of one field before it looks up the next would pull field by field. Most ids are columns of
 the inputs, picked and reshaped: that part of the stage is cut out, and run first. Ids that depend on rows, or on ops
@@ -77,7 +77,7 @@ def ids_ahead(stage: nn.Module, tables: Collection[str]) -> IdsAhead | None:
         name = same.get(id(names.get(str(weight.target))))
         if name is not None and _may_run_twice(ids):
             found.append((name, ids))
-    if len(found) < 2:
+    if not found:
         return None
     wanted = _ancestors([ids for _, ids in found])
     made = fx.Graph()

@@ -5,14 +5,19 @@ become one pull: per table the distinct rows, per server one request and one ans
 leaves of its autograd graph; after the backward of a step their gradients are summed over micro-batches and look-ups
 and pushed, one message a server.
 
-Left out: pulling for the next micro-batch while this one is computed; what a look-up makes of its rows
-(``served.py``).
+Rows can be asked for before the stage runs on them, as soon as its inputs are known (``pulls_ahead.py`` says when).
+They are under way while something else is computed::
+
+    worker    | ask 0 | ask 1 | wait 0, compute 0 | ask 2 | wait 1, compute 1 | ...
+    server            | answer 0 | answer 1 |             | answer 2 |
+
+Left out: how ids become requests and answers rows (``asked.py``); what a look-up makes of its rows (``served.py``).
 """
 
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +29,8 @@ from torch import Tensor
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.record import Recorder, Recorders
 
-from .link import GroupLink, Link
+from .asked import Asked, Lookup, Rows, distinct_rows
+from .link import GroupLink, Link, Wait
 from .protocol import Kind, pack_request, wire_dtype
 from .saved import write_manifest
 from .shard import sum_rows
@@ -32,45 +38,26 @@ from .spec import ServerSpec
 from .tiers import Floats, Ints
 
 
-@dataclass(slots=True)
-class Lookup:
-    """Rows that somebody will need; made by :meth:`Client.look_up`.
-
-    Attributes:
-        table: Number of the table.
-        ids: Row numbers of the table, flat.
-        finish: Makes the result of the pulled rows [distinct, width], of where in them each id is, and of the ids.
-        wants_gradient: Whether autograd was on.
-        result: What ``finish`` gave; None until pulled.
-    """
-
-    table: int
-    ids: Ints
-    finish: Callable[[Tensor, Tensor, Ints], Any]
-    wants_gradient: bool
-    result: Any = None
-
-
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """What was pulled for one look-up.
+class _Foreseen:
+    """Look-ups of a stage that are known from its inputs.
 
     Attributes:
-        weights: [distinct, width], shared by all look-ups in the table.
-        positions: Where in them each id is.
-        distinct: Their row numbers.
+        inputs: Names of all inputs of the stage, in order.
+        tables: Numbers of the tables, one for each look-up.
+        compute: Gives the ids of each.
     """
 
-    weights: Tensor
-    positions: Ints
-    distinct: Ints
+    inputs: tuple[str, ...]
+    tables: tuple[int, ...]
+    compute: Callable[..., Sequence[Tensor]]
 
 
 def _flat(ids: Tensor) -> Ints:
     return ids.detach().cpu().reshape(-1).to(torch.int64).numpy()
 
 
-def _finish(lookup: Lookup, rows: _Rows) -> None:
+def _finish(lookup: Lookup, rows: Rows) -> None:
     with torch.set_grad_enabled(lookup.wants_gradient):
         lookup.result = lookup.finish(rows.weights, torch.from_numpy(rows.positions), rows.distinct)
 
@@ -100,8 +87,10 @@ class Client:
         self._step = spec.first_step
         self._pushed = spec.first_step - 1
         self._collected: list[Lookup] = []
-        self._ahead: dict[int, deque[tuple[Ints, _Rows]]] = {}  # by table: ids of look-ups to come, and their rows
+        self._ahead: dict[int, deque[tuple[Ints, Rows]]] = {}  # by table: ids of look-ups to come, and their rows
         self._leaves: list[tuple[int, Ints, Tensor]] = []  # table, distinct rows, their weights
+        self._foreseen: list[_Foreseen] = []
+        self._asked_ahead: list[Asked] = []
 
     def before_step(self, step: int) -> None:
         """Begin a step; what the step before left is dropped."""
@@ -134,7 +123,7 @@ class Client:
         self._link.flush()  # of the step before
         for index in range(self.spec.count):
             mine = [rows % self.spec.count == index for rows, _ in summed]
-            ints, _ = self._asked([rows for rows, _ in summed], mine)
+            ints, _ = self._named([rows for rows, _ in summed], mine)
             floats = [gradients[is_mine] for (_, gradients), is_mine in zip(summed, mine, strict=True)]
             self._link.send(index, pack_request(Kind.PUSH, self._rank, step, ints, floats=floats, wire=self.spec.wire))
         self._pushed = step
@@ -155,18 +144,48 @@ class Client:
             self._collected.append(lookup)
         return lookup
 
-    def pull_ahead(self, tables: Sequence[int], ids: Sequence[Tensor]) -> None:
-        """Get the rows of look-ups that are about to come, in this order for each table.
+    def foresee(
+        self, inputs: Sequence[str], tables: Sequence[int], compute: Callable[..., Sequence[Tensor]]
+    ) -> Callable[..., None]:
+        """Learn of look-ups that are known from the inputs of a stage.
 
         Args:
-            tables: Numbers of the tables, one for each look-up.
-            ids: Row numbers, any shape.
+            inputs: Names of its inputs, in order.
+            tables: Numbers of the tables, one for each look-up, in the order in which each is looked up.
+            compute: Gives the ids of each from the inputs.
+
+        Returns:
+            What is to be called with the inputs right before the stage runs: it gets their rows.
+        """
+        self._foreseen.append(_Foreseen(tuple(inputs), tuple(tables), compute))
+        return lambda *values: self._pull_ahead(tables, compute(*values))
+
+    def ask_ahead(self, values: Mapping[str, Any]) -> None:
+        """Ask for the rows of the look-ups that these inputs make known, without waiting for them.
+
+        They are those that a pull would get now. What cannot be right is left for the stage to find out.
+
+        Args:
+            values: By name of the input.
 
         Raises:
-            RunError: where an id is no row of its table, or a server is gone.
+            RunError: where a server is gone.
         """
+        for stage in self._foreseen:
+            if stage.inputs and all(name in values for name in stage.inputs):
+                ids = [_flat(one) for one in stage.compute(*(values[name] for name in stage.inputs))]
+                if all(self._are_rows(table, rows) for table, rows in zip(stage.tables, ids, strict=True)):
+                    self._asked_ahead.append(self._ask(list(zip(stage.tables, ids, strict=True))))
+
+    def _pull_ahead(self, tables: Sequence[int], ids: Sequence[Tensor]) -> None:
+        """Get the rows of look-ups that are about to come, in this order for each table."""
         flat = [_flat(one) for one in ids]
-        found = self._rows_of(list(zip(tables, flat, strict=True)), torch.is_grad_enabled())
+        asked = next((one for one in self._asked_ahead if one.is_of(tables, flat)), None)
+        if asked is None:
+            asked = self._ask(list(zip(tables, flat, strict=True)))
+        else:
+            self._asked_ahead.remove(asked)
+        found = self._rows_of(asked, torch.is_grad_enabled())
         self._ahead = {}
         for table, one, rows in zip(tables, flat, found, strict=True):
             self._ahead.setdefault(table, deque()).append((one, rows))
@@ -178,31 +197,37 @@ class Client:
             RunError: where an id is no row of its table, or a server is gone.
         """
         lookups, self._collected = self._collected, []
-        asked = [(lookup.table, lookup.ids) for lookup in lookups]
+        asked = self._ask([(lookup.table, lookup.ids) for lookup in lookups])
         found = self._rows_of(asked, any(lookup.wants_gradient for lookup in lookups))
         for lookup, rows in zip(lookups, found, strict=True):
             _finish(lookup, rows)
 
-    def _rows_of(self, asked: Sequence[tuple[int, Ints]], wants_gradient: bool) -> list["_Rows"]:
-        """Pull the rows of several look-ups at once; those of one table share one leaf."""
-        ids_of: list[list[Ints]] = [[] for _ in self.spec.tables]
-        for table, ids in asked:
-            ids_of[table].append(ids)
-        distinct: list[Ints] = []
-        positions: list[list[Ints]] = []
-        for number, mine in enumerate(ids_of):
-            ids = np.concatenate(mine) if mine else np.empty(0, np.int64)
-            rows, inverse = np.unique(ids, return_inverse=True)
+    def _ask(self, lookups: Sequence[tuple[int, Ints]]) -> Asked:
+        """Ask for the rows of several look-ups at once."""
+        distinct, positions = distinct_rows(lookups, len(self.spec.tables))
+        for number, rows in enumerate(distinct):
             self._check(number, rows)
-            distinct.append(rows)
-            positions.append(np.split(inverse.reshape(-1), np.cumsum([len(one) for one in mine])[:-1]))
-        leaves = [torch.from_numpy(weights) for weights in self._fetch(distinct)]
-        for number, leaf in enumerate(leaves):
-            if wants_gradient and self.spec.tables[number].trained and ids_of[number]:
+        dtype, answers, calls = wire_dtype(self.spec.wire), [], []
+        for index in range(self.spec.count):
+            mine = [rows % self.spec.count == index for rows in distinct]
+            ints, sizes = self._named(distinct, mine)
+            out = torch.empty(sum(n * t.width for n, t in zip(sizes, self.spec.tables, strict=True)), dtype=dtype)
+            answers.append((mine, out))
+            calls.append((index, ints, out))
+        began_s = time.perf_counter()
+        wait = self._send(Kind.PULL, self._pushed - self.spec.staleness, calls)
+        return Asked(lookups, distinct, positions, answers, wait, began_s)
+
+    def _rows_of(self, asked: Asked, wants_gradient: bool) -> list[Rows]:
+        """Wait for what was asked for, and give the rows of each look-up; those of one table share one leaf."""
+        self._wait(asked.wait, asked.began_s, [out for _, out in asked.answers])
+        weights = asked.weights([table.width for table in self.spec.tables])
+        for number, leaf in enumerate(weights):
+            if wants_gradient and self.spec.tables[number].trained and asked.positions[number]:
                 leaf.requires_grad_()
-                self._leaves.append((number, distinct[number], leaf))
-        next_of = [iter(parts) for parts in positions]
-        return [_Rows(leaves[table], next(next_of[table]), distinct[table]) for table, _ in asked]
+                self._leaves.append((number, asked.distinct[number], leaf))
+        next_of = [iter(parts) for parts in asked.positions]
+        return [Rows(weights[table], next(next_of[table]), asked.distinct[table]) for table, _ in asked.lookups]
 
     def save(self, folder: Path) -> None:
         """Have the servers write their tables as they are after the last step that this worker has pushed.
@@ -214,7 +239,9 @@ class Client:
         """
         name = np.frombuffer(os.fsencode(folder.absolute()), np.uint8).astype(np.int64)
         updates = [torch.empty(len(self.spec.tables), dtype=torch.int64) for _ in self.spec.ranks]
-        self._exchange(Kind.SAVE, self._pushed, [(index, [name], out) for index, out in enumerate(updates)])
+        began_s = time.perf_counter()
+        wait = self._send(Kind.SAVE, self._pushed, [(index, [name], out) for index, out in enumerate(updates)])
+        self._wait(wait, began_s, updates)
         write_manifest(folder, self.spec, self._pushed + 1, updates[0].tolist())
 
     def close(self) -> None:
@@ -223,52 +250,44 @@ class Client:
         Raises:
             RunError: where a server is gone.
         """
+        for asked in self._asked_ahead:  # of a step that nobody runs any more
+            asked.wait()
+        self._asked_ahead.clear()
         for index in range(self.spec.count):
             self._link.send(index, pack_request(Kind.STOP, self._rank, self._pushed))
         self._link.flush()
 
+    def _are_rows(self, number: int, ids: Ints) -> bool:
+        return not len(ids) or bool(ids.min() >= 0 and ids.max() < self.spec.tables[number].rows)
+
     def _check(self, number: int, rows: Ints) -> None:
-        table = self.spec.tables[number]
-        if len(rows) and (rows[0] < 0 or rows[-1] >= table.rows):
+        if not self._are_rows(number, rows):
+            table = self.spec.tables[number]
             wrong = int(rows[0] if rows[0] < 0 else rows[-1])
             raise RunError(
                 f"step {self._step} looks up row {wrong:,} of table {table.shown}, which has rows 0 to "
                 f"{table.rows - 1:,}; check the data, or build the model with more rows"
             )
 
-    def _fetch(self, distinct: Sequence[Ints]) -> list[Floats]:
-        """Give the weights of distinct rows, table by table."""
-        count, dtype = self.spec.count, wire_dtype(self.spec.wire)
-        weights = [
-            np.empty((len(rows), t.width), np.float32) for rows, t in zip(distinct, self.spec.tables, strict=True)
-        ]
-        masks = [[rows % count == index for rows in distinct] for index in range(count)]
-        calls = []
-        for index, mine in enumerate(masks):
-            ints, sizes = self._asked(distinct, mine)
-            out = torch.empty(sum(n * t.width for n, t in zip(sizes, self.spec.tables, strict=True)), dtype=dtype)
-            calls.append((index, ints, out))
-        self._exchange(Kind.PULL, self._pushed - self.spec.staleness, calls)
-        for (*_, out), mine in zip(calls, masks, strict=True):
-            flat, at = out.float().numpy(), 0
-            for part, is_mine in zip(weights, mine, strict=True):
-                size = int(np.count_nonzero(is_mine)) * part.shape[1]
-                part[is_mine] = flat[at : at + size].reshape(-1, part.shape[1])
-                at += size
-        return weights
-
-    def _asked(self, distinct: Sequence[Ints], mine: Sequence[np.ndarray]) -> tuple[list[Ints], list[int]]:
+    def _named(self, distinct: Sequence[Ints], mine: Sequence[np.ndarray]) -> tuple[list[Ints], list[int]]:
         """Give the int64 part of a request to one server, and how many rows of every table it names."""
         rows = [every[is_mine] // self.spec.count for every, is_mine in zip(distinct, mine, strict=True)]
         sizes = [len(part) for part in rows]
         return [np.array(sizes, np.int64), *rows], sizes
 
-    def _exchange(self, kind: Kind, step: int, calls: Sequence[tuple[int, list[Ints], Tensor]]) -> None:
-        """Ask servers and wait for all answers; a server that has nothing to answer is left in peace."""
-        began_s = time.perf_counter()
-        asked = [(index, pack_request(kind, self._rank, step, ints), out) for index, ints, out in calls if out.numel()]
-        self._link.exchange(asked)
+    def _send(self, kind: Kind, step: int, calls: Sequence[tuple[int, list[Ints], Tensor]]) -> Wait:
+        """Begin to ask servers; one that has nothing to answer is left in peace."""
+        return self._link.ask(
+            [(index, pack_request(kind, self._rank, step, ints), out) for index, ints, out in calls if out.numel()]
+        )
+
+    def _wait(self, wait: Wait, began_s: float, outs: Sequence[Tensor]) -> None:
+        """Wait for the answers of all servers."""
+        waiting_s = time.perf_counter()
+        wait()
+        self._link.flush()
         ended_s = time.perf_counter()
-        self._recorder.waited(self._step, "pull", began_s, ended_s)
-        for index, _, out in asked:
-            self._recorder.message(self._step, self.spec.ranks[index], self._rank, out.nbytes, began_s, ended_s)
+        self._recorder.waited(self._step, "pull", waiting_s, ended_s)
+        for index, out in enumerate(outs):
+            if out.numel():
+                self._recorder.message(self._step, self.spec.ranks[index], self._rank, out.nbytes, began_s, ended_s)

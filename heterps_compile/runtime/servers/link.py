@@ -5,7 +5,7 @@ Nothing is pickled: ``torch.distributed.rpc``, which pickles every call, is not 
 Left out: what the buffers say (``protocol.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -17,6 +17,9 @@ from heterps_compile.escape import one_line
 
 from .protocol import FIRST_BYTES, Request, request_bytes, unpack_request
 
+Wait = Callable[[], None]
+"""Waits for answers."""
+
 _REQUEST_TAG, _REST_TAG, _ANSWER_TAG = 7001, 7002, 7003
 
 
@@ -27,8 +30,11 @@ class Link(Protocol):
         """Begin to send a request to one server, by its place among them."""
         ...
 
-    def exchange(self, calls: Sequence[tuple[int, Tensor, Tensor]]) -> None:
-        """Send requests and wait for their answers: (server, request, where its answer goes)."""
+    def ask(self, calls: Sequence[tuple[int, Tensor, Tensor]]) -> Wait:
+        """Begin to send requests, (server, request, where its answer goes); give what waits for the answers.
+
+        A server answers in the order in which it was asked; so are answers to be waited for.
+        """
         ...
 
     def flush(self) -> None:
@@ -59,11 +65,11 @@ class GroupLink:
         if len(request) > FIRST_BYTES:
             self._begin(server, request[FIRST_BYTES:], _REST_TAG)
 
-    def exchange(self, calls: Sequence[tuple[int, Tensor, Tensor]]) -> None:
-        """Send requests and wait for their answers.
+    def ask(self, calls: Sequence[tuple[int, Tensor, Tensor]]) -> Wait:
+        """Begin to send requests; give what waits for their answers.
 
         Raises:
-            RunError: where a server is gone.
+            RunError: where a server is gone; so does the wait.
         """
         answers: list[tuple[int, dist.Work | None]] = []
         for server, request, out in calls:
@@ -72,9 +78,12 @@ class GroupLink:
             except RuntimeError as error:
                 raise self._gone(server, error) from error
             self.send(server, request)
-        for server, work in answers:
-            self._wait(server, work)
-        self.flush()
+
+        def wait() -> None:
+            for server, work in answers:
+                self._wait(server, work)
+
+        return wait
 
     def flush(self) -> None:
         """Wait until all requests are on their way.

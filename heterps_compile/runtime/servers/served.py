@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from heterps_compile.errors import RunError
 
 from .ahead import ids_ahead
-from .client import Client, Lookup
+from .asked import Lookup
+from .client import Client
 from .look_ups import BAG, EMBEDDING, LOOK_UPS
 from .spec import TableSpec
 from .tiers import Ints
@@ -174,8 +175,9 @@ def serve_tables(stage: nn.Module, client: Client, names: Sequence[str] | None =
             for last in [key for key, one in block._parameters.items() if one is weight]:
                 _replace(block, last, served)
     if ahead is not None:
-        tables, compute = [numbers[name] for name in ahead.tables], ahead.compute
-        stage.register_forward_pre_hook(lambda _module, inputs: client.pull_ahead(tables, compute(*inputs)))
+        inputs: tuple[str, ...] = getattr(stage, "inputs", ())
+        get_rows = client.foresee(inputs, [numbers[name] for name in ahead.tables], ahead.compute)
+        stage.register_forward_pre_hook(lambda _module, values: get_rows(*values))
     stage.register_forward_hook(lambda _module, _inputs, outputs: pulled(outputs))
     return tuple(chosen)
 

@@ -1,7 +1,7 @@
 """Parameter servers in processes of their own: a compiled CTRDNN trains as one process does."""
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.find_tables import find_plan_tables
 from heterps_compile.runtime.servers.link import WorkersLink
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd, SparseOptimizer
+from heterps_compile.runtime.servers.pulls_ahead import PullsAhead
 from heterps_compile.runtime.servers.saved import export_tables
 from heterps_compile.runtime.servers.served import serve_tables
 from heterps_compile.runtime.servers.server import serve_forever
@@ -52,6 +53,13 @@ def read_micro_batch(step: int, micro_batch: int, names) -> dict[str, torch.Tens
     size = BATCH // MICRO_BATCHES
     rows = slice(micro_batch * size, (micro_batch + 1) * size)
     return {name: column[rows] for name, column in batch_of(step).items() if name in names or names == ("*",)}
+
+
+class Steps:
+    """Reads the micro-batches of all steps."""
+
+    def of_step(self, step: int):
+        return partial(read_micro_batch, step)
 
 
 def compile_to(path: Path, stages: int) -> Path:
@@ -89,6 +97,7 @@ class Setup:
     positions: int | None = None  # of the pipeline; None for one a stage
     staleness: int = 0
     memory_bytes: int | None = None
+    ahead: bool = False  # rows of the next micro-batch are asked for while this one is computed
 
     @property
     def workers(self) -> int:
@@ -119,12 +128,14 @@ def run(
     for stage in stages.values():
         serve_tables(stage, client)
     tied = read_tied(folder, plan)
-    engine = Engine(plan, layout, rank, stages, tied=tied, loss=loss_of, hooks=[client])
+    ahead = PullsAhead(client, layout.actions(rank), range(setup.steps)).around(Steps())
+    hooks = [client, ahead] if setup.ahead else [client]
+    engine = Engine(plan, layout, rank, stages, tied=tied, loss=loss_of, hooks=hooks)
     parameters = list(engine.named_parameters().values())
     dense = torch.optim.SGD(parameters, LR) if parameters else None
     losses = []
     for step in range(setup.steps):
-        loss = engine.train_step(step, partial(read_micro_batch, step))
+        loss = engine.train_step(step, (ahead if setup.ahead else Steps()).of_step(step))
         if loss is not None:
             losses.append(loss)
         if dense is not None:
@@ -174,9 +185,9 @@ def assert_equal_to_whole(results, exported: Path, expected) -> None:
     ("setup", "theirs"),
     [
         (Setup((2, 1), 1, Sgd(LR)), partial(torch.optim.SGD, lr=LR)),
-        (Setup((1, 1), 2, Adagrad(LR), memory_bytes=2_000), partial(torch.optim.Adagrad, lr=LR)),
+        (Setup((1, 1), 2, Adagrad(LR), memory_bytes=2_000, ahead=True), partial(torch.optim.Adagrad, lr=LR)),
     ],
-    ids=["two replicas, one server", "two servers, hot and cold rows"],
+    ids=["two replicas, one server", "two servers, hot and cold rows, pulls ahead"],
 )
 def test_synchronous_training_equals_one_process(tmp_path, folder, setup, theirs):
     results = run_ranks(run, setup.workers + setup.servers, folder, setup, tmp_path / "saved")
@@ -188,8 +199,22 @@ def test_synchronous_training_equals_one_process(tmp_path, folder, setup, theirs
 
 
 @pytest.mark.slow
+def test_rows_that_are_asked_for_ahead_change_no_bit(tmp_path, folder):
+    setup = Setup((2, 1), 2, Adagrad(LR))
+    found = []
+    for ahead in (False, True):
+        saved = tmp_path / f"saved-{ahead}"
+        results = run_ranks(run, 5, folder, replace(setup, ahead=ahead), saved)
+        found.append((results[2][0], results[2][1], {file.name: file.read_bytes() for file in saved.glob("*.npy")}))
+    (losses, dense, tables), (early_losses, early_dense, early_tables) = found
+    assert losses == early_losses
+    assert tables == early_tables
+    assert all(np.array_equal(dense[name], early_dense[name]) for name in dense)
+
+
+@pytest.mark.slow
 def test_two_stages_of_a_rank_share_its_client(tmp_path):
-    setup = Setup((2, 1, 2, 1), 1, Adagrad(LR), schedule="interleaved-1f1b", positions=2)
+    setup = Setup((2, 1, 2, 1), 1, Adagrad(LR), schedule="interleaved-1f1b", positions=2, ahead=True)
     results = run_ranks(run, 4, compile_to(tmp_path / "out", 4), setup, tmp_path / "saved")
     export_tables(tmp_path / "saved", tmp_path / "tables.safetensors")
     expected = train_whole(setup.steps, partial(torch.optim.Adagrad, lr=LR))
@@ -197,8 +222,9 @@ def test_two_stages_of_a_rank_share_its_client(tmp_path):
 
 
 @pytest.mark.slow
-def test_with_a_staleness_of_one_step_training_still_learns(folder):
-    setup = Setup((2, 1), 1, Sgd(LR), steps=12, staleness=1)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_with_a_staleness_of_one_step_training_still_learns(folder, ahead):
+    setup = Setup((2, 1), 1, Sgd(LR), steps=12, staleness=1, ahead=ahead)
     results = run_ranks(run, 4, folder, setup, None)
     losses = next(theirs for theirs, _, _ in results if theirs)
     expected, _ = train_whole(setup.steps, partial(torch.optim.SGD, lr=LR))
@@ -206,12 +232,13 @@ def test_with_a_staleness_of_one_step_training_still_learns(folder):
     assert losses[-1] == pytest.approx(expected[-1], rel=0.05)
 
 
-def test_a_server_that_is_gone_is_named(folder):
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_server_that_is_gone_is_named(folder, ahead):
     with pytest.raises(AssertionError, match=r"RunError: parameter server 0 \(rank 1\) is gone"):
-        run_ranks(pull_from_the_dead, 2, folder)
+        run_ranks(pull_from_the_dead, 2, folder, ahead)
 
 
-def pull_from_the_dead(rank: int, folder: Path) -> None:
+def pull_from_the_dead(rank: int, folder: Path, ahead: bool) -> None:
     """Be a server that leaves the group after one request, or the worker that made it."""
     plan, _ = read_folder(folder)
     spec = ServerSpec((0,), (1,), find_plan_tables(folder, plan), Sgd(LR))
@@ -220,5 +247,9 @@ def pull_from_the_dead(rank: int, folder: Path) -> None:
         dist.destroy_process_group()
         signal.pause()  # its process lives, so that what is heard of it is what the worker says
     client = Client(spec, 0)
+    if ahead:
+        get_rows = client.foresee(("x",), [0], lambda x: [x])
+        client.ask_ahead({"x": torch.tensor([1, 2])})
+        get_rows(torch.tensor([1, 2]))
     client.look_up(0, torch.tensor([1, 2]), lambda rows, _positions, _ids: rows)
     client.pull()
