@@ -3,12 +3,17 @@
 Left out: the file of hosts and the lines (``runtime/launch/hosts.py``).
 """
 
+import os
 from typing import Any
 
 import click
 
 from .output import printing, result_stream
 from .run import make_run_options, run_options
+
+_PATHS = frozenset({
+    "train", "data", "weights", "checkpoint", "server_directory", "trace", "log", "telemetry", "tensorboard", "output"
+})  # fmt: skip
 
 
 @click.command("launch")
@@ -76,6 +81,10 @@ def _given_words(ctx: click.Context) -> list[str]:
 
 
 def _as_written(name: str, value: Any) -> str:
+    from heterps_compile.runtime.data.open import is_random  # noqa: PLC0415 - torch only when it runs
+
+    if name in _PATHS and not (name == "data" and is_random(value)):
+        return os.path.abspath(str(value))  # the lines are typed wherever a shell happens to be
     if name == "speeds":
         return ";".join(",".join(f"{speed:g}" for speed in part) for part in value)
     if isinstance(value, tuple):

@@ -127,7 +127,7 @@ def run(directory: str, **given: Any) -> int:
       heterps-compile run model.heterps --data clicks.parquet --output scores
       heterps-compile run model.heterps --train train.py --data clicks.parquet --replicas 2,1
       heterps-compile run model.heterps --train train.py --data clicks.parquet --checkpoint ck --every 100 --resume
-      torchrun --nproc-per-node 3 -m heterps_compile run model.heterps --train train.py --data clicks.parquet
+      torchrun --nproc-per-node 3 -m -- heterps_compile run model.heterps --train train.py --data clicks.parquet
 
     Ctrl-C ends the run after the step, with a checkpoint; twice, at once.
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace

@@ -184,6 +184,23 @@ def test_a_folder_that_was_edited_is_refused(written, tmp_path):
     )
 
 
+def test_inference_answers_samples_that_do_not_fill_a_step(written, tmp_path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = {name: column.tolist() for name, column in samples(0, 10, ("sparse", "dense")).items()}
+    dense = pa.array(rows["dense"], pa.list_(pa.float32()))
+    parquet.write_table(pa.table({"sparse": rows["sparse"], "dense": dense}), tmp_path / "ten.parquet")
+    size = ("--batch", str(2 * MICRO_BATCH), "--micro-batches", "2", "--replicas", "1,2", "-q")
+    words = ("--data", str(tmp_path / "ten.parquet"), "--output", str(tmp_path / "out"))
+    run = heterps("run", "model2.heterps", *words, *size, cwd=written, OMP_NUM_THREADS="1")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("2 steps, 10 samples\n")
+    given = [tensors_in(file) for file in sorted((tmp_path / "out").iterdir())]
+    assert [len(tensor) for tensor in given] == [4, 4, 2]
+    whole, _ = model()
+    batch = samples(0, 10)
+    assert torch.allclose(torch.cat(given), whole.eval()(batch["sparse"], batch["dense"]), atol=1e-5)
+
+
 def test_data_without_a_column_are_refused_by_the_rank_that_reads_them(written):
     run = heterps(
         *("run", "model2.heterps", "--data", "random:sparse<50", "--train", "train.py", "--steps", "2", "-q"),

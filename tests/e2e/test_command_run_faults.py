@@ -143,7 +143,7 @@ def test_a_worker_at_fault_ends_the_run_and_all_tell_the_same(start, fault, said
     assert message.endswith("it was in step 3, last micro-batch 2 (updating parameters)")
     others = {"[stage 0, replica 0]", "[stage 1, replica 1]"}
     assert {line.partition("] ")[0] + "]" for line in lines if line.endswith(message)} - {message + "]"} >= others
-    assert err.count("Traceback") == (fault in ("memory", "raise"))
+    assert err.count("Traceback") == (fault == "raise")
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_goes_on_from_it(start, tmp_p
     assert not any(map(is_alive, workers))
     (checkpoint,) = (tmp_path / "ck").iterdir()
     done = int(checkpoint.name.removeprefix("step-"))
-    assert f"stopped by {signal.Signals(number).name} after step {done}" in out
+    assert f"stopped by {signal.Signals(number).name} after {done} steps" in out
     run = start("--steps", str(done + 3), *ck)
     _, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, err

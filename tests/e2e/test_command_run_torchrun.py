@@ -5,6 +5,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def agents(lines: list[list[str]], cwd: Path) -> list[tuple[int, str, str]]:
 @pytest.mark.slow
 def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
     hosts, _ = hosts_file(tmp_path, 2, 1)
-    words = ("--checkpoint", str(tmp_path / "ck"), *TRAIN)
+    words = ("--checkpoint", str(tmp_path / "ck"), "--log", "log.jsonl", *TRAIN)
     printed = heterps("launch", "model2.heterps", "--hosts", hosts, *words, cwd=written)
     assert printed.returncode == 0, printed.stderr
     comments, lines = printed.stdout.splitlines()[::2], printed.stdout.splitlines()[1::2]
@@ -76,10 +77,11 @@ def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
         "# 127.0.0.1: stage 0, replica 0; stage 1, replica 0",
         "# 127.0.0.2: stage 1, replica 1",
     ]
-    ends = agents([shlex.split(line) for line in lines], written)
+    ends = agents([shlex.split(line) for line in lines], tmp_path)  # wherever a shell happens to be
     assert [code for code, _, _ in ends] == [0, 0], ends
     assert f"{STEPS} steps, {STEPS * BATCH} samples" in ends[0][1]
     assert ends[1][1] == ""
+    assert len((written / "log.jsonl").read_text().splitlines()) == STEPS
     ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
     assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
 
@@ -181,3 +183,28 @@ def test_hosts_that_do_not_fit_are_told(written, tmp_path, slots, said):
     assert run.returncode == 1
     assert said in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_ranks_do_not_outlive_the_agent_of_their_machine(written, tmp_path):
+    hosts, _ = hosts_file(tmp_path, 2, 1)
+    words = ("--log", str(tmp_path / "log.jsonl"), "--train", "train.py", "--steps", "1000000", *RUN)
+    lines = heterps("launch", "model2.heterps", "--hosts", hosts, *words, cwd=written).stdout.splitlines()[1::2]
+    said = [(tmp_path / f"host-{number}").open("w+") for number in range(2)]
+    first, second = (
+        subprocess.Popen(shlex.split(line), cwd=written, env=environment(), stdout=file, stderr=subprocess.STDOUT)
+        for line, file in zip(lines, said, strict=True)
+    )
+    try:
+        log, deadline_s = tmp_path / "log.jsonl", time.monotonic() + PATIENCE_S
+        while not (log.exists() and log.read_text()) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        second.kill()
+        assert first.wait(PATIENCE_S) == 1
+        said[0].seek(0)
+        assert "stage 1, replica 1 (rank 2) lost its launcher, which is gone" in said[0].read()
+    finally:
+        for process, file in zip((first, second), said, strict=True):
+            process.kill()
+            process.wait()
+            file.close()

@@ -40,11 +40,13 @@ class IterableSource:
             keep_samples: How many samples behind the foremost one can be read again; the batch at least.
 
         Raises:
-            InputError: where there is no item, or it is no dict of columns.
+            InputError: where it is no iterable, there is no item, or it is no dict of columns.
         """
         self._items = items
         self._is_batched = is_batched
         self._keep = keep_samples
+        if not isinstance(items, Iterable):
+            raise InputError(f"the data are a {type(items).__name__}, which gives no items; give an iterable of dicts")
         self._iterator: Iterator[Mapping[str, Any]] = iter(items)
         self._can_restart = self._iterator is not items
         self._window: deque[tuple[int, dict[str, Tensor]]] = deque()  # (number of its first sample, batch)
@@ -83,10 +85,10 @@ class IterableSource:
 
     def _take(self) -> None:
         """Take the next item, or begin again."""
-        item = next(self._iterator, None)
+        item = self._next()
         if item is None and self._can_restart and self._end:
             self._iterator = iter(self._items)
-            item = next(self._iterator, None)
+            item = self._next()
         if item is None:
             if self._end:
                 raise RunError(f"the iterable ended after {self._end:,} samples; give fewer steps, or more data")
@@ -94,6 +96,13 @@ class IterableSource:
         batch = self._batch(item)
         self._window.append((self._end, batch))
         self._end += _length(batch)
+
+    def _next(self) -> Mapping[str, Any] | None:
+        try:
+            return next(self._iterator, None)
+        except Exception as error:
+            error.add_note(f"where the data went on after {self._end:,} samples")
+            raise
 
     def _forget(self, number: int) -> None:
         """Drop the batches that end at or before a sample."""

@@ -74,14 +74,18 @@ def open_source(
         InputError: where there is no such file, it is not what it should be, or the spec cannot be read.
         UnknownNameError: where an option has a name that nobody knows.
     """
-    kind, _, columns = spec.partition(":")
-    if kind == _RANDOM and not os.path.exists(spec):
-        return RandomSource(random_columns(columns, wanted), seed=seed)
+    if is_random(spec):
+        return RandomSource(random_columns(spec.partition(":")[2], wanted), seed=seed)
     path, options = _split(spec)
     source = _open_file(Path(path), options, index_folder)
     if options.shuffle is None:
         return source
     return Epochs(source, shuffle_seed=options.shuffle, block_samples=options.block)
+
+
+def is_random(spec: str) -> bool:
+    """Tell whether a spec is of generated samples, not of a file."""
+    return spec.partition(":")[0] == _RANDOM and not os.path.exists(spec)
 
 
 def random_columns(text: str, wanted: Mapping[str, Wanted]) -> list[RandomColumn]:

@@ -100,16 +100,26 @@ def write_stage(folder: Path, stage: int, weights: "Mapping[str, Tensor]", optim
     """
     from safetensors.torch import save_file  # noqa: PLC0415 - only where checkpoints are written
 
-    # Two names may share one storage (tied weights), which safetensors refuses: each gets its own bytes.
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     try:
-        save_file(tensors, folder / f"weights-{stage}.safetensors")
+        save_file(_with_own_bytes(weights), folder / f"weights-{stage}.safetensors")
         if optimizer is not None:
-            save_file(dict(optimizer.tensors), folder / f"optimizer-{stage}.safetensors")
+            save_file(_with_own_bytes(optimizer.tensors), folder / f"optimizer-{stage}.safetensors")
             content = {"kind": optimizer.kind, "numbers": optimizer.numbers, "options": optimizer.options}
             (folder / f"optimizer-{stage}.json").write_text(json.dumps(content), "utf-8")
     except Exception as error:
         raise _unwritable(folder, error) from error
+
+
+def _with_own_bytes(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """Give tensors of which no two share a storage: a tied weight has two names, and safetensors refuses that."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        storage = own.untyped_storage().data_ptr()
+        found[name] = own.clone() if storage in seen else own
+        seen.add(storage)
+    return found
 
 
 def write_state(folder: Path, state: RunState) -> None:

@@ -18,13 +18,16 @@ from .task import Result
 def end_lines(result: Result, last_loss: float | None) -> list[str]:
     """Give in words what was done."""
     done = result.steps - result.first_step
-    lines = [f"{done:,} steps, {done * result.batch:,} samples"]
+    lines = [f"{done:,} steps, {done * result.batch - result.filled:,} samples"]
     if result.first_step:
         lines[0] += f", after the {result.first_step:,} steps of the checkpoint"
+        if not done and not result.stopped_by:
+            lines[0] += ": all that were asked for are done"
     if last_loss is not None:
         lines.append(f"last loss {last_loss:.6g}")
     if result.stopped_by:
-        lines.append(f"stopped by {signal.Signals(result.stopped_by).name} after step {result.steps:,}")
+        when = f"after {result.steps:,} steps" if done else "before a step was done"
+        lines.append(f"stopped by {signal.Signals(result.stopped_by).name} {when}")
     if result.checkpoint:
         go_on = "; go on with --resume" if result.stopped_by else ""
         lines.append(f"checkpoint {printable(result.checkpoint)}{go_on}")

@@ -157,12 +157,18 @@ def exception_cause(error: BaseException) -> str:
     """Tell an exception of a rank in one line; where it stood is told elsewhere."""
     error = innermost(error)
     text = " ".join(str(error).split())
-    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if is_memory or "can't allocate memory" in text:
-        return f"ran out of memory ({text or type(error).__name__})"
+    where = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+    if is_out_of_memory(error):
+        return f"ran out of memory ({text or type(error).__name__}){where}"
     if isinstance(error, HeterpsError):
         return f"stopped: {text}"
-    return f"raised {type(error).__name__}: {text}" if text else f"raised {type(error).__name__}"
+    return f"raised {type(error).__name__}: {text}{where}" if text else f"raised {type(error).__name__}{where}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception is Python's or torch's for memory that could not be had."""
+    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_memory or "can't allocate memory" in str(error)
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -177,7 +177,8 @@ def launch_lines(hosts: Hosts, prepared: Prepared, words: Sequence[str]) -> list
         line = [
             *("torchrun", f"--nnodes={len(hosts.hosts)}", f"--node-rank={number}"),
             *(f"--nproc-per-node={host.slots}", f"--master-addr={hosts.hosts[0].address}"),
-            *(f"--master-port={hosts.port}", "--max-restarts=0", "-m", "heterps_compile", "run"),
+            # After "--" torchrun leaves words alone: it would take --log for the beginning of an option of its own.
+            *(f"--master-port={hosts.port}", "--max-restarts=0", "-m", "--", "heterps_compile", "run"),
         ]
         lines.append((host.address, shlex.join([*line, *words])))
     return lines

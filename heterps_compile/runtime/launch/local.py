@@ -18,7 +18,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -30,12 +29,14 @@ from typing import TYPE_CHECKING, TextIO
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 
+from .checkpoint import tidy
 from .checkpointing import check_weights, find_start
 from .faults import Fault, Place, exit_cause, fault_from_json
 from .options import RunOptions, write_private
 from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header
 from .progress import left_behind
+from .run_folder import run_folder
 from .show import Show, clear_telemetry
 from .store import host_store, worker_environment
 from .task import RESULT_KEY, Result, result_from_json
@@ -82,8 +83,7 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
     if options.output is not None:
         make_output_folder(options.output)
     store = host_store()
-    with tempfile.TemporaryDirectory(prefix="heterps-run-") as name:
-        directory = Path(name)
+    with run_folder() as directory:
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
         config = {
@@ -107,6 +107,9 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
                 result = result_from_json(store.get(RESULT_KEY))
             finally:
                 _end(processes)
+                if options.checkpoint is not None:
+                    with suppress(OSError):
+                        tidy(Path(options.checkpoint))  # nobody builds there any more
                 show.poll()
     return result, show
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.errors import InputError, RunError, StalePlanError
+from heterps_compile.errors import RunError, StalePlanError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
@@ -19,6 +19,7 @@ from heterps_compile.runtime.pipeline.layout import Layout, make_layout
 
 from .faults import Place
 from .options import GIVEN, RunOptions
+from .training import check_training_file
 
 if TYPE_CHECKING:
     import torch
@@ -69,8 +70,8 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         raise StalePlanError(
             f"the plan in {printable(options.directory)!r} was changed while the run began; start it again"
         )
-    if options.train not in (None, GIVEN) and not Path(options.train or "").is_file():
-        raise InputError(f"the training file {printable(options.train)!r} does not exist")
+    if options.train is not None and options.train != GIVEN:
+        check_training_file(options.train)
     layout = make_layout(
         plan,
         training=options.training,
@@ -170,7 +171,7 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
 
 
 def count_steps(samples: int | None, options: RunOptions, batch: int) -> int:
-    """Give how many steps the run has in all.
+    """Give how many steps the run has in all; inference takes a last one for samples that do not fill it.
 
     Raises:
         RunError: where the data have no end and no number of steps is given, or they do not fill one step.
@@ -180,6 +181,8 @@ def count_steps(samples: int | None, options: RunOptions, batch: int) -> int:
     if samples is None:
         raise RunError("the data have no end, so that the run would have none; give the number of steps (--steps N)")
     steps = samples * options.epochs // batch
+    if not options.training:
+        return -(-samples * options.epochs // batch)
     if not steps:
         raise RunError(
             f"the data have {samples * options.epochs} samples, and a step takes {batch}; give more data (--epochs N "

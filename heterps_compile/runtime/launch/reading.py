@@ -9,6 +9,8 @@ Left out: the sources (``data/``).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from heterps_compile.errors import InputError
+from heterps_compile.escape import printable
 from heterps_compile.runtime.data.prefetch import Prefetcher, Request
 from heterps_compile.runtime.data.source import Source
 from heterps_compile.runtime.data.wanted import Wanted, fit, require_columns
@@ -16,6 +18,7 @@ from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.schedule.order import Phase
 
 from .progress import READING, ProgressRecorder
+from .training import in_function
 
 if TYPE_CHECKING:
     import torch
@@ -85,13 +88,15 @@ class MicroBatches:
             with self._progress.during(READING):
                 found: Mapping[str, Tensor] = self._reader.read(self._first(step, micro_batch), size, self.columns)
                 if self._prepare is not None:
-                    found = self._prepare(found)
-            if ALL in names:
-                found = fit(found, self._inputs)
-            else:
-                found = fit({name: found[name] for name in names if name in found}, self._only(names))
-            device = self._device
-            return found if device is None else {name: value.to(device) for name, value in found.items()}
+                    with in_function("prepare", self._prepare):
+                        found = self._prepare(found)
+                    _check_prepared(found, names, size)
+                if ALL in names:
+                    found = fit(found, self._inputs)
+                else:
+                    found = fit({name: found[name] for name in names if name in found}, self._only(names))
+                device = self._device
+                return found if device is None else {name: value.to(device) for name, value in found.items()}
 
         return read
 
@@ -109,3 +114,24 @@ class MicroBatches:
         for step in steps:
             for micro_batch in mine:
                 yield Request(self._first(step, micro_batch), self._layout.micro_batch_size, self.columns)
+
+
+def _check_prepared(found: object, names: Sequence[str], samples: int) -> None:
+    """Check what ``prepare`` gave: columns, and of the graph's inputs as many samples as it was given.
+
+    Raises:
+        InputError: where it is something else.
+    """
+    from torch import Tensor  # noqa: PLC0415 - torch only in the processes of a run
+
+    if not isinstance(found, Mapping):
+        raise InputError(f"prepare() of the training file gave a {type(found).__name__}; it must give columns by name")
+    for name, column in found.items():
+        if not isinstance(column, Tensor):
+            kind = type(column).__name__
+            raise InputError(f"prepare() of the training file gave {printable(str(name))!r} as a {kind}; give tensors")
+        if name in names and (not column.dim() or len(column) != samples):
+            raise InputError(
+                f"prepare() of the training file gave {printable(name)!r} of shape {list(column.shape)} for "
+                f"{samples} samples; the first dimension must be these"
+            )

@@ -82,6 +82,7 @@ class Result:
         batch: Samples in a step.
         stopped_by: The signal that ended it early; 0 for none.
         checkpoint: Folder of the last checkpoint; "" for none.
+        filled: Samples of the last step that only filled it up.
     """
 
     first_step: int
@@ -89,6 +90,7 @@ class Result:
     batch: int
     stopped_by: int = 0
     checkpoint: str = ""
+    filled: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -108,7 +110,7 @@ def result_from_json(text: bytes) -> Result:
     """
     try:
         content = json.loads(text)
-        numbers = {name: int(content[name]) for name in ("first_step", "steps", "batch", "stopped_by")}
+        numbers = {name: int(content[name]) for name in ("first_step", "steps", "batch", "stopped_by", "filled")}
         return Result(**numbers, checkpoint=str(content["checkpoint"]))
     except (ValueError, TypeError, KeyError) as error:
         raise RunError(f"the result of the run cannot be read: {text[:80]!r}") from error

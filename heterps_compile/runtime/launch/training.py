@@ -14,10 +14,12 @@ Such a file is the user's own program and is run as one::
 Left out: names from a model, which never reach code (``backends/``).
 """
 
+import ast
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,9 +59,7 @@ def read_training_file(path: str | Path) -> Training:
         InputError: where there is no such file, it fails, or it lacks ``loss`` or ``optimizer``.
     """
     file = Path(path)
-    if not file.is_file():
-        fault = "is a folder" if file.is_dir() else "does not exist"
-        raise InputError(f"the training file {str(path)!r} {fault}; expected a Python file with loss and optimizer")
+    check_training_file(file)
     spec = importlib.util.spec_from_file_location("heterps_training", file)
     if spec is None or spec.loader is None:
         raise InputError(f"the training file {str(path)!r} is no Python file; its name must end in .py")
@@ -69,7 +69,7 @@ def read_training_file(path: str | Path) -> Training:
         sys.path.insert(0, folder)  # as for a script: what lies beside it can be imported
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"the training file {str(path)!r} fails: {where_it_failed(error, file)}") from error
     found: dict[str, Any] = {}
     for name, needed in (("loss", True), ("optimizer", True), ("prepare", False), ("data", False)):
@@ -83,6 +83,44 @@ def read_training_file(path: str | Path) -> Training:
     return Training(**found)
 
 
+def check_training_file(path: str | Path) -> None:
+    """Check, without running it, that a training file is there and is Python.
+
+    Raises:
+        InputError: where it is not.
+    """
+    file = Path(path)
+    if not file.is_file():
+        fault = "is a folder" if file.is_dir() else "does not exist"
+        raise InputError(f"the training file {str(path)!r} {fault}; expected a Python file with loss and optimizer")
+    try:
+        ast.parse(file.read_bytes(), str(path))
+    except OSError as error:
+        raise InputError(f"the training file {str(path)!r} cannot be read: {error.strerror}") from error
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise InputError(f"the training file {str(path)!r} fails: {type(error).__name__}: {what}{line}") from error
+
+
+@contextmanager
+def in_function(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Add to what a function of the training file raises that it was there, and in which line.
+
+    Args:
+        name: Of the function, as the training file has it.
+        function: Itself.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        code = getattr(function, "__code__", None)
+        trace = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in trace if code is not None and frame.filename == code.co_filename]
+        error.add_note(f"in {name}() of the training file" + (f", line {lines[-1]}" if lines else ""))
+        raise
+
+
 def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]") -> "Optimizer | None":
     """Call the user's ``optimizer``; None where the rank has nothing to train.
 
@@ -94,7 +132,8 @@ def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]"
     trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
     if not trained:
         return None
-    made = training.optimizer(trained)
+    with in_function("optimizer", training.optimizer):
+        made = training.optimizer(trained)
     if not isinstance(made, Optimizer):
         raise RunError(f"optimizer() of the training file gave {type(made).__name__}; expected a torch.optim.Optimizer")
     known = {id(parameter) for _, parameter in trained}

@@ -43,6 +43,7 @@ from .faults import (
     fault_from_json,
     innermost,
     is_from_a_peer,
+    is_out_of_memory,
     progress_from_json,
     progress_to_json,
 )
@@ -250,8 +251,10 @@ class Watch:
                 time.sleep(BEAT_S)  # the watcher ends this process when the fault is known
         cause = exception_cause(error)
         fault = self._post(cause)
-        if not isinstance(innermost(error), HeterpsError) and (fault.place.rank, fault.cause) == (self._rank, cause):
-            traceback.print_exception(innermost(error))  # a bug, of the training file or of ours; once is enough
+        error = innermost(error)
+        is_bug = not isinstance(error, HeterpsError) and not is_out_of_memory(error)
+        if is_bug and (fault.place.rank, fault.cause) == (self._rank, cause):
+            traceback.print_exception(error)  # of the training file or of ours; once is enough
         self._end(fault)
 
     def _post(self, cause: str) -> Fault:
@@ -295,7 +298,7 @@ class Watch:
         if now - woke_s > _OVERSLEPT_S:
             self._counts_from_s = now
         if self._parent is not None and os.getppid() != self._parent:
-            self._end(Fault(self._places[self._rank], self._progress.now(), "lost its launcher, which is gone"))
+            self._end(self._post("lost its launcher, which is gone"))
         progress = self._progress.now(not_before_s=self._counts_from_s)
         self._beats += 1
         self._store.set(beat_key(self._rank), f"{self._beats} {progress_to_json(progress)}")

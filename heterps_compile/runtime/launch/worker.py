@@ -21,7 +21,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -40,6 +39,7 @@ from .faults import Place
 from .options import RunOptions, options_from_json
 from .prepare import check_world_size, choose_device, header, prepare
 from .progress import ProgressRecorder
+from .run_folder import make_run_folder
 from .server_rank import run_server_rank
 from .show import Show, clear_telemetry
 from .stage_rank import run_stage_rank, steps_to_run
@@ -54,6 +54,7 @@ CONFIG_NAME = "run.json"
 PROGRESS_NAME = "rank-{rank}.progress"
 """Files of the run's folder: what ranks are started with, and what each left behind."""
 
+_AGENTS_VARIABLE = "TORCHELASTIC_RUN_ID"  # set by torchrun's agent, which is the parent of its ranks then
 _OUTSTAY_S = 5.0
 _PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -86,7 +87,7 @@ def work(member: Membership, task: Task) -> Result:
         progress,
         hang_after_s=task.options.hang_after_s,
         monitored=[rank for rank in monitored if rank != member.rank],
-        parent=task.parent,
+        parent=os.getppid() if task.parent is None and _AGENTS_VARIABLE in os.environ else task.parent,
     )
     watch.start()
     with stopping_on_signals(watch):
@@ -170,11 +171,11 @@ def _make_telemetry_folder(joined: Joined, options: RunOptions, said: Sequence[d
                 file=sys.stderr,
             )
         return ""
-    name = tempfile.mkdtemp(prefix="heterps-run-")
+    name, _ = make_run_folder()  # held until this process ends
     remove = partial(shutil.rmtree, name, ignore_errors=True)
     joined.watch.before_end(remove)
     atexit.register(remove)
-    return name
+    return str(name)
 
 
 def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any]]) -> None:

@@ -44,11 +44,21 @@ class StepLog:
             self._file.write(json.dumps(step_record(report), allow_nan=False) + "\n")
             self._file.flush()
         except OSError as error:
-            raise RunError(f"cannot write the log {os.fspath(self._path)!r}: {error.strerror}") from error
+            raise self._unwritable(error) from error
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file.
+
+        Raises:
+            RunError: where what is left cannot be written.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> RunError:
+        return RunError(f"cannot write the log {os.fspath(self._path)!r}: {error.strerror}")
 
 
 def step_record(report: StepReport) -> dict[str, Any]:

@@ -133,8 +133,15 @@ class TelemetryRecorder:
         self._reset()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file.
+
+        Raises:
+            RunError: where what is left cannot be written.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def _reset(self) -> None:
         self._forward_s: dict[int, float] = defaultdict(float)
@@ -153,4 +160,8 @@ class TelemetryRecorder:
             self._file.write(to_line(event))
             self._file.flush()  # the launcher shows it while the run goes on
         except OSError as error:
-            raise RunError(f"rank {self._rank} cannot write its telemetry: {error.strerror}") from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> RunError:
+        name = self._file.name
+        return RunError(f"rank {self._rank} cannot write its telemetry {name!r}: {error.strerror}; make room there")

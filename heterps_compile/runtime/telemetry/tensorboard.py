@@ -4,10 +4,12 @@ Left out: graphs, histograms, images.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, RunError
 
 from .steps import StepReport
 
@@ -34,16 +36,35 @@ class TensorBoardLog:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"cannot write TensorBoard's files to {os.fspath(directory)!r}: {reason}") from error
+        self._directory = directory
         self._writer = writer
 
     def add(self, report: StepReport) -> None:
-        """Write a step."""
-        for tag, number in scalars(report).items():
-            self._writer.add_scalar(tag, number, report.step)
+        """Write a step.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        with self._writing():
+            for tag, number in scalars(report).items():
+                self._writer.add_scalar(tag, number, report.step)
 
     def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
+        """Write what is left.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        with self._writing():
+            self._writer.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # of a thread that writes, told at the next call
+            directory = os.fspath(self._directory)
+            raise RunError(f"cannot write TensorBoard's files to {directory!r}: {error.strerror}") from error
 
 
 def scalars(report: StepReport) -> dict[str, float]:

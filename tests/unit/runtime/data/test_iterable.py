@@ -57,6 +57,7 @@ def test_memory_is_bounded_while_samples_are_passed_over():
 @pytest.mark.parametrize(
     ("items", "is_batched", "fault"),
     [
+        (3, True, "the data are a int, which gives no items"),
         ([], False, "the iterable has no items"),
         ([(1, 2)], False, "sample 0 of the iterable is a tuple; give a dict"),
         ([{"x": "word"}], False, "column 'x' .* is a str that makes no tensor"),
@@ -79,3 +80,14 @@ def test_samples_of_different_shape_are_named():
     source = IterableSource([{"x": [1, 2]}, {"x": [1, 2, 3]}], is_batched=False)
     with pytest.raises(InputError, match=r"column 'x' has shape \[2\] in one place and \[3\] in another"):
         source.read(0, 2, ["x"])
+
+
+def test_what_an_iterable_raises_says_how_far_it_came():
+    def broken():
+        yield {"x": torch.zeros(3)}
+        raise ValueError("shard 2 is broken")
+
+    source = IterableSource(broken(), is_batched=True)
+    with pytest.raises(ValueError, match="shard 2") as raised:
+        source.read(0, 4, ["x"])
+    assert raised.value.__notes__ == ["where the data went on after 3 samples"]

@@ -1,6 +1,7 @@
 """Ranks that run different things refuse alike."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,15 @@ def test_processes_that_share_cores_are_told():
 
 @pytest.mark.parametrize(
     ("samples", "given", "steps"),
-    [(100, {}, 6), (100, {"epochs": 3}, 18), (None, {"steps": 7}, 7), (5, {"steps": 2}, 2)],
+    [
+        (100, {"train": "train.py"}, 6),
+        (100, {"train": "train.py", "epochs": 3}, 18),
+        (100, {}, 7),  # nobody's answer is left out
+        (96, {}, 6),
+        (5, {}, 1),
+        (None, {"steps": 7}, 7),
+        (5, {"steps": 2}, 2),
+    ],
 )
 def test_how_many_steps_a_run_has(samples, given, steps):
     assert count_steps(samples, RunOptions(directory="m", data="x", **given), 16) == steps
@@ -115,4 +124,4 @@ def test_how_many_steps_a_run_has(samples, given, steps):
 )
 def test_a_run_without_steps_is_refused(samples, said):
     with pytest.raises(RunError, match=said):
-        count_steps(samples, OPTIONS, 16)
+        count_steps(samples, replace(OPTIONS, train="train.py"), 16)

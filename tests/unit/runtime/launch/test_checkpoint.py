@@ -110,6 +110,18 @@ def test_tied_names_get_bytes_of_their_own(tmp_path):
     assert torch.equal(found["lm_head"], shared)
 
 
+def test_what_an_optimiser_knows_of_a_tied_weight_is_saved_under_both_names(tmp_path):
+    shared = nn.Parameter(torch.arange(4.0))
+    optimizer = torch.optim.SGD([shared], lr=0.1, momentum=0.9)
+    shared.sum().backward()
+    optimizer.step()
+    named = {"wte": shared, "lm_head": shared}
+    write_stage(tmp_path, 0, named, take_state(optimizer, list(named.items())))
+    known = read_optimizer(tmp_path, RunState(1, 2, 2, 0, "m", "p", (0,)), ["lm_head"])
+    assert known is not None
+    assert torch.equal(known.tensors["momentum_buffer:lm_head"], torch.ones(4))
+
+
 def test_a_name_that_nobody_saved_is_told(tmp_path):
     layers, optimizer = trained(0)
     write_two_stages(tmp_path / "s", layers, optimizer)

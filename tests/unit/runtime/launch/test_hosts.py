@@ -82,6 +82,15 @@ def test_a_line_for_every_host():
     assert shlex.split(two)[2:4] == ["--node-rank=1", "--nproc-per-node=1"]
 
 
+def test_torchrun_takes_no_option_of_the_run_for_one_of_its_own():
+    from torch.distributed.run import get_args_parser  # noqa: PLC0415 - beside its one use
+
+    ((_, line),) = launch_lines(Hosts((Host("127.0.0.1", 3),)), PREPARED, ["m", "--log", "x", "--resume"])
+    taken = get_args_parser().parse_args(shlex.split(line)[1:])
+    assert (taken.module, taken.training_script) == (True, "heterps_compile")
+    assert taken.training_script_args == ["run", "m", "--log", "x", "--resume"]
+
+
 def test_speeds_that_differ_are_passed_on():
     hosts = Hosts((Host("127.0.0.1", 1, 2.0), Host("localhost", 2)))
     assert launch_lines(hosts, PREPARED, ["m"])[0][1].endswith("--speeds '2,1;1'")

@@ -52,6 +52,27 @@ def test_raw_columns_are_prepared():
     batches.close()
 
 
+@pytest.mark.parametrize(
+    ("prepared", "said"),
+    [
+        (3, "gave a int; it must give columns by name"),
+        ({"ids": [1, 2]}, "gave 'ids' as a list; give tensors"),
+        ({"ids": torch.zeros(1)}, r"gave 'ids' of shape \[1\] for 2 samples"),
+    ],
+)
+def test_what_prepare_may_not_give(prepared, said):
+    batches = reader(numbered("raw"), prepare=lambda batch: prepared)
+    with pytest.raises(InputError, match=said):
+        batches.of_step(0)(0, ["ids"])
+    batches.close()
+
+
+def test_what_prepare_adds_beside_the_inputs_is_free_in_its_shape():
+    batches = reader(numbered("raw"), prepare=lambda batch: {"ids": batch["raw"], "weights": torch.ones(7)})
+    assert list(batches.of_step(0)(0, ["ids", "*"])) == ["ids", "weights"]
+    batches.close()
+
+
 def test_a_column_that_is_missing_is_told():
     with pytest.raises(InputError, match="the model takes 'ids', which is not in the data"):
         reader(numbered("id"))

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.launch.training import Training, make_optimizer, read_training_file
+from heterps_compile.runtime.launch.faults import exception_cause
+from heterps_compile.runtime.launch.training import Training, in_function, make_optimizer, read_training_file
 
 GOOD = "def loss(outputs, batch):\n    return outputs.mean()\n\ndef optimizer(parameters):\n    return None\n"
 
@@ -29,7 +30,9 @@ def test_what_a_file_defines(tmp_path):
         ("", "has no function 'loss'"),
         ("def loss(a, b): ...\n", "has no function 'optimizer'"),
         (GOOD + "prepare = 3\n", "something that is no function under the name 'prepare'"),
-        ("def loss(:\n", "fails: SyntaxError"),
+        ("def loss(:\n", r"fails: SyntaxError: invalid syntax \(line 1\)"),
+        ("x = 1\0\n", "fails: SyntaxError: source code string cannot contain null bytes"),
+        ("import sys\nsys.exit(2)\n", r"fails: SystemExit: 2 \(line 2\)"),
         ("\n1 / 0\n", r"fails: ZeroDivisionError: division by zero \(line 2\)"),
     ],
 )
@@ -73,3 +76,13 @@ def test_what_is_no_optimiser_is_refused():
     foreign = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
     with pytest.raises(RunError, match="holds a parameter it was not given"):
         make_optimizer(training_with(lambda parameters: foreign), named)
+
+
+def test_what_a_function_raises_says_where(tmp_path):
+    training = read(tmp_path, GOOD.replace("outputs.mean()", "batch['lable']"))
+    with pytest.raises(KeyError) as raised, in_function("loss", training.loss):
+        training.loss(torch.ones(2), {})
+    assert exception_cause(raised.value) == "raised KeyError: 'lable' in loss() of the training file, line 2"
+    with pytest.raises(TypeError) as raised, in_function("prepare", len):
+        len(3)
+    assert exception_cause(raised.value).endswith("in prepare() of the training file")

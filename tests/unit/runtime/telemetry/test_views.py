@@ -4,15 +4,17 @@ import io
 import sys
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from plans import PLAN
 from rich.console import Console
 from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, told_run
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live import LINE_EVERY_S, LiveView, rank_table, step_line
+from heterps_compile.runtime.telemetry.log import StepLog
 from heterps_compile.runtime.telemetry.summary import SummaryOfSteps, comparison_table, summary_lines
 from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog, scalars
 
@@ -211,3 +213,11 @@ def test_tensorboard_reads_what_was_written(followed, tmp_path):
     assert [(event.step, event.value) for event in read.Scalars("run/loss")] == [
         (step, pytest.approx(1 / (step + 1))) for step in range(4)
     ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_disk_that_fills_up_is_told_whenever_the_log_is_written(followed):
+    log = StepLog(Path("/dev/full"))
+    for write in (lambda: log.add(followed[1][0]), log.close):
+        with pytest.raises(RunError, match="cannot write the log '/dev/full': No space left on device"):
+            write()

@@ -1,0 +1,52 @@
+"""The private folder of a run: options, telemetry, what ranks left behind; gone when the run is over.
+
+A launcher that is killed cannot delete its folder. So whoever has one holds a lock on it, which ends with the process,
+and the next run deletes what nobody holds. Left out: folders that the user names (``--telemetry``), which stay.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_PREFIX = "heterps-run-"
+_YOUNG_S = 600.0  # between making a folder and locking it lies a moment
+
+
+@contextmanager
+def run_folder() -> Iterator[Path]:
+    """Make the folder of a run, and delete it at the end."""
+    folder, held = make_run_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def make_run_folder() -> tuple[Path, int]:
+    """Make the folder of a run; give it and the descriptor that holds it, to be closed after it has been deleted."""
+    _tidy()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, held
+
+
+def _tidy() -> None:
+    """Delete this user's folders that no process holds."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG_S:
+                continue
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(descriptor)

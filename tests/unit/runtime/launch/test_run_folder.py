@@ -1,0 +1,45 @@
+"""The folder of a run: private, and never left for good."""
+
+import os
+import stat
+import tempfile
+
+import pytest
+
+from heterps_compile.runtime.launch.run_folder import run_folder
+
+LONG_AGO = (1.0, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path, monkeypatch):
+    """Have temporary files made where no other run's are."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_a_folder_is_its_owners_alone_and_goes_with_the_run(tmp_path):
+    with run_folder() as folder:
+        (folder / "run.json").write_text("{}")
+        assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IRWXU
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_deleted_by_the_next_one(tmp_path):
+    left = tmp_path / "heterps-run-killed"
+    left.mkdir()
+    (left / "run.json").write_text("{}")
+    os.utime(left, LONG_AGO)
+    with run_folder() as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_what_lives_what_is_young_and_what_only_bears_the_name_stays(tmp_path):
+    with run_folder() as living:
+        os.utime(living, LONG_AGO)
+        (tmp_path / "heterps-run-young").mkdir()
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "heterps-run-link").symlink_to(tmp_path / "elsewhere")
+        os.utime(tmp_path / "heterps-run-link", LONG_AGO, follow_symlinks=False)
+        before = set(tmp_path.iterdir())
+        with run_folder() as folder:
+            assert set(tmp_path.iterdir()) == {*before, folder}
