@@ -31,6 +31,7 @@ from heterps_compile.cost.segments import flatten_stages
 
 from .chain import Chain, Segments
 from .easy_bounds import longest_s, trivial_bound
+from .limited_paths import LimitedPaths
 from .linked_chain import LinkedChain
 from .march import March, TimeRange
 from .milp import coupled_path
@@ -52,13 +53,17 @@ GAP = 1e-9
 SWEPT = 100
 """Positions from which on a sweep over blocks comes first."""
 
-MARCHED, SWEPT_S = 3000, 20.0
-"""Positions from which on a march follows that sweep; seconds, and a third of the time, after which it does at last."""
+MARCHED, SWEPT_S, BRIEFLY_S = 3000, 20.0, 3.0
+"""Positions from which on a march follows that sweep; seconds, and a third of the time, after which it does at last;
+the seconds where values pass to the next layer alone, so that the march knows the price of plans."""
 
 _MOST_LISTED = 600_000
 _FIRST_RATIO = 0.8  # how far down the first split of an open range goes
 _FEE_STEPS_FIRST, _FEE_STEPS = 40, 8
 _FEW_SEGMENTS, _NARROW = 3000, 0.98  # where a mixed-integer programme takes over from multipliers
+_PROBED = (1.0, 0.5, 0.2)  # shares of the longest time, at which limits may bind
+_MOST_LABELLED, _BEYOND = 3_000_000, 1.5  # steps of a search by labels; how far beyond the best plan it looks
+_SHORT = 1e-4  # relative; where that search closes less, the programme does
 _MOST_COLUMNS = 60_000  # of a mixed-integer programme that looks for a first plan
 
 
@@ -142,7 +147,7 @@ class IntervalSearch:
         node = _Range(self.bound, slow_s, 0.0, None, no_fee)
         open_, unclosed = [node], np.inf
         try:
-            if isinstance(self._chain, Chain) and self._chain.length >= SWEPT:
+            if isinstance(self._chain, Chain) and self._chain.length >= SWEPT and not self._is_coupled(node):
                 if np.isinf(self.best):  # a sweep needs something to beat
                     open_ = self._open(node)
                 if np.isfinite(self.best):
@@ -162,6 +167,14 @@ class IntervalSearch:
         except TimeUpError:
             self.bound = min([self.best, unclosed, node.bound, *(other.bound for other in open_)])
 
+    def _is_coupled(self, whole: _Range) -> bool:
+        """Say whether limits on units bind, on a chain whose segments can be listed: blocks know nothing of them."""
+        if self._chain.segment_count > _MOST_LISTED:
+            return False
+        paid = self.problem.price_per_hour * self.problem.max_units  # by which no plan that matters is held
+        times_s = [whole.slow_s * share for share in _PROBED if np.any(paid * whole.slow_s * share < self.best)]
+        return any(self._solve(None, time_s, time_s, whole.fee).is_coupled for time_s in times_s)
+
     def _leave(self, node: _Range) -> None:
         """Keep what a range that cannot be closed would need: its segments, and the path that is too cheap."""
         self.left.append(node.segments)
@@ -173,7 +186,8 @@ class IntervalSearch:
         """Close what a sweep over cells of segments can, and a march after it; give what is left, as a heap."""
         is_long = chain.length >= MARCHED
         sweep = RangeSweep(chain, whole.slow_s, whole.bound, self.deadline)
-        swept = Deadline.after(min(SWEPT_S, self.deadline.left_s() / 3) if is_long else None)
+        most_s = min(SWEPT_S, self.deadline.left_s() / 3, np.inf if chain.longest_span > 1 else BRIEFLY_S)
+        swept = Deadline.after(most_s if is_long else None)
         try:
             while sweep.open and swept.left_s() > 0:
                 sweep.step(self._ceiling(whole), self._try)
@@ -246,10 +260,37 @@ class IntervalSearch:
         left_s = self._left_s(slow_s, solution.bound)
         if not solution.is_coupled:
             return min(left_s, self._reached(solution.path, slow_s))
+        left_s = min(left_s, self._march_labelled(segments, solution, slow_s))
+        if left_s < slow_s * (1 - _SHORT):
+            return left_s
         is_wide = len(segments) > _FEW_SEGMENTS and node.fast_s < slow_s * _NARROW
         if np.isfinite(self.best) and (is_wide or left_s < slow_s * _NARROW):
             return left_s
         return self._march_coupled(segments, slow_s)
+
+    def _march_labelled(self, segments: Segments, solution: _Solution, slow_s: float) -> float:
+        """Do the same with limits on units, by labels."""
+        problem, fee = self.problem, solution.fee
+        prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, fee)
+        paths = LimitedPaths(
+            segments,
+            prices.of(segments.demand, segments.type),
+            segments.demand.units(slow_s * (1 + ROUNDING)),
+            problem.max_units,
+            fee=fee,
+            to_go=solution.to_go.min(axis=1),
+        )
+        price = problem.price_per_hour * slow_s
+        affordable = float(price @ problem.max_units) * (1 + GAP)
+        highest = min(self.best * _BEYOND, affordable)
+        found = paths.cheapest(price, solution.bound, highest, _MOST_LABELLED)
+        if found.chosen is None:
+            return self._left_s(slow_s, found.bound) if found.bound < affordable else 0.0
+        path = segments.keep(found.chosen)
+        self._try(self._chain.placement(path))
+        is_best = found.cost <= found.bound and problem.min_stages <= len(path) <= problem.max_stages
+        reached_s = self._reached(path, slow_s) if is_best else slow_s
+        return min(reached_s, self._left_s(slow_s, found.bound))
 
     def _march_coupled(self, segments: Segments, slow_s: float) -> float:
         """Do the same with limits on units, by a mixed-integer programme."""

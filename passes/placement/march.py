@@ -7,8 +7,12 @@ no longer, from cheapest paths over furthest segments. P never rises with tau, s
     ... <----------------|--------------------------|-------------------------|    v = tau P(tau)
                           no plan in here is better   nor in here: P(tau) >= P(t1), and tau P(t1) >= best
 
-The stretches are long where plans are dear, short near the best one. Where one is very short, a narrow range is put
-aside with its bound, and halved when no other has a lower one; in the end the segments on cheap paths in it are listed.
+The stretches are long where plans are dear, short near the best one. Where values pass to the next layer alone and
+nothing couples the stages, P is the price of a plan, which becomes the best one where it is better, and every stretch
+ends. Else the bound may stay below the best plan: then a narrow range is put aside, and halved when no other is open;
+in the end the segments on cheap paths in it are listed.
+
+Entries, types with numbers of replicas, that no better plan in a range can use are dropped, again as the range narrows.
 
 Left out: limits on units that stages share, numbers of stages, memory (without them the bound is lower, and stays a
 bound); the search over listed segments (``interval_search.py``).
@@ -26,19 +30,21 @@ from heterps_compile.cost.problem import Floats, Ints, Placement
 from .blocks import Cells
 from .chain import Chain, Segments
 from .paths import Deadline
-from .reach import Kind, Reach
+from .reach import Reach
 from .reach_paths import ReachPaths
 
 _STRIDE = 0.8  # the least ratio of times that one bound closes
 _SURVEYED = 0.94  # ratio of times of the ranges to begin with
-_SHORT = 3e-4  # relative; a shorter stretch puts a range aside, of the width:
+_SHORT = 3e-4  # relative; a shorter stretch puts a range aside where P may be of no plan, of the width:
 _TINY, _IMPROVED, _BARRED = 1e-3, 3e-3, 1e-2  # plans are no better; one of them was; the bound allows better ones
 _NARROW, _NARROW_OF_BOUNDS = 1e-4, 5e-3  # relative; ranges whose segments are listed
 _POINT = 1e-6  # relative; ranges that are left, however many segments there are
 _MOST_LISTED, _FEW = 400_000, 200_000  # segments; of a wider range whose bound allows better plans
 _MOST_HELD = 10_000_000  # segments of all ranges that are left
 _NEARLY = 1.002  # times the best value: where a plan is made of the bound
-_EXACT_UNITS, _RATIO = 16, 1.12  # numbers of replicas that are entries of their own; from one to the next beyond
+_NARROWED = 0.5  # of the width at which entries were dropped last
+_EXACT_UNITS, _RATIO = 8, 1.25  # numbers of replicas that are entries of their own; from one to the next beyond
+_MOST_EXACT = 200  # of those that become so where a path that is too cheap uses several as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,10 @@ class Entry:
     type: int
     least: int
     most: int
+
+    def singles(self) -> "list[Entry]":
+        """Give every number of replicas as an entry of its own."""
+        return [Entry(self.type, units, units) for units in range(self.least, self.most + 1)]
 
     def halves(self) -> "list[Entry]":
         """Part the numbers of replicas."""
@@ -64,6 +74,7 @@ class TimeRange:
         is_aside: Whether it was put aside.
         is_barred: Whether the bound at the slow end allows better plans than any known.
         entries: That better plans may use; None where that is not known.
+        width: Of the range, relative, when that was found out.
     """
 
     bound: float
@@ -73,6 +84,7 @@ class TimeRange:
     is_aside: bool = field(compare=False, default=False)
     is_barred: bool = field(compare=False, default=False)
     entries: tuple[Entry, ...] | None = field(compare=False, default=None)
+    width: float = field(compare=False, default=1.0)
 
 
 class March:
@@ -89,11 +101,14 @@ class March:
         self._total = float(chain.cheapest_work(chain.problem.price_per_hour)[-1])
         # where segments bound what stages cost and do not tell it, narrower ranges are as hard to close
         self._narrow, self._point = (_NARROW, _POINT) if chain.is_exact else (_NARROW_OF_BOUNDS, _NARROW_OF_BOUNDS)
+        # where values skip layers, P may be of no plan, however narrow the range
+        self._short = _SHORT if chain.longest_span > 1 else 0.0
         self._fresh = sorted((part for range_ in ranges for part in _cut(range_)), key=lambda part: part.slow_s)
-        self._begun: list[TimeRange] = []  # the slowest last
+        self._begun: list[TimeRange] = []
         self._aside: list[TimeRange] = []  # a heap
         self.left: list[tuple[TimeRange, Segments | None]] = []
         self._listed_width, self._held = 1.0, 0
+        self._exact_units = [_EXACT_UNITS] * chain.problem.type_count
 
     @property
     def open(self) -> list[TimeRange]:
@@ -103,20 +118,20 @@ class March:
     def step(self, ceiling: Callable[[], float], consider: Callable[[Placement], None]) -> None:
         """Take a range, and keep what is not closed of it.
 
-        Every range is taken once, for a bound; then they are marched through, from the slowest; then those put aside
-        are taken, the lowest bound first.
+        Every range is taken once, for a bound, from the slowest; then they are marched through one by one, from the one
+        of the lowest bound; then those put aside are taken, the lowest bound first.
 
         Args:
             ceiling: Asked for the value that closes a range.
             consider: Told of plans that may be good, which may lower that value.
         """
         self._deadline.check()
-        is_surveyed = not self._fresh
         is_aside = not (self._fresh or self._begun)
+        is_last_fresh = len(self._fresh) == 1
         range_ = heapq.heappop(self._aside) if is_aside else (self._fresh or self._begun).pop()
         if range_.bound >= ceiling():
-            return
-        if is_aside and range_.least_price is not None:
+            parts = []
+        elif is_aside and range_.least_price is not None:
             parts = _halved(range_)
         else:
             parts = self._marched(range_, ceiling, consider)
@@ -124,7 +139,7 @@ class March:
             if part.bound >= ceiling() or part.slow_s <= part.fast_s:
                 continue
             if not part.is_aside:
-                self._begun.insert(len(self._begun) if is_surveyed else 0, part)
+                self._begun.append(part)
                 continue
             segments, width = self._listed(part, ceiling()), 1 - part.fast_s / part.slow_s
             if segments is not None or width < self._point:
@@ -132,6 +147,8 @@ class March:
                 self._held += 0 if segments is None else len(segments)
             else:
                 heapq.heappush(self._aside, part)
+        if is_last_fresh:
+            self._begun.sort(reverse=True)
 
     def _marched(
         self, range_: TimeRange, ceiling: Callable[[], float], consider: Callable[[Placement], None]
@@ -140,7 +157,7 @@ class March:
         slow_s, fast_s = range_.slow_s, range_.fast_s
         lowest_s = max(fast_s, _STRIDE * slow_s)
         before = ceiling()
-        entries, least = self._least_price(range_, lowest_s, before, consider)
+        least, entries, own_width = self._least_price(range_, lowest_s, before, consider)
         if np.isinf(least):
             is_closed = lowest_s == fast_s or self._is_impossible(slow_s)
             return [] if is_closed else [replace(range_, slow_s=lowest_s, least_price=None)]
@@ -149,9 +166,10 @@ class March:
 
         def part(slow_s: float, fast_s: float, is_aside: bool) -> TimeRange:
             bound = max(range_.bound, fast_s * least if fast_s >= lowest_s else 0.0)
-            return TimeRange(bound, slow_s, fast_s, least, is_aside or range_.is_aside, is_barred, entries)
+            is_aside = is_aside or range_.is_aside
+            return TimeRange(bound, slow_s, fast_s, least, is_aside, is_barred, entries, own_width)
 
-        if reached_s < slow_s * (1 - _SHORT):
+        if not is_barred and reached_s < slow_s * (1 - self._short):
             return [part(reached_s, fast_s, False)]
         width = _BARRED if is_barred else _IMPROVED if ceiling() < before else _TINY
         short_s = max(fast_s, reached_s * (1 - width))
@@ -160,44 +178,57 @@ class March:
 
     def _least_price(
         self, range_: TimeRange, lowest_s: float, ceiling: float, consider: Callable[[Placement], None]
-    ) -> tuple[tuple[Entry, ...] | None, float]:
+    ) -> tuple[float, tuple[Entry, ...] | None, float]:
         """Bound the price of the units of every plan better than the ceiling that takes ``lowest_s`` to ``slow_s``.
 
         Returns:
-            Entries that such plans may use, where they are known; the bound.
+            The bound; entries that such plans may use, where they are known; for ranges of which width.
         """
-        slow_s, entries = range_.slow_s, range_.entries
+        slow_s, entries, width = range_.slow_s, range_.entries, range_.width
         is_half = range_.is_aside and range_.least_price is None
         tried = self._entries(lowest_s, ceiling) if entries is None else entries
         if is_half:
             tried = tuple(half for entry in tried for half in (entry.halves() if entry.least < entry.most else [entry]))
-        ends = self._ends(tried, slow_s, "loose")
-        to_go = self._paths(tried, ends, "loose").to_go
-        least = float(to_go[0])
-        if least * slow_s < ceiling and np.isfinite(least):
-            least = max(least, float(self._paths(tried, self._ends(tried, slow_s, "tight"), "tight").to_go[0]))
-        if least * slow_s < ceiling * _NEARLY:
-            sure = self._paths(tried, self._ends(tried, slow_s, "sure"), "sure")
-            if np.isfinite(sure.to_go[0]):
-                first, end, entry_index = (np.array(column) for column in zip(*sure.path(), strict=True))
-                types = np.array([entry.type for entry in tried])[entry_index]
-                consider(self._chain.placement(Cells(first, end, types)))
-        if is_half or (entries is None and not self._fresh and lowest_s == range_.fast_s):
-            entries = self._useful(tried, ends, to_go, ceiling / range_.fast_s)
-        return entries, least
+        while True:
+            tried = self._parted(tried)
+            ends = self._ends(tried, slow_s)
+            paths = self._paths(tried, ends)
+            least = float(paths.to_go[0])
+            if least * slow_s >= ceiling * _NEARLY:
+                break
+            first, end, entry = (np.array(column) for column in zip(*paths.path(), strict=True))
+            consider(self._chain.placement(Cells(first, end, np.array([tried[e].type for e in entry.tolist()]))))
+            if least * slow_s >= ceiling or not self._learned([tried[e] for e in set(entry.tolist())]):
+                break
+        now = 1 - range_.fast_s / slow_s
+        if is_half or (lowest_s == range_.fast_s and now < _NARROWED * width and least * range_.fast_s < ceiling):
+            entries, width = self._useful(tried, ends, paths.to_go, ceiling / range_.fast_s), now
+        return least, entries, width
+
+    def _parted(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """Part entries into the numbers of replicas that are to be entries of their own."""
+        exact = self._exact_units
+        return tuple(part for e in entries for part in (e.singles() if e.least < e.most <= exact[e.type] else [e]))
+
+    def _learned(self, used: Sequence[Entry]) -> bool:
+        """Make entries of a path that is too cheap entries of their own; say whether there were any."""
+        wide = [entry for entry in used if entry.least < entry.most <= _MOST_EXACT]
+        for entry in wide:
+            self._exact_units[entry.type] = max(self._exact_units[entry.type], entry.most)
+        return bool(wide)
 
     def _useful(self, entries: Sequence[Entry], ends: Sequence[Ints], to_go: Floats, limit: float) -> tuple[Entry, ...]:
         """Give the entries on paths cheaper than the limit."""
-        prices = self._prices(entries)
+        prices, rest = self._prices(entries), np.minimum.accumulate(to_go)
         come = self._come(entries, ends)[:-1]
-        through = (float((come + price + to_go[end]).min()) for price, end in zip(prices, ends, strict=True))
+        through = (float((come + price + rest[end]).min()) for price, end in zip(prices, ends, strict=True))
         limit *= 1 + 1e-9
         return tuple(entry for entry, least in zip(entries, through, strict=True) if least < limit)
 
     def _is_impossible(self, slow_s: float) -> bool:
         """Say whether not even all units for every stage allow a plan."""
         most = self._chain.problem.max_units
-        ends = [self._reach.ends(type_, float(most[type_]), slow_s, "loose") for type_ in np.flatnonzero(most).tolist()]
+        ends = [self._reach.ends(type_, float(most[type_]), slow_s) for type_ in np.flatnonzero(most).tolist()]
         return bool(np.isinf(ReachPaths(ends, np.zeros(len(ends))).to_go[0]))
 
     def _entries(self, lowest_s: float, ceiling: float) -> tuple[Entry, ...]:
@@ -213,25 +244,25 @@ class March:
                 lost_s = lowest_s * least * (1 - 1 / ((1 - alpha) * least + alpha))
                 if least > 1 and self._total + price * lost_s >= ceiling:
                     break
-                most = least if least < _EXACT_UNITS else min(limit, int(least * _RATIO))
+                most = least if least <= self._exact_units[type_] else min(limit, int(least * _RATIO))
                 entries.append(Entry(type_, least, most))
                 least = most + 1
         return tuple(entries)
 
-    def _ends(self, entries: Sequence[Entry], slow_s: float, kind: Kind) -> list[Ints]:
-        return [self._reach.ends(entry.type, entry.most, slow_s, kind) for entry in entries]
+    def _ends(self, entries: Sequence[Entry], slow_s: float) -> list[Ints]:
+        return [self._reach.ends(entry.type, entry.most, slow_s) for entry in entries]
 
-    def _prices(self, entries: Sequence[Entry], kind: Kind = "loose") -> Floats:
-        """Give [E], what the units of an entry cost at least; all of them, where that is sure to be enough."""
-        units = np.array([entry.most if kind == "sure" else entry.least for entry in entries], np.float64)
-        return units * self._chain.problem.price_per_hour[[entry.type for entry in entries]]
+    def _prices(self, entries: Sequence[Entry]) -> Floats:
+        """Give [E], what the units of an entry cost at least."""
+        least = np.array([entry.least for entry in entries], np.float64)
+        return least * self._chain.problem.price_per_hour[[entry.type for entry in entries]]
 
-    def _paths(self, entries: Sequence[Entry], ends: Sequence[Ints], kind: Kind) -> ReachPaths:
-        return ReachPaths(ends, self._prices(entries, kind), windows=kind == "tight")
+    def _paths(self, entries: Sequence[Entry], ends: Sequence[Ints]) -> ReachPaths:
+        return ReachPaths(ends, self._prices(entries))
 
     def _come(self, entries: Sequence[Entry], ends: Sequence[Ints]) -> Floats:
-        """Give [n + 1], the least price of units up to a position, for loose ends."""
-        return self._paths(entries, [_mirrored(end) for end in ends], "loose").to_go[::-1]
+        """Give [n + 1], what the units up to a position cost at least; from later positions one comes no less far."""
+        return self._paths(entries, [_mirrored(np.maximum.accumulate(end)) for end in ends]).to_go[::-1]
 
     def _listed(self, range_: TimeRange, ceiling: float) -> Segments | None:
         """List the segments of a range that is narrow, or barred and no wider than others that had few; None if not."""
@@ -250,8 +281,9 @@ class March:
     def _segments(self, range_: TimeRange, ceiling: float, most: int) -> Segments | None:
         """List the segments that may be on the path of a plan of a range better than the ceiling; None for too many."""
         entries = self._entries(range_.fast_s, ceiling) if range_.entries is None else range_.entries
-        all_ends = self._ends(entries, range_.slow_s, "loose")
-        to_go, come = self._paths(entries, all_ends, "loose").to_go, self._come(entries, all_ends)
+        all_ends = self._ends(entries, range_.slow_s)
+        to_go = np.minimum.accumulate(self._paths(entries, all_ends).to_go)
+        come = self._come(entries, all_ends)
         limit = ceiling / range_.fast_s * (1 + 1e-9)
         listed: list[tuple[Ints, Ints, Ints]] = []
         count, before = 0, (-1, all_ends[0])

@@ -3,12 +3,15 @@
 Legend: E entries, each a type with a number of replicas, its price, and for every position the furthest end of a
 segment. ``to_go[a]`` is the least price of units from position a to the end::
 
-    to_go[n] = 0        to_go[a] = min over entries e of price[e] + to_go[ends[e, a]]             loose ends
-                                   min over e and over c in a + 1 .. ends[e, a] of ... + to_go[c]    tight ends
+    to_go[n] = 0        to_go[a] = min over entries e of price[e] + min over c in a + 1 .. ends[e, a] of to_go[c]
 
-Loose ends never fall with the position, so ``to_go`` never rises, and the furthest end is the best. With tight ends the
-least of ``to_go`` over a window comes from windows of 1, 2, 4, ... positions. Entries that cost no less than one which
-reaches as far are left out. O(E * positions).
+A bound for any values between layers, and exact where a value passes to the next layer alone: an end c within a window
+may send too many bytes, but then the furthest one, behind it, fits, sends less and hence receives less as the beginning
+of what follows; from there the way is no dearer than from c.
+
+The least over a window from a + 1 on is kept for every end while a goes down; a new value takes the place of those that
+are larger, up to the first that is not. Entries that cost no less than one which reaches as far are left out.
+O(E * positions).
 
 Left out: how far segments reach (``reach.py``).
 """
@@ -19,6 +22,8 @@ import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints
 
+_EQUAL = 1e-12  # relative; what the order of summation may change
+
 
 class ReachPaths:
     """Paths over the furthest segments of E entries.
@@ -27,13 +32,12 @@ class ReachPaths:
         to_go: [n + 1], inf where there is no path.
     """
 
-    def __init__(self, ends: Sequence[Ints], price: Floats, *, windows: bool = False) -> None:
+    def __init__(self, ends: Sequence[Ints], price: Floats) -> None:
         """Take E times [n] ends and [E] prices.
 
         Args:
             ends: The furthest end from every position; the position itself where there is none.
             price: Of the entries.
-            windows: Any end up to the furthest may be better than it.
         """
         order = np.argsort(price, kind="stable")
         table = np.stack([ends[e] for e in order.tolist()]).astype(np.int32)
@@ -45,69 +49,41 @@ class ReachPaths:
         self._end = table[entry, self._first].astype(np.int64)
         self._entry, self._price = order[entry], price[order][entry]
         self._rows = np.searchsorted(self._first, np.arange(length + 1)).tolist()
-        self._windows = _Windows(self._first, self._end, length) if windows else None
         self.to_go = self._solve()
 
     def path(self) -> list[tuple[int, int, int]]:
-        """Give first position, end and entry of the steps of the cheapest path; there must be one."""
+        """Give first position, end and entry of the steps of the cheapest path; there must be one.
+
+        Of ends that are as good the last is taken: it fits where any does.
+        """
         steps: list[tuple[int, int, int]] = []
         position = 0
         while position < self._length:
-            row = slice(self._rows[position], self._rows[position + 1])
-            best = row.start + int(np.argmin(self._price[row] + self._rest(row)))
-            end = int(self._end[best])
-            if self._windows is not None:
-                end = position + 1 + int(np.argmin(self.to_go[position + 1 : end + 1]))
-            steps.append((position, end, int(self._entry[best])))
+            rows = range(self._rows[position], self._rows[position + 1])
+            windows = [self.to_go[position + 1 : self._end[row] + 1] for row in rows]
+            best = int(np.argmin([self._price[row] + window.min() for row, window in zip(rows, windows, strict=True)]))
+            window = windows[best]
+            end = position + 1 + int(np.flatnonzero(window <= window.min() * (1 + _EQUAL))[-1])
+            steps.append((position, end, int(self._entry[rows[best]])))
             position = end
         return steps
 
-    def _rest(self, row: slice) -> Floats:
-        return self.to_go[self._end[row]] if self._windows is None else self._windows.least(row)
-
     def _solve(self) -> Floats:
-        to_go = np.full(self._length + 1, np.inf)
-        to_go[-1] = 0.0
-        price, ends, rows, windows = self._price, self._end, self._rows, self._windows
-        if windows is not None:
-            windows.set(self._length, 0.0)
+        # all below zero, so that the best of a window rises with its end, as a search needs it
+        gain, best = np.full(self._length + 1, -np.inf), np.full(self._length + 1, -np.inf)
+        gain[-1] = best[-1] = 0.0
+        price, ends, rows, most = -self._price, self._end, self._rows, np.maximum.reduce
+        after = 0.0  # best[position + 1]
         for position in range(self._length - 1, -1, -1):
             start, stop = rows[position], rows[position + 1]
             if start < stop:
-                rest = to_go.take(ends[start:stop]) if windows is None else windows.least(slice(start, stop))
-                to_go[position] = np.minimum.reduce(price[start:stop] + rest)
-            if windows is not None:
-                windows.set(position, to_go[position])
-        return to_go
-
-
-class _Windows:
-    """The least of values over windows of positions, set from the last position to the first.
-
-    ``least of 2^j from i`` lies at ``j * (n + 1) + i``; a window is covered by two of them.
-    """
-
-    def __init__(self, first: Ints, end: Ints, length: int) -> None:
-        """Take the windows that will be asked for: first + 1 .. end."""
-        size, depth = length + 1, int(length).bit_length() + 1
-        logs = np.zeros(size + 1, np.int64)
-        logs[1:] = np.log2(np.arange(1, size + 1)).astype(np.int64)
-        level = logs[end - first]
-        self._table = np.full(size * depth, np.inf)
-        self._left, self._right = level * size + first + 1, level * size + end - (1 << level) + 1
-        steps = np.arange(1, depth)
-        self._from, self._to = (steps - 1) * size + (1 << (steps - 1)), np.arange(depth) * size
-        self._levels, self._length = logs.tolist(), length
-        self._column = np.empty(depth)
-
-    def least(self, row: slice) -> Floats:
-        """Give the least of some of the windows."""
-        return np.asarray(np.minimum(self._table.take(self._left[row]), self._table.take(self._right[row])))
-
-    def set(self, position: int, value: float) -> None:
-        """Set a value; those behind it are set."""
-        depth = self._levels[self._length - position + 1]
-        column = self._column[: depth + 1]
-        column[0] = value
-        column[1:] = self._table.take(self._from[:depth] + position)
-        self._table[self._to[: depth + 1] + position] = np.minimum.accumulate(column)
+                value = most(price[start:stop] + best.take(ends[start:stop]))
+                gain[position] = value
+                if value > after:
+                    best[position : position + 1 + best[position + 1 :].searchsorted(value)] = value
+                else:
+                    best[position] = value
+                after = value
+            else:
+                after = -np.inf
+        return 0.0 - gain

@@ -14,7 +14,7 @@ from heterps_compile.passes.placement.easy_bounds import longest_s
 from heterps_compile.passes.placement.interval_search import IntervalSearch
 from heterps_compile.passes.placement.march import Entry, March, TimeRange
 from heterps_compile.passes.placement.paths import Deadline, ListedSegments, SegmentPrices, StageCounts
-from heterps_compile.passes.placement.reach import Kind, Reach
+from heterps_compile.passes.placement.reach import Reach
 
 ROUNDING = 1e-8
 
@@ -40,12 +40,34 @@ def test_no_segment_ends_behind_the_furthest(seed: int, slow: float, units: int)
     slow_s = longest_s(problem) * slow * slow
     fits = segments.keep(segments.demand.units(slow_s) <= units)
     for type_ in range(3):
-        loose, tight, sure = (reach.ends(type_, units, slow_s, kind) for kind in ("loose", "tight", "sure"))
-        assert np.all(np.diff(loose) >= 0)
-        assert np.all(tight <= loose)
-        assert np.all(sure <= tight)
         of_type = fits.keep(fits.type == type_)
-        assert np.all(of_type.end <= tight[of_type.first])
+        assert np.all(of_type.end <= reach.ends(type_, units, slow_s)[of_type.first])
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), units=st.sampled_from([1, 2, 3, 7]))
+def test_where_values_pass_to_the_next_layer_alone_the_furthest_segment_fits(
+    seed: int, slow: float, units: int
+) -> None:
+    problem = small_problem(seed, layers=17, types=3, units=40, structure=False, memory=False)
+    chain = Chain(problem)
+    segments, slow_s = chain.all_segments(), longest_s(problem) * slow * slow
+    fits = segments.keep(segments.demand.units(slow_s * (1 + ROUNDING)) <= units)
+    found = set(zip(fits.first.tolist(), fits.end.tolist(), fits.type.tolist(), strict=True))
+    for type_ in range(3):
+        for first, end in enumerate(Reach(chain).ends(type_, units, slow_s).tolist()):
+            assert end == first or (first, end, type_) in found
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), ratio=st.sampled_from([0.95, 0.99, 1.0, 1.2]))
+def test_ends_are_the_same_from_the_ends_of_another_time_and_from_none(seed: int, slow: float, ratio: float) -> None:
+    chain = Chain(small_problem(seed, layers=30, types=2, units=40))
+    marched = Reach(chain)
+    for power in range(3):
+        slow_s = longest_s(chain.problem) * slow * slow * ratio**power
+        for type_, units in ((0, 1), (0, 4), (1, 2)):
+            assert marched.ends(type_, units, slow_s).tolist() == Reach(chain).ends(type_, units, slow_s).tolist()
 
 
 def cheapest_units(chain: Chain, slow_s: float) -> float:
@@ -56,10 +78,35 @@ def cheapest_units(chain: Chain, slow_s: float) -> float:
     return float(listed.to_go(StageCounts.at_least(1))[0, 0]) / slow_s
 
 
-def bounds(own: March, entries: tuple[Entry, ...], slow_s: float) -> list[float]:
-    """Give the bounds of the march on the same."""
-    kinds: tuple[Kind, ...] = ("loose", "tight")
-    return [float(own._paths(entries, own._ends(entries, slow_s, kind), kind).to_go[0]) for kind in kinds]
+def bound(own: March, entries: tuple[Entry, ...], slow_s: float) -> float:
+    """Give the bound of the march on the same."""
+    return float(own._paths(entries, own._ends(entries, slow_s)).to_go[0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.05, 1.0), layers=st.integers(1, 24))
+def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_plan(
+    seed: int, slow: float, layers: int
+) -> None:
+    chain = Chain(small_problem(seed, layers=layers, types=3, units=15, structure=False, memory=False))
+    own, slow_s = March(chain, [], Deadline.after(None)), longest_s(chain.problem) * slow * slow
+    own._exact_units = [15] * 3
+    entries = own._entries(slow_s, np.inf)  # each number of replicas is an entry of its own
+    ends = own._ends(entries, slow_s)
+    paths, cheapest = own._paths(entries, ends), cheapest_units(chain, slow_s)
+    assert paths.to_go[0] <= cheapest * (1 + ROUNDING)
+    assert paths.to_go[0] >= cheapest_units(chain, slow_s * (1 + ROUNDING)) * (1 - ROUNDING)
+    if np.isfinite(cheapest):
+        steps = paths.path()
+        assert sum(entries[e].least * chain.problem.price_per_hour[entries[e].type] for _, _, e in steps) == (
+            pytest.approx(paths.to_go[0])
+        )
+        assert [first for first, _, _ in steps] == [0, *(end for _, end, _ in steps[:-1])]
+        assert all(end <= ends[e][first] for first, end, e in steps)
+        assert steps[-1][1] == layers
+        for first, end, e in steps:  # every step fits into the time
+            segment = chain.segments_at(np.array([first]), np.array([end]), np.array([entries[e].type]))
+            assert segment.demand.units(slow_s * (1 + ROUNDING)) <= entries[e].most
 
 
 @settings(max_examples=60, deadline=None)
@@ -71,8 +118,7 @@ def test_no_plan_has_cheaper_units_than_the_paths_over_furthest_segments(seed: i
     cheapest, own = cheapest_units(chain, slow_s), March(chain, [], Deadline.after(None))
     # all numbers of replicas, and those that may matter to a plan below a ceiling, as the cheapest one is
     for ceiling in (np.inf, 1.001 * cheapest * slow_s):
-        found = bounds(own, own._entries(slow_s * ratio, ceiling), slow_s)
-        assert max(found) <= cheapest * (1 + ROUNDING)
+        assert bound(own, own._entries(slow_s * ratio, ceiling), slow_s) <= cheapest * (1 + ROUNDING)
 
 
 @settings(max_examples=60, deadline=None)
@@ -86,11 +132,11 @@ def test_entries_that_are_left_out_are_on_no_plan_below_the_ceiling(seed: int, s
     if np.isinf(ceiling):
         return
     entries = own._entries(fast_s, ceiling)
-    ends = own._ends(entries, slow_s, "loose")
-    useful = own._useful(entries, ends, own._paths(entries, ends, "loose").to_go, ceiling / fast_s)
+    ends = own._ends(entries, slow_s)
+    useful = own._useful(entries, ends, own._paths(entries, ends).to_go, ceiling / fast_s)
     for time_s, price in plans.items():
         if time_s * price < ceiling:
-            assert max(bounds(own, useful, time_s)) <= price * (1 + ROUNDING)
+            assert bound(own, useful, time_s) <= price * (1 + ROUNDING)
 
 
 @pytest.mark.usefixtures("_marched")
