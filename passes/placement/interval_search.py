@@ -10,8 +10,9 @@ best plan's value are dropped for the rest of the range::
       (mid, slow]  cheapest plan at slow costs v >= best: no better one above mid' = slow * best / v; go on below
         (mid, mid']  ...
 
-Limits on units couple the segments. Lagrange multipliers, a fee per unit, turn them into prices, and the bound stays a
-bound; where they leave a gap, a mixed-integer programme at a fixed tau closes it (``milp.py``).
+Limits on units couple the segments. Fees per unit turn them into prices, and the bound stays a bound (``fees.py``);
+where they leave a gap, a search by labels closes it at a fixed tau (``limited_paths.py``), or a mixed-integer programme
+(``milp.py``).
 
 All costs in here are in price per hour times seconds, per batch.
 
@@ -31,21 +32,13 @@ from heterps_compile.cost.segments import flatten_stages
 
 from .chain import Chain, Segments
 from .easy_bounds import longest_s, trivial_bound
+from .fees import FeeBounds, FeeSolution
 from .limited_paths import LimitedPaths
 from .linked_chain import LinkedChain
 from .march import March, TimeRange
 from .milp import coupled_path
-from .paths import (
-    ROUNDING,
-    Deadline,
-    SegmentGraph,
-    SegmentPrices,
-    StageCounts,
-    TimeUpError,
-    cheapest_path,
-)
+from .paths import ROUNDING, Deadline, SegmentPrices, TimeUpError
 from .range_sweep import RangeSweep
-from .segment_graph import segment_graph
 
 GAP = 1e-9
 """Relative: what is closer to the best than rounding can tell counts as not better."""
@@ -59,7 +52,6 @@ the seconds where values pass to the next layer alone, so that the march knows t
 
 _MOST_LISTED = 600_000
 _FIRST_RATIO = 0.8  # how far down the first split of an open range goes
-_FEE_STEPS_FIRST, _FEE_STEPS = 40, 8
 _FEW_SEGMENTS, _NARROW = 3000, 0.98  # where a mixed-integer programme takes over from multipliers
 _PROBED = (1.0, 0.5, 0.2)  # shares of the longest time, at which limits may bind
 _MOST_LABELLED, _BEYOND = 3_000_000, 1.5  # steps of a search by labels; how far beyond the best plan it looks
@@ -76,32 +68,6 @@ class _Range:
     fast_s: float
     segments: Segments | None = field(compare=False)  # None for all of them
     fee: Floats = field(compare=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Solution:
-    """The cheapest path with a fee per unit.
-
-    Attributes:
-        bound: Lower bound on the value of every plan of the range within the limits; inf where there is no path.
-        fee: [T], with which it was found.
-        path: None where there is none.
-        excess: [T], units of the path beyond the limits.
-        counts: How far stages were counted.
-    """
-
-    bound: float
-    fee: Floats
-    graph: SegmentGraph
-    to_go: Floats
-    path: Segments | None
-    excess: Floats
-    counts: StageCounts
-
-    @property
-    def is_coupled(self) -> bool:
-        """Whether limits on units keep this from being the answer: fees that are not due, or too many units."""
-        return bool(np.any(self.excess > 0) or np.any(self.fee * self.excess < 0))
 
 
 class IntervalSearch:
@@ -136,7 +102,7 @@ class IntervalSearch:
         self.width, self.is_hasty = 5e-3, False
         self.left: list[Segments | None] = []
         self.loose: Placement | None = None
-        self._counts = StageCounts.at_least(problem.min_stages)
+        self._fees = FeeBounds(chain, deadline, self._try)
         for start in starts:
             self._try(start)
 
@@ -173,13 +139,13 @@ class IntervalSearch:
             return False
         paid = self.problem.price_per_hour * self.problem.max_units  # by which no plan that matters is held
         times_s = [whole.slow_s * share for share in _PROBED if np.any(paid * whole.slow_s * share < self.best)]
-        return any(self._solve(None, time_s, time_s, whole.fee).is_coupled for time_s in times_s)
+        return any(self._fees.solve(None, time_s, time_s, whole.fee).is_coupled for time_s in times_s)
 
     def _leave(self, node: _Range) -> None:
         """Keep what a range that cannot be closed would need: its segments, and the path that is too cheap."""
         self.left.append(node.segments)
         if self.loose is None:  # the first is the cheapest
-            path = self._solve(node.segments, node.slow_s, node.fast_s, node.fee).path
+            path = self._fees.solve(node.segments, node.slow_s, node.fast_s, node.fee).path
             self.loose = None if path is None else self._chain.placement(path)
 
     def _swept(self, chain: Chain, whole: _Range) -> list[_Range]:
@@ -216,7 +182,7 @@ class IntervalSearch:
 
     def _open(self, node: _Range) -> list[_Range]:
         """Bound a range; give the parts of it that may hold a better plan."""
-        solution = self._solve_with_fees(node)
+        solution = self._fees.raised(node.segments, node.slow_s, node.fast_s, node.fee, self._ceiling(node))
         bound = max(node.bound, solution.bound)
         if bound >= self._ceiling(node):
             return []
@@ -236,7 +202,7 @@ class IntervalSearch:
             _Range(bound, middle_s, fast_s, segments, solution.fee),
         ]
 
-    def _find_any(self, solution: _Solution, slow_s: float) -> None:
+    def _find_any(self, solution: FeeSolution, slow_s: float) -> None:
         """Look for a first plan within the limits among the segments of cheap paths, ever less cheap ones.
 
         Raises:
@@ -254,7 +220,7 @@ class IntervalSearch:
     def _march(self, segments: Segments, node: _Range, fee: Floats) -> float:
         """Solve at the slow end of a range; give the tau below which alone there may be better plans."""
         slow_s = node.slow_s
-        solution = self._solve(segments, slow_s, slow_s, fee)
+        solution = self._fees.solve(segments, slow_s, slow_s, fee)
         if solution.path is None:
             return 0.0
         left_s = self._left_s(slow_s, solution.bound)
@@ -268,7 +234,7 @@ class IntervalSearch:
             return left_s
         return self._march_coupled(segments, slow_s)
 
-    def _march_labelled(self, segments: Segments, solution: _Solution, slow_s: float) -> float:
+    def _march_labelled(self, segments: Segments, solution: FeeSolution, slow_s: float) -> float:
         """Do the same with limits on units, by labels."""
         problem, fee = self.problem, solution.fee
         prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, fee)
@@ -327,41 +293,6 @@ class IntervalSearch:
         all_units = float(self.problem.price_per_hour @ self.problem.max_units)
         affordable = all_units * node.slow_s * (1 + GAP) if all_units > 0 else np.inf
         return min(self.best * (1 - self._gap), affordable)
-
-    def _solve_with_fees(self, node: _Range) -> _Solution:
-        """Bound a range, with fees per unit that make the bound high: subgradient steps with Polyak's length."""
-        fee, steps = node.fee, _FEE_STEPS_FIRST if node.fast_s == 0 else _FEE_STEPS
-        best = solution = self._solve(node.segments, node.slow_s, node.fast_s, fee)
-        scale, ceiling = 1.0, self._ceiling(node)
-        for _ in range(steps):
-            if not solution.is_coupled or best.bound >= ceiling:
-                break
-            ascent = np.where((solution.fee > 0) | (solution.excess > 0), solution.excess, 0.0)
-            length = scale * (ceiling - solution.bound) / float(ascent @ ascent)
-            fee = np.maximum(0.0, solution.fee + length * ascent)
-            solution = self._solve(node.segments, node.slow_s, node.fast_s, fee)
-            if solution.bound > best.bound:
-                best = solution
-            else:
-                scale *= 0.7
-        return best
-
-    def _solve(self, segments: Segments | None, slow_s: float, fast_s: float, fee: Floats) -> _Solution:
-        problem = self.problem
-        prices = SegmentPrices(slow_s, fast_s, problem.price_per_hour, problem.max_units, fee)
-        graph = segment_graph(self._chain, prices, self.deadline, segments)
-        to_go = graph.to_go(self._counts)
-        limits = self.problem.max_units
-        if not np.isfinite(to_go[0, 0]):
-            return _Solution(np.inf, fee, graph, to_go, None, np.zeros(len(limits)), self._counts)
-        path = cheapest_path(graph, self._counts, to_go)
-        if len(path) > self.problem.max_stages:  # so far nobody counted that far
-            self._counts = StageCounts.between(self.problem.min_stages, self.problem.max_stages)
-            return self._solve(segments, slow_s, fast_s, fee)
-        self._try(self._chain.placement(path))
-        units = path.demand.units(slow_s * (1 + ROUNDING))
-        excess = np.asarray(np.bincount(path.type, units, len(limits)), np.float64) - limits
-        return _Solution(float(to_go[0, 0] - fee @ limits), fee, graph, to_go, path, excess, self._counts)
 
     def _reached(self, path: Segments, slow_s: float) -> float:
         """Give a tau just below the one that a path's stages reach with the units they need at slow_s.
