@@ -35,6 +35,7 @@ from .reach_paths import ReachPaths
 
 _STRIDE = 0.8  # the least ratio of times that one bound closes
 _SURVEYED = 0.94  # ratio of times of the ranges to begin with
+_DOWN_TO = 0.02  # of the longest time of a range without a shortest: surveyed so far down
 _SHORT = 3e-4  # relative; a shorter stretch puts a range aside where P may be of no plan, of the width:
 _TINY, _IMPROVED, _BARRED = 1e-3, 3e-3, 1e-2  # plans are no better; one of them was; the bound allows better ones
 _NARROW, _NARROW_OF_BOUNDS = 1e-4, 5e-3  # relative; ranges whose segments are listed
@@ -301,11 +302,10 @@ class March:
 
 
 def _cut(range_: TimeRange) -> list[TimeRange]:
-    """Part a range at even ratios."""
-    if range_.fast_s <= 0:
-        return [range_]
-    count = max(1, round(float(np.log(range_.fast_s / range_.slow_s) / np.log(_SURVEYED))))
-    ends = np.geomspace(range_.slow_s, range_.fast_s, count + 1).tolist()
+    """Part a range at even ratios; down to a share of it where it has no fast end."""
+    fast_s = range_.fast_s or range_.slow_s * _DOWN_TO
+    count = max(1, round(float(np.log(fast_s / range_.slow_s) / np.log(_SURVEYED))))
+    ends = np.geomspace(range_.slow_s, fast_s, count + 1).tolist()
     ends[0], ends[-1] = range_.slow_s, range_.fast_s
     return [TimeRange(range_.bound, slow_s, fast_s) for slow_s, fast_s in pairwise(ends)]
 

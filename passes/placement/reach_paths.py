@@ -59,12 +59,14 @@ class ReachPaths:
         steps: list[tuple[int, int, int]] = []
         position = 0
         while position < self._length:
-            rows = range(self._rows[position], self._rows[position + 1])
-            windows = [self.to_go[position + 1 : self._end[row] + 1] for row in rows]
-            best = int(np.argmin([self._price[row] + window.min() for row, window in zip(rows, windows, strict=True)]))
-            window = windows[best]
-            end = position + 1 + int(np.flatnonzero(window <= window.min() * (1 + _EQUAL))[-1])
-            steps.append((position, end, int(self._entry[rows[best]])))
+            row = slice(self._rows[position], self._rows[position + 1])
+            ends = self._end[row] - position
+            rest = self.to_go[position + 1 : position + 1 + int(ends.max())]
+            least = np.minimum.accumulate(rest)[ends - 1]
+            best = int(np.argmin(self._price[row] + least))
+            equal = rest[: ends[best]] <= least[best] * (1 + _EQUAL)
+            end = position + 1 + int(np.flatnonzero(equal)[-1])
+            steps.append((position, end, int(self._entry[row][best])))
             position = end
         return steps
 
