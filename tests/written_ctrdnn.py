@@ -1,11 +1,13 @@
 """A small CTRDNN, compiled and written, and what it takes to train it; and the same training in one process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 import heterps_compile
 from heterps_compile.examples.ctrdnn import CTRDNN, ctrdnn
@@ -58,19 +60,29 @@ def samples(first: int, count: int, columns: Sequence[str] = ("sparse", "dense",
     return open_source(DATA, wanted=wanted, seed=0).read(first, count, columns)
 
 
-def trained_in_one_process(steps: int) -> dict[str, Tensor]:
+def trained_in_one_process(
+    steps: int,
+    *,
+    clip_norm: float | None = None,
+    scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+) -> dict[str, Tensor]:
     """Train the whole model on the same micro-batches in order; give its weights."""
     torch.set_num_threads(1)
     built, _ = model()
     built.train()
     optimizer = torch.optim.SGD(built.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    rates = None if scheduler is None else scheduler(optimizer)
     for step in range(steps):
         optimizer.zero_grad()
         for micro_batch in range(MICRO_BATCHES):
             batch = samples(step * BATCH + micro_batch * MICRO_BATCH, MICRO_BATCH)
             loss = binary_cross_entropy_with_logits(built(batch["sparse"], batch["dense"]), batch["label"])
             (loss / MICRO_BATCHES).backward()
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(built.parameters(), clip_norm)
         optimizer.step()
+        if rates is not None:
+            rates.step()
     return {name: tensor.detach() for name, tensor in built.state_dict().items()}
 
 

@@ -70,6 +70,10 @@ _OPTIONS = (
     click.option("--speeds", metavar="A,B;C", callback=_speeds, help="Of replicas that differ, stage by stage."),
     click.option("--wire", metavar="DTYPE", default="float32", show_default=True, help="Of floats between stages."),
     click.option("--exact-sums", is_flag=True, help="Sum gradients in one process's order, to its very bits; slower."),
+    click.option(
+        "--clip-norm", metavar="X", callback=options.positive_amount,
+        help="Clip the norm of the whole model's gradients to this.",
+    ),
     click.option("--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Of chance."),
     click.option(
         "--threads", metavar="N", type=click.IntRange(min=1), default=1, show_default=True, help="Of every process."
@@ -120,7 +124,7 @@ def run(directory: str, **given: Any) -> int:
     """Run the stages of a compiled folder as a pipeline: one process a replica, on this machine or under torchrun.
 
     DIR is the compiled folder. The training file has loss(outputs, batch) and optimizer(parameters), and may have
-    prepare(batch) and data().
+    prepare(batch), data() and scheduler(optimizer).
 
     \b
     Examples:

@@ -1,5 +1,6 @@
 """``heterps-compile run``: trains as one process would, goes on where it stopped, and infers what the model says."""
 
+import inspect
 import json
 import shutil
 from dataclasses import replace
@@ -96,6 +97,30 @@ def test_exact_sums_give_the_weights_of_one_process_to_the_last_bit(written, tmp
     assert largest_difference(ours, theirs) == 0.0
 
 
+def scheduler(optimizer):
+    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=2)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6)
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, cosine], milestones=[2])
+
+
+def test_clipped_and_scheduled_training_goes_on_in_other_cuts_as_one_process_does(written, tmp_path):
+    clip = 0.05
+    (tmp_path / "train.py").write_text((written / "train.py").read_text() + inspect.getsource(scheduler))
+    clipped = ("--clip-norm", str(clip), "-q")
+    words = (*clipped, "--train", str(tmp_path / "train.py"), "--log", str(tmp_path / "log.jsonl"))
+    ck = ("--checkpoint", str(tmp_path / "ck"), "--resume")
+    for stages, replicas, steps in [(2, "2,1", 3), (3, "1,1,1", STEPS)]:
+        run = train(written, *words, *ck, stages=stages, replicas=replicas, steps=steps)
+        assert run.returncode == 0, run.stderr
+    theirs = trained_in_one_process(STEPS, clip_norm=clip, scheduler=scheduler)
+    assert largest_difference(weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), theirs) < 1e-6
+    norms = [json.loads(line)["gradient_norm"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert len(norms) == STEPS
+    assert min(norms) > clip
+    message = refused(train(written, *clipped, *ck, stages=3, replicas="1,1,1", steps=STEPS + 1))
+    assert "step-000006 has a state of a scheduler and the training file makes none" in message
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_in_other_cuts_with_other_replicas(written, tmp_path):
     ck = ("--checkpoint", str(tmp_path / "ck"), "--every", "1", "--keep", "2", "-q")
@@ -165,6 +190,7 @@ def tensors_in(file):
         (("--replicas", "1,1,1"), "replica counts"),
         (("--train", "nowhere.py"), "'/"),
         (("--wire", "float8"), "unknown wire format 'float8'"),
+        (("--clip-norm", "1", "--parameter-servers", "1"), "--clip-norm and --parameter-servers do not go together"),
         (("--resume",), "--resume needs the folder of the checkpoints"),
     ],
 )

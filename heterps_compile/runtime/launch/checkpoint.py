@@ -4,9 +4,10 @@
 
     DIR/
       step-000120/
-        state.json               step, samples, batch, seed, model, optimiser's numbers and options
+        state.json               step, samples, batch, seed, model
         weights-0.safetensors    weights and buffers of stage 0
         optimizer-0.safetensors  its optimiser's tensors
+        optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
         weights-1.safetensors    ...
       step-000130/
 
@@ -35,6 +36,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.units import format_bytes
 
 from .optimizer_state import OptimizerState
+from .schedule_state import ScheduleState
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,6 +107,8 @@ def write_stage(folder: Path, stage: int, weights: "Mapping[str, Tensor]", optim
         if optimizer is not None:
             save_file(_with_own_bytes(optimizer.tensors), folder / f"optimizer-{stage}.safetensors")
             content = {"kind": optimizer.kind, "numbers": optimizer.numbers, "options": optimizer.options}
+            if optimizer.schedule is not None:
+                content["schedule"] = asdict(optimizer.schedule)
             (folder / f"optimizer-{stage}.json").write_text(json.dumps(content), "utf-8")
     except Exception as error:
         raise _unwritable(folder, error) from error
@@ -187,9 +191,10 @@ def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> O
     """Read the optimiser's state of the named parameters; None where no stage had an optimiser.
 
     Raises:
-        RunError: where a file is damaged.
+        RunError: where a file is damaged, or stages have other schedules of learning rates.
     """
     wanted = set(names)
+    schedules: list[Any] = []
     kinds: set[str] = set()
     numbers: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -204,6 +209,7 @@ def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> O
             if mine:
                 kinds.add(str(content["kind"]))
                 files.append(checkpoint / f"optimizer-{stage}.safetensors")
+                schedules.append(content.get("schedule"))
             numbers.update({name: content["numbers"][name] for name in mine if name in content["numbers"]})
             options.update({name: content["options"][name] for name in mine})
         except (KeyError, TypeError) as error:
@@ -211,7 +217,22 @@ def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> O
     if not kinds:
         return None
     tensors = _read_tensors(files, lambda key: key.partition(":")[2] in wanted)
-    return OptimizerState(", ".join(sorted(kinds)), tensors, numbers, options)
+    return OptimizerState(", ".join(sorted(kinds)), tensors, numbers, options, _one_schedule(checkpoint, schedules))
+
+
+def _one_schedule(checkpoint: Path, found: Sequence[Any]) -> ScheduleState | None:
+    """Give the schedule that the stages of a rank have in common."""
+    if any(other != found[0] for other in found):
+        raise RunError(
+            f"{checkpoint.name} has other states of scheduler() for stages that now lie together; go on with the cuts "
+            f"it was written with"
+        )
+    if found[0] is None:
+        return None
+    try:
+        return ScheduleState(str(found[0]["kind"]), dict(found[0]["content"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{str(checkpoint)!r} is damaged: the state of scheduler() cannot be read") from error
 
 
 def keep_last(directory: Path, keep: int) -> None:

@@ -13,7 +13,7 @@ Nobody waits but rank 0. Left out: the files (``checkpoint.py``).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,8 @@ from .checkpoint import (
 from .optimizer_state import put_state, take_state
 from .options import RunOptions
 from .prepare import Prepared
+from .schedule_state import put_schedule, take_schedule
+from .training import Scheduler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +62,7 @@ class Checkpoints:
         parameters: Of this rank's stages, stage by stage, by their names in the model.
         buffers: The same of buffers.
         optimizer: Of this rank; None where it trains nothing.
+        scheduler: Of its learning rates; None where they stay.
         servers: Has parameter servers write their tables; None on all ranks but one, and where there are none.
     """
 
@@ -71,6 +74,7 @@ class Checkpoints:
     parameters: "Mapping[int, Mapping[str, Parameter]]"
     buffers: "Mapping[int, Mapping[str, Tensor]]"
     optimizer: "Optimizer | None"
+    scheduler: Scheduler | None = None
     servers: "Client | None" = None
 
     def write(self, step: int) -> None:
@@ -126,12 +130,22 @@ class Checkpoints:
                 raise RunError(
                     f"{checkpoint.name} has no state of an optimiser for these stages; it is of another model or file"
                 )
+            if (known.schedule is None) != (self.scheduler is None):
+                has, lacks = ("no", "one") if known.schedule is None else ("a", "none")
+                raise RunError(
+                    f"{checkpoint.name} has {has} state of a scheduler and the training file makes {lacks}; go on with "
+                    f"the file it was written with, or start anew from its weights (--weights) in another folder"
+                )
             put_state(self.optimizer, list(named.items()), known)
+            if self.scheduler is not None and known.schedule is not None:
+                put_schedule(self.scheduler, self.optimizer, known.schedule)
 
     def _write_mine(self, folder: Path, stages: Sequence[int], step: int) -> None:
         for stage in stages:
             parameters = self.parameters[stage]
             state = None if self.optimizer is None else take_state(self.optimizer, list(parameters.items()))
+            if state is not None and self.scheduler is not None:
+                state = replace(state, schedule=take_schedule(self.scheduler))
             write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
             self.store.set(_written_key(step, stage), "1")
         if self.servers is not None:

@@ -32,6 +32,7 @@ def train(
     reader: "Reader | None",
     steps: range,
     *,
+    step_schedule: Callable[[float | None], None] | None = None,
     watch: Watch,
     progress: ProgressRecorder,
     checkpoints: Checkpoints | None,
@@ -44,6 +45,8 @@ def train(
         optimizer: Of its parameters; None where it has none.
         reader: Of its data; None where it reads none.
         steps: To run.
+        step_schedule: Sets the learning rates of the next step, given the loss where this rank knows it; None where
+            they stay.
         watch: Says which step is the last.
         progress: Is told what goes on.
         checkpoints: Of the run; None for none.
@@ -57,11 +60,13 @@ def train(
         if not watch.may_begin(step):
             break
         progress.begin_step(step)
-        engine.train_step(step, _read_nothing if reader is None else reader.of_step(step))
+        loss = engine.train_step(step, _read_nothing if reader is None else reader.of_step(step))
         if optimizer is not None:
             with progress.during(UPDATING):
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
+                if step_schedule is not None:
+                    step_schedule(loss)
         done = step + 1
         if checkpoints is not None and every is not None and done % every == 0:
             with progress.during(SAVING):

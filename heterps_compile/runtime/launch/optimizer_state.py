@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
 
+from .schedule_state import ScheduleState
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
@@ -29,12 +31,14 @@ class OptimizerState:
         tensors: By ``KIND:PARAMETER``.
         numbers: By parameter, then by kind: state that is no tensor.
         options: By parameter: the learning rate and all else that its group says.
+        schedule: Of the learning rates; None where they stay.
     """
 
     kind: str
     tensors: "Mapping[str, Tensor]" = field(default_factory=dict)
     numbers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    schedule: ScheduleState | None = None
 
 
 def take_state(optimizer: "Optimizer", named: "Sequence[tuple[str, Parameter]]") -> OptimizerState:

@@ -69,6 +69,7 @@ class RunOptions:
         speeds: Per position of the pipeline, how fast each replica is beside the others; empty for equal ones.
         wire: What float32 values travel as.
         exact_sums: Whether gradients are added up in the order of one process.
+        clip_norm: Of the gradients of the whole model, at most; None for any.
         seed: Of dropout, shuffling and generated data.
         threads: Of every process.
         weights: Folder of one checkpoint, whose weights the run begins with; None for those that were compiled.
@@ -101,6 +102,7 @@ class RunOptions:
     speeds: tuple[tuple[float, ...], ...] = ()
     wire: str = WIRES[0]
     exact_sums: bool = False
+    clip_norm: float | None = None
     seed: int = 0
     threads: int = 1
     weights: str | None = None
@@ -128,6 +130,8 @@ class RunOptions:
             for speed in speeds:
                 _positive(speeds=speed)
         _positive(hang_after=self.hang_after_s)
+        if self.clip_norm is not None:
+            _positive(clip_norm=self.clip_norm)
         _one_of("wire format", self.wire, WIRES)
         _one_of("output format", self.output_format, OUTPUT_FORMATS)
         if self.train is None:
@@ -135,6 +139,7 @@ class RunOptions:
                 ("--checkpoint", self.checkpoint),
                 ("--parameter-servers", self.servers.count),
                 ("--exact-sums", self.exact_sums),
+                ("--clip-norm", self.clip_norm),
             ):
                 if value:
                     raise InputError(f"{name} is for training, which needs a training file (--train FILE.py)")
@@ -143,6 +148,11 @@ class RunOptions:
         if self.weights is not None and (self.servers.count or self.resume):
             name = "--resume" if self.resume else "--parameter-servers"
             raise InputError(f"--weights and {name} do not go together; to go on from a checkpoint take --resume alone")
+        if self.clip_norm is not None and self.servers.count:
+            raise InputError(
+                "--clip-norm and --parameter-servers do not go together: a norm is known when all gradients of a step "
+                "are, and servers step their rows as they are pushed; leave one of the two out"
+            )
         if self.checkpoint is None and (self.resume or self.every is not None):
             name = "--resume" if self.resume else "--every"
             raise InputError(f"{name} needs the folder of the checkpoints (--checkpoint DIR)")

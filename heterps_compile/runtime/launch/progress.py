@@ -74,7 +74,15 @@ class ProgressRecorder:
     def waited(self, step: int, what: str, began_s: float, ended_s: float) -> None:
         """Hear of a wait; nothing to note."""
 
-    def step_done(self, step: int, samples: int, loss: float | None, began_s: float, ended_s: float) -> None:
+    def step_done(  # noqa: PLR0917 - as the Recorder has it
+        self,
+        step: int,
+        samples: int,
+        loss: float | None,
+        began_s: float,
+        ended_s: float,
+        gradient_norm: float | None = None,
+    ) -> None:
         """Hear of a whole step; nothing to note."""
 
     def begin_step(self, step: int) -> None:

@@ -3,8 +3,9 @@
 Left out: joining the run (``worker.py``), the loop over steps (``loop.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,18 @@ from .options import RunOptions
 from .outputs import make_output_folder
 from .prepare import count_steps
 from .reading import ALL, MicroBatches
+from .schedule_state import take_schedule
 from .server_rank import make_spec
 from .task import RESULT_KEY, Joined, Result, Task
-from .training import Training, in_function, make_optimizer, read_training_file
+from .training import (
+    Scheduler,
+    Training,
+    in_function,
+    make_optimizer,
+    make_scheduler,
+    read_training_file,
+    step_scheduler,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,13 +86,15 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
         loss=None if training is None else checked_loss(training.loss, joined.progress),
         wire=options.wire,
         exact_sums=options.exact_sums,
+        clip_norm=options.clip_norm,
         seed=options.seed,
         device=joined.device,
         recorder=recorder,
         hooks=() if client is None or ahead is None else (client, ahead),
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
-    checkpoints = _checkpoints(joined, task, stages, optimizer, client)
+    scheduler = _scheduler(joined, options, training, optimizer)
+    checkpoints = _checkpoints(joined, task, stages, client, optimizer=optimizer, scheduler=scheduler)
     _restore(checkpoints, checkpoint, options)
     wanted = (*engine.needs, *((ALL,) if engine.wants_targets else ()))
     with ExitStack() as closing:
@@ -94,7 +106,8 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
         feed = reader if reader is None or ahead is None else ahead.around(reader)
         if telemetry is not None:
             closing.callback(telemetry.close)
-        done = _steps(joined, task, engine, feed, steps, optimizer=optimizer, checkpoints=checkpoints)
+        set_rates = None if training is None or scheduler is None else partial(step_scheduler, training, scheduler)
+        done = _steps(joined, task, engine, feed, steps, checkpoints=checkpoints, step_schedule=set_rates)
         engine.finish()
         if client is not None:
             client.close()
@@ -114,17 +127,18 @@ def _steps(
     reader: Reader | None,
     steps: range,
     *,
-    optimizer: "Optimizer | None",
     checkpoints: Checkpoints,
+    step_schedule: Callable[[float | None], None] | None,
 ) -> int:
     """Run the steps; give how many are done in all."""
     options = task.options
     if joined.prepared.layout.training:
         return train(
             engine,
-            optimizer,
+            checkpoints.optimizer,
             reader,
             steps,
+            step_schedule=step_schedule,
             watch=joined.watch,
             progress=joined.progress,
             checkpoints=checkpoints if options.checkpoint is not None else None,
@@ -169,12 +183,28 @@ def _reader(
     )
 
 
+def _scheduler(
+    joined: Joined, options: RunOptions, training: Training | None, optimizer: "Optimizer | None"
+) -> Scheduler | None:
+    """Make the scheduler of this rank, and see before the first step that a checkpoint can hold it."""
+    if training is None or not joined.prepared.layout.training:
+        return None
+    layout = joined.prepared.layout
+    knows_loss = all(layout.stage_count - 1 in layout.stages_of(rank) for rank in range(layout.world_size))
+    scheduler = make_scheduler(training, optimizer, knows_loss=knows_loss)
+    if scheduler is not None and options.checkpoint is not None:
+        take_schedule(scheduler)
+    return scheduler
+
+
 def _checkpoints(
     joined: Joined,
     task: Task,
     stages: Mapping[int, RunnableStage],
-    optimizer: "Optimizer | None",
     client: Client | None,
+    *,
+    optimizer: "Optimizer | None",
+    scheduler: Scheduler | None,
 ) -> Checkpoints:
     rank = joined.member.rank
     return Checkpoints(
@@ -186,6 +216,7 @@ def _checkpoints(
         parameters={index: _tensors(stage, trained=True) for index, stage in stages.items()},
         buffers={index: _tensors(stage, trained=False) for index, stage in stages.items()},
         optimizer=optimizer,
+        scheduler=scheduler,
         servers=client if client is not None and client.spec.workers[0] == rank else None,
     )
 

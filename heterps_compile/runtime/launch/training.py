@@ -8,6 +8,9 @@ Such a file is the user's own program and is run as one::
     def optimizer(parameters):           # (name, Parameter) pairs of one rank's stages
         return torch.optim.Adam([p for _, p in parameters], lr=1e-3)
 
+    def scheduler(optimizer):            # optional: stepped after every step
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
+
     def prepare(batch): ...              # optional: raw columns -> graph inputs and targets
     def data(): ...                      # optional: an iterable of dicts, instead of --data
 
@@ -22,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from heterps_compile.errors import InputError, RunError
 
@@ -32,6 +35,24 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Columns = Mapping[str, "Tensor"]
+
+_OF_SCHEDULERS = ("step", "state_dict", "load_state_dict")
+
+
+class Scheduler(Protocol):
+    """What sets learning rates: a scheduler of ``torch.optim``, or what has the same three methods."""
+
+    def step(self, *loss: Any) -> None:
+        """Set the learning rates of the next step; ``ReduceLROnPlateau`` is given the loss."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give its state: numbers, text, lists and dicts."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Take a state back."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +65,14 @@ class Training:
         optimizer: Called once on every rank, with the (name, parameter) pairs of its stages.
         prepare: Makes graph inputs and targets out of raw columns; None where the columns are these already.
         data: Gives the samples or batches in order; None where they are read from elsewhere.
+        scheduler: Called once on every rank that trains something, with its optimiser; None where learning rates stay.
     """
 
     loss: "Callable[[Any, Columns], Tensor]"
     optimizer: "Callable[[list[tuple[str, Parameter]]], Optimizer]"
     prepare: "Callable[[Columns], Columns] | None" = None
     data: "Callable[[], Iterable[Columns]] | None" = None
+    scheduler: "Callable[[Optimizer], Scheduler] | None" = None
 
 
 def read_training_file(path: str | Path) -> Training:
@@ -72,7 +95,8 @@ def read_training_file(path: str | Path) -> Training:
     except (Exception, SystemExit) as error:
         raise InputError(f"the training file {str(path)!r} fails: {where_it_failed(error, file)}") from error
     found: dict[str, Any] = {}
-    for name, needed in (("loss", True), ("optimizer", True), ("prepare", False), ("data", False)):
+    wanted = {"loss": True, "optimizer": True, "prepare": False, "data": False, "scheduler": False}
+    for name, needed in wanted.items():
         value = getattr(module, name, None)
         if value is None and not needed:
             continue
@@ -142,6 +166,51 @@ def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]"
             "optimizer() of the training file holds a parameter it was not given; use those it is called with"
         )
     return made
+
+
+def make_scheduler(training: Training, optimizer: "Optimizer | None", *, knows_loss: bool) -> "Scheduler | None":
+    """Call the user's ``scheduler``; None where there is none, or the rank has nothing to train.
+
+    Args:
+        training: What the training file says.
+        optimizer: Of this rank.
+        knows_loss: Whether every rank computes the loss, so that a schedule may depend on it.
+
+    Raises:
+        RunError: where it gives something else, sets the rates of another optimiser, or needs a loss that is not known.
+    """
+    from torch.optim.lr_scheduler import ReduceLROnPlateau  # noqa: PLC0415 - torch only in the processes of a run
+
+    if training.scheduler is None or optimizer is None:
+        return None
+    with in_function("scheduler", training.scheduler):
+        made: Any = training.scheduler(optimizer)
+    if isinstance(made, type) or not all(callable(getattr(made, name, None)) for name in _OF_SCHEDULERS):
+        raise RunError(
+            f"scheduler() of the training file gave {getattr(type(made), '__name__', made)}; expected a scheduler of "
+            f"torch.optim.lr_scheduler, or an object with step(), state_dict() and load_state_dict()"
+        )
+    if getattr(made, "optimizer", optimizer) is not optimizer:
+        raise RunError("scheduler() of the training file sets the rates of another optimizer than the one it is given")
+    if isinstance(made, ReduceLROnPlateau) and not knows_loss:
+        raise RunError(
+            "scheduler() of the training file gave ReduceLROnPlateau, which needs the loss on every rank, and ranks of "
+            "earlier stages do not know it; take one that counts steps, or compile to one stage (--max-stages 1)"
+        )
+    return made  # type: ignore[no-any-return]  # it has what a Scheduler has
+
+
+def step_scheduler(training: Training, scheduler: "Scheduler", loss: float | None) -> None:
+    """Step a scheduler after the optimiser; ``ReduceLROnPlateau`` with the loss of the step."""
+    from torch.optim.lr_scheduler import ReduceLROnPlateau  # noqa: PLC0415 - torch only in the processes of a run
+
+    assert training.scheduler is not None  # noqa: S101 - it has made the scheduler
+    with in_function("scheduler", training.scheduler):
+        if isinstance(scheduler, ReduceLROnPlateau):
+            assert loss is not None  # noqa: S101 - make_scheduler has checked it
+            scheduler.step(loss)
+        else:
+            scheduler.step()
 
 
 def where_it_failed(error: BaseException, file: Path) -> str:

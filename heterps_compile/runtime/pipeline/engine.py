@@ -9,7 +9,8 @@
 
 At the end of a training step gradients and running statistics are summed over the ranks that share them
 (``gradients.py``, ``statistics.py``), so that every stage is what it would be in one process that runs the
-micro-batches in order. Schedule, replicas and processes change nothing but the order of sums.
+micro-batches in order; where it is asked for, the gradients of the whole model are then clipped (``clip.py``).
+Schedule, replicas and processes change nothing but the order of sums.
 
 Left out: processes and process groups (``launch/``), the optimiser, reading data.
 """
@@ -29,6 +30,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.signature import signature_of_plan
 from heterps_compile.schedule.order import Phase
 
+from .clip import GradientClip
 from .contract import EVERYTHING, Loss, ReadMicroBatch, StepHook
 from .exchange import Exchange
 from .layout import Layout
@@ -66,6 +68,7 @@ class Engine:
         recorder: Recorder | None = None,
         hooks: Sequence[StepHook] = (),
         exact_sums: bool = False,
+        clip_norm: float | None = None,
     ) -> None:
         """Prepare a rank; ``torch.distributed`` is initialised, and every rank of the pipeline does the same.
 
@@ -82,6 +85,7 @@ class Engine:
             recorder: Is told what happens.
             hooks: Take part in every training step.
             exact_sums: Add up gradients in the order of one process, for its very bits; slower.
+            clip_norm: Of the gradients of the whole model, at most; None for any.
 
         Raises:
             RunError: where there is no loss to train with, or the plan ties parameters that ``tied`` does not have.
@@ -113,6 +117,10 @@ class Engine:
             share_state(plan, layout, rank, self._stages, tied, exact_sums=exact_sums) if layout.training else None
         )
         routes = make_routes(plan.stages, plan.graph_outputs)
+        self._clip: GradientClip | None = None
+        if self._state is not None and clip_norm is not None:
+            held, counted = self._state.parameters(), self._state.counted
+            self._clip = GradientClip(clip_norm, held, counted, layout.world_size, rank)
         self._exchange = Exchange(layout, rank, routes, wire=wire, device=self._device, recorder=self._recorder)
         self._ends = {(stage, phase): place for place, (stage, _, phase) in enumerate(self._actions)}
 
@@ -153,8 +161,8 @@ class Engine:
                 self._ended(stage, phase)
         for hook in self._hooks:
             hook.after_backward(step)
-        loss = self._sum_up(step, losses)
-        self._recorder.step_done(step, self._layout.batch, loss, began_s, time.perf_counter())
+        loss, norm = self._sum_up(step, losses)
+        self._recorder.step_done(step, self._layout.batch, loss, began_s, time.perf_counter(), norm)
         return loss
 
     def infer(self, step: int, read: ReadMicroBatch) -> dict[int, dict[str, Any]]:
@@ -286,12 +294,13 @@ class Engine:
         if phase is Phase.BACKWARD and not self._hooks:
             self._state.start_gradients(stage)
 
-    def _sum_up(self, step: int, losses: Sequence[Tensor]) -> float | None:
-        """Wait for gradients, statistics and sends; give the mean loss where the loss is."""
+    def _sum_up(self, step: int, losses: Sequence[Tensor]) -> tuple[float | None, float | None]:
+        """Wait for gradients, statistics and sends; give the mean loss where the loss is, and the norm if clipped."""
         assert self._state is not None  # noqa: S101 - only training gets here; this tells the type checker
         began_s = time.perf_counter()
         with self._naming_waits(step):
             self._state.finish()
+            norm = None if self._clip is None else self._clip.clip()
             loss = None
             if self.wants_targets:
                 total = torch.tensor(sum(float(loss) for loss in losses), dtype=torch.float64)
@@ -300,7 +309,7 @@ class Engine:
                 loss = float(total) / self._layout.micro_batches
         self._recorder.waited(step, "reduce", began_s, time.perf_counter())
         self._flush(step)
-        return loss
+        return loss, norm
 
     def _flush(self, step: int) -> None:
         began_s = time.perf_counter()

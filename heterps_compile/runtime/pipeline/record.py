@@ -30,8 +30,19 @@ class Recorder(Protocol):
         """Hear of time without computation: ``"receive"``, ``"send"``, ``"reduce"``, ``"data"`` or ``"pull"``."""
         ...
 
-    def step_done(self, step: int, samples: int, loss: float | None, began_s: float, ended_s: float) -> None:
-        """Hear of a whole step of so many samples (of the batch, not of this rank); the loss where it is known."""
+    def step_done(  # noqa: PLR0917 - see above
+        self,
+        step: int,
+        samples: int,
+        loss: float | None,
+        began_s: float,
+        ended_s: float,
+        gradient_norm: float | None = None,
+    ) -> None:
+        """Hear of a whole step of so many samples (of the batch, not of this rank).
+
+        The loss is told where it is known, the norm of the whole model's gradients where they are clipped.
+        """
         ...
 
 
@@ -65,7 +76,15 @@ class Recorders:
         for recorder in self.recorders:
             recorder.waited(step, what, began_s, ended_s)
 
-    def step_done(self, step: int, samples: int, loss: float | None, began_s: float, ended_s: float) -> None:
+    def step_done(  # noqa: PLR0917 - see above
+        self,
+        step: int,
+        samples: int,
+        loss: float | None,
+        began_s: float,
+        ended_s: float,
+        gradient_norm: float | None = None,
+    ) -> None:
         """Pass it on."""
         for recorder in self.recorders:
-            recorder.step_done(step, samples, loss, began_s, ended_s)
+            recorder.step_done(step, samples, loss, began_s, ended_s, gradient_norm)

@@ -38,13 +38,19 @@ class SharedState:
         tied: Of tensors that several stages hold.
         statistics: Of every stage of the rank that has several replicas.
         last_group: The replicas of the last stage, where this rank is one of several; else None.
+        counted: The parameters that are counted here where each of the model counts once: on its first rank.
     """
 
     gradients: dict[int, SharedGradients | OrderedGradients | OwnGradients] = field(default_factory=dict)
     tied: list[SharedGradients | OrderedGradients] = field(default_factory=list)
     statistics: dict[int, RunningStatistics] = field(default_factory=dict)
     last_group: Group | None = None
+    counted: list[nn.Parameter] = field(default_factory=list)
     _started: set[int] = field(default_factory=set)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Give the trained parameters of the rank."""
+        return [p for gradients in (*self.gradients.values(), *self.tied) for p in gradients.parameters.values()]
 
     def begin(self) -> None:
         """Begin a step."""
@@ -129,6 +135,7 @@ def share_state(
         if parameter is not None and is_summed_here:
             shared.setdefault((ranks, holders), {})[storage] = parameter
             apart.add(id(parameter))
+            state.counted += [parameter] if rank == min(ranks) else []
     for index, module in sorted(modules.items()):
         own = {
             name: tensor
@@ -136,6 +143,7 @@ def share_state(
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad and id(tensor) not in apart
         }
         ranks = layout.ranks_of(index)
+        state.counted += own.values() if rank == min(ranks) else []
         if len(ranks) == 1:
             state.gradients[index] = OwnGradients(own)
             continue

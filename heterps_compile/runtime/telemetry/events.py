@@ -64,6 +64,7 @@ class RankStep:
         messages: How many brought them.
         rss_bytes, peak_rss_bytes: Memory of the process, now and at most.
         gpu_bytes, peak_gpu_bytes: Memory of its CUDA device that tensors take, now and at most; 0 without one.
+        gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
     """
 
     rank: int
@@ -82,6 +83,7 @@ class RankStep:
     peak_rss_bytes: int = 0
     gpu_bytes: int = 0
     peak_gpu_bytes: int = 0
+    gradient_norm: float | None = None
 
     @property
     def step_s(self) -> float:

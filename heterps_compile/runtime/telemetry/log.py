@@ -68,6 +68,7 @@ def step_record(report: StepReport) -> dict[str, Any]:
         "step": report.step,
         "samples": report.samples,
         "loss": loss if loss is None or math.isfinite(loss) else str(loss),
+        "gradient_norm": report.gradient_norm,
         "step_s": report.step_s,
         "pace_s": report.pace_s,
         "samples_per_s": report.samples_per_s,

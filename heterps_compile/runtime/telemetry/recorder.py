@@ -98,7 +98,15 @@ class TelemetryRecorder:
         if step in self._trace_steps:
             self._waits.append(Waited(what, began_s, ended_s))
 
-    def step_done(self, step: int, samples: int, loss: float | None, began_s: float, ended_s: float) -> None:
+    def step_done(  # noqa: PLR0917 - the engine's
+        self,
+        step: int,
+        samples: int,
+        loss: float | None,
+        began_s: float,
+        ended_s: float,
+        gradient_norm: float | None = None,
+    ) -> None:
         """Write the step.
 
         Raises:
@@ -128,6 +136,7 @@ class TelemetryRecorder:
                 peak_rss_bytes=memory.peak_rss_bytes,
                 gpu_bytes=memory.gpu_bytes,
                 peak_gpu_bytes=memory.peak_gpu_bytes,
+                gradient_norm=gradient_norm,
             )
         )
         self._reset()

@@ -26,6 +26,7 @@ class StepReport:
         ranks: What each rank did, by rank.
         stage_s: Per stage, the time its ranks computed in the step, the mean over them.
         link_bytes: Bytes from rank to rank.
+        gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
     """
 
     step: int
@@ -37,6 +38,7 @@ class StepReport:
     ranks: tuple[RankStep, ...]
     stage_s: Mapping[int, float]
     link_bytes: Mapping[tuple[int, int], int]
+    gradient_norm: float | None = None
 
     @property
     def samples_per_s(self) -> float:
@@ -81,6 +83,7 @@ def step_report(
         ranks=tuple(ranks),
         stage_s={stage: sum(times) / len(times) for stage, times in sorted(stages.items())},
         link_bytes={(source, rank.rank): size for rank in ranks for source, size in rank.received_bytes.items()},
+        gradient_norm=next((rank.gradient_norm for rank in ranks if rank.gradient_norm is not None), None),
     )
 
 

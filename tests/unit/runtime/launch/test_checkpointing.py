@@ -1,5 +1,6 @@
 """Ranks write a checkpoint together, and a run goes on from one only where it fits."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,13 @@ from torch import nn
 from torch.distributed import HashStore
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.checkpoint import RunState, find_checkpoints, read_state, write_state
+from heterps_compile.runtime.launch.checkpoint import (
+    RunState,
+    find_checkpoints,
+    read_optimizer,
+    read_state,
+    write_state,
+)
 from heterps_compile.runtime.launch.checkpointing import Checkpoints, check_fits, check_weights, find_start
 from heterps_compile.runtime.launch.options import RunOptions, ServerOptions
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
@@ -79,6 +86,51 @@ def test_what_two_ranks_write_two_others_go_on_from(tmp_path):
         assert int(checkpoints.buffers[rank][f"layer{rank}.count"]) == rank
         momentum = checkpoints.optimizer.state[fresh.weight]["momentum_buffer"]
         assert torch.equal(momentum, torch.ones(2, 2))
+
+
+def with_scheduler(checkpoints: Checkpoints, gamma: float = 0.5, steps: int = 0) -> Checkpoints:
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(checkpoints.optimizer, gamma)
+    for _ in range(steps):
+        checkpoints.optimizer.step()
+        scheduler.step()
+    return replace(checkpoints, scheduler=scheduler)
+
+
+def test_a_schedule_goes_on_with_its_rate(tmp_path):
+    write_with_schedulers(tmp_path, [2, 2])
+    _, fresh = rank_with(tmp_path, HashStore(), 1, seed=7)
+    resumed = with_scheduler(fresh)
+    resumed.restore(tmp_path / "step-000001")
+    assert resumed.scheduler.last_epoch == 2
+    assert resumed.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2
+    with pytest.raises(RunError, match="step-000001 has a state of a scheduler and the training file makes none"):
+        fresh.restore(tmp_path / "step-000001")
+
+
+def test_a_checkpoint_without_a_schedule_does_not_begin_one(tmp_path):
+    write_together(tmp_path, 1)
+    _, fresh = rank_with(tmp_path, HashStore(), 0, seed=7)
+    with pytest.raises(RunError, match="step-000001 has no state of a scheduler and the training file makes one"):
+        with_scheduler(fresh).restore(tmp_path / "step-000001")
+
+
+def test_schedules_that_differ_do_not_come_together(tmp_path):
+    write_with_schedulers(tmp_path, [2, 3])
+    state = read_state(tmp_path / "step-000001")
+    assert read_optimizer(tmp_path / "step-000001", state, ["layer0.weight"]).schedule.kind == "ExponentialLR"
+    with pytest.raises(RunError, match=r"other states of scheduler\(\) for stages that now lie together"):
+        read_optimizer(tmp_path / "step-000001", state, ["layer0.weight", "layer1.weight"])
+    damaged = tmp_path / "step-000001" / "optimizer-0.json"
+    damaged.write_text(json.dumps({**json.loads(damaged.read_text()), "schedule": {"kind": "ExponentialLR"}}))
+    with pytest.raises(RunError, match=r"is damaged: the state of scheduler\(\) cannot be read"):
+        read_optimizer(tmp_path / "step-000001", state, ["layer0.weight"])
+
+
+def write_with_schedulers(folder: Path, steps: list[int]) -> None:
+    """Have both ranks write, each with a schedule that has made so many steps."""
+    store = HashStore()
+    first, other = (with_scheduler(rank_with(folder, store, rank, seed=0)[1], steps=steps[rank]) for rank in (0, 1))
+    replace(first, store=AskingOthers(store, lambda: other.write(1))).write(1)
 
 
 def test_only_the_last_few_stay(tmp_path):

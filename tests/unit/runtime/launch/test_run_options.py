@@ -40,12 +40,17 @@ def test_what_is_no_options_is_refused_with_its_place(text, said):
         ({"speeds": ((1.0, -1.0),)}, "--speeds is -1.0"),
         ({"hang_after_s": float("nan")}, "--hang-after is nan"),
         ({"wire": "float8"}, "unknown wire format 'float8'"),
+        ({"clip_norm": 0.0}, "--clip-norm is 0.0; it must be above zero and finite"),
+        ({"clip_norm": -1.0}, "--clip-norm is -1.0"),
+        ({"clip_norm": float("nan")}, "--clip-norm is nan"),
+        ({"clip_norm": 1.0, "servers": ServerOptions(count=1)}, "--clip-norm and --parameter-servers do not go"),
         ({"resume": True}, "--resume needs the folder of the checkpoints"),
         ({"every": 5}, "--every needs the folder of the checkpoints"),
         ({"weights": "ck/step-1", "resume": True, "checkpoint": "ck"}, "--weights and --resume do not go together"),
         ({"output": "out"}, "--output keeps what inference gives"),
         ({"train": None, "checkpoint": "ck"}, "--checkpoint is for training"),
         ({"train": None, "servers": ServerOptions(count=1)}, "--parameter-servers is for training"),
+        ({"train": None, "clip_norm": 1.0}, "--clip-norm is for training"),
         ({"train": None, "data": ""}, "inference needs data to read"),
     ],
 )
@@ -58,6 +63,7 @@ def test_ranks_agree_on_what_is_run_not_on_where_things_lie():
     here, there = RunOptions(**TRAIN, log="a"), RunOptions(directory="/n", train="/t.py", data="y", log="b")
     assert here.shared() == there.shared()
     assert here.shared() != RunOptions(**TRAIN, seed=1).shared()
+    assert here.shared() != RunOptions(**TRAIN, clip_norm=1.0).shared()
 
 
 def test_the_file_for_workers_is_readable_by_its_owner_alone(tmp_path):
