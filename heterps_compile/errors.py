@@ -12,6 +12,7 @@
     ├── BackendError              a stage cannot be built, written or run (stage, op)
     ├── VerificationError         the staged model differs from the whole one (output, difference)
     ├── RunError                  a run cannot start or came to an end (rank, stage, replica, micro-batch, cause)
+    │   └── RunKilledError        a run was told twice to stop (exit code 128 and the signal)
     ├── PlanError                 a plan file is wrong (JSON path, what was expected)
     └── StalePlanError            a plan no longer fits (which hash)
 
@@ -70,6 +71,18 @@ class VerificationError(HeterpsError):
 
 class RunError(HeterpsError):
     """A run of stages in several processes cannot start or came to an end before its time."""
+
+
+class RunKilledError(RunError):
+    """A run was told twice to stop, and its processes were killed in the middle of a step.
+
+    Attributes:
+        signal: The first of the two.
+    """
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.signal = signal
 
 
 class PlanError(HeterpsError):

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from heterps_compile.errors import RunError
+from heterps_compile.errors import RunError, RunKilledError
 from heterps_compile.escape import printable
 
 from .checkpoint import tidy
@@ -158,7 +158,7 @@ def _watch(
     asked = 0
     while any(process.popen.poll() is None for process in processes):
         if len(signals) > 1:
-            raise RunError("interrupted twice: the ranks were killed in the middle of a step")
+            raise RunKilledError("interrupted twice: the ranks were killed in the middle of a step", signals[0])
         if signals and not asked:
             asked = signals[0]
             store.compare_set(STOP_KEY, "", str(asked))
