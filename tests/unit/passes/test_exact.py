@@ -67,6 +67,15 @@ def test_stages_share_the_units_of_a_type() -> None:
     assert set(found.placement.types) == {0, 1}
 
 
+@pytest.mark.parametrize(("layers", "types", "seed"), [(100, 16, 1), (300, 8, 3)])
+def test_a_few_units_of_each_of_many_types_are_shared_out_with_a_proof(layers: int, types: int, seed: int) -> None:
+    problem = synthetic_problem(Recipe(seed=seed, layers=layers, types=types, limited=True))
+    alone = Exact()(replace(problem, max_units=np.full(types, 100_000)))
+    found = Exact()(problem)
+    assert alone.gap == found.gap == 0
+    assert found.value > alone.value  # the limits bind
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_long_chain_needs_no_list_of_its_segments(seed: int) -> None:
     problem = synthetic_problem(Recipe(seed=seed, layers=420, types=4, branched=seed % 2 == 1))
