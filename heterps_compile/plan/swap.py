@@ -70,7 +70,7 @@ def recover(target: Path) -> None:
     """
     if not target.exists():
         old = _aside(target)
-        with suppress(OSError), _locked(old):
+        with suppress(OSError), locked(old):
             os.rename(old, target)
 
 
@@ -80,7 +80,7 @@ def _delete_stale(target: Path) -> None:
     with os.scandir(target.parent) as entries:
         names |= {entry.name for entry in entries if entry.name.startswith(_new_prefix(target))}
     for name in names:
-        with suppress(OSError), _locked(target.with_name(name)):
+        with suppress(OSError), locked(target.with_name(name)):
             shutil.rmtree(target.with_name(name))
 
 
@@ -98,7 +98,7 @@ def _aside(target: Path) -> Path:
 
 
 @contextmanager
-def _locked(folder: Path, *, needed: bool = True) -> Iterator[None]:
+def locked(folder: Path, *, needed: bool = True) -> Iterator[None]:
     """Hold a folder's lock; where it is not needed, go on without it on a file system that has no locks.
 
     Raises:
@@ -184,7 +184,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 def _rename_twice(new: Path, target: Path) -> None:
     aside = _aside(target)
-    with _locked(target, needed=False):  # so that recover() in another process leaves the folder that is aside alone
+    with locked(target, needed=False):  # so that recover() in another process leaves the folder that is aside alone
         try:
             os.rename(target, aside)
             os.rename(new, target)

@@ -20,9 +20,7 @@ agrees on a plan among ranks with ``gather_object``, which unpickles what peers 
 Left out: who calls this when (``training_loop.py``), the rows of parameter servers (``servers/``).
 """
 
-import fcntl
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -33,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
+from heterps_compile.plan.swap import locked
 from heterps_compile.units import format_bytes
 
 from .optimizer_state import OptimizerState
@@ -251,13 +250,8 @@ def tidy(directory: Path) -> None:
     left = [path for path in directory.iterdir() if path.name.startswith(_ASIDE)]
     left += [p for p in directory.iterdir() if _STEP.fullmatch(p.name) and not (p / STATE_NAME).exists()]
     for path in left:
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-            finally:
-                os.close(descriptor)
+        with suppress(OSError), locked(path):
+            shutil.rmtree(path)
 
 
 def _read_tensors(files: Sequence[Path], is_wanted: Any) -> "dict[str, Tensor]":

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from heterps_compile.plan.swap import locked
+
 _PREFIX = "heterps-run-"
 _YOUNG_S = 600.0  # between making a folder and locking it lies a moment
 
@@ -44,9 +46,5 @@ def _tidy() -> None:
             status = folder.lstat()
             if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG_S:
                 continue
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locked(folder):
                 shutil.rmtree(folder)
-            finally:
-                os.close(descriptor)
