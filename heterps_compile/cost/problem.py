@@ -66,7 +66,7 @@ class Problem:
         uncuttable: [L + 1], True at position p where no stage may begin at layer p.
         seconds_per_byte: [T], 1 / network bandwidth.
         latency_s: [T], charged once for a stage that receives and once for one that sends.
-        price_per_hour: [T].
+        price_per_hour: [T], above zero; a free unit has the tiny price of :mod:`~.cost.pose`.
         max_units: [T].
         memory_bytes: [T], of one unit.
         weight_bytes: [L], weights, gradients and optimiser state held by a stage with this layer.

@@ -236,6 +236,8 @@ class IntervalSearch:
 
     def _march_labelled(self, segments: Segments, solution: FeeSolution, slow_s: float) -> float:
         """Do the same with limits on units, by labels."""
+        if solution.bound <= 0:  # free units: no ceiling lies a little above that
+            return slow_s
         problem, fee = self.problem, solution.fee
         prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, fee)
         paths = LimitedPaths(
@@ -247,15 +249,14 @@ class IntervalSearch:
             to_go=solution.to_go.min(axis=1),
         )
         price = problem.price_per_hour * slow_s
-        affordable = float(price @ problem.max_units) * (1 + GAP)
+        affordable = self._affordable(slow_s)
         highest = min(self.best * _BEYOND, affordable)
         found = paths.cheapest(price, solution.bound, highest, _MOST_LABELLED)
         if found.chosen is None:
             return self._left_s(slow_s, found.bound) if found.bound < affordable else 0.0
         path = segments.keep(found.chosen)
-        self._try(self._chain.placement(path))
         is_best = found.cost <= found.bound and problem.min_stages <= len(path) <= problem.max_stages
-        reached_s = self._reached(path, slow_s) if is_best else slow_s
+        reached_s = self._taken(path, slow_s, is_best=is_best)
         return min(reached_s, self._left_s(slow_s, found.bound))
 
     def _march_coupled(self, segments: Segments, slow_s: float) -> float:
@@ -277,12 +278,14 @@ class IntervalSearch:
             return 0.0
         reached_s = slow_s
         if found.chosen is not None:
-            path = segments.keep(found.chosen)
-            self._try(self._chain.placement(path))
-            if found.is_optimal:
-                reached_s = self._reached(path, slow_s)
+            reached_s = self._taken(segments.keep(found.chosen), slow_s, is_best=found.is_optimal)
         self.deadline.check()
         return min(reached_s, self._left_s(slow_s, found.bound))
+
+    def _taken(self, path: Segments, slow_s: float, *, is_best: bool) -> float:
+        """Try the plan of a path; where no path at slow_s is cheaper, give the tau that it reaches."""
+        self._try(self._chain.placement(path))
+        return self._reached(path, slow_s) if is_best else slow_s
 
     def _left_s(self, slow_s: float, bound: float) -> float:
         """Give the tau below which alone a better plan may be, where every plan at slow_s costs at least ``bound``."""
@@ -290,9 +293,12 @@ class IntervalSearch:
 
     def _ceiling(self, node: _Range) -> float:
         """Give the bound at which a range is closed: no better plan in it, or none that the limits leave possible."""
+        return min(self.best * (1 - self._gap), self._affordable(node.slow_s))
+
+    def _affordable(self, slow_s: float) -> float:
+        """Give what all units that there are cost at tau."""
         all_units = float(self.problem.price_per_hour @ self.problem.max_units)
-        affordable = all_units * node.slow_s * (1 + GAP) if all_units > 0 else np.inf
-        return min(self.best * (1 - self._gap), affordable)
+        return all_units * slow_s * (1 + GAP) if all_units > 0 else np.inf
 
     def _reached(self, path: Segments, slow_s: float) -> float:
         """Give a tau just below the one that a path's stages reach with the units they need at slow_s.

@@ -7,6 +7,7 @@ import pytest
 from small_problems import plain_problem
 
 from heterps_compile.cost.evaluate import evaluate_one
+from heterps_compile.cost.pose import FREE_PRICE_PER_HOUR
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
@@ -74,6 +75,16 @@ def test_a_few_units_of_each_of_many_types_are_shared_out_with_a_proof(layers: i
     found = Exact()(problem)
     assert alone.gap == found.gap == 0
     assert found.value > alone.value  # the limits bind
+
+
+@pytest.mark.parametrize("free", range(3))
+@pytest.mark.parametrize("seed", range(3))
+def test_free_units_that_stages_share_are_shared_out(seed: int, free: int) -> None:
+    problem = synthetic_problem(Recipe(seed=seed, layers=6, types=3, limited=True))
+    price = np.where(np.arange(3) == free, FREE_PRICE_PER_HOUR, problem.price_per_hour)
+    found = Exact()(replace(problem, price_per_hour=price))
+    assert found.gap == 0
+    assert found.value == pytest.approx(Brute()(replace(problem, price_per_hour=price)).value)
 
 
 @pytest.mark.parametrize("seed", range(4))
