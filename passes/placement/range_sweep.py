@@ -31,7 +31,7 @@ _SIZES = (1024, 256, 64, 16, 4, 2, 1)  # positions of a block
 _TOP_BLOCKS = 160  # of the largest size
 _WIDTH = 0.5
 _FIRST_RANGES, _FIRST_RATIO = 12, 0.5
-_CELLS_AT_ONCE = 1 << 21  # costs of cells in one pass
+_CELLS_AT_ONCE = 100_000  # costs of cells in one pass; of a larger range alone, for sorting those of many costs more
 _MOST_CELLS = 6_000_000  # of one range
 _MOST_HELD = 16_000_000  # of all open ranges; from then on those that are nearest to be closed come first
 _FEW, _NARROW, _NARROW_OF_BOUNDS = (
@@ -40,6 +40,8 @@ _FEW, _NARROW, _NARROW_OF_BOUNDS = (
     0.995,
 )  # segments, ratio: from which on a range is left to the search over segments
 _MOST_SQUARED = 3_000  # positions of a chain of which the traffic of all segments is kept, where values skip layers
+_PARTS = 3  # of a range, where it is wide and not its blocks
+_DEEPER = 0.015  # of the best value; so much lower may the bound of a range be that waits for one half as wide
 _TRIED = 4  # plans tried per pass
 
 
@@ -59,14 +61,12 @@ class SweptRange:
     cells: Cells | None
     least: Floats | None = None
 
-    def below(self, ceiling: float) -> "SweptRange":
-        """Give the range without the cells that only dearer plans use."""
+    def below(self, ceiling: float) -> Cells | None:
+        """Give the cells without those that only dearer plans use."""
         if self.cells is None or self.least is None:
-            return self
+            return self.cells
         kept = self.least < ceiling
-        if np.all(kept):
-            return self
-        return replace(self, cells=self.cells.keep(np.flatnonzero(kept)), least=self.least[kept])
+        return self.cells if np.all(kept) else self.cells.keep(np.flatnonzero(kept))
 
 
 class RangeSweep:
@@ -101,6 +101,7 @@ class RangeSweep:
         self.open = [SweptRange(bound, *pair, 0, None) for pair in pairwise(ends)]
         self.left: list[SweptRange] = []
         self._ceiling = np.inf
+        self._last: tuple[Cells | None, tuple[int, float], tuple[Cells, CellDemand]] | None = None
         self._all = self._levels[0].demand(self._levels[0].all_cells())
 
     def step(self, ceiling: float, consider: Callable[[Placement], None]) -> None:
@@ -111,9 +112,9 @@ class RangeSweep:
             consider: Told of plans that may be good.
         """
         self._deadline.check()
-        if ceiling < self._ceiling:  # a better plan came up: what is held may be less
+        if ceiling < self._ceiling:  # a better plan came up
             self._ceiling = ceiling
-            self.open = [range_.below(ceiling) for range_ in self.open if range_.bound < ceiling]
+            self.open = [range_ for range_ in self.open if range_.bound < ceiling]
             if not self.open:
                 return
         level, chosen = self._choose()
@@ -161,8 +162,10 @@ class RangeSweep:
         whole = replace(range_, slow_s=slow_s)
         if self._may_refine(range_) and at_slow - bound < _WIDTH * (ceiling - bound):
             return [whole]
-        middle_s = slow_s * _FIRST_RATIO if fast_s == 0 else float(np.sqrt(slow_s * fast_s))
-        return [replace(whole, fast_s=middle_s), replace(whole, slow_s=middle_s)]
+        ends = [slow_s, slow_s * _FIRST_RATIO, 0.0]
+        if fast_s > 0:
+            ends = [slow_s, *np.geomspace(slow_s, fast_s, _PARTS + 1)[1:-1].tolist(), fast_s]
+        return [replace(whole, slow_s=slower, fast_s=faster) for slower, faster in pairwise(ends)]
 
     def segments(self, range_: SweptRange) -> Segments | None:
         """Give the segments of a range that is left; None where there are too many."""
@@ -174,7 +177,7 @@ class RangeSweep:
         """Give ranges to be bounded on one level, those with the lowest bounds first, as many as one pass takes."""
         held = sum(len(range_.cells) for range_ in self.open if range_.cells is not None)
         is_full = held > _MOST_HELD
-        self.open.sort(key=lambda range_: (-range_.level if is_full else 0, range_.bound))
+        self.open.sort(key=lambda range_: (-range_.level if is_full else 0, self._rank(range_)))
         level, room = self._next_level(self.open[0]), _CELLS_AT_ONCE
         chosen: list[SweptRange] = []
         for range_ in self.open:
@@ -184,6 +187,10 @@ class RangeSweep:
                     break
                 chosen.append(range_)
         return level, chosen
+
+    def _rank(self, range_: SweptRange) -> float:
+        """Give what is lowest for the range to take next: narrow ones lead to better plans, which close others."""
+        return range_.bound + _DEEPER * self._ceiling * float(np.log2(1 - range_.fast_s / range_.slow_s))
 
     def _next_level(self, range_: SweptRange) -> int:
         if range_.cells is None:
@@ -205,12 +212,15 @@ class RangeSweep:
         return len(range_.cells) * (self._ratio(range_.level) ** 2 if self._next_level(range_) > range_.level else 1)
 
     def _bounded(self, range_: SweptRange, level: int) -> tuple[Cells, CellDemand]:
-        if range_.cells is None:
+        cells = range_.below(self._ceiling)
+        if cells is None:
             return self._all
-        cells = range_.cells
-        if level > range_.level:
-            cells = self._levels[range_.level].parts(cells, self._levels[level])
-        return self._levels[level].demand(cells)
+        key = level, self._ceiling
+        if self._last is None or self._last[0] is not range_.cells or self._last[1] != key:  # parts of one range
+            if level > range_.level:
+                cells = self._levels[range_.level].parts(cells, self._levels[level])
+            self._last = range_.cells, key, self._levels[level].demand(cells)
+        return self._last[2]
 
     def _costs(self, demand: CellDemand, range_: SweptRange) -> tuple[Floats, Floats]:
         problem = self._chain.problem
