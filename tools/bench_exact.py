@@ -2,8 +2,8 @@
 
 Every row is one size of generated problem over some seeds: the median, 90th percentile and longest time, the longest
 time of the processor, how many are proven, the largest gap left, and the time over that of the row before; ``--long``
-tells every problem. The last table is ``evaluate`` on random and on blockwise placements, 64 at a time. Times are of this machine
-as it is; compare ratios.
+tells every problem. The last table is ``evaluate`` on random and on blockwise placements, 64 at a time. Times are of
+this machine as it is; compare ratios.
 """
 
 import argparse
