@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import Graph, Node
+from heterps_compile.plan.plan import NOT_VERIFIED
 
 _STEPS_OF = {
     "float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3,
@@ -61,7 +62,7 @@ def find_comparable(graph: Graph, backend: str) -> Comparable:
     if left_out:
         shown = ", ".join(f"'{printable(shorten(name, _NAME_SHOWN))}'" for name in left_out[:_NAMES_SHOWN])
         more = f" and {len(left_out) - _NAMES_SHOWN} more" if len(left_out) > _NAMES_SHOWN else ""
-        notes.append(f"not verified, since their numbers are drawn at random: outputs {shown}{more}")
+        notes.append(f"{NOT_VERIFIED}, since their numbers are drawn at random: outputs {shown}{more}")
     step = max((_step(graph, node) for node in graph.nodes), default=0.0)
     return Comparable(quiet, outputs, min(_STEPS_ALLOWED * step, _MOST), tuple(notes))
 

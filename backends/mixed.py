@@ -3,7 +3,7 @@
 Values are converted where they enter a stage, without a copy where memory can be shared. What the whole model gives
 is what the backends of its last stages give.
 
-Left out: gradients across backends.
+Left out: gradients across backends, which ranks of a pipeline send each other (``runtime/pipeline/``).
 """
 
 from collections.abc import Callable, Mapping, Sequence

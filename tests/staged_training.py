@@ -180,9 +180,9 @@ class Folders:
         self.root = root
         self._made: set[Path] = set()
 
-    def __call__(self, name: str, stages: int, dtype: torch.dtype = torch.float32) -> Path:
-        folder = self.root / f"{name}-{stages}-{str(dtype).removeprefix('torch.')}"
+    def __call__(self, name: str, stages: int, dtype: torch.dtype = torch.float32, mix: Sequence[str] = ()) -> Path:
+        folder = self.root / "-".join([name, str(stages), str(dtype).removeprefix("torch."), *mix])
         if folder not in self._made:
-            compile_trained(name, stages, folder, dtype=dtype)
+            compile_trained(name, stages, folder, dtype=dtype, mix=mix)
             self._made.add(folder)
         return folder

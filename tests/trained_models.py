@@ -3,7 +3,7 @@
 No dropout: what is random is tested by itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,13 +77,13 @@ class Logits(nn.Module):
         return logits
 
 
-def _gpt2() -> nn.Module:
+def _gpt2(width: int, layers: int) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - seconds, and only here
 
     torch.manual_seed(2)
     config = GPT2Config(
-        n_embd=32, n_layer=3, n_head=2, vocab_size=80, n_positions=16, use_cache=False, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        n_embd=width, n_layer=layers, n_head=2, vocab_size=80, n_positions=16, use_cache=False, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
     return Logits(GPT2LMHeadModel(config))
 
@@ -147,40 +147,89 @@ def _points(samples: int) -> dict[str, Tensor]:
     }
 
 
+class ConvNet(nn.Module):
+    """Convolutions with batch norms, and a skip from the first to the last."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+        torch.manual_seed(8)
+        self.convolutions = nn.ModuleList(nn.Conv2d(channels, 6, 3, padding=1) for channels in (2, 6, 6, 6))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(6) for _ in range(4))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = hidden = torch.relu(self.norms[0](self.convolutions[0](x)))
+        for convolution, norm in zip(self.convolutions[1:], self.norms[1:], strict=True):
+            hidden = functional.dropout(torch.relu(norm(convolution(hidden))), self.dropout, self.training)
+        logits: Tensor = self.head((hidden + first).mean((2, 3)))
+        return logits
+
+
+def _squares(samples: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(9)
+    return {
+        "x": torch.randn(samples, 2, 6, 6, generator=generator),
+        "label": torch.randint(0, 3, (samples,), generator=generator),
+    }
+
+
 def _two_losses(outputs: Any, columns: Columns) -> Tensor:
     return functional.cross_entropy(outputs["logits"], columns["label"]) + outputs["early"].square().mean()
 
 
 TRAINED: Mapping[str, Trained] = {
     "ctrdnn": Trained(_ctrdnn, _clicks, ("sparse", "dense"), _click_loss, adam),
-    "gpt2": Trained(_gpt2, _tokens, ("inputs",), _next_token_loss, sgd),
+    "gpt2": Trained(partial(_gpt2, 32, 3), _tokens, ("inputs",), _next_token_loss, sgd),
+    "gpt2-wide": Trained(partial(_gpt2, 256, 4), _tokens, ("inputs",), _next_token_loss, sgd, micro_batch=16),
     "resnet50": Trained(partial(_resnet50, 64), _images, ("inputs",), _label_loss, sgd, micro_batch=4),
     "resnet50-thin": Trained(partial(_resnet50, 8), _images, ("inputs",), _label_loss, sgd, micro_batch=4),
     "skip": Trained(SkipNet, _points, ("x",), _two_losses, sgd),
+    "convnet": Trained(ConvNet, _squares, ("x",), _label_loss, sgd, micro_batch=4),
+    "dropping": Trained(partial(ConvNet, 0.5), _squares, ("x",), _label_loss, sgd, micro_batch=4),
 }
 
 
 def compile_trained(
-    name: str, stages: int, folder: Path, *, dtype: torch.dtype = torch.float32, backend: str | None = None
+    name: str,
+    stages: int,
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    backend: str | None = None,
+    mix: Sequence[str] = (),
 ) -> None:
-    """Compile a model to so many stages, for training, into a folder."""
+    """Compile a model to so many stages, for training, into a folder; ``mix`` says what each of them runs on."""
     trained = TRAINED[name]
     module = trained.build().to(dtype)
     columns = as_dtype(trained.columns(4), dtype)
     samples = torch.export.Dim("batch", min=2, max=4096)
-    heterps_compile.compile(
-        module,
-        (),
-        example_kwargs={name: columns[name] for name in trained.inputs},
-        dynamic_shapes={name: {0: samples} for name in trained.inputs},
-        mode="training",
-        method="greedy",
-        backend=backend,
-        min_throughput=1.0,
-        min_stages=stages,
-        max_stages=stages,
-        verify=False,
-    ).save(folder, force=True)
+
+    def compiled(backend: str | None, pins: Mapping[str, str]) -> Any:
+        return heterps_compile.compile(
+            module,
+            (),
+            example_kwargs={name: columns[name] for name in trained.inputs},
+            dynamic_shapes={name: {0: samples} for name in trained.inputs},
+            mode="training",
+            method="greedy",
+            backend=backend,
+            pins=pins,
+            min_throughput=1.0,
+            min_stages=stages,
+            max_stages=stages,
+            verify=False,
+        )
+
+    pins: dict[str, str] = {}
+    if mix:  # a device type for every backend, and the cuts of the model in torch
+        types = dict(zip(sorted(set(mix)), ("cpu-core", "v100"), strict=False))
+        backend = ",".join(f"{device}={one}" for one, device in types.items())
+        for stage, one in zip(compiled(None, {}).plan.stages, mix, strict=True):
+            pins |= dict.fromkeys(stage.layers, types[one])
+    found = compiled(backend, pins)
+    assert not mix or tuple(stage.backend for stage in found.plan.stages) == tuple(mix)
+    found.save(folder, force=True)
 
 
 def as_dtype(columns: Columns, dtype: torch.dtype) -> dict[str, Tensor]:

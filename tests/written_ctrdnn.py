@@ -36,22 +36,28 @@ def model() -> tuple[CTRDNN, tuple[Tensor, Tensor]]:
     return ctrdnn(batch=MICRO_BATCH, fields=FIELDS, rows=ROWS, dense=DENSE, width=4, hidden=(16, 8))
 
 
-def write_ctrdnn(folder: Path, *, stages: int = 2, mode: str = "training") -> Path:
-    """Compile the model into so many stages; give the folder, with ``train.py`` beside it."""
+def write_ctrdnn(folder: Path, *, stages: int = 2, mode: str = "training", dense_backend: str | None = None) -> Path:
+    """Compile the model into so many stages; give the folder, with ``train.py`` beside it.
+
+    With ``dense_backend`` there are two, tables in torch and dense layers in that.
+    """
     built, inputs = model()
     compiled = heterps_compile.compile(
         built,
         inputs,
         method="greedy",
         mode=mode,
+        backend=None if dense_backend is None else f"cpu-core=torch,v100={dense_backend}",
+        pins={} if dense_backend is None else {"embedding": "cpu-core", "linear*": "v100"},
         min_stages=stages,
         max_stages=stages,
         min_throughput=1000,
         verify=False,
     )
     (folder / "train.py").write_text(TRAINING_FILE)
-    compiled.save(folder / f"model{stages}.heterps")
-    return folder / f"model{stages}.heterps"
+    name = f"model{stages}.heterps" if dense_backend is None else f"{dense_backend}.heterps"
+    compiled.save(folder / name)
+    return folder / name
 
 
 def samples(first: int, count: int, columns: Sequence[str] = ("sparse", "dense", "label")) -> dict[str, Tensor]:

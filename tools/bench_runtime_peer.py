@@ -5,7 +5,8 @@ micro-batches and processes, step by step in turns; the ratio of the medians, an
 Overhead: the time of a step over what the schedule takes where nothing but the stages takes time (the slowest stage,
 plus fill and drain), from the times the actions had in that very step; the median over the steps, and the least.
 Target: at most 15 %.
-Floor: what a message takes from process to process over gloo where its buffer is ready and nobody computes.
+Floor: what a message takes from process to process where nobody computes: through shared memory, as ours go here, and
+over gloo, where its buffer is ready.
 One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
 time the overhead tells of that work, and the ratio of processor time, which both processes spend in a step, is what
 can be trusted.
@@ -38,8 +39,13 @@ from heterps_compile.plan.folder import read_folder  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
 from heterps_compile.runtime.pipeline.layout import Layout, make_layout  # noqa: E402
 from heterps_compile.runtime.pipeline.links import Links  # noqa: E402
+from heterps_compile.runtime.pipeline.message import bytes_packing  # noqa: E402
+from heterps_compile.runtime.pipeline.neighbours import Neighbours  # noqa: E402
+from heterps_compile.runtime.pipeline.over_memory import MemoryIn, MemoryOut  # noqa: E402
+from heterps_compile.runtime.pipeline.over_network import NetworkIn, NetworkOut  # noqa: E402
 from heterps_compile.runtime.pipeline.record import Recorders  # noqa: E402
 from heterps_compile.runtime.pipeline.stages import read_stage, read_tied  # noqa: E402
+from heterps_compile.runtime.pipeline.transport import Incoming, Outgoing  # noqa: E402
 from heterps_compile.schedule.names import orders  # noqa: E402
 from heterps_compile.schedule.order import Phase  # noqa: E402
 from heterps_compile.schedule.simulate import simulate  # noqa: E402
@@ -232,26 +238,33 @@ def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> 
     return made[WARM_UP:]
 
 
-def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[list[float]]:
-    """Give the seconds of a message there or back, for every size and round."""
-    links, peer, made = Links(POSITIONS, rank), POSITIONS - 1 - rank, []
+def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[dict[str, list[float]]]:
+    """Give the seconds of a message there or back through memory and over gloo, for every size and round."""
+    peer, cpu = POSITIONS - 1 - rank, torch.device("cpu")
+    neighbours, links = Neighbours(POSITIONS, rank, ROUND_TRIPS), Links(POSITIONS, rank)
+    made = []
     for size in sizes:
-        content, buffer = (torch.zeros(size.message_bytes, dtype=torch.uint8) for _ in range(2))
-        times_s = []
-        for _ in range(WARM_UP + rounds):
-            arrivals = [links.receive(buffer, peer, tag) for tag in range(ROUND_TRIPS)]
+        content, packing = torch.zeros(size.message_bytes, dtype=torch.uint8), bytes_packing(size.message_bytes)
+        ways: dict[str, tuple[Outgoing, Incoming]] = {
+            "memory": (MemoryOut(neighbours, peer), MemoryIn(neighbours, peer, "the other")),
+            "gloo": (NetworkOut(links, peer, cpu), NetworkIn(links, peer, cpu, "the other")),
+        }
+        times_s: dict[str, list[float]] = defaultdict(list)
+        for name, (out, into) in [way for way in ways.items() for _ in range(WARM_UP + rounds)]:
+            for tag in range(ROUND_TRIPS):
+                into.post(packing, tag)
             dist.barrier()
             began_s = time.perf_counter()
-            for tag, arrival in enumerate(arrivals):
+            for tag in range(ROUND_TRIPS):
                 if rank == 0:
-                    gone = links.send(content, peer, tag)
-                    arrival.wait()
-                else:
-                    arrival.wait()
-                    gone = links.send(content, peer, tag)
-                gone.wait()
-            times_s.append((time.perf_counter() - began_s) / (2 * ROUND_TRIPS))
-        made.append(times_s[WARM_UP:])
+                    out.send(packing, [content], tag)
+                into.take(packing, tag)
+                if rank == 1:
+                    out.send(packing, [content], tag)
+            times_s[name].append((time.perf_counter() - began_s) / (2 * ROUND_TRIPS))
+            out.flush()
+            into.let_go()
+        made.append({name: of_way[WARM_UP:] for name, of_way in times_s.items()})
     dist.barrier()
     return made
 
@@ -311,9 +324,10 @@ def main() -> int:
         milliseconds = " ".join(f"{1000 * seconds:7.2f}" for pair in columns for seconds in pair)
         shown = " ".join(f"{theirs_s / ours_s:7.2f}x" for ours_s, theirs_s in columns)
         print(f"{size.name:8} {schedule:18} {milliseconds} {shown} {overheads[-1]:7.1f}% {min(over):7.1f}%")
-    for size, times_s in zip(chosen, messages, strict=True):
-        shown = f"median {1e6 * statistics.median(times_s):.0f} us, best {1e6 * min(times_s):.0f} us"
-        print(f"a message of {size.message_bytes // 1024} KiB ({size.name}): {shown}")
+    for size, ways in zip(chosen, messages, strict=True):
+        for name, times_s in ways.items():
+            shown = f"median {1e6 * statistics.median(times_s):.0f} us, best {1e6 * min(times_s):.0f} us"
+            print(f"a message of {size.message_bytes // 1024} KiB ({size.name}) through {name}: {shown}")
     print(f"least throughput ratio {min(ratios):.2f} (target 1)")
     print(f"largest overhead {max(overheads):.1f}% (target 15%)")
     return 0 if min(ratios) >= 1 and max(overheads) <= 15 else 1

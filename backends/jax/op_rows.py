@@ -9,6 +9,7 @@ Left out: see ``table.py``.
 import operator
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 from .ops import (
@@ -231,6 +232,7 @@ ROWS: tuple[Op, ...] = (
     Op("Upsample", 7, resize.upsample, known=(1,), until=9),
     # what a PyTorch model does in training mode alone
     Op("BatchNorm", 1, norm.batch_norm_in_training, domain=TRAINING_DOMAIN),
+    Op("Detach", 1, lax.stop_gradient, domain=TRAINING_DOMAIN),
     Op("Dropout", 1, elementwise.drop, domain=TRAINING_DOMAIN),
     # other domains of ONNX and of ONNX Runtime
     Op("Adagrad", 1, training.adagrad, domain="ai.onnx.preview.training"),

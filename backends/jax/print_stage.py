@@ -47,7 +47,7 @@ def print_stage(program: Program, model: str) -> str:
         "KNOWN": _names(tuple(name for name in program.inputs if name in program.known_inputs)),
         "PARAMS": _table(parameters),
         "WEIGHTS": _names(tuple(name for name in program.parameters if name in program.weights)),
-        "UPDATED": _names(tuple(program.updates)),
+        "UPDATED": _table({name: literal(momentum) for name, momentum in program.momentum.items()}),
         "DRAWS": repr(program.draws),
         "TIED_AS": _table({name: ascii(storage) for name, storage in program.tied_as.items()}),
         "NUMBERS": "".join(f"{name} = {literal(value)}\n" for name, value in carried.numbers.items()),

@@ -86,6 +86,17 @@ class Program:
     tied_as: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def momentum(self) -> dict[str, float | None]:
+        """Give of every update how far it moves a running average towards what is new; None for other updates."""
+        makers = {result: call for call in self.calls for result in call.results}
+        found: dict[str, float | None] = {}
+        for name, value in self.updates.items():
+            call = makers.get(value.name) if isinstance(value, Ref) else None
+            is_average = call is not None and call.op.name == "BatchNorm" and Param(name) in call.arguments
+            found[name] = call.options["momentum"] if call is not None and is_average else None
+        return found
+
+    @property
     def draws(self) -> bool:
         """Say whether a call draws random numbers."""
         return any(call.draws for call in self.calls)

@@ -40,6 +40,6 @@ def read_stage(source: Path, parameters: Path, index: int) -> JaxStage:
         ) from error
     return JaxStage(
         tuple(module.INPUTS), tuple(module.OUTPUTS), module.stage, arrays, frozenset(module.WEIGHTS),
-        frozenset(module.KNOWN_INPUTS), tied_as=module.TIED_AS, updated=tuple(module.UPDATED), draws=module.DRAWS,
+        frozenset(module.KNOWN_INPUTS), tied_as=module.TIED_AS, updated=module.UPDATED, draws=module.DRAWS,
         stepping=getattr(module, "step", None),
     )  # fmt: skip

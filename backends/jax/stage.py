@@ -6,7 +6,7 @@ The pure function follows jax's own setting of 64 bits, off by default: int64 is
 Left out: devices (jax's default one).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -52,7 +52,8 @@ class JaxStage:
         known_inputs: Names of inputs that must be known before it runs (static under ``jax.jit``).
         program: What it was built from, or None where it was read from a file.
         tied_as: Of the parameters that go by several names in the model: the one the plan has, by its name here.
-        updated: Names of the parameters that the model changes when it runs: running statistics.
+        updated: The parameters that the model changes when it runs, by name: the momentum of a running average, None
+            for others.
         draws: Whether it draws random numbers: drops at random.
         stepping: As ``function``; gives the outputs and the new values of what is updated by name. None where nothing
             is.
@@ -66,7 +67,7 @@ class JaxStage:
     known_inputs: frozenset[str] = frozenset()
     program: Program | None = field(default=None, repr=False)
     tied_as: Mapping[str, str] = field(default_factory=dict, repr=False)
-    updated: tuple[str, ...] = ()
+    updated: Mapping[str, float | None] = field(default_factory=dict)
     draws: bool = False
     stepping: Function | None = field(default=None, repr=False)
     _params: dict[bool, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
@@ -77,7 +78,7 @@ class JaxStage:
         """Give the stage that runs a program."""
         return cls(
             program.inputs, program.outputs, program, program.parameters, program.weights, program.known_inputs,
-            program, program.tied_as, tuple(program.updates), program.draws, program.step if program.updates else None,
+            program, program.tied_as, program.momentum, program.draws, program.step if program.updates else None,
         )  # fmt: skip
 
     @property
@@ -128,17 +129,9 @@ class JaxStage:
         }
         with jax.enable_x64(True):
             compiled = self.compiled(known)
-            try:
+            with naming_inputs(self.inputs, given):
                 rest = (v for i, v in enumerate(given) if i not in known)
                 results: tuple[Any, ...] = compiled(self.params, *rest, key=key)
-            except HeterpsError:
-                raise
-            except Exception as error:
-                shapes = ", ".join(
-                    f"{printable(n)!r} {list(np.shape(v))}" for n, v in zip(self.inputs, given, strict=True)
-                )
-                reason = printable(shorten(" ".join(str(error).split()), _REASON_SHOWN))
-                raise BackendError(f"the jax stage cannot run on {shapes}: {reason}") from error
         return results
 
     def compiled(self, known: Mapping[int, Any]) -> Any:
@@ -153,6 +146,23 @@ class JaxStage:
 
             self._compiled[key] = jax.jit(run)
         return self._compiled[key]
+
+
+@contextmanager
+def naming_inputs(names: Sequence[str], values: Sequence[Any]) -> Iterator[None]:
+    """Let what goes wrong in a stage say on which inputs it did.
+
+    Raises:
+        BackendError: naming them, with their shapes.
+    """
+    try:
+        yield
+    except HeterpsError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{printable(n)!r} {list(np.shape(v))}" for n, v in zip(names, values, strict=True))
+        reason = printable(shorten(" ".join(str(error).split()), _REASON_SHOWN))
+        raise BackendError(f"the jax stage cannot run on {shapes}: {reason}") from error
 
 
 def as_array(value: Any) -> Any:

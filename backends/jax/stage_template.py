@@ -27,7 +27,8 @@ PARAMS = @@PARAMS@@
 # The parameters that are trained.
 WEIGHTS = @@WEIGHTS@@
 
-# The parameters that running the model changes (running statistics): ``step`` gives their new values.
+# The parameters that running the model changes: ``step`` gives their new values. Of a running average its momentum, the
+# share of the way that it goes to every new value; None for others, such as counters.
 UPDATED = @@UPDATED@@
 
 # Whether the stage drops at random. It has the argument ``key`` then, of jax.random.key(seed) or split off from one;

@@ -20,8 +20,9 @@ from .data_dependence import find_dependent
 from .export import export_stablehlo
 from .lower_onnx import find_unsupported, lower_model
 from .print_stage import print_stage
+from .program import Program
 from .read_stage import read_stage
-from .stage import JaxStage, nothing_drawn
+from .stage import JaxStage, as_array, nothing_drawn
 from .table import declared_ops
 from .weights import save_parameters
 
@@ -37,13 +38,39 @@ def build_stages(graph: Graph, partition: Partition) -> tuple[JaxStage, ...]:
         UnsupportedOpError: naming stage, node and op that the table does not have.
         BackendError: naming stage and node.
     """
-    kinds = {name: parameter.kind for name, parameter in graph.parameters.items()}
+    kinds = _kinds(graph)
     described = {name: _describe(graph, name) for name, value in graph.values.items() if value.dtype != OPAQUE}
     models = training_models(graph, partition)
     return tuple(
-        JaxStage.of(replace(lower_model(model, cut.index, kinds, described, updates), tied_as=tied_names(graph, cut)))
+        JaxStage.of(_with_unread(graph, cut, lower_model(model, cut.index, kinds, described, updates)))
         for (model, updates), cut in zip(models, partition.stages, strict=True)
     )
+
+
+def _kinds(graph: Graph) -> dict[str, str]:
+    """Give what every parameter is; a weight that is not trained is a buffer to a pure function."""
+    kinds = {name: parameter.kind for name, parameter in graph.parameters.items()}
+    if graph.family == "torch":
+        kinds |= {name: "buffer" for name in kinds if not graph.source.tensors[name].requires_grad}
+    return kinds
+
+
+def _with_unread(graph: Graph, cut: StageCut, program: Program) -> Program:
+    """Add further names of parameters, and what a model of PyTorch holds and never reads, as its own stages do."""
+    tied_as, parameters, weights = tied_names(graph, cut), dict(program.parameters), set(program.weights)
+    if graph.family == "torch":
+        from heterps_compile.frontends.torch_program import storage_key  # noqa: PLC0415 - torch only for torch models
+
+        tensors = graph.source.tensors
+        for name in filter(program.parameters.__contains__, cut.parameters):
+            for unread in graph.source.companions.get(name, ()):
+                tensor = tensors[unread]
+                if storage_key(unread, tensor) == storage_key(name, tensors[name]):
+                    tied_as[unread] = graph.parameters[name].storage
+                elif unread not in graph.source.transient:
+                    parameters[unread] = as_array(tensor)
+                    weights |= {unread} if tensor.requires_grad else set()
+    return replace(program, tied_as=tied_as, parameters=parameters, weights=frozenset(weights))
 
 
 def _describe(graph: Graph, name: str) -> str:

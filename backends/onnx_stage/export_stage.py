@@ -30,7 +30,7 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 
 from .embedding_bags import rewrite_embedding_bags
-from .missing_translations import MISSING
+from .missing_translations import MISSING, OPSET
 from .rewrite_training import changed_buffers, return_changed, rewrite_training
 from .tidy import tidy
 from .training_ops import TRANSLATIONS
@@ -39,7 +39,7 @@ from .wide_constants import restore_wide_constants
 _REASON_SHOWN = 300
 _WAY_OUT = "the backend torch runs the model as it is"
 _NODE_AT_FAULT = re.compile(r"translating node %(\w+) :")
-_OPSET, _FORMAT = 20, 10  # what the exporter writes
+_FORMAT = 10  # what the exporter writes
 
 
 def export_stage(graph: Graph, cut: StageCut) -> ir.Model:
@@ -121,7 +121,7 @@ def _constants(stage: TorchStage) -> ir.Model:
     nodes = [ir.node("Constant", [], {"value": ir.tensor(result.numpy())}) for result in results]
     for node, result in zip(nodes, results, strict=True):
         node.outputs[0].dtype, node.outputs[0].shape = ir.tensor(result.numpy()).dtype, ir.Shape(result.shape)
-    graph = ir.Graph([], [node.outputs[0] for node in nodes], nodes=nodes, opset_imports={"": _OPSET})
+    graph = ir.Graph([], [node.outputs[0] for node in nodes], nodes=nodes, opset_imports={"": OPSET})
     return ir.Model(graph, ir_version=_FORMAT)
 
 

@@ -17,6 +17,9 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset20
 
+OPSET: int = opset20.version
+"""What PyTorch's exporter writes, and what stands below with it."""
+
 _op: Any = opset20  # its ops have no types
 _aten: Any = torch.ops.aten
 _prims: Any = torch.ops.prims

@@ -5,6 +5,8 @@
     batch_norm of the batch's statistics   -> BatchNorm, then a copy into the running statistics
     dropout, also of whole features        -> Dropout with the number of its draw
     attention with dropout                 -> its products, a softmax, and a Dropout between them
+    detach                                 -> Detach, which stops the gradient
+    embedding with a row that pads         -> the same, with a Detach where ids are that row
     a buffer that a node changes           -> one more output, after those of the cut
 
 A draw has the number of its node in the whole graph, so that masks do not depend on where the model is cut.
@@ -32,7 +34,7 @@ from heterps_compile.frontends.torch_marks import mark_of
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 
-from .training_ops import BATCH_NORM, DROPOUT
+from .training_ops import BATCH_NORM, DETACH, DROPOUT
 
 _MARK = "heterps_compile_node"
 _FURTHER_DRAW = 2**20  # between the numbers of two draws of one node, a module that is taken as it is
@@ -126,6 +128,10 @@ class _Rewriting:
             return _aten.copy_.default(given["input"], dropped) if in_place else dropped
         if node.target is _ATTENTION and given.get("dropout_p"):
             return self._attention(node, given)
+        if node.target is _aten.detach.default and node.meta["val"].is_floating_point():
+            return DETACH(given["input"])
+        if node.target is _aten.embedding.default:
+            return self._embedding(node, given)
         flag = _REFUSED.get(str(node.target).rpartition(".")[0])
         amounts = (given.get(name) for name in _AMOUNTS)
         if flag and given.get(flag) and any(isinstance(amount, fx.Proxy) or amount for amount in amounts):
@@ -146,6 +152,16 @@ class _Rewriting:
             if given[name] is not None:
                 _aten.copy_.default(given[name], operator.getitem(made, place))
         return operator.getitem(made, 0)
+
+    def _embedding(self, node: fx.Node, given: dict[str, Any]) -> Any:
+        if given["scale_grad_by_freq"]:
+            self._refuse(node)
+        padding = given["padding_idx"]
+        if padding < 0:  # there is none
+            return None
+        rows = _aten.embedding.default(given["weight"], given["indices"])
+        pads = _aten.unsqueeze.default(_aten.eq.Scalar(given["indices"], padding), -1)
+        return _aten.where.self(pads, DETACH(rows), rows)
 
     def _dropout(self, node: fx.Node, x: Any, ratio: float) -> Any:
         if node.target not in _WHOLE_FEATURES:

@@ -1,8 +1,8 @@
-"""Two ops of a domain of our own, for what a PyTorch stage does in training mode alone: BatchNorm and Dropout.
+"""Three ops of a domain of our own, for what training asks of a PyTorch stage: BatchNorm, Dropout and Detach.
 
-ONNX's own BatchNormalization moves the biased variance where PyTorch moves the unbiased one, and its Dropout has no
-number to tell its draws from others'. Here are the ops as PyTorch traces them, and as its exporter writes them; the
-jax table has rows for them.
+ONNX's own BatchNormalization moves the biased variance where PyTorch moves the unbiased one, its Dropout has no number
+to tell its draws from others', and it has nothing that stops a gradient. Here are the ops as PyTorch traces them, and
+as its exporter writes them; the jax table has rows for them.
 
 Left out: what becomes them (``rewrite_training.py``), and running them in PyTorch.
 """
@@ -20,6 +20,7 @@ DOMAIN = "heterps_compile"
 _library: Any = torch.library  # parts of which have no types
 _LIBRARY = _library.Library(DOMAIN, "DEF")
 _LIBRARY.define("dropout(Tensor x, float ratio, int draw) -> Tensor")
+_LIBRARY.define("detach(Tensor x) -> Tensor")
 _LIBRARY.define(
     "batch_norm(Tensor x, Tensor? scale, Tensor? bias, Tensor? mean, Tensor? var, float momentum, float epsilon)"
     " -> (Tensor, Tensor, Tensor)"
@@ -44,9 +45,10 @@ def _fake_batch_norm(  # noqa: PLR0917 - the op's schema
 
 
 _library.register_fake(f"{DOMAIN}::dropout", _fake_dropout, lib=_LIBRARY)
+_library.register_fake(f"{DOMAIN}::detach", torch.empty_like, lib=_LIBRARY)
 _library.register_fake(f"{DOMAIN}::batch_norm", _fake_batch_norm, lib=_LIBRARY)
 _OURS: Any = getattr(torch.ops, DOMAIN)
-DROPOUT, BATCH_NORM = _OURS.dropout.default, _OURS.batch_norm.default
+DROPOUT, BATCH_NORM, DETACH = _OURS.dropout.default, _OURS.batch_norm.default, _OURS.detach.default
 
 
 def _op(name: str, inputs: str, outputs: str, **attributes: OpSchema.AttrType) -> values.Op:
@@ -74,6 +76,7 @@ def _op(name: str, inputs: str, outputs: str, **attributes: OpSchema.AttrType) -
 
 _FLOAT, _INT = OpSchema.AttrType.FLOAT, OpSchema.AttrType.INT
 _WRITE_DROPOUT = _op("Dropout", "x", "y", ratio=_FLOAT, draw=_INT)
+_WRITE_DETACH = _op("Detach", "x", "y")
 _WRITE_BATCH_NORM = _op(
     "BatchNorm", "x scale? bias? mean? var?", "y moved_mean moved_var", momentum=_FLOAT, epsilon=_FLOAT
 )
@@ -81,6 +84,10 @@ _WRITE_BATCH_NORM = _op(
 
 def _translate_dropout(x: Any, ratio: float, draw: int) -> Any:
     return _WRITE_DROPOUT(x, ratio=ratio, draw=draw)
+
+
+def _translate_detach(x: Any) -> Any:
+    return _WRITE_DETACH(x)
 
 
 def _translate_batch_norm(  # noqa: PLR0917 - the op's schema
@@ -91,6 +98,7 @@ def _translate_batch_norm(  # noqa: PLR0917 - the op's schema
 
 TRANSLATIONS: Mapping[Callable[..., Any], Callable[..., Any]] = {
     DROPOUT: _translate_dropout,
+    DETACH: _translate_detach,
     BATCH_NORM: _translate_batch_norm,
 }
 """How PyTorch's exporter is to write our ops."""

@@ -8,6 +8,7 @@ Left out: nodes that change a tensor in place, modules, and calls that were trac
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,15 +21,15 @@ from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.frontends.torch_program import quiet_tracing
 from heterps_compile.ir.graph import Graph
 
-from .missing_translations import MISSING
+from .missing_translations import MISSING, OPSET
 
-_OPSET = 20  # what the exporter writes
 _REWRITTEN = ("aten.embedding_bag", "aten._embedding_bag")  # before the export
 
 
 def find_unwritable(graph: Graph) -> list[UnsupportedNode]:
     """Give the nodes of a graph of the family ``"torch"`` that the exporter has no ONNX for."""
-    if _table() is None:
+    exporter = _exporter()
+    if exporter is None:
         return []
     nodes = list(graph.source.graph.nodes)
     found = []
@@ -36,51 +37,48 @@ def find_unwritable(graph: Graph) -> list[UnsupportedNode]:
     for node in graph.nodes:
         traced = nodes[node.origin]
         if traced.target not in judged:
-            judged[traced.target] = _missing(traced)
+            judged[traced.target] = _missing(traced, exporter)
         if judged[traced.target]:
             reason = f"ONNX has nothing for {judged[traced.target]}"
-            found.append(UnsupportedNode(node.name, node.op, traced.target.namespace, _OPSET, reason))
+            found.append(UnsupportedNode(node.name, node.op, traced.target.namespace, OPSET, reason))
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Exporter:
+    """PyTorch's exporter: whether it has an op in its table, and how it takes others apart."""
+
+    has: Callable[[Any], bool]
+    decompositions: dict[Any, Callable[..., Any]]
+
+
 @cache
-def _table() -> tuple[Callable[[Any], bool], dict[Any, Callable[..., Any]]] | None:
-    """Give what says whether the exporter knows an op, and how it takes others apart."""
+def _exporter() -> _Exporter | None:
     try:
         from torch.onnx._internal.exporter import _decomp, _registration  # noqa: PLC0415 - see above
 
         registry = _registration.ONNXRegistry.from_torchlib()
         known = set(_decomp.get_onnx_implemented_overloads(registry)) | set(MISSING)
-        return (
-            lambda op: op in MISSING or registry.is_registered(op),
-            _decomp.create_onnx_friendly_decomposition_table(known),
-        )
+        decompositions = _decomp.create_onnx_friendly_decomposition_table(known)
+        return _Exporter(lambda op: op in MISSING or registry.is_registered(op), decompositions)
     except (ImportError, AttributeError):
         return None
 
 
-def _missing(node: fx.Node) -> str:
+def _missing(node: fx.Node, exporter: _Exporter) -> str:
     """Give the name of an op that a node becomes and the exporter does not know, or ""."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable:
         return ""
     if str(op).startswith(_REWRITTEN):
         return ""
-    for part in _parts(op, node):
-        if not _knows(part):
-            return str(part)
-    return ""
+    parts = _parts(op, node, exporter)
+    return next((str(part) for part in parts if not (part._schema.is_mutable or exporter.has(part))), "")
 
 
-def _knows(op: Any) -> bool:
-    table = _table()
-    return table is None or op._schema.is_mutable or table[0](op)
-
-
-def _parts(op: Any, node: fx.Node) -> Iterator[Any]:
+def _parts(op: Any, node: fx.Node, exporter: _Exporter) -> Iterator[Any]:
     """Give the ops that the exporter makes of one, or none where it cannot be said."""
-    table = _table()
-    if table is None or table[0](op):
+    if exporter.has(op):
         return
     given, spec = pytree.tree_flatten((node.args, node.kwargs))
     values = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in given]
@@ -94,7 +92,7 @@ def _parts(op: Any, node: fx.Node) -> Iterator[Any]:
 
     try:
         with quiet_tracing(), torch.no_grad():
-            traced = make_fx(call, decomposition_table=table[1])(*(values[i] for i in places))
+            traced = make_fx(call, decomposition_table=exporter.decompositions)(*(values[i] for i in places))
     except Exception:  # noqa: BLE001 - whatever keeps it from being taken apart alone, the export says
         return
     yield from (n.target for n in traced.graph.nodes if isinstance(n.target, torch._ops.OpOverload))

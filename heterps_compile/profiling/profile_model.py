@@ -163,7 +163,8 @@ def _check_backend(backend: Backend, graph: Graph, settings: Settings) -> None:
         )
     if settings.mode == "training" and backend.name != "torch":
         raise InputError(
-            f"stages of the backend {backend.name!r} do not train; profile with --backend torch, or --mode inference"
+            f"layers of the backend {backend.name!r} are not timed in training; profile with --backend torch, or "
+            f"--mode inference"
         )
     refuse_unsupported(backend, graph)
 

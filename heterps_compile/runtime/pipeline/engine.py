@@ -122,7 +122,8 @@ class Engine:
             held, counted = self._state.parameters(), self._state.counted
             self._clip = GradientClip(clip_norm, held, counted, layout.world_size, rank)
         self._exchange = Exchange(layout, rank, routes, wire=wire, device=self._device, recorder=self._recorder)
-        self._ends = {(stage, phase): place for place, (stage, _, phase) in enumerate(self._actions)}
+        ends = {(stage, phase): place for place, (stage, _, phase) in enumerate(self._actions)}
+        self._ends = {place: ended for ended, place in ends.items()}
 
     def train_step(self, step: int, read: ReadMicroBatch) -> float | None:
         """Run forwards and backwards of one step and sum the gradients; the caller steps the optimiser.
@@ -157,8 +158,8 @@ class Engine:
             except Exception as error:
                 raise self._named(error, step, stage, micro_batch, phase) from error
             self._exchange.look_ahead(place + 1)
-            if self._ends[stage, phase] == place:
-                self._ended(stage, phase)
+            if place in self._ends:
+                self._ended(*self._ends[place])
         for hook in self._hooks:
             hook.after_backward(step)
         loss, norm = self._sum_up(step, losses)
@@ -196,8 +197,8 @@ class Engine:
         return results
 
     def finish(self) -> None:
-        """Wait until everything that was sent has arrived; call it before leaving the process group."""
-        self._exchange.flush()
+        """Wait until what was sent has arrived, and leave the other ranks; call it before leaving the process group."""
+        self._exchange.close()
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Give the parameters of this rank's stages by their names in the model, each once."""
@@ -303,10 +304,12 @@ class Engine:
             norm = None if self._clip is None else self._clip.clip()
             loss = None
             if self.wants_targets:
-                total = torch.tensor(sum(float(loss) for loss in losses), dtype=torch.float64)
+                total = sum(float(loss) for loss in losses)
                 if self._state.last_group is not None:
-                    self._state.last_group.sum(total).wait()
-                loss = float(total) / self._layout.micro_batches
+                    summed = torch.tensor(total, dtype=torch.float64)
+                    self._state.last_group.sum(summed).wait()
+                    total = float(summed)
+                loss = total / self._layout.micro_batches
         self._recorder.waited(step, "reduce", began_s, time.perf_counter())
         self._flush(step)
         return loss, norm

@@ -2,7 +2,8 @@
 
 Who sends what to whom is the same in every step, so it is worked out once. Buffers are made ready ahead: a rank that
 has heard that another is ready sends at once, else it would have to ask first. Those of the next four actions are ready
-at any time; more of them, up to 16 MiB, are made ready where the rank has to wait anyway.
+at any time; more of them, up to 16 MiB, are made ready where the rank has to wait anyway. Ranks of one machine share
+memory and need none of that.
 
 Left out: how a message travels (``transport.py``).
 """
@@ -17,11 +18,10 @@ import torch
 from heterps_compile.schedule.order import Action, Phase
 
 from .layout import Layout
-from .links import Links
 from .record import Recorder
-from .routes import Route
+from .routes import Route, count_tags
 from .step import as_leaves
-from .transport import Receiver, Sender
+from .transport import Receiver, Sender, Transport
 
 _ACTIONS_AHEAD = 4
 """For how many actions ahead buffers are made ready whatever they take; fewer let senders wait."""
@@ -76,16 +76,18 @@ class Exchange:
         self.out_of = {stage: tuple(route for route in routes if route.source == stage) for stage in own}
         self._here: dict[_Key, list[Any]] = {}
         self._senders: dict[tuple[int, bool, int], Sender] = {}
+        self._receivers: dict[tuple[int, bool, int], Receiver] = {}
         self._outgoing: dict[_Key, tuple[Sender, int]] = {}
         self._incoming: dict[_Key, tuple[Receiver, int]] = {}
         self._expected: list[_Expected] = []
         self._place = self._next = self._ready_bytes = 0
-        if layout.world_size > 1:
-            self._prepare(Links(layout.world_size, rank), wire, device)
+        self._transport: Transport | None = None
+        if layout.world_size > 1 and routes:
+            self._transport = Transport(layout.world_size, rank, count_tags(routes, layout.micro_batches))
+            self._prepare(self._transport, wire, device)
 
-    def _prepare(self, links: Links, wire: str, device: torch.device) -> None:
+    def _prepare(self, transport: Transport, wire: str, device: torch.device) -> None:
         """Work out what goes to other ranks and what comes from them; what is not found there stays here."""
-        receivers: dict[tuple[int, bool, int], Receiver] = {}
         for place, action in enumerate(self._layout.actions(self._rank)):
             micro_batch, is_backward = action.micro_batch, action.phase is Phase.BACKWARD
             stage = self._layout.stage_of(action)
@@ -94,18 +96,19 @@ class Exchange:
                 peer = self._owner(route, action, at_its_source=not is_backward)
                 if peer != self._rank:
                     key = (route.index, is_backward, peer)
-                    if key not in receivers:
-                        shown = self._layout.describe(peer)
-                        receivers[key] = Receiver(links, peer, self._header_tag(route, is_backward), device, shown)
-                    tag = self._tag(route, micro_batch, is_backward)
-                    self._incoming[route.index, micro_batch, is_backward] = receivers[key], tag
-                    self._expected.append(_Expected(place, receivers[key], tag))
+                    if key not in self._receivers:
+                        header_tag, shown = self._header_tag(route, is_backward), self._layout.describe(peer)
+                        self._receivers[key] = transport.receiver(peer, header_tag, device, shown)
+                    receiver, tag = self._receivers[key], self._tag(route, micro_batch, is_backward)
+                    self._incoming[route.index, micro_batch, is_backward] = receiver, tag
+                    if receiver.wants_buffers:
+                        self._expected.append(_Expected(place, receiver, tag))
             for route in before if is_backward else after:
                 peer = self._owner(route, action, at_its_source=is_backward)
                 if peer != self._rank:
                     key = (route.index, is_backward, peer)
                     if key not in self._senders:
-                        self._senders[key] = Sender(links, peer, self._header_tag(route, is_backward), wire, device)
+                        self._senders[key] = transport.sender(peer, self._header_tag(route, is_backward), wire, device)
                     tag = self._tag(route, micro_batch, is_backward)
                     self._outgoing[route.index, micro_batch, is_backward] = self._senders[key], tag
 
@@ -162,9 +165,17 @@ class Exchange:
         return received
 
     def flush(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait until all that was sent has arrived, where somebody has to wait for it, and free what nobody needs."""
         for sender in self._senders.values():
             sender.flush()
+        for receiver in self._receivers.values():
+            receiver.let_go()
+
+    def close(self) -> None:
+        """Wait until all that was sent has arrived, and leave the others."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
 
     def _send(self, key: _Key, names: Sequence[str], values: Sequence[Any]) -> None:
         outgoing = self._outgoing.get(key)
@@ -181,7 +192,8 @@ class Exchange:
         receiver, tag = incoming
         began_s = time.perf_counter()
         self._make_ready(_BYTES_AHEAD)
-        self._ready_bytes -= receiver.size_bytes
+        if receiver.wants_buffers:
+            self._ready_bytes -= receiver.size_bytes
         received = receiver.take(tag, count)
         ended_s = time.perf_counter()
         self._recorder.message(step, receiver.peer, self._rank, receiver.size_bytes, began_s, ended_s)

@@ -247,10 +247,10 @@ def _refuse_circles(layout: Layout) -> None:
 
 def _refuse_untrainable(plan: Plan) -> None:
     for stage in plan.stages:
-        if stage.backend != "torch":
+        if stage.backend not in ("torch", "jax"):
             raise RunError(
                 f"stage {stage.index} runs on the backend {stage.backend!r}, which does not train here; compile with "
-                f"--backend torch to train"
+                f"--backend torch or jax to train"
             )
 
 

@@ -9,8 +9,8 @@ What the buffer holds is told once, ahead of the first message, as a header of J
 A number of Python takes 8 bytes, None takes none. On a narrow wire, float32 values are float16 or bfloat16 in the
 buffer; all others are as they are.
 
-A single value that needs no change of layout is sent from where it lies. What is received is not copied: values are
-views of the buffer, which is used again once nobody else holds its memory.
+Over a network, a single value that needs no change of layout is sent from where it lies. What is received is not
+copied: values are views of the buffer (``slab.py``).
 
 Left out: sending (``transport.py``).
 """
@@ -144,15 +144,23 @@ class Packing:
     def unpack(self, views: Sequence[Tensor | None], device: torch.device) -> list[Any]:
         """Give the values that the views of a buffer hold; tensors that want a gradient are leaves that collect it."""
         values: list[Any] = []
+        is_as_it_lies = self.wire == "float32" and device.type == "cpu"
         for spec, view in zip(self.specs, views, strict=True):
             if view is None:
                 values.append(None)
             elif spec.kind != "tensor":
                 values.append(view.item())
             else:
-                tensor = view.detach().to(device, _DTYPES[spec.dtype])
+                tensor = view.detach()
+                if not is_as_it_lies:
+                    tensor = tensor.to(device, _DTYPES[spec.dtype])
                 values.append(tensor.requires_grad_() if spec.requires_grad else tensor)
         return values
+
+
+def bytes_packing(count: int) -> Packing:
+    """Give the layout of a message of so many bytes."""
+    return Packing([ValueSpec("tensor", "uint8", (count,))], "float32")
 
 
 def packing_of_header(header: bytes, count: int, sender: str) -> Packing:

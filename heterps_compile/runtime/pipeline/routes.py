@@ -53,6 +53,11 @@ class Route:
         return self.tag(micro_batches, micro_batches, is_backward=is_backward)
 
 
+def count_tags(routes: Sequence[Route], micro_batches: int) -> int:
+    """Give how many tags there are, from 0."""
+    return 2 * len(routes) * (micro_batches + 1)
+
+
 def make_routes(stages: Sequence[Boundary], graph_outputs: Sequence[str]) -> tuple[Route, ...]:
     """Give every route, by source and then target.
 

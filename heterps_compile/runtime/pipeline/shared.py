@@ -149,7 +149,8 @@ def share_state(
             continue
         group = Group(ranks, rank)
         state.gradients[index] = gradients(_each_once(own), group, [index])
-        state.statistics[index] = RunningStatistics(index, _buffers(module), layout.micro_batches, group)
+        momentum: Mapping[str, float] = getattr(module, "momentum", {})
+        state.statistics[index] = RunningStatistics(index, _buffers(module), layout.micro_batches, group, momentum)
         if index == layout.stage_count - 1:
             state.last_group = group
     state.tied = [

@@ -1,9 +1,9 @@
 """Read the stages of a written folder for a rank: tensors in, a tuple of tensors out, whatever runs them.
 
-A stage of the torch backend is an ``nn.Module`` and trains. Stages of ONNX Runtime and jax are wrapped: they take and
-give tensors, and only infer.
+Stages of torch and of jax are ``nn.Module`` and train. Those of ONNX Runtime are wrapped: they take and give tensors,
+and only infer.
 
-Left out: the check of the files' hashes (``plan/folder.py``); the threads of jax, which XLA takes as it likes.
+Left out: the check of the files' hashes (``plan/folder.py``).
 """
 
 from collections.abc import Mapping
@@ -88,6 +88,11 @@ def read_stage(folder: Path, plan: Plan, index: int, device: torch.device) -> Ru
     files = [artifact.file for artifact in plan.artifacts[index]]
     with _threads_of(planned.backend):
         stage: Any = backend.read(folder, [files], [planned])[0]
+    if planned.backend == "jax":
+        from heterps_compile.backends.jax.torch_module import JaxModule  # noqa: PLC0415 - jax only where it runs
+
+        jax_stage: RunnableStage = JaxModule(stage, device)
+        return jax_stage
     if isinstance(stage, nn.Module):
         module: Any = stage.to(device)
         trainable: RunnableStage = module
@@ -96,7 +101,11 @@ def read_stage(folder: Path, plan: Plan, index: int, device: torch.device) -> Ru
 
 
 def _threads_of(backend: str) -> AbstractContextManager[None]:
-    """Hold ONNX Runtime, which takes every core otherwise, to the threads that PyTorch was given."""
+    """Hold ONNX Runtime and jax, which take every core otherwise, to the threads that PyTorch was given."""
+    if backend == "jax":
+        from heterps_compile.backends.jax.threads import cpu_threads  # noqa: PLC0415 - jax only where it runs
+
+        return cpu_threads(torch.get_num_threads())
     if backend != "onnxruntime":
         return nullcontext()
     from heterps_compile.frontends.onnx_session import session_threads  # noqa: PLC0415 - onnx only where it runs

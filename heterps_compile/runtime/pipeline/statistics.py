@@ -13,13 +13,14 @@ which gives m s_i; each replica adds up its terms, and the terms are summed over
     replica 1   |      s_1       s_3        terms of s_1 and s_3  /  summed, plus (1 - m)^4 b_0, on both
 
 Counters of whole numbers (``num_batches_tracked``) add up. Which buffers are running statistics is found out in the
-first step: a batch or instance norm is called with them.
+first step: a batch or instance norm is called with them. A stage of jax says it of itself.
 
 Left out: a stage with one replica, which needs none of this; other buffers that a forward changes, whose rule nobody
 knows: a stage that has them runs with one replica.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -53,7 +54,14 @@ _DEFAULT_MOMENTUM = 0.1  # of F.batch_norm and F.instance_norm, where a call doe
 class RunningStatistics:
     """The running statistics of one stage with replicas, on one of them."""
 
-    def __init__(self, stage: int, buffers: Mapping[str, Tensor], micro_batches: int, group: Group) -> None:
+    def __init__(
+        self,
+        stage: int,
+        buffers: Mapping[str, Tensor],
+        micro_batches: int,
+        group: Group,
+        momentum: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         """Prepare.
 
         Args:
@@ -61,7 +69,9 @@ class RunningStatistics:
             buffers: Every buffer of the stage, by name.
             micro_batches: In one step, over all replicas.
             group: The replicas.
+            momentum: Of the buffers that are known to be running statistics, by name.
         """
+        self._known = dict(momentum)
         self._stage, self._all, self._micro_batches, self._group = stage, dict(buffers), micro_batches, group
         self._changing: _Changing | None = None
         self._work: dist.Work | None = None
@@ -102,9 +112,10 @@ class RunningStatistics:
         watcher = _Watcher(self._all)
         with watcher:
             result = forward()
+        momentum = {**watcher.momentum, **self._known}
         counted = []
         for name, buffer in self._all.items():
-            if name in watcher.momentum or torch.equal(before[name], buffer):
+            if name in momentum or torch.equal(before[name], buffer):
                 continue
             if buffer.is_floating_point() or buffer.is_complex():
                 raise RunError(
@@ -112,11 +123,11 @@ class RunningStatistics:
                     f"does, so that its replicas would not agree on it; give the stage one replica (--replicas)"
                 )
             counted.append(name)
-        averaged = [name for name in self._all if name in watcher.momentum]
+        averaged = [name for name in self._all if name in momentum]
         self._changing = _Changing(
             [self._all[name] for name in (*averaged, *counted)],
             [before[name] for name in (*averaged, *counted)],
-            [watcher.momentum[name] for name in averaged] + [0.0] * len(counted),
+            [momentum[name] for name in averaged] + [0.0] * len(counted),
         )
         self._changing.collect(self._micro_batches - 1 - micro_batch)
         return result

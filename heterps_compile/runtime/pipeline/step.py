@@ -97,8 +97,11 @@ class MicroBatchData:
             data, left = self._held.pop(micro_batch)
         else:
             found = read(micro_batch, self._wanted)
-            data = {name: v.to(self._device) if isinstance(v, Tensor) else v for name, v in found.items()}
+            data = found if self._device.type == "cpu" else self._on_device(found)
             left = self._readers
         if left > 1:
             self._held[micro_batch] = (data, left - 1)
         return data
+
+    def _on_device(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: v.to(self._device) if isinstance(v, Tensor) else v for name, v in found.items()}

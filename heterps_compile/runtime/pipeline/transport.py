@@ -1,102 +1,75 @@
-"""Send and receive messages between ranks: point to point, over ``torch.distributed``, nothing pickled.
+"""Send and receive messages between ranks, point to point, nothing pickled.
 
-Sends never wait. Receives are posted ahead, so that a message finds its buffer ready. The header of a route comes with
-its first message, so that receives are posted from the second message on.
+Ranks of one machine share memory, others talk over ``torch.distributed``: a route's messages in one direction go one of
+these two ways. What is the same in all of them is told once, in a header ahead of the first.
 
-A buffer is used again as soon as nobody else holds its memory: the process asks for fresh memory in the first steps
-only.
-
-Left out: what the values are (``message.py``), which ranks talk (``routes.py``) and over what (``links.py``), devices
-that talk to each other past the CPU's memory.
+Left out: the two ways (``over_memory.py``, ``over_network.py``), what the values are (``message.py``), which ranks talk
+(``routes.py``).
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-
-from heterps_compile.errors import RunError
 
 from .links import Links
 from .message import Packing, check_values, describe, packing_of_header
+from .neighbours import Neighbours
+from .over_memory import MemoryIn, MemoryOut
+from .over_network import NetworkIn, NetworkOut
 
-_LARGEST_HEADER_BYTES = 2**24
+
+class Outgoing(Protocol):
+    """One way of messages to a rank."""
+
+    def send_header(self, header: Tensor, tag: int) -> None: ...  # noqa: D102 - see over_network.py
+
+    def send(self, packing: Packing, values: Sequence[Any], tag: int) -> None: ...  # noqa: D102
+
+    def settle(self, tag: int) -> None: ...  # noqa: D102
+
+    def flush(self) -> None: ...  # noqa: D102
 
 
-class Slab:
-    """A buffer of one message, with the views of its values."""
-
-    __slots__ = ("_own_uses", "_storage", "buffer", "views")
-
-    def __init__(self, packing: Packing, *, pinned: bool) -> None:
-        self.buffer = torch.empty(packing.size_bytes, dtype=torch.uint8, pin_memory=pinned)
-        self.views = packing.views(self.buffer)
-        self._storage = self.buffer.untyped_storage()
-        self._own_uses = self._uses()
-
-    def _uses(self) -> int:
-        uses: int = torch._C._storage_Use_Count(self._storage._cdata)
-        return uses
+class Incoming(Protocol):
+    """One way of messages from a rank."""
 
     @property
-    def is_free(self) -> bool:
-        """Whether nobody but this object holds the memory."""
-        return self._uses() == self._own_uses
+    def wants_buffers(self) -> bool: ...  # noqa: D102 - see over_network.py
+
+    def take_header(self, tag: int) -> bytes: ...  # noqa: D102
+
+    def post(self, packing: Packing, tag: int) -> None: ...  # noqa: D102
+
+    def take(self, packing: Packing, tag: int) -> Sequence[Tensor | None]: ...  # noqa: D102
+
+    def let_go(self) -> None: ...  # noqa: D102
 
 
 class Sender:
     """Sends one route's messages in one direction to one rank."""
 
-    def __init__(self, links: Links, peer: int, header_tag: int, wire: str, device: torch.device) -> None:
-        self._links, self._peer, self._header_tag, self._wire = links, peer, header_tag, wire
-        self._pinned = device.type == "cuda"
+    def __init__(self, way: Outgoing, header_tag: int, wire: str) -> None:
+        self._way, self._header_tag, self._wire = way, header_tag, wire
         self._packing: Packing | None = None
-        self._free: list[Slab] = []
-        # by tag, with what must stay in memory until it has gone
-        self._sent: dict[int, list[tuple[dist.Work, Tensor | Slab]]] = {}
+        self.settle = way.settle
+        self.flush = way.flush
 
     def send(self, tag: int, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Send values; returns at once.
+        """Send values.
 
         Raises:
             RunError: naming a value that is not as in the first message, or the rank that is gone.
         """
         packing = self._packing
         if packing is None:
-            packing = self._packing = Packing(
-                [describe(v, n) for v, n in zip(values, names, strict=True)],
-                self._wire,
-            )
-            header = torch.frombuffer(bytearray(packing.header()), dtype=torch.uint8)
-            self._start(torch.tensor([header.numel()]), self._header_tag)
-            self._start(header, self._header_tag)
+            specs = [describe(value, name) for value, name in zip(values, names, strict=True)]
+            packing = self._packing = Packing(specs, self._wire)
+            self._way.send_header(torch.frombuffer(bytearray(packing.header()), dtype=torch.uint8), self._header_tag)
         else:
             check_values(packing, values, names)
-        content = packing.as_it_lies(values)
-        if content is not None:
-            self._start(content, tag)
-            return
-        slab = self._free.pop() if self._free else Slab(packing, pinned=self._pinned)
-        packing.pack(values, slab.views)
-        self._start(slab.buffer, tag, slab)
-
-    def _start(self, content: Tensor, tag: int, slab: Slab | None = None) -> None:
-        work = self._links.send(content, self._peer, tag)
-        self._sent.setdefault(tag, []).append((work, content if slab is None else slab))
-
-    def settle(self, tag: int) -> None:
-        """Let go of a message that has arrived, as an answer to it tells."""
-        for work, held in self._sent.pop(tag, ()):
-            work.wait()
-            if isinstance(held, Slab):
-                self._free.append(held)
-
-    def flush(self) -> None:
-        """Wait until all that was sent has arrived."""
-        for tag in list(self._sent):
-            self.settle(tag)
+        self._way.send(packing, values, tag)
 
 
 class Receiver:
@@ -105,46 +78,58 @@ class Receiver:
     Attributes:
         peer: The rank.
         size_bytes: Of a message; 0 before the first one.
+        wants_buffers: Whether buffers have to be made ready ahead.
     """
 
-    def __init__(self, links: Links, peer: int, header_tag: int, device: torch.device, shown: str) -> None:
-        self.peer, self.size_bytes = peer, 0
-        self._links, self._header_tag, self._device, self._shown = links, header_tag, device, shown
+    def __init__(self, way: Incoming, peer: int, header_tag: int, device: torch.device, shown: str) -> None:
+        self.peer, self.size_bytes, self.wants_buffers = peer, 0, way.wants_buffers
+        self._way, self._header_tag, self._device, self._shown = way, header_tag, device, shown
         self._packing: Packing | None = None
-        self._slabs: list[Slab] = []
-        self._posted: dict[int, tuple[dist.Work, Slab]] = {}
+        self.let_go = way.let_go
 
     def post(self, tag: int) -> None:
         """Make a buffer ready for a message, if its layout is known; a second time does nothing."""
-        if self._packing is not None and tag not in self._posted:
-            slab = next((slab for slab in self._slabs if slab.is_free), None)
-            if slab is None:
-                slab = Slab(self._packing, pinned=self._device.type == "cuda")
-            else:
-                self._slabs.remove(slab)
-            self._posted[tag] = (self._links.receive(slab.buffer, self.peer, tag), slab)
+        if self._packing is not None:
+            self._way.post(self._packing, tag)
 
     def take(self, tag: int, count: int) -> list[Any]:
         """Wait for a message of so many values and give them.
 
         Raises:
-            RunError: where the header is none.
+            RunError: where the header is none, or the rank is gone.
         """
         if self._packing is None:
-            self._packing = self._read_header(count)
+            self._packing = packing_of_header(self._way.take_header(self._header_tag), count, self._shown)
             self.size_bytes = self._packing.size_bytes
-        self.post(tag)
-        work, slab = self._posted.pop(tag)
-        work.wait()
-        values = self._packing.unpack(slab.views, self._device)
-        self._slabs.append(slab)
-        return values
+        return self._packing.unpack(self._way.take(self._packing, tag), self._device)
 
-    def _read_header(self, count: int) -> Packing:
-        size = torch.zeros(1, dtype=torch.int64)
-        self._links.receive(size, self.peer, self._header_tag).wait()
-        if not 0 < int(size) <= _LARGEST_HEADER_BYTES:
-            raise RunError(f"{self._shown} announces a header of {int(size)} bytes; do all ranks run the same version?")
-        header = torch.zeros(int(size), dtype=torch.uint8)
-        self._links.receive(header, self.peer, self._header_tag).wait()
-        return packing_of_header(header.numpy().tobytes(), count, self._shown)
+
+class Transport:
+    """What one rank talks to the others over."""
+
+    def __init__(self, world_size: int, rank: int, tags: int) -> None:
+        """Connect; waits for the others, of which every one does the same.
+
+        Args:
+            world_size: Ranks of the pipeline.
+            rank: This one.
+            tags: How many there are, from 0.
+        """
+        self._neighbours = Neighbours(world_size, rank, tags)
+        self._links = None if self._neighbours.are_all else Links(world_size, rank)
+
+    def sender(self, peer: int, header_tag: int, wire: str, device: torch.device) -> Sender:
+        """Give what sends to a rank."""
+        if self._links is None or peer in self._neighbours.ranks:
+            return Sender(MemoryOut(self._neighbours, peer), header_tag, wire)
+        return Sender(NetworkOut(self._links, peer, device), header_tag, wire)
+
+    def receiver(self, peer: int, header_tag: int, device: torch.device, shown: str) -> Receiver:
+        """Give what receives from a rank, which ``shown`` tells in words."""
+        if self._links is None or peer in self._neighbours.ranks:
+            return Receiver(MemoryIn(self._neighbours, peer, shown), peer, header_tag, device, shown)
+        return Receiver(NetworkIn(self._links, peer, device, shown), peer, header_tag, device, shown)
+
+    def close(self) -> None:
+        """Leave; what was sent can still be received."""
+        self._neighbours.close()

@@ -76,6 +76,8 @@ def find_plan_tables(folder: Path, plan: Plan) -> tuple[TableSpec, ...]:
     tied = {name for held in read_tied(folder, plan).values() for _, name in held}
     tables: list[TableSpec] = []
     for index, files in enumerate(plan.artifacts):
+        if plan.stages[index].backend != "torch":
+            continue
         weights = next((folder / one.file for one in files if one.file.endswith(".safetensors")), None)
         stage = read_stage(folder, plan, index, torch.device("cpu"))
         if weights is not None and isinstance(stage, nn.Module):

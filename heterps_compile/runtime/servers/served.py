@@ -162,6 +162,8 @@ def serve_tables(stage: nn.Module, client: Client, names: Sequence[str] | None =
     numbers = {table.name: number for number, table in enumerate(client.spec.tables)}
     weights = dict(stage.named_parameters(remove_duplicate=False))
     chosen = [name for name in weights if name in numbers] if names is None else list(names)
+    if not chosen:
+        return ()
     ahead = ids_ahead(stage, chosen)
     for name in chosen:
         if name not in weights or name not in numbers:

@@ -13,8 +13,10 @@ from heterps_compile.runtime.pipeline import exchange, links
 from heterps_compile.runtime.pipeline.exchange import Exchange
 from heterps_compile.runtime.pipeline.layout import make_layout
 from heterps_compile.runtime.pipeline.links import Links
+from heterps_compile.runtime.pipeline.over_network import NetworkIn, NetworkOut
 from heterps_compile.runtime.pipeline.record import Recorders
 from heterps_compile.runtime.pipeline.routes import Route, make_routes
+from heterps_compile.runtime.pipeline.transport import Receiver, Sender
 
 MICRO_BATCHES = 12
 ROUTE = Route(0, 0, 1, ("a",))
@@ -27,9 +29,9 @@ class PostOffice:
     sent: dict[tuple[int, int, int], list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     ready: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
-    def counter_of(self, world_size: int, rank: int) -> "Counter":
-        assert world_size == 2
-        return Counter(self, rank)
+    def transport_of(self, world_size: int, rank: int, tags: int) -> "Counted":
+        assert (world_size, tags) == (2, 2 * (MICRO_BATCHES + 1))
+        return Counted(Counter(self, rank))
 
 
 @dataclass
@@ -46,6 +48,19 @@ class Counter:
     def receive(self, tensor: Tensor, source: int, tag: int) -> "Arrival":
         self.office.ready[self.rank] += 1
         return Arrival(self.office, tensor, (source, self.rank, tag), self.rank)
+
+
+@dataclass
+class Counted:
+    """The transport of one rank."""
+
+    links: Any
+
+    def sender(self, peer: int, header_tag: int, wire: str, device: torch.device) -> Sender:
+        return Sender(NetworkOut(self.links, peer, device), header_tag, wire)
+
+    def receiver(self, peer: int, header_tag: int, device: torch.device, shown: str) -> Receiver:
+        return Receiver(NetworkIn(self.links, peer, device, shown), peer, header_tag, device, shown)
 
 
 @dataclass
@@ -66,7 +81,7 @@ class Arrival:
 @pytest.fixture
 def office(monkeypatch: pytest.MonkeyPatch) -> PostOffice:
     made = PostOffice()
-    monkeypatch.setattr(exchange, "Links", made.counter_of)
+    monkeypatch.setattr(exchange, "Transport", made.transport_of)
     return made
 
 
@@ -141,6 +156,18 @@ def test_a_rank_whose_receives_are_far_away_holds_no_buffers(office):
     assert office.ready[0] == 0  # its backwards come after all of its forwards
     first.look_ahead(MICRO_BATCHES - 4)
     assert office.ready[0] == 1
+
+
+def test_what_needs_no_buffers_takes_nothing_of_the_memory_that_may_lie_ready(office, monkeypatch):
+    monkeypatch.setattr(NetworkIn, "wants_buffers", False)
+    first, second = exchanges()
+    for _ in range(2):
+        assert run_step(first, second) == list(range(MICRO_BATCHES))
+    second.begin()
+    assert (office.ready[1], second._ready_bytes) == (0, 0)
+    come(office, 1)
+    second.receive(2, ROUTE, 0)
+    assert (office.ready[1], second._ready_bytes) == (0, 0)
 
 
 def test_messages_of_two_directions_go_over_connections_of_their_own(monkeypatch):

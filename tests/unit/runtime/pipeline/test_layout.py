@@ -83,7 +83,11 @@ def test_inference_runs_as_many_batches_in_a_step_as_keep_every_replica_busy():
         (plan_of(2, 1), {"speeds": [[1], [1]]}, "stage 0 has 2 replicas, and 1 speeds are given"),
         (plan_of(2, 1), {"speeds": [[1, 0], [1]]}, "each must be a positive number"),
         (plan_of(2, 1), {"speeds": [[1, float("nan")], [1]]}, "each must be a positive number"),
-        (plan_of(1, 1, backend="jax"), {}, "stage 0 runs on the backend 'jax', which does not train"),
+        (
+            plan_of(1, 1, backend="onnxruntime"),
+            {},
+            "stage 0 runs on the backend 'onnxruntime', which does not train here; compile with --backend torch or jax",
+        ),
         (
             replace(plan_of(1, 1), bindings={}),
             {},

@@ -1,6 +1,7 @@
 """Running statistics over replicas, without processes: two replicas in turns, and the sum of what they would send."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -31,10 +32,12 @@ class Pair:
             self.given.clear()
 
 
-def on_replicas(make: Callable[[], nn.Module], steps: int = 2) -> list[dict[str, Tensor]]:
+def on_replicas(
+    make: Callable[[], nn.Module], steps: int = 2, momentum: Mapping[str, float] = MappingProxyType({})
+) -> list[dict[str, Tensor]]:
     """Run micro-batches on two replicas in turns, step by step; give the buffers of both."""
     modules, pair = [make(), make()], Pair()
-    replicas = [RunningStatistics(0, dict(module.named_buffers()), MICRO_BATCHES, pair) for module in modules]
+    replicas = [RunningStatistics(0, dict(module.named_buffers()), MICRO_BATCHES, pair, momentum) for module in modules]
     for step in range(steps):
         for replica in replicas:
             replica.begin()
@@ -89,6 +92,24 @@ def test_replicas_end_where_one_process_ends(spelling):
     for found in on_replicas(SPELLINGS[spelling]):
         for name, buffer in expected.items():
             torch.testing.assert_close(found[name], buffer, rtol=1e-6, atol=1e-7)
+
+
+class ByHand(nn.Module):
+    """A running average that no function of torch keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.average.mul_(0.7).add_(0.3 * x.mean(0))
+        return x
+
+
+def test_a_stage_may_say_itself_what_its_running_averages_are():
+    expected = in_order(ByHand)["average"]
+    for found in on_replicas(ByHand, momentum={"average": 0.3}):
+        torch.testing.assert_close(found["average"], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_an_evaluated_norm_changes_nothing():

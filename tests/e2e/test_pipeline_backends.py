@@ -1,0 +1,84 @@
+"""Pipelines whose stages are of different frameworks train as the model in one process does."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+import torch
+from staged_training import Case, Folders, differences, train_staged, train_whole
+
+TOLERANCE = 1e-6
+Layout = tuple[tuple[str, ...], tuple[int, ...], str]
+PAIRS = (("torch", "jax"), ("jax", "torch"), ("jax", "jax"))
+WIDTHS = ((1, 1), (2, 1), (1, 2))
+SCHEDULES = ("gpipe", "1f1b")
+THREES = ((("torch", "jax", "torch"), (1, 2, 1), "1f1b"), (("jax", "torch", "jax"), (2, 1, 2), "gpipe"))
+ALL = (*((mix, w, SCHEDULES[i % 2]) for i, (mix, w) in enumerate(product(PAIRS, WIDTHS))), *THREES)
+
+# batch norms over a few samples carry float32's rounding to everything
+DTYPES = {"ctrdnn": torch.float32, "gpt2": torch.float32, "skip": torch.float32, "convnet": torch.float64}
+DTYPES_OF_ALL = {**DTYPES, "dropping": torch.float64}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:onnxscript"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return Folders(tmp_path_factory.mktemp("folders"))
+
+
+def cases_of(name: str, chosen: Sequence[Layout], folders: Folders, *, exact_sums: bool = False) -> list[Case]:
+    dtype = DTYPES_OF_ALL[name]
+    return [
+        Case(name, folders(name, len(mix), dtype, mix), widths, schedule, dtype=dtype, exact_sums=exact_sums)
+        for mix, widths, schedule in chosen
+    ]
+
+
+def above(name: str, chosen: Sequence[Layout], folders: Folders) -> dict[str, float]:
+    """Give the largest relative difference of losses, weights and buffers where it is above what is allowed."""
+    cases = cases_of(name, chosen, folders)
+    whole = train_whole(name, dtype=DTYPES[name])
+    found = [max(differences(run, whole)) for run in train_staged(cases, timeout_s=400)]
+    return {
+        f"{'|'.join(mix)} {widths} {schedule}": difference
+        for (mix, widths, schedule), difference in zip(chosen, found, strict=True)
+        if not difference <= TOLERANCE
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("skip", (("torch", "jax"), (2, 1), "1f1b")), ("convnet", (("jax", "torch"), (2, 1), "gpipe"))],
+)
+def test_a_mixed_pipeline_trains_as_one_process_does(name: str, layout: Layout, folders: Folders) -> None:
+    assert above(name, [layout], folders) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(DTYPES))
+def test_every_mix_and_width_trains_as_one_process_does(name: str, folders: Folders) -> None:
+    assert above(name, ALL, folders) == {}
+
+
+@pytest.mark.slow
+def test_masks_of_dropout_do_not_depend_on_replicas_and_schedules(folders: Folders) -> None:
+    chosen = [
+        (("torch", "jax"), widths, schedule) for widths, schedule in zip(WIDTHS, ("1f1b", "gpipe", "1f1b"), strict=True)
+    ]
+    first, *others = train_staged(cases_of("dropping", chosen, folders), timeout_s=400)
+    assert [max(differences(run, first)) <= 1e-10 for run in others] == [True, True]
+
+
+@pytest.mark.slow
+def test_exact_sums_do_not_depend_on_replicas_and_schedules(folders: Folders) -> None:
+    for name in ("ctrdnn", "gpt2"):
+        chosen = [*product((("jax", "torch"),), WIDTHS, ("1f1b",)), (("jax", "torch"), (2, 1), "gpipe")]
+        first, *others = train_staged(cases_of(name, chosen, folders, exact_sums=True), timeout_s=400)
+        for losses, state in others:
+            assert losses == first[0]
+            assert [key for key, tensor in state.items() if not torch.equal(tensor, first[1][key])] == []
