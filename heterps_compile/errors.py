@@ -23,11 +23,19 @@ user is a bug of ours.
 import difflib
 from collections.abc import Iterable
 
+SIGNALLED = 128
+"""Exit code of what a signal ended, less the signal's number, as shells have it."""
+
 _SHOWN = 16
 
 
 class HeterpsError(Exception):
     """The root of every error a user can cause."""
+
+    @property
+    def exit_code(self) -> int:
+        """Give what the command leaves with."""
+        return 1
 
 
 class InputError(HeterpsError):
@@ -83,6 +91,11 @@ class RunKilledError(RunError):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
         self.signal = signal
+
+    @property
+    def exit_code(self) -> int:
+        """Give 128 and the signal."""
+        return SIGNALLED + self.signal
 
 
 class PlanError(HeterpsError):

@@ -35,7 +35,7 @@ from safetensors.torch import save_file
 import heterps_compile
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cluster.local import describe_local
+from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import LayerTimes, layer_times
 from heterps_compile.cost.measured import Measurements
@@ -107,7 +107,7 @@ class Bench:
         graph = clock_models.read(case.model, training=case.training, batch=case.batch)
         layers = group_nodes(graph)
         cuts = cut_by_shares(layers, profile, case)
-        core = describe_local().device_types[0]
+        core = load_cluster("local").device_types[0]
         types = tuple(replace(core, name=f"core{i}") for i in range(len(case.shares)))
         pool = Cluster("cores", "", "USD", types)
         pins = {layer.name: f"core{sum(i >= cut for cut in cuts)}" for i, layer in enumerate(layers.layers)}

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from heterps_compile import __version__
-from heterps_compile.errors import HeterpsError, RunKilledError
+from heterps_compile.errors import SIGNALLED, HeterpsError
 from heterps_compile.escape import one_line, printable
 
 from .bench import bench
@@ -35,8 +35,7 @@ from .run import run as run_folder
 from .show import show
 from .simulate import simulate
 
-_SIGNALLED = 128  # and the number of the signal, as shells have it
-_INTERRUPTED = _SIGNALLED + 2  # SIGINT
+_INTERRUPTED = SIGNALLED + 2  # SIGINT
 _EXIT_CODES = f"Exit codes: 0 done, 1 an error told on stderr, 2 wrong usage, {_INTERRUPTED} interrupted."
 
 
@@ -133,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except HeterpsError as error:
         click.echo(f"Error: {one_line(str(error))}", err=True)
-        return _SIGNALLED + error.signal if isinstance(error, RunKilledError) else 1
+        return error.exit_code
     except Exception:  # noqa: BLE001 - the outermost frame; shown in full, not swallowed
         for line in traceback.format_exc().splitlines():
             click.echo(printable(line), err=True)

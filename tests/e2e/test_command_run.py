@@ -114,9 +114,14 @@ def test_clipped_and_scheduled_training_goes_on_in_other_cuts_as_one_process_doe
         assert run.returncode == 0, run.stderr
     theirs = trained_in_one_process(STEPS, clip_norm=clip, scheduler=scheduler)
     assert largest_difference(weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), theirs) < 1e-6
-    norms = [json.loads(line)["gradient_norm"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    told = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    norms, rates = [step["gradient_norm"] for step in told], [step["learning_rate"] for step in told]
     assert len(norms) == STEPS
+    assert rates[:3] == pytest.approx([0.1 * rates[2], 0.55 * rates[2], rates[2]])  # then the cosine, also resumed
+    assert rates[2] > rates[3] > rates[4] > rates[5]
     assert min(norms) > clip
+    other = refused(train(written, *words, *ck, "--data", f"{DATA}~1.05", stages=3, replicas="1,1,1", steps=STEPS + 1))
+    assert f"step-000006 was reached with other data ('{DATA}' with content " in other
     message = refused(train(written, *clipped, *ck, stages=3, replicas="1,1,1", steps=STEPS + 1))
     assert "step-000006 has a state of a scheduler and the training file makes none" in message
 

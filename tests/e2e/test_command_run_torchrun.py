@@ -130,6 +130,26 @@ def test_ranks_with_other_options_are_told(written, tmp_path):
 
 
 @pytest.mark.slow
+def test_ranks_that_come_late_are_told_what_the_first_machine_refused(written, tmp_path):
+    _, port = hosts_file(tmp_path, 1, 2)
+    late = "import runpy, time; time.sleep(5); runpy.run_module('heterps_compile', run_name='__main__')"
+    (tmp_path / "late.py").write_text(late)
+    words = ("run", str(written / "model2.heterps"), *TRAIN, "--train", str(written / "train.py"), "--batch", "7")
+    head = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--master-addr=127.0.0.1"]
+    ends = agents(
+        [
+            [*head, f"--master-port={port}", "--node-rank=0", "-m", "heterps_compile", *words],
+            [*head, f"--master-port={port}", "--node-rank=1", "--nproc-per-node=2", "late.py", *words],
+        ],
+        tmp_path,
+    )
+    assert [code for code, _, _ in ends] == [1, 1]
+    for _, _, err in ends:
+        assert "Error: a process (rank 0) stopped: a batch of 7 samples" in err
+        assert "cannot reach the store" not in err
+
+
+@pytest.mark.slow
 def test_a_dead_rank_is_named_by_the_others(written):
     (written / "dies.py").write_text(
         (written / "train.py").read_text()

@@ -27,6 +27,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
 from .files import data_file
+from .identity import Part, digest_of
 from .lines import LINES_A_STEP, line_index
 from .source import check_range
 
@@ -88,6 +89,11 @@ class CriteoSource:
     def samples(self) -> int:
         """Give the number of lines."""
         return self._index.lines
+
+    def parts(self) -> tuple[Part, ...]:
+        """Give the file."""
+        how = self._file.size_bytes, self._rows.tolist()
+        return (Part(self.samples, digest_of(*how, content=self._file.ends())),)
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
         """Read and parse a range of lines."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from heterps_compile.errors import InputError
 
+from .identity import Part, digest_of, parts_of
 from .source import Source, check_range, join
 
 BLOCK_SAMPLES = 4096
@@ -69,6 +70,11 @@ class Epochs:
     def samples(self) -> None:
         """Give None: there is no end."""
         return
+
+    def parts(self) -> tuple[Part, ...]:
+        """Give those of the source in their order; as one where they are shuffled."""
+        inner = parts_of(self.source)
+        return inner if self._seed is None else (Part(self._length, digest_of(self._seed, self._block, inner)),)
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
         """Give a range of the endless row of epochs."""

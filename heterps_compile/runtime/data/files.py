@@ -5,11 +5,14 @@ Left out: locking; a file that is written while it is read is refused, not waite
 
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
+
+_END_BYTES = 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,20 @@ class DataFile:
                 f"{self.shown} was changed during the run: it had {self.size_bytes:,} bytes when it was opened and has "
                 f"{found.st_size:,} now, written anew; start again on a file that nobody writes to"
             )
+
+    def ends(self) -> Iterator[bytes]:
+        """Give its first and its last 64 KiB.
+
+        Raises:
+            InputError: where it cannot be read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                yield file.read(_END_BYTES)
+                file.seek(max(0, self.size_bytes - _END_BYTES))
+                yield file.read(_END_BYTES)
+        except OSError as error:
+            raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
 
 
 def data_file(path: Path) -> DataFile:

@@ -20,6 +20,7 @@ from torch import Tensor
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
+from .identity import Part, digest_of
 from .source import check_range
 
 _NUMBERS_A_STEP = 4  # 64-bit numbers that Philox makes from one value of its counter
@@ -70,6 +71,11 @@ class RandomSource:
     def samples(self) -> None:
         """Give None: there is no end."""
         return
+
+    def parts(self) -> tuple[Part, ...]:
+        """Give the endless row: what is drawn for every column, and how."""
+        columns = sorted(map(repr, self._columns.values()))
+        return (Part(None, digest_of(self._seed, columns)),)
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
         """Make a range of samples."""

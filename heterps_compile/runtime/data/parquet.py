@@ -29,6 +29,7 @@ from heterps_compile.escape import one_line, printable
 
 from .arrow import Place, column_tensor
 from .files import DataFile, data_file
+from .identity import Part, digest_of
 from .source import check_range, join
 
 CACHE_BYTES = 256 * 2**20
@@ -107,6 +108,12 @@ class ParquetSource:
                 parts.append({name: decoded[name][low : low + here] for name in columns})
             place, first, count = place + 1, first + here, count - here
         return join(parts)
+
+    def parts(self) -> tuple[Part, ...]:
+        """Give the files."""
+        rows = [footer.num_rows for footer in self._footers]
+        digests = [digest_of(file.size_bytes, self._fill, content=file.ends()) for file in self._files]
+        return tuple(map(Part, rows, digests))
 
     def _add(self, file: DataFile) -> None:
         """Read the footer of a file."""

@@ -4,7 +4,7 @@
 
     DIR/
       step-000120/
-        state.json               step, samples, batch, seed, model
+        state.json               step, samples, batch, seed, model, data
         weights-0.safetensors    weights and buffers of stage 0
         optimizer-0.safetensors  its optimiser's tensors
         optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
@@ -21,6 +21,7 @@ Left out: who calls this when (``training_loop.py``), the rows of parameter serv
 """
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
 from heterps_compile.plan.swap import locked
+from heterps_compile.runtime.data.identity import Identity, identity_from_json
 from heterps_compile.units import format_bytes
 
 from .optimizer_state import OptimizerState
@@ -44,6 +46,7 @@ FORMAT = 1
 STATE_NAME = "state.json"
 SERVERS_NAME = "servers"
 
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _STEP = re.compile(r"step-(\d{6,})")
 _ASIDE = ".heterps-new-"  # what plan/swap.py calls a folder that is being built
 _LARGEST_STATE_BYTES = 256 * 2**20
@@ -62,6 +65,7 @@ class RunState:
         plan: SHA-256 of the plan file.
         stages: Whose files there are.
         servers: Parameter servers whose tables there are.
+        data: What was read; None where an earlier version wrote it.
     """
 
     step: int
@@ -72,6 +76,7 @@ class RunState:
     plan: str
     stages: tuple[int, ...]
     servers: int = 0
+    data: Identity | None = None
 
 
 def step_name(step: int) -> str:
@@ -125,6 +130,18 @@ def _with_own_bytes(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
     return found
 
 
+def make_servers_folder(folder: Path) -> None:
+    """Make the folder of parameter servers in a step's folder that is being built.
+
+    Raises:
+        RunError: where it cannot be made.
+    """
+    try:
+        (folder / SERVERS_NAME).mkdir()
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
 def write_state(folder: Path, state: RunState) -> None:
     """Write ``state.json``, the last file of a checkpoint.
 
@@ -153,15 +170,24 @@ def read_state(checkpoint: Path) -> RunState:
         stages = tuple(content["stages"])
         if not all(type(stage) is int for stage in stages):
             raise ValueError("a stage is no number")
-        return RunState(**numbers, model=str(content["model"]), plan=str(content["plan"]), stages=stages)
+        data = None if content.get("data") is None else identity_from_json(content["data"])
+        return RunState(**numbers, model=str(content["model"]), plan=str(content["plan"]), stages=stages, data=data)
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(
             f"{str(checkpoint / STATE_NAME)!r} is damaged ({error}); remove that folder to go on from the one before"
         ) from error
 
 
-def read_weights(checkpoint: Path, state: RunState, names: Iterable[str]) -> "dict[str, Tensor]":
+def read_weights(
+    checkpoint: Path, state: RunState, names: Iterable[str], *, optional: Collection[str] = ()
+) -> "dict[str, Tensor]":
     """Read weights and buffers by name, whichever stages held them.
+
+    Args:
+        checkpoint: The step's folder.
+        state: Of it.
+        names: To read.
+        optional: Those that may be missing: a buffer that nothing changes is a constant in stages of another backend.
 
     Raises:
         RunError: where one is missing or a file is damaged.
@@ -171,7 +197,7 @@ def read_weights(checkpoint: Path, state: RunState, names: Iterable[str]) -> "di
     found = _read_tensors(files, lambda key: key in wanted)
     if state.servers and len(found) < len(wanted):
         found |= _read_tables(checkpoint, wanted)
-    missing = [name for name in wanted if name not in found]
+    missing = [name for name in wanted if name not in found and name not in optional]
     if missing:
         raise RunError(f"{str(checkpoint)!r} has no {missing[0]!r}; it is of another model than the plan's")
     return found
@@ -284,4 +310,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _unwritable(folder: Path, error: Exception) -> RunError:
-    return RunError(f"cannot write the checkpoint {str(folder)!r}: {getattr(error, 'strerror', None) or error}")
+    number = _OS_ERROR.search(str(error))  # safetensors has it in its words alone
+    reason = os.strerror(int(number[1])) if number else getattr(error, "strerror", None) or error
+    return RunError(f"cannot write a checkpoint in {str(folder.parent)!r}: {reason}")

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.swap import replacing
+from heterps_compile.runtime.data.identity import Identity, difference
 
 from .checkpoint import (
     SERVERS_NAME,
     RunState,
     find_checkpoints,
     keep_last,
+    make_servers_folder,
     read_optimizer,
     read_state,
     read_weights,
@@ -34,6 +36,7 @@ from .checkpoint import (
     write_stage,
     write_state,
 )
+from .faults import PeerError
 from .optimizer_state import put_state, take_state
 from .options import RunOptions
 from .prepare import Prepared
@@ -63,6 +66,7 @@ class Checkpoints:
         buffers: The same of buffers.
         optimizer: Of this rank; None where it trains nothing.
         scheduler: Of its learning rates; None where they stay.
+        data: What the run reads, as rank 0 knows it; None elsewhere.
         servers: Has parameter servers write their tables; None on all ranks but one, and where there are none.
     """
 
@@ -75,6 +79,7 @@ class Checkpoints:
     buffers: "Mapping[int, Mapping[str, Tensor]]"
     optimizer: "Optimizer | None"
     scheduler: Scheduler | None = None
+    data: Identity | None = None
     servers: "Client | None" = None
 
     def write(self, step: int) -> None:
@@ -86,7 +91,7 @@ class Checkpoints:
         mine = self._stages_to_write()
         if self.rank != 0:
             if mine or self.servers is not None:
-                self._write_mine(Path(self.store.get(_folder_key(step)).decode()), mine, step)
+                self._write_for_first(Path(self.store.get(_folder_key(step)).decode()), mine, step)
             return
         try:
             with replacing((self.directory / step_name(step)).resolve()) as folder:
@@ -112,7 +117,7 @@ class Checkpoints:
         for stage, parameters in self.parameters.items():
             into: dict[str, Tensor] = {**parameters, **self.buffers[stage]}
             with torch.no_grad():
-                for name, tensor in read_weights(checkpoint, state, into).items():
+                for name, tensor in read_weights(checkpoint, state, into, optional=self.buffers[stage]).items():
                     _check_tensor(checkpoint, name, tensor, into[name])
                     into[name].copy_(tensor)
 
@@ -140,6 +145,15 @@ class Checkpoints:
             if self.scheduler is not None and known.schedule is not None:
                 put_schedule(self.scheduler, self.optimizer, known.schedule)
 
+    def _write_for_first(self, folder: Path, stages: Sequence[int], step: int) -> None:
+        """Write what is this rank's into the folder of rank 0, which deletes it where it cannot write its own."""
+        try:
+            self._write_mine(folder, stages, step)
+        except RunError as error:
+            if not folder.exists():
+                raise PeerError("rank 0 has given the checkpoint up") from error
+            raise
+
     def _write_mine(self, folder: Path, stages: Sequence[int], step: int) -> None:
         for stage in stages:
             parameters = self.parameters[stage]
@@ -149,7 +163,7 @@ class Checkpoints:
             write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
             self.store.set(_written_key(step, stage), "1")
         if self.servers is not None:
-            (folder / SERVERS_NAME).mkdir()
+            make_servers_folder(folder)
             self.servers.save(folder / SERVERS_NAME)
             self.store.set(_written_key(step, SERVERS_NAME), "1")
 
@@ -164,6 +178,7 @@ class Checkpoints:
             plan=self.prepared.plan_sha256,
             stages=tuple(self._all_stages()),
             servers=self.options.servers.count,
+            data=self.data,
         )
 
     def _all_stages(self) -> range:
@@ -184,17 +199,22 @@ def check_weights(options: RunOptions, prepared: Prepared) -> None:
     if options.weights is None:
         return
     for stage in prepared.plan.stages:
-        if stage.backend != "torch":
+        if stage.backend not in ("torch", "jax"):
             raise RunError(
                 f"stage {stage.index} runs on the backend {stage.backend!r}, whose weights are part of it; --weights "
-                f"is for stages of the backend torch"
+                f"is for stages of the backends torch and jax"
             )
     checkpoint = Path(options.weights)
     _check_model(checkpoint, read_state(checkpoint), prepared)
 
 
-def find_start(prepared: Prepared, options: RunOptions) -> Path | None:
-    """Give the checkpoint that a run goes on from, None where it starts at the beginning; called by rank 0 alone.
+def find_start(prepared: Prepared, options: RunOptions, data: Identity | None = None) -> Path | None:
+    """Give the checkpoint that a run goes on from, None where it starts at the beginning.
+
+    Args:
+        prepared: The run.
+        options: Its options.
+        data: What it reads; None where they have not been opened yet, and any will do.
 
     Raises:
         RunError: where there are checkpoints and nobody asked to resume, or they do not fit the run.
@@ -215,15 +235,17 @@ def find_start(prepared: Prepared, options: RunOptions) -> Path | None:
             f"{options.checkpoint!r} holds checkpoints up to {found[-1].name}; go on from there (--resume), or name "
             f"another folder (--checkpoint DIR)"
         )
-    check_fits(found[-1], read_state(found[-1]), prepared, options)
+    check_fits(found[-1], read_state(found[-1]), prepared, options, data)
     return found[-1]
 
 
-def check_fits(checkpoint: Path, state: RunState, prepared: Prepared, options: RunOptions) -> None:
+def check_fits(
+    checkpoint: Path, state: RunState, prepared: Prepared, options: RunOptions, data: Identity | None = None
+) -> None:
     """Check that a run can go on from a checkpoint.
 
     Raises:
-        RunError: where it is of another model, or counts its samples otherwise.
+        RunError: where it is of another model, or counts its samples otherwise, or has read other data.
     """
     _check_model(checkpoint, state, prepared)
     batch = prepared.layout.batch
@@ -234,6 +256,13 @@ def check_fits(checkpoint: Path, state: RunState, prepared: Prepared, options: R
         )
     if state.seed != options.seed:
         raise RunError(f"{checkpoint.name} was reached with the seed {state.seed}, this run has {options.seed}")
+    differ = None if state.data is None or data is None else difference(state.data, data, state.samples)
+    if differ is not None:
+        raise RunError(
+            f"{checkpoint.name} was reached with other data ({differ[0]}) than this run reads ({differ[1]}); go on "
+            f"with the same, or start anew on others with its weights (--weights {checkpoint}) and another folder "
+            f"(--checkpoint DIR)"
+        )
     if state.servers != options.servers.count and 0 in (state.servers, options.servers.count):
         raise RunError(
             f"{checkpoint.name} has its tables on {state.servers} parameter servers, this run on "

@@ -16,7 +16,12 @@ STARTING = "starting"
 WAITING = "waiting for other ranks"
 
 _CAUSE_LENGTH = 2000
+_HINTS = {"index out of range in self": "an id lies outside of the table that it is looked up in"}
 _WHERE = re.compile(r"stages? [\d ,and]+, replica \d+ \(rank \d+\), ")  # how the pipeline says where an action failed
+
+
+class PeerError(RunError):
+    """What a rank sees of somebody else's end; the other one says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +162,7 @@ def exception_cause(error: BaseException) -> str:
     """Tell an exception of a rank in one line; where it stood is told elsewhere."""
     error = innermost(error)
     text = " ".join(str(error).split())
+    text += next((f" ({hint})" for said, hint in _HINTS.items() if said in text), "")
     where = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
     if is_out_of_memory(error):
         return f"ran out of memory ({text or type(error).__name__}){where}"
@@ -183,6 +189,8 @@ def is_from_a_peer(error: BaseException) -> bool:
     chain: BaseException | None = error
     seen: list[str] = []
     while chain is not None:
+        if isinstance(chain, PeerError):
+            return True
         seen.append(f"{type(chain).__name__}: {chain}")
         chain = chain.__cause__ or chain.__context__
     text = " ".join(seen).lower()

@@ -194,15 +194,15 @@ def ranks_of_hosts(hosts: Hosts) -> list[range]:
 
 
 def _speed_words(hosts: Hosts, prepared: Prepared) -> list[str]:
-    """Give the option that deals micro-batches by the hosts' speeds; none where all are alike."""
+    """Give the option that deals micro-batches by the hosts' speeds; none where replicas of a stage are all alike."""
     of_rank = [host.speed for host in _host_of_ranks(hosts)]
-    if len(set(of_rank)) == 1:
-        return []
-    layout, first, parts = prepared.layout, 0, []
-    for width in layout.widths:
-        parts.append(",".join(f"{speed:g}" for speed in of_rank[first : first + width]))
+    first, parts = 0, []
+    for width in prepared.layout.widths:
+        parts.append(of_rank[first : first + width])
         first += width
-    return ["--speeds", ";".join(parts)]
+    if all(len(set(part)) == 1 for part in parts):
+        return []
+    return ["--speeds", ";".join(",".join(f"{speed:g}" for speed in part) for part in parts)]
 
 
 def _host_of_ranks(hosts: Hosts) -> list[Host]:

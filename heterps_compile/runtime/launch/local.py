@@ -32,6 +32,7 @@ from heterps_compile.escape import printable
 from .checkpoint import tidy
 from .checkpointing import check_weights, find_start
 from .faults import Fault, Place, exit_cause, fault_from_json
+from .monitor import Monitor, beat_key, done_key
 from .options import RunOptions, write_private
 from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header
@@ -40,7 +41,7 @@ from .run_folder import run_folder
 from .show import Show, clear_telemetry
 from .store import host_store, worker_environment
 from .task import RESULT_KEY, Result, result_from_json
-from .watch import FAULT_KEY, STOP_KEY, Monitor, beat_key, done_key, post_fault
+from .watch import FAULT_KEY, STOP_KEY, post_fault
 from .worker import CONFIG_NAME, PROGRESS_NAME
 
 if TYPE_CHECKING:

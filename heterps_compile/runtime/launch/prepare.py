@@ -103,9 +103,10 @@ def check_world_size(prepared: Prepared, world_size: int) -> None:
     widths = ",".join(map(str, prepared.layout.widths))
     servers = wanted - prepared.layout.world_size
     also = f" and {servers} parameter servers" if servers else ""
+    started = "1 process was" if world_size == 1 else f"{world_size} processes were"
     raise RunError(
-        f"{world_size} processes were started, and the plan has {prepared.layout.world_size} replicas ({widths} in "
-        f"its stages){also}: start {wanted} (torchrun --nproc-per-node), or give the stages other counts (--replicas)"
+        f"{started} started, and the plan has {prepared.layout.world_size} replicas ({widths} in its stages)"
+        f"{also}: start {wanted} (torchrun --nproc-per-node), or give the stages other counts (--replicas)"
     )
 
 
@@ -159,14 +160,16 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
     also = f" + {servers} parameter servers" if servers else ""
     lines = [
         f"{printable(plan.model)}: {what}, {len(plan.stages)} stages on {layout.world_size} processes{also}, "
-        f"{layout.schedule}, {layout.micro_batches} micro-batches of {layout.micro_batch_size} samples"
+        f"{layout.schedule}, {layout.micro_batches} micro-batch{'es' if layout.micro_batches > 1 else ''} of "
+        f"{layout.micro_batch_size} samples"
     ]
     for stage in plan.stages:
         ranks = layout.ranks_of(stage.index)
         shown = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+        layers = "1 layer" if len(stage.layers) == 1 else f"{len(stage.layers)} layers"
         replicas = "1 replica" if len(ranks) == 1 else f"{len(ranks)} replicas"
         planned = "" if len(ranks) == stage.replicas else f" (planned: {stage.replicas})"
-        lines.append(f"  stage {stage.index}: {len(stage.layers)} layers, {replicas}{planned}, {shown}")
+        lines.append(f"  stage {stage.index}: {layers}, {replicas}{planned}, {shown}")
     return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]
 
 

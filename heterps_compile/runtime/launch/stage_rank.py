@@ -13,8 +13,7 @@ from torch.nn import Module, Parameter
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.iterable import IterableSource
-from heterps_compile.runtime.data.open import open_source
+from heterps_compile.runtime.data.identity import Identity
 from heterps_compile.runtime.data.source import Source
 from heterps_compile.runtime.data.wanted import wanted_by_plan
 from heterps_compile.runtime.pipeline.engine import Engine
@@ -28,6 +27,7 @@ from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
 from .checkpoint import find_checkpoints, read_state
 from .checkpointing import Checkpoints, check_weights, find_start
 from .loop import checked_loss, infer, train
+from .open_data import check_same_data, open_data, say_data
 from .options import RunOptions
 from .outputs import make_output_folder
 from .prepare import count_steps
@@ -38,7 +38,6 @@ from .task import RESULT_KEY, Joined, Result, Task
 from .training import (
     Scheduler,
     Training,
-    in_function,
     make_optimizer,
     make_scheduler,
     read_training_file,
@@ -66,10 +65,10 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
     training = task.training
     if training is None and options.train is not None:
         training = read_training_file(options.train)
-    source = None
+    source = data = None
     if rank == 0:
-        source = _open_source(joined, task, training)
-        _decide_steps(joined, task, source)
+        source, data = open_data(joined, task, training)
+        _decide_steps(joined, task, source, data)
     checkpoint, steps = steps_to_run(joined, options)
     folder, plan = joined.prepared.folder, joined.prepared.plan
     stages = {i: read_stage(folder, plan, i, joined.device) for i in joined.prepared.layout.stages_of(rank)}
@@ -93,14 +92,18 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
         hooks=() if client is None or ahead is None else (client, ahead),
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
+    if telemetry is not None:
+        telemetry.optimizer = optimizer
     scheduler = _scheduler(joined, options, training, optimizer)
-    checkpoints = _checkpoints(joined, task, stages, client, optimizer=optimizer, scheduler=scheduler)
+    checkpoints = _checkpoints(joined, task, stages, client, optimizer=optimizer, scheduler=scheduler, data=data)
     _restore(checkpoints, checkpoint, options)
     wanted = (*engine.needs, *((ALL,) if engine.wants_targets else ()))
     with ExitStack() as closing:
         reader = None
         if wanted:
-            source = _open_source(joined, task, training) if source is None else source
+            if source is None:
+                source, mine = open_data(joined, task, training)
+                check_same_data(joined.store, rank, mine)
             reader = _reader(joined, source, training, wanted, steps)
             closing.callback(reader.close)
         feed = reader if reader is None or ahead is None else ahead.around(reader)
@@ -205,6 +208,7 @@ def _checkpoints(
     *,
     optimizer: "Optimizer | None",
     scheduler: Scheduler | None,
+    data: Identity | None,
 ) -> Checkpoints:
     rank = joined.member.rank
     return Checkpoints(
@@ -217,6 +221,7 @@ def _checkpoints(
         buffers={index: _tensors(stage, trained=False) for index, stage in stages.items()},
         optimizer=optimizer,
         scheduler=scheduler,
+        data=data,
         servers=client if client is not None and client.spec.workers[0] == rank else None,
     )
 
@@ -242,13 +247,14 @@ def _connect_servers(
     return client
 
 
-def _decide_steps(joined: Joined, task: Task, source: Source) -> None:
+def _decide_steps(joined: Joined, task: Task, source: Source, data: Identity) -> None:
     """Find out which steps are to be run, and from which checkpoint, and tell all; rank 0 does this."""
     options, store = task.options, joined.store
     if options.output is not None:
         make_output_folder(options.output)
     check_weights(options, joined.prepared)
-    checkpoint = find_start(joined.prepared, options)
+    checkpoint = find_start(joined.prepared, options, data)
+    say_data(store, data)
     samples, batch = _samples(source), joined.prepared.layout.batch
     steps = count_steps(samples, options, batch)
     filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
@@ -285,25 +291,6 @@ def _filled(joined: Joined) -> int:
 def _samples(source: Source) -> int | None:
     """Give how many samples there are, also where they are repeated."""
     return source.source.samples if isinstance(source, Epochs) else source.samples
-
-
-def _open_source(joined: Joined, task: Task, training: Training | None) -> Source:
-    """Open the data, as an endless row of epochs where they end."""
-    source: Source
-    if task.source is not None:
-        source = task.source
-    elif task.options.data:
-        prepared = joined.prepared
-        index_folder = task.telemetry  # of this run alone, and gone with it
-        wanted = wanted_by_plan(prepared.plan, prepared.folder)
-        source = open_source(task.options.data, wanted=wanted, seed=task.options.seed, index_folder=index_folder)
-    elif training is not None and training.data is not None:
-        with in_function("data", training.data):
-            items = training.data()
-        source = IterableSource(items, is_batched=True)
-    else:
-        raise RunError("there are no data: name some (--data FILE), or define data() in the training file")
-    return Epochs(source) if source.samples is not None else source
 
 
 def _telemetry(joined: Joined, task: Task, steps: range) -> TelemetryRecorder | None:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 
+CONNECT_S = 60
+"""How long a process tries to reach the store."""
+
 _PATIENCE = timedelta(days=7)  # waits end by what the watchers find, not by a clock
-_CONNECT_S = 60
 _BACKLOG = 1024
 _LONGEST_PORT = 65535
 
@@ -125,11 +127,11 @@ def connect_store(member: Membership) -> "TCPStore":
     from torch.distributed import DistNetworkError, DistStoreError  # noqa: PLC0415
 
     try:
-        store = TCPStore(member.address, member.port, is_master=False, timeout=timedelta(seconds=_CONNECT_S))
+        store = TCPStore(member.address, member.port, is_master=False, timeout=timedelta(seconds=CONNECT_S))
     except (DistNetworkError, DistStoreError, ValueError) as error:
         raise RunError(
             f"rank {member.rank} cannot reach the store of the run at {member.address}:{member.port} within "
-            f"{_CONNECT_S} s: {_first_line(error)}; is the first host up, and its port open?"
+            f"{CONNECT_S} s: {_first_line(error)}; is the first host up, and its port open?"
         ) from error
     store.set_timeout(_PATIENCE)
     return store

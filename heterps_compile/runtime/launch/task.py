@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.errors import RunError
+from heterps_compile.errors import SIGNALLED, RunError
 
 from .options import RunOptions
 from .prepare import Prepared
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 RESULT_KEY = "result"
 """Where rank 0 leaves the result in the store."""
-
-_SIGNALLED = 128  # shells' exit code of what a signal ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class Result:
     @property
     def exit_code(self) -> int:
         """Give 0, or 128 and the signal."""
-        return _SIGNALLED + self.stopped_by if self.stopped_by else 0
+        return SIGNALLED + self.stopped_by if self.stopped_by else 0
 
     def to_json(self) -> str:
         """Give text that :func:`result_from_json` reads back."""

@@ -18,6 +18,9 @@ is the last one. It costs nothing where nobody asks::
     rank 1    | step 7 | step 8                |  stops
     answers          7         8  -> the last step is 8
 
+Under torchrun the first process that leaves takes its machine's others with it, on the first machine the store too. So
+a rank that has printed a fault stays until all others have, those too that are still on their way to the run.
+
 Left out: what is printed besides, exit codes (``worker.py``, ``local.py``).
 """
 
@@ -31,22 +34,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from heterps_compile.errors import HeterpsError, RunError
+from heterps_compile.errors import SIGNALLED, HeterpsError, RunError
 from heterps_compile.escape import one_line
 
 from .faults import (
-    WAITING,
     Fault,
     Place,
-    Progress,
     exception_cause,
     fault_from_json,
     innermost,
     is_from_a_peer,
     is_out_of_memory,
-    progress_from_json,
     progress_to_json,
 )
+from .monitor import OVERSLEPT_S, Monitor, beat_key, done_key
 from .progress import ProgressRecorder
 
 if TYPE_CHECKING:
@@ -56,84 +57,15 @@ FAULT_KEY = "fault"
 STOP_KEY = "stop"
 
 BEAT_S = 0.25
-_OVERSLEPT_S = 2.0  # a watcher that slept longer was stopped with its machine: the time does not count
-_SILENT_SHARE = 0.75  # of hang_after: without a heartbeat a rank counts as gone
-_DEADLOCK_TIMES = 30.0  # hang_after: how long all ranks may wait for one another
+_HEAR_S = 2.0  # in which ranks that are there hear of a fault; they look four times a second
 _EXIT_FAULT = 1
-_SIGNALLED = 128  # shells' exit code of what a signal ended
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _SIGNALS_READ = 64
-
-
-def beat_key(rank: int) -> str:
-    """Give where a rank's heartbeat stands in the store."""
-    return f"beat/{rank}"
-
-
-def done_key(rank: int) -> str:
-    """Give where a rank says that its run is over."""
-    return f"done/{rank}"
 
 
 def post_fault(store: "Store", fault: Fault) -> Fault:
     """Write a fault into the store, unless there is one; give the one that stands there."""
     return fault_from_json(store.compare_set(FAULT_KEY, "", fault.to_json()))
-
-
-class Monitor:
-    """Finds ranks that no longer beat, and a run in which everybody waits."""
-
-    def __init__(
-        self,
-        store: "Store",
-        places: Sequence[Place],
-        hang_after_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Watch over some ranks; those that have not begun to beat are not judged."""
-        self._clock = clock
-        self._store = store
-        self._places = {place.rank: place for place in places}  # those to watch
-        self._hang_after_s = hang_after_s
-        self._seen: dict[int, tuple[bytes, float]] = {}
-        self._looked_s = clock()
-
-    def know(self, places: Sequence[Place]) -> None:
-        """Learn what the ranks are."""
-        self._places = {place.rank: place for place in places if place.rank in self._places}
-
-    def last_progress(self, rank: int) -> Progress:
-        """Give what a rank last said it did."""
-        text, _ = self._seen.get(rank, (b"", 0.0))
-        return progress_from_json(text.partition(b" ")[2]) if text else Progress()
-
-    def find_fault(self) -> Fault | None:
-        """Look at every heartbeat once."""
-        now = self._clock()
-        if now - self._looked_s > _OVERSLEPT_S:
-            self._seen = {rank: (text, now) for rank, (text, _) in self._seen.items()}
-        self._looked_s = now
-        progress: dict[int, Progress] = {}
-        for rank, place in self._places.items():
-            if not self._store.check([beat_key(rank)]) or self._store.check([done_key(rank)]):
-                continue
-            text = self._store.get(beat_key(rank))
-            if rank not in self._seen or self._seen[rank][0] != text:
-                self._seen[rank] = text, now
-            progress[rank] = self.last_progress(rank)
-            silent_s = now - self._seen[rank][1]
-            if silent_s > _SILENT_SHARE * self._hang_after_s:
-                cause = (
-                    f"gave no sign of life for {silent_s:.0f} s: its process is dead or stopped, or its machine is gone"
-                )
-                return Fault(place, progress[rank], cause)
-        waits = [p.for_s for rank, p in progress.items() if p.doing == WAITING and self._places[rank].stages]
-        computing = sum(1 for place in self._places.values() if place.stages)
-        if computing and len(waits) == computing and min(waits) > _DEADLOCK_TIMES * self._hang_after_s:
-            rank = min(rank for rank in progress if self._places[rank].stages)
-            cause = f"has waited for {min(waits):.0f} s, and so have all others: a message got lost"
-            return Fault(self._places[rank], progress[rank], cause)
-        return None
 
 
 class Watch:
@@ -153,6 +85,7 @@ class Watch:
         hang_after_s: float,
         monitored: Sequence[int] = (),
         parent: int | None = None,
+        late_s: float | None = None,
     ) -> None:
         """Set up; :meth:`start` begins.
 
@@ -164,6 +97,8 @@ class Watch:
             hang_after_s: Seconds without progress that count as a hang.
             monitored: Ranks whose heartbeat this watcher looks at.
             parent: The launcher's process; None where it is not ours to follow.
+            late_s: How long to stay, once a fault is known, for ranks that have not come yet; None leaves at once,
+                since a launcher stays.
         """
         self.stopped_by: int | None = None
         self._store = store
@@ -173,6 +108,7 @@ class Watch:
         self._hang_after_s = hang_after_s
         self._monitor = Monitor(store, [self._places[other] for other in monitored], hang_after_s)
         self._parent = parent
+        self._late_s = late_s
         self._signals: int | None = None
         self._listening = threading.Lock()
         self._asked_s: float | None = None
@@ -209,7 +145,7 @@ class Watch:
     def ask_to_stop(self, number: int) -> None:
         """Ask all ranks to stop after the step they are in; ends this process where they were asked before."""
         if self._asked_s is not None:
-            os._exit(_SIGNALLED + number)
+            os._exit(SIGNALLED + number)
         self._asked_s = time.monotonic()
         self._store.compare_set(STOP_KEY, "", str(number))
 
@@ -270,7 +206,24 @@ class Watch:
             print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
             for tidy in self._tidies:
                 tidy()
+            if self._late_s is not None:
+                with suppress(RuntimeError):  # the store is gone, and with it those who could hear
+                    self.stay_until_heard(self._late_s)
             os._exit(_EXIT_FAULT)
+
+    def stay_until_heard(self, late_s: float) -> None:
+        """Wait until every rank has told the fault: a moment for those that are there, longer for those to come."""
+        self._store.set(_heard_key(self._rank), "1")
+        others = [rank for rank in self._places if rank != self._rank]
+        heard, beats = [[key(rank) for rank in others] for key in (_heard_key, beat_key)]
+        began_s = all_there_s = time.monotonic()
+        while others and not self._store.check(heard) and not self._asked():
+            now = time.monotonic()
+            if not self._store.check(beats):
+                all_there_s = now
+            if now - all_there_s > _HEAR_S or now - began_s > late_s:
+                break
+            time.sleep(BEAT_S)
 
     def _run(self) -> None:
         try:
@@ -295,7 +248,7 @@ class Watch:
             woke_s: When it last did, on the monotonic clock.
         """
         now = time.monotonic()
-        if now - woke_s > _OVERSLEPT_S:
+        if now - woke_s > OVERSLEPT_S:
             self._counts_from_s = now
         if self._parent is not None and os.getppid() != self._parent:
             self._end(self._post("lost its launcher, which is gone"))
@@ -310,16 +263,18 @@ class Watch:
         fault = self._monitor.find_fault()
         if fault is not None:
             self._end(post_fault(self._store, fault))
-        self._read_signals()
+        for number in self._asked():
+            self.ask_to_stop(number)
         self._answer_stop()
         if self._store.check([done_key(rank) for rank in self._places]):
             self._over.set()
 
-    def _read_signals(self) -> None:
+    def _asked(self) -> list[int]:
+        """Give the signals to stop that came since the last time."""
         with self._listening, suppress(BlockingIOError):
-            for number in os.read(self._signals, _SIGNALS_READ) if self._signals is not None else b"":
-                if number in _STOPPING:
-                    self.ask_to_stop(number)
+            came = os.read(self._signals, _SIGNALS_READ) if self._signals is not None else b""
+            return [number for number in came if number in _STOPPING]
+        return []
 
     def _answer_stop(self) -> None:
         if self._asked_s is not None and self._last_step is None:
@@ -344,6 +299,10 @@ class Watch:
 
 def _left_key(rank: int) -> str:
     return f"left/{rank}"
+
+
+def _heard_key(rank: int) -> str:
+    return f"heard/{rank}"
 
 
 def _stop_answer(rank: int) -> str:

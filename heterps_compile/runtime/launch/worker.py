@@ -43,7 +43,7 @@ from .run_folder import make_run_folder
 from .server_rank import run_server_rank
 from .show import Show, clear_telemetry
 from .stage_rank import run_stage_rank, steps_to_run
-from .store import LOOPBACK, Membership, connect_store, host_store, is_loopback, loopback_interface
+from .store import CONNECT_S, LOOPBACK, Membership, connect_store, host_store, is_loopback, loopback_interface
 from .task import Joined, Result, Task
 from .watch import Watch, stopping_on_signals
 
@@ -87,6 +87,7 @@ def work(member: Membership, task: Task) -> Result:
         progress,
         hang_after_s=task.options.hang_after_s,
         monitored=[rank for rank in monitored if rank != member.rank],
+        late_s=None if is_launched else CONNECT_S,
         parent=os.getppid() if task.parent is None and _AGENTS_VARIABLE in os.environ else task.parent,
     )
     watch.start()

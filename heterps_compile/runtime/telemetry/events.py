@@ -65,6 +65,7 @@ class RankStep:
         rss_bytes, peak_rss_bytes: Memory of the process, now and at most.
         gpu_bytes, peak_gpu_bytes: Memory of its CUDA device that tensors take, now and at most; 0 without one.
         gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
+        learning_rates: Of the step, by group of the rank's optimiser; empty where it has none.
     """
 
     rank: int
@@ -84,6 +85,7 @@ class RankStep:
     gpu_bytes: int = 0
     peak_gpu_bytes: int = 0
     gradient_norm: float | None = None
+    learning_rates: tuple[float, ...] = ()
 
     @property
     def step_s(self) -> float:
@@ -152,9 +154,15 @@ def to_line(event: Event) -> str:
         content["schema"] = SCHEMA
     for name in event.__slots__:  # not asdict(), which copies everything and takes longer than all the rest
         content[name] = getattr(event, name)
-    if isinstance(event, RankStep) and event.loss is not None and not math.isfinite(event.loss):
-        content["loss"] = str(event.loss)  # JSON has neither NaN nor infinity
+    if isinstance(event, RankStep):
+        content["loss"] = None if event.loss is None else finite_or_text(event.loss)
+        content["learning_rates"] = [finite_or_text(rate) for rate in event.learning_rates]
     return _ENCODER.encode(content) + "\n"
+
+
+def finite_or_text(number: float) -> float | str:
+    """Give a number, or its name where JSON has none for it: NaN and infinity."""
+    return number if math.isfinite(number) else str(number)
 
 
 def from_line(line: str) -> Event:
@@ -183,6 +191,7 @@ def _step(content: dict[str, Any]) -> RankStep:
         content[name] = {int(key): kind(number) for key, number in content[name].items()}
     if content["loss"] is not None:
         content["loss"] = float(content["loss"])
+    content["learning_rates"] = tuple(map(float, content["learning_rates"]))
     return RankStep(**content)
 
 

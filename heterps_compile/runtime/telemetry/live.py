@@ -93,9 +93,11 @@ def step_line(report: StepReport, total_steps: int | None) -> str:
     """Give a step in one line."""
     of = "" if total_steps is None else f"/{total_steps:,}"
     loss = "" if report.loss is None else f", loss {report.loss:.6g}"
+    rates = ", ".join(f"{rate:.4g}" for rate in dict.fromkeys(report.learning_rates))
+    learning = f", learning rate {rates}" if rates else ""
     norm = "" if report.gradient_norm is None else f", gradient norm {report.gradient_norm:.4g}"
     return (
-        f"step {report.step + 1:,}{of}{loss}{norm}, {format_rate(report.samples_per_s)}, "
+        f"step {report.step + 1:,}{of}{loss}{learning}{norm}, {format_rate(report.samples_per_s)}, "
         f"{format_seconds(report.pace_s)} a step, bubble {100 * report.bubble:.0f} %"
     )
 

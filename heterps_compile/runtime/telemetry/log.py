@@ -4,13 +4,13 @@ Left out: what single actions took; a trace has them.
 """
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 from heterps_compile.errors import InputError, RunError
 
+from .events import finite_or_text
 from .steps import StepReport
 
 
@@ -63,11 +63,12 @@ class StepLog:
 
 def step_record(report: StepReport) -> dict[str, Any]:
     """Give a step as what its line in the log holds."""
-    loss = report.loss
+    rates = [finite_or_text(rate) for rate in report.learning_rates]
     return {
         "step": report.step,
         "samples": report.samples,
-        "loss": loss if loss is None or math.isfinite(loss) else str(loss),
+        "loss": None if report.loss is None else finite_or_text(report.loss),
+        "learning_rate": rates if len(rates) > 1 else rates[0] if rates else None,
         "gradient_norm": report.gradient_norm,
         "step_s": report.step_s,
         "pace_s": report.pace_s,

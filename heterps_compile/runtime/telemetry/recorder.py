@@ -11,13 +11,16 @@ import os
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from heterps_compile.errors import RunError
 from heterps_compile.schedule.order import Phase
 
 from .events import Ran, RankSpans, RankStart, RankStep, Received, Waited, to_line
 from .memory import MemoryUse, machine_name, memory_use
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 FILE_NAME = "rank-{rank:04d}.jsonl"
 """Of a rank's lines in the telemetry folder of a run."""
@@ -26,7 +29,11 @@ _MEMORY_EVERY_S = 0.25
 
 
 class TelemetryRecorder:
-    """Writes what one rank does into ``<directory>/rank-NNNN.jsonl``; a :class:`Recorder` of the pipeline."""
+    """Writes what one rank does into ``<directory>/rank-NNNN.jsonl``; a :class:`Recorder` of the pipeline.
+
+    Attributes:
+        optimizer: Whose learning rates are told with every step; None for none.
+    """
 
     def __init__(
         self,
@@ -53,6 +60,7 @@ class TelemetryRecorder:
         Raises:
             RunError: where the file cannot be written.
         """
+        self.optimizer: Optimizer | None = None
         self._rank = rank
         self._trace_steps = trace_steps
         self._gpu = gpu_index
@@ -137,6 +145,7 @@ class TelemetryRecorder:
                 gpu_bytes=memory.gpu_bytes,
                 peak_gpu_bytes=memory.peak_gpu_bytes,
                 gradient_norm=gradient_norm,
+                learning_rates=() if self.optimizer is None else _rates(self.optimizer),
             )
         )
         self._reset()
@@ -174,3 +183,9 @@ class TelemetryRecorder:
     def _unwritable(self, error: OSError) -> RunError:
         name = self._file.name
         return RunError(f"rank {self._rank} cannot write its telemetry {name!r}: {error.strerror}; make room there")
+
+
+def _rates(optimizer: "Optimizer") -> tuple[float, ...]:
+    """Give the learning rates of all groups; none where the optimiser finds its own."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return tuple(float(rate) for rate in rates if rate is not None)

@@ -27,6 +27,7 @@ class StepReport:
         stage_s: Per stage, the time its ranks computed in the step, the mean over them.
         link_bytes: Bytes from rank to rank.
         gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
+        learning_rates: By group of the optimiser, of the first rank that has one; empty where none has.
     """
 
     step: int
@@ -39,6 +40,7 @@ class StepReport:
     stage_s: Mapping[int, float]
     link_bytes: Mapping[tuple[int, int], int]
     gradient_norm: float | None = None
+    learning_rates: tuple[float, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -84,6 +86,7 @@ def step_report(
         stage_s={stage: sum(times) / len(times) for stage, times in sorted(stages.items())},
         link_bytes={(source, rank.rank): size for rank in ranks for source, size in rank.received_bytes.items()},
         gradient_norm=next((rank.gradient_norm for rank in ranks if rank.gradient_norm is not None), None),
+        learning_rates=next((rank.learning_rates for rank in ranks if rank.learning_rates), ()),
     )
 
 

@@ -80,6 +80,9 @@ def scalars(report: StepReport) -> dict[str, float]:
         numbers["run/loss"] = report.loss
     if report.gradient_norm is not None:
         numbers["run/gradient_norm"] = report.gradient_norm
+    several = len(report.learning_rates) > 1
+    for group, rate in enumerate(report.learning_rates):
+        numbers[f"learning_rate/{group}" if several else "run/learning_rate"] = rate
     numbers |= {f"wait/{what}_s": time_s for what, time_s in report.wait_s.items()}
     numbers |= {f"stage_s/{stage}": time_s for stage, time_s in report.stage_s.items()}
     numbers |= {f"rss_bytes/rank_{rank.rank}": float(rank.rss_bytes) for rank in report.ranks}

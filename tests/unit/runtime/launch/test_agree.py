@@ -92,7 +92,7 @@ def test_stages_that_run_elsewhere_than_planned_are_named():
 def test_a_run_begins_with_who_runs_what():
     assert header(PREPARED, OPTIONS, ["cpu", "cuda"]) == [
         "ctr: inference, 2 stages on 3 processes + 1 parameter servers, gpipe, 4 micro-batches of 16 samples",
-        "  stage 0: 1 layers, 2 replicas (planned: 12), ranks 0 to 1",
+        "  stage 0: 1 layer, 2 replicas (planned: 12), ranks 0 to 1",
         "  stage 1: 2 layers, 1 replica, rank 2",
     ]
 

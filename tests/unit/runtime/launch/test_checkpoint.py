@@ -11,6 +11,7 @@ from heterps_compile.runtime.launch.checkpoint import (
     RunState,
     find_checkpoints,
     keep_last,
+    make_servers_folder,
     read_optimizer,
     read_state,
     read_weights,
@@ -129,6 +130,12 @@ def test_a_name_that_nobody_saved_is_told(tmp_path):
         read_weights(tmp_path / "s", STATE, ["0.weight", "head.weight"])
 
 
+def test_a_buffer_that_another_backend_wrote_into_its_code_may_be_missing(tmp_path):
+    layers, optimizer = trained(0)
+    write_two_stages(tmp_path / "s", layers, optimizer)
+    assert list(read_weights(tmp_path / "s", STATE, ["0.weight", "mask"], optional={"mask"})) == ["0.weight"]
+
+
 def test_the_state_comes_back(tmp_path):
     write_state(tmp_path, STATE)
     assert read_state(tmp_path) == STATE
@@ -175,5 +182,9 @@ def test_what_is_not_finished_is_no_checkpoint_and_is_tidied_away(tmp_path):
 
 
 def test_a_full_disk_is_told(tmp_path):
-    with pytest.raises(RunError, match="cannot write the checkpoint"):
-        write_stage(tmp_path / "nowhere", 0, {"a": torch.ones(1)}, None)
+    (tmp_path / "file").touch()
+    said = f"cannot write a checkpoint in '{tmp_path}/file': Not a directory"
+    with pytest.raises(RunError, match=said):
+        write_stage(tmp_path / "file" / "step", 0, {"a": torch.ones(1)}, None)
+    with pytest.raises(RunError, match=said):
+        make_servers_folder(tmp_path / "file" / "step")

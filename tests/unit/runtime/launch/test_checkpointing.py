@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from torch.distributed import HashStore
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.data.identity import Identity, Part
 from heterps_compile.runtime.launch.checkpoint import (
     RunState,
     find_checkpoints,
@@ -19,6 +21,7 @@ from heterps_compile.runtime.launch.checkpoint import (
     write_state,
 )
 from heterps_compile.runtime.launch.checkpointing import Checkpoints, check_fits, check_weights, find_start
+from heterps_compile.runtime.launch.faults import PeerError, is_from_a_peer
 from heterps_compile.runtime.launch.options import RunOptions, ServerOptions
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.pipeline.layout import make_layout
@@ -29,6 +32,7 @@ TORCH_PLAN = replace(
     hashes={"model": "ab" * 32},
 )
 LAYOUT = make_layout(TORCH_PLAN, training=True, batch=64, micro_batches=4)
+CLICKS = Identity("clicks", ("ids", "label"), (Part(300, "a"), Part(100, "b")))
 PREPARED = Prepared(Path("m.heterps"), TORCH_PLAN, "cd" * 32, LAYOUT, places_of(LAYOUT))
 STATE = RunState(step=5, samples=320, batch=64, seed=0, model="ab" * 32, plan="cd" * 32, stages=(0, 1))
 
@@ -133,6 +137,14 @@ def write_with_schedulers(folder: Path, steps: list[int]) -> None:
     replace(first, store=AskingOthers(store, lambda: other.write(1))).write(1)
 
 
+def test_what_a_rank_cannot_write_because_the_first_gave_up_is_not_its_fault(tmp_path):
+    store = HashStore()
+    store.set("checkpoint/1/folder", str(tmp_path / "deleted"))
+    with pytest.raises(PeerError, match="rank 0 has given the checkpoint up") as caught:
+        rank_with(tmp_path, store, 1, seed=0)[1].write(1)
+    assert is_from_a_peer(caught.value)
+
+
 def test_only_the_last_few_stay(tmp_path):
     for step in (1, 2, 3):
         write_together(tmp_path, step, keep=2)
@@ -160,6 +172,18 @@ def test_a_tensor_of_another_shape_is_told(tmp_path):
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, changed, given, said):
     with pytest.raises(RunError, match=said):
         check_fits(tmp_path / "step-000005", replace(STATE, **changed), PREPARED, options_in(tmp_path, **given))
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    fits = partial(check_fits, tmp_path / "step-000005", replace(STATE, data=CLICKS), PREPARED, options_in(tmp_path))
+    fits(replace(CLICKS, name="moved"))
+    fits(replace(CLICKS, parts=(*CLICKS.parts, Part(50, "c"))))  # step 5 is sample 320 of the 400 that there were
+    said = (
+        r"reached with other data \('clicks' with 400 samples\) than this run reads \('tiny' with 3 samples\); go on "
+    )
+    with pytest.raises(RunError, match=rf"{said}with the same, or .* \(--weights {tmp_path}/step-000005\)"):
+        fits(Identity("tiny", CLICKS.columns, (Part(3, "a"),)))
+    check_fits(tmp_path, STATE, PREPARED, options_in(tmp_path), CLICKS)  # an earlier version did not say
 
 
 def test_servers_may_change_in_number(tmp_path):

@@ -88,6 +88,7 @@ def raised_inside(error: Exception) -> RunError:
         (torch.OutOfMemoryError("CUDA out of memory"), "ran out of memory (CUDA out of memory)"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "ran out of memory"),
         (InputError("the file is gone"), "stopped: the file is gone"),
+        (IndexError("index out of range in self"), "raised IndexError: index out of range in self (an id lies outside"),
         (raised_inside(ValueError("bad")), "raised ValueError: bad"),
         (raised_inside(RunError("the loss is nan")), "stopped: the loss is nan"),
     ],

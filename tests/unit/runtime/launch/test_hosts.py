@@ -94,6 +94,8 @@ def test_torchrun_takes_no_option_of_the_run_for_one_of_its_own():
 def test_speeds_that_differ_are_passed_on():
     hosts = Hosts((Host("127.0.0.1", 1, 2.0), Host("localhost", 2)))
     assert launch_lines(hosts, PREPARED, ["m"])[0][1].endswith("--speeds '2,1;1'")
+    of_stages = Hosts((Host("127.0.0.1", 2, 2.0), Host("localhost", 1)))  # micro-batches are dealt inside a stage
+    assert launch_lines(of_stages, PREPARED, ["m"])[0][1].endswith(" m")
 
 
 def test_ranks_fill_hosts_in_order():

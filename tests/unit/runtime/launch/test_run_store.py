@@ -56,7 +56,7 @@ def test_a_port_in_use_is_told():
 
 
 def test_a_host_that_cannot_be_reached_is_told(monkeypatch, capfd):
-    monkeypatch.setattr("heterps_compile.runtime.launch.store._CONNECT_S", 1)
+    monkeypatch.setattr("heterps_compile.runtime.launch.store.CONNECT_S", 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

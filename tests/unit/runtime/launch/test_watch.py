@@ -1,13 +1,16 @@
 """Watching ranks: heartbeats that stop, everybody waiting, and a stop that all agree on."""
 
+import os
 import signal
 import time
 
 from torch.distributed import HashStore
 
+from heterps_compile.runtime.launch import watch as watch_module
 from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, progress_to_json
+from heterps_compile.runtime.launch.monitor import Monitor, beat_key, done_key
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.launch.watch import Monitor, Watch, beat_key, done_key, post_fault
+from heterps_compile.runtime.launch.watch import Watch, post_fault
 
 PLACES = [Place(0, (0,), 0), Place(1, (1,), 0), Place(2, (1,), 1)]
 
@@ -143,3 +146,51 @@ def test_where_nobody_asks_nobody_is_held_back():
     watches = watches_in(1, 2, 3)
     all_look(watches)
     assert all(watch.may_begin(9) for watch in watches)
+
+
+class Visited:
+    """A store in which something happens when it has been looked into so many times."""
+
+    def __init__(self, after: int, happens):
+        self.store, self.left, self.happens = HashStore(), after, happens
+
+    def set(self, key, value):
+        self.store.set(key, value)
+
+    def check(self, keys):
+        self.left -= 1
+        if self.left == 0:
+            self.happens(self.store)
+        return self.store.check(keys)
+
+
+def one_of_two(store) -> Watch:
+    return Watch(store, PLACES[:2], 0, ProgressRecorder(), hang_after_s=10.0, late_s=3600.0)
+
+
+def test_a_rank_that_comes_late_still_hears_of_the_fault():
+    def comes(store):
+        store.set("beat/1", "1")
+        store.set("heard/1", "1")
+
+    store = Visited(4, comes)
+    one_of_two(store).stay_until_heard(3600.0)
+    assert store.store.check(["heard/0", "heard/1"])
+
+
+def test_a_rank_that_never_hears_is_not_waited_for_long(monkeypatch):
+    monkeypatch.setattr(watch_module, "_HEAR_S", 0.0)
+    store = Visited(1, lambda store: store.set("beat/1", "1"))
+    one_of_two(store).stay_until_heard(3600.0)
+    assert not store.store.check(["heard/1"])
+    one_of_two(HashStore()).stay_until_heard(0.0)
+
+
+def test_who_stays_leaves_when_told_to():
+    reader, writer = os.pipe()
+    os.write(writer, bytes([signal.SIGTERM]))
+    staying = one_of_two(HashStore())
+    staying.listen(reader)
+    staying.stay_until_heard(3600.0)
+    os.close(reader)
+    os.close(writer)

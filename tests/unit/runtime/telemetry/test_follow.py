@@ -135,6 +135,17 @@ def test_a_loss_that_is_no_number_is_text_in_the_log(tmp_path):
     assert step_record(replace(report, loss=None))["loss"] is None
 
 
+def test_a_rate_is_a_number_and_several_are_a_list(tmp_path):
+    told_run(tmp_path)
+    (report, *_) = RunFollower(tmp_path, len(RANKS)).poll()
+    rates = [(), (0.1,), (0.1, float("inf"))]
+    assert [step_record(replace(report, learning_rates=of))["learning_rate"] for of in rates] == [
+        None,
+        0.1,
+        [0.1, "inf"],
+    ]
+
+
 def test_a_log_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(InputError, match=r"cannot write the log '.*none/log.jsonl': No such file"):
         StepLog(tmp_path / "none" / "log.jsonl")

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, told_run
 
 from heterps_compile.errors import RunError
@@ -48,6 +49,19 @@ def test_a_step_is_added_up(tmp_path):
     assert isinstance(second, RankStep)
     assert second.micro_batches == 2  # counted anew
     assert 0 < first.rss_bytes <= first.peak_rss_bytes
+
+
+def test_a_step_has_the_learning_rates_that_it_is_stepped_with(tmp_path):
+    weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": torch.tensor(0.5)}], lr=0.25)
+    with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
+        recorder.step_done(0, 1, None, 0.0, 1.0)
+        recorder.optimizer = optimizer
+        recorder.step_done(1, 1, None, 1.0, 2.0)
+        optimizer.param_groups[0]["lr"] = float("nan")
+        recorder.step_done(2, 1, None, 2.0, 3.0)
+    rates = [step.learning_rates for step in events(tmp_path, 0)[1:]]
+    assert rates == [(), (0.25, 0.5), (pytest.approx(float("nan"), nan_ok=True), 0.5)]
 
 
 def test_waiting_inside_an_action_is_no_computation(tmp_path):

@@ -51,6 +51,8 @@ def test_a_step_is_one_line(followed):
     assert step_line(reports[1], 4) == "step 2/4, loss 0.5, 100 samples/s, 80 ms a step, bubble 56 %"
     clipped = replace(reports[1], gradient_norm=1.23456)
     assert step_line(clipped, 4).startswith("step 2/4, loss 0.5, gradient norm 1.235, 100 samples/s")
+    rates = replace(reports[1], learning_rates=(0.001, 0.01, 0.001))
+    assert step_line(rates, 4).startswith("step 2/4, loss 0.5, learning rate 0.001, 0.01, 100 samples/s")
     assert step_line(replace(reports[1], loss=None), None) == "step 2, 100 samples/s, 80 ms a step, bubble 56 %"
 
 
@@ -181,6 +183,8 @@ def test_scalars_have_units_in_their_tags(followed):
     assert found["wait/receive_s"] == pytest.approx(8 / 3 * SLOT_S)
     assert "run/gradient_norm" not in found
     assert scalars(replace(reports[0], gradient_norm=2.0))["run/gradient_norm"] == 2.0
+    assert scalars(replace(reports[0], learning_rates=(0.1,)))["run/learning_rate"] == 0.1
+    assert scalars(replace(reports[0], learning_rates=(0.1, 0.2)))["learning_rate/1"] == 0.2
     assert {"rss_bytes/rank_0", "run/sent_bytes", "run/bubble", "run/samples_per_s"} <= set(found)
 
 

@@ -1,0 +1,129 @@
+"""What tells data from other data, so that a run that goes on reads on in the same ones.
+
+Samples are counted, so other data would be read on in the middle. A file is known by its size and by its first and last
+64 KiB: Parquet keeps its statistics at the end, and other text mostly differs in its first lines. Names of files do not
+count, they may move; nor do files that come after those that were there, until the data are gone through again::
+
+    then   day_0  day_1            now   day_0  day_1  day_2       reads on
+                                         day_1  day_2              other data
+
+Left out: changes in the middle of a large file, and what an iterable gives: of
+that, and of objects of your own, only columns and length are known.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from heterps_compile.escape import printable
+
+from .source import Source
+
+_DIGITS = 16  # of a digest; it tells data apart, and protects nothing
+_COLUMNS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A row of samples, such as a file.
+
+    Attributes:
+        samples: In it; None where nobody knows.
+        digest: Of what it holds and how it is read; "" where nobody knows.
+    """
+
+    samples: int | None
+    digest: str = ""
+
+
+@runtime_checkable
+class Known(Protocol):
+    """A source that can tell its samples from others."""
+
+    def parts(self) -> tuple[Part, ...]:
+        """Give what the samples lie in, in their order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a run reads.
+
+    Attributes:
+        name: For people; it does not count.
+        columns: That there are, by name.
+        parts: That the samples lie in, in their order.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def samples(self) -> int | None:
+        """Give how many samples there are; None where nobody knows."""
+        counts = [part.samples for part in self.parts if part.samples is not None]
+        return sum(counts) if len(counts) == len(self.parts) else None
+
+
+def identity_of(source: Source, name: str) -> Identity:
+    """Give what is known of a source."""
+    return Identity(name, tuple(sorted(source.columns)), parts_of(source))
+
+
+def parts_of(source: Source) -> tuple[Part, ...]:
+    """Give what the samples of a source lie in; of one that cannot tell, all as one."""
+    return source.parts() if isinstance(source, Known) else (Part(source.samples),)
+
+
+def identity_from_json(content: Mapping[str, Any]) -> Identity:
+    """Read what ``asdict`` made of an identity.
+
+    Raises:
+        KeyError, TypeError, ValueError: where it is something else.
+    """
+    parts = [Part(None if p["samples"] is None else int(p["samples"]), str(p["digest"])) for p in content["parts"]]
+    return Identity(str(content["name"]), tuple(map(str, content["columns"])), tuple(parts))
+
+
+def difference(then: Identity, now: Identity, samples_read: int | None = None) -> tuple[str, str] | None:
+    """Tell in words how data differ from those that were read; None where samples go on where they were.
+
+    Args:
+        then: The data that were read.
+        now: Those that are to be read.
+        samples_read: Of the first; None where what comes after them counts as well.
+
+    Returns:
+        What is said of the first, and of the second.
+    """
+    if then.columns != now.columns:
+        return _told(then, f"columns {_listed(then.columns)}"), _told(now, f"columns {_listed(now.columns)}")
+    has_grown = now.parts[: len(then.parts)] == then.parts
+    if then.parts == now.parts or (has_grown and samples_read is not None and samples_read <= (then.samples or 0)):
+        return None
+    if then.samples != now.samples:
+        return _told(then, _counted(then.samples)), _told(now, _counted(now.samples))
+    return _told(then, f"content {digest_of(then.parts)}"), _told(now, f"content {digest_of(now.parts)}")
+
+
+def digest_of(*words: object, content: Iterable[bytes] = ()) -> str:
+    """Give a digest of what is read and how."""
+    made = hashlib.sha256(repr(words).encode())
+    for piece in content:
+        made.update(piece)
+    return made.hexdigest()[:_DIGITS]
+
+
+def _told(identity: Identity, what: str) -> str:
+    return f"{identity.name!r} with {what}"
+
+
+def _counted(samples: int | None) -> str:
+    return "no known end" if samples is None else f"{samples:,} samples"
+
+
+def _listed(columns: tuple[str, ...]) -> str:
+    more = f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
+    return ", ".join(map(printable, columns[:_COLUMNS_SHOWN])) + more

@@ -1,0 +1,79 @@
+"""The data of a run, opened by every rank that reads some, and what they are told apart by.
+
+Left out: which samples a rank reads (``reading.py``), the sources (``data/``).
+"""
+
+import json
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.data.epochs import Epochs
+from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of
+from heterps_compile.runtime.data.iterable import IterableSource
+from heterps_compile.runtime.data.open import is_random, open_source
+from heterps_compile.runtime.data.source import Source
+from heterps_compile.runtime.data.wanted import wanted_by_plan
+
+from .options import GIVEN, RunOptions
+from .task import Joined, Task
+from .training import Training, in_function
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+_DATA_KEY = "data"
+
+
+def open_data(joined: Joined, task: Task, training: Training | None) -> tuple[Source, Identity]:
+    """Open the data of a run; what ends is repeated.
+
+    Raises:
+        HeterpsError: where there are none, or they cannot be read.
+    """
+    source = _open(joined, task, training)
+    identity = identity_of(source, name_of_data(task.options, task.source))
+    return (source if source.samples is None else Epochs(source)), identity
+
+
+def name_of_data(options: RunOptions, given: Source | None = None) -> str:
+    """Give what people know the data by, without the folders they lie in."""
+    if given is not None:
+        return type(given).__name__
+    if options.data:
+        path, mark, how = options.data.partition("?")
+        return options.data if is_random(options.data) else os.path.basename(path.rstrip("/")) + mark + how
+    return "data()" if options.train in (None, GIVEN) else f"data() of {os.path.basename(options.train or '')}"
+
+
+def say_data(store: "Store", identity: Identity) -> None:
+    """Tell all ranks what rank 0 reads."""
+    store.set(_DATA_KEY, json.dumps(asdict(identity)))
+
+
+def check_same_data(store: "Store", rank: int, identity: Identity) -> None:
+    """Check that a rank reads what rank 0 reads.
+
+    Raises:
+        RunError: where it does not, with what differs.
+    """
+    first = identity_from_json(json.loads(store.get(_DATA_KEY)))
+    differ = difference(first, identity)
+    if differ is not None:
+        raise RunError(f"ranks read other data: rank 0 {differ[0]}, rank {rank} {differ[1]}; give all the same")
+
+
+def _open(joined: Joined, task: Task, training: Training | None) -> Source:
+    if task.source is not None:
+        return task.source
+    if task.options.data:
+        prepared = joined.prepared
+        index_folder = task.telemetry  # of this run alone, and gone with it
+        wanted = wanted_by_plan(prepared.plan, prepared.folder)
+        return open_source(task.options.data, wanted=wanted, seed=task.options.seed, index_folder=index_folder)
+    if training is not None and training.data is not None:
+        with in_function("data", training.data):
+            items = training.data()
+        return IterableSource(items, is_batched=True)
+    raise RunError("there are no data: name some (--data FILE), or define data() in the training file")

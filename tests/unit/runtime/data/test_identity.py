@@ -1,0 +1,96 @@
+"""Data are known again by what they hold, wherever they lie; other data are told apart in words."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from heterps_compile.runtime.data.epochs import Epochs
+from heterps_compile.runtime.data.identity import Identity, Part, difference, identity_from_json, identity_of
+from heterps_compile.runtime.data.iterable import IterableSource
+from heterps_compile.runtime.data.open import open_source
+from heterps_compile.runtime.data.source import TensorSource
+
+CLICKS = Identity("clicks", ("ids", "label"), (Part(300, "a"), Part(100, "b")))
+GROWN = Identity("clicks", CLICKS.columns, (*CLICKS.parts, Part(50, "c")))
+
+
+def days(folder: Path, *firsts: int) -> Path:
+    """Write a file of ten samples for every number that its first sample has."""
+    folder.mkdir()
+    for day, first in enumerate(firsts):
+        pq.write_table(pa.table({"x": list(range(first, first + 10))}), folder / f"day_{day}.parquet")
+    return folder
+
+
+def known(spec: object) -> Identity:
+    return identity_of(open_source(str(spec)), Path(str(spec)).name)
+
+
+def test_the_same_data_elsewhere_are_the_same(tmp_path):
+    there, here = days(tmp_path / "a", 0, 10), days(tmp_path / "b", 0, 10)
+    assert known(there).parts == known(here).parts
+    assert difference(known(there), known(here)) is None
+    assert identity_from_json(json.loads(json.dumps(asdict(known(there))))) == known(there)
+
+
+def test_other_content_of_the_same_size_is_told(tmp_path):
+    then, now = known(days(tmp_path / "a", 0, 10)), known(days(tmp_path / "b", 10, 0))
+    differ = difference(then, now, samples_read=5)
+    assert differ is not None
+    assert differ[0].startswith("'a' with content ")
+    assert differ[1].startswith("'b' with content ")
+    assert differ[0][-16:] != differ[1][-16:]
+
+
+def test_data_may_grow_until_they_are_gone_through():
+    assert difference(CLICKS, GROWN, samples_read=400) is None
+    more = ("'clicks' with 400 samples", "'clicks' with 450 samples")
+    assert difference(CLICKS, GROWN, samples_read=401) == more  # of the second epoch: samples have other numbers now
+    assert difference(CLICKS, GROWN) == more
+
+
+def test_shuffled_data_may_not_grow(tmp_path):
+    then, now = known(f"{days(tmp_path / 'a', 0)}?shuffle=7"), known(f"{days(tmp_path / 'b', 0, 10)}?shuffle=7")
+    assert difference(then, now, samples_read=5) == ("'a?shuffle=7' with 10 samples", "'b?shuffle=7' with 20 samples")
+
+
+@pytest.mark.parametrize("options", ["?shuffle=8", "?shuffle=7&block=4", "?fill=1", ""])
+def test_how_data_are_read_belongs_to_them(tmp_path, options):
+    folder = days(tmp_path / "a", 0)
+    assert difference(known(f"{folder}?shuffle=7"), known(f"{folder}{options}"), samples_read=5) is not None
+
+
+def test_text_is_known_by_its_lines_and_by_the_rows_of_its_tables(tmp_path):
+    line = "\t".join(["1", *(["5"] * 13), *(["68fd1e64"] * 26)])
+    (tmp_path / "a.tsv").write_text(f"{line}\n" * 3)
+    (tmp_path / "b.tsv").write_text(f"{line}\n" * 2 + line.replace("68fd1e64", "68fd1e65") + "\n")
+    assert difference(known(tmp_path / "a.tsv"), known(tmp_path / "b.tsv")) is not None
+    assert difference(known(tmp_path / "a.tsv"), known(f"{tmp_path / 'a.tsv'}?rows=10")) is not None
+    assert difference(known(tmp_path / "a.tsv"), known(tmp_path / "a.tsv")) is None
+
+
+def test_random_data_are_known_by_what_is_drawn():
+    assert difference(known("random:x=int64<10"), known("random:x=int64<10")) is None
+    assert difference(known("random:x=int64<10"), known("random:x=int64<11")) is not None
+    assert difference(known("random:x=int64<10"), known("random:y=int64<10")) == (
+        "'random:x=int64<10' with columns x",
+        "'random:y=int64<10' with columns y",
+    )
+
+
+def test_of_objects_only_columns_and_length_are_known():
+    tensors = TensorSource({"x": torch.zeros(4)})
+    assert identity_of(Epochs(tensors), "t") == Identity("t", ("x",), (Part(4),))
+    items = IterableSource([{"x": torch.zeros(4)}], is_batched=True)
+    assert identity_of(items, "data()") == Identity("data()", ("x",), (Part(None),))
+    assert difference(identity_of(items, "a"), identity_of(items, "b"), samples_read=100) is None
+
+
+def test_names_are_shown_without_control_characters():
+    odd = Identity("a\x1b[2J", ("x",), (Part(1),))
+    assert difference(odd, CLICKS) == (r"'a\x1b[2J' with columns x", "'clicks' with columns ids, label")
