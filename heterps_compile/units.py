@@ -21,7 +21,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "bytes": {"B": 1.0},
     "bytes per second": {"B/s": 1.0, "bit/s": 0.125, "bps": 0.125},
     "FLOP per second": {"FLOP/s": 1.0, "FLOPS": 1.0, "OP/s": 1.0},
-    "seconds": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
+    "seconds": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9},  # micro sign and Greek mu
 }
 _EXAMPLES = {
     "bytes": "16 GiB",
@@ -29,8 +29,13 @@ _EXAMPLES = {
     "FLOP per second": "14 TFLOP/s",
     "seconds": "20 us",
 }
-_NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*")
-_PRICE = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Z]{3})\s*/\s*(h|hour)\s*")
+NUMBER = r"[-+]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+"""A pattern of the numbers that people write, with ``re.ASCII``: all that it matches, ``float`` reads."""
+
+_QUANTITY = re.compile(rf"\s*({NUMBER})\s*(\S*)\s*", re.ASCII)
+_PRICE = re.compile(rf"\s*({NUMBER})\s*([A-Z]{{3}})\s*/\s*(?:h|hour)\s*", re.ASCII)
+_LEAST, _MOST = 1e-15, 1e24  # of a quantity: beyond them products of two overflow before they mean anything
+_LEAST_PRICE, _MOST_PRICE = 1e-6, 1e9
 
 
 def parse_quantity(text: object, dimension: str) -> float:
@@ -44,7 +49,7 @@ def parse_quantity(text: object, dimension: str) -> float:
         InputError: where the text is no positive number with a unit of that dimension.
     """
     expected = f'expected {dimension} with a unit, such as "{_EXAMPLES[dimension]}"'
-    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InputError(f"{text!r} is no quantity: {expected}")
     amount, unit = float(match[1]), match[2]
@@ -55,6 +60,8 @@ def parse_quantity(text: object, dimension: str) -> float:
             result = amount * _PREFIXES[prefix] * factor
             if not math.isfinite(result) or result <= 0:
                 raise InputError(f"{text!r} must be positive and finite: {expected}")
+            if not _LEAST <= result <= _MOST:
+                raise InputError(f"{text!r} must lie between {_LEAST:g} and {_MOST:g}: {expected}")
             return result
     missing = "has no unit" if unit == "" else f"has unknown unit {unit!r}"
     raise InputError(f"{text!r} {missing}: {expected}")
@@ -73,8 +80,10 @@ def parse_price(text: object) -> tuple[float, str]:
     if match is None:
         raise InputError(f"{text!r} is no price: {expected}")
     amount = float(match[1])
-    if not math.isfinite(amount) or amount <= 0:
+    if amount <= 0:
         raise InputError(f"{text!r} must be above zero: {expected}")
+    if not _LEAST_PRICE <= amount <= _MOST_PRICE:
+        raise InputError(f"{text!r} must lie between {_LEAST_PRICE:g} and {_MOST_PRICE:,.0f} an hour: {expected}")
     return amount, match[2]
 
 

@@ -5,15 +5,14 @@ Left out: the comparison itself (``compare.py``) and the looks of it (``report/c
 
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import click
 
-from heterps_compile.errors import InputError
 from heterps_compile.plan.request import DEFAULT_CLUSTER, MODES, OBJECTIVES
 
 from . import options
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+from .pictures import check_file, write_file
 
 
 @click.command("bench")
@@ -27,6 +26,7 @@ from .output import Progress, printing, quiet_libraries, result_stream, terminal
 @click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="Throughput to reach.")
 @click.option("--budget", metavar="PRICE/H", help="Most the units may cost, such as '5 USD/h': throughput, latency.")
 @click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step, where the model is open.")
+@options.open_sizes()
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="What the stages are for.")
 @click.option("--methods", metavar="A,B,...", help="Methods to compare.  [default: all]")
 @click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers; see the command profile.")
@@ -41,6 +41,7 @@ def bench(
     min_throughput: float | None,
     budget: str | None,
     batch: int | None,
+    shapes: dict[str, int],
     mode: str,
     methods: str | None,
     profile: str | None,
@@ -62,6 +63,7 @@ def bench(
       heterps-compile bench model.onnx
       heterps-compile bench model.onnx --min-throughput 2000 --methods rl,exact,greedy --plot methods.svg
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    check_file("--plot", plot)
     with result_stream() as stream, quiet_libraries(verbose=False), closing(Progress(sys.stderr, wanted=True)) as shown:
         from heterps_compile.compare import compare_methods  # noqa: PLC0415 - onnx and numpy
         from heterps_compile.passes.placement.methods import METHODS  # noqa: PLC0415 - numpy
@@ -75,6 +77,7 @@ def bench(
             min_throughput=min_throughput or 0.0,
             budget=budget,
             batch=batch,
+            shapes=shapes,
             mode=mode,
             methods=[name.strip() for name in methods.split(",")] if methods else tuple(METHODS),
             profile=profile,
@@ -84,10 +87,7 @@ def bench(
         )
         shown.close()
         if plot is not None:
-            try:
-                Path(plot).write_text(comparison_svg(comparison), "utf-8")
-            except OSError as error:
-                raise InputError(f"cannot write the plot {plot!r}: {error.strerror}") from error
+            write_file(plot, comparison_svg(comparison))
         with printing("the comparison"):
             print_comparison(make_console(stream, terminal_width(stream)), comparison)
             stream.flush()

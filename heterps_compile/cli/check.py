@@ -19,7 +19,7 @@ from heterps_compile.errors import InputError
 from . import options
 from .diff import FORMATS
 from .output import Progress, printing, quiet_libraries, result_stream
-from .pictures import check_report, write_changes
+from .pictures import check_file, write_changes
 from .summary import append_summary
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def check(
         from heterps_compile.plan.source import path_of, read_plan  # noqa: PLC0415 - pydantic
 
         plan = read_plan(against)
-        check_report(report)
+        check_file("--report", report)
         if update and against.startswith("git:"):
             raise click.UsageError("--update writes files, and a commit is none; name the plan's file or folder.")
         progress.show("compiling again", 0, 1)

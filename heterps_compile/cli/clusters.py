@@ -49,7 +49,8 @@ def list_clusters() -> None:
 
 @clusters.command("show")
 @click.argument("cluster", metavar="NAME|FILE")
-def show_cluster(cluster: str) -> None:
+@click.option("--toml", "as_toml", is_flag=True, help="Print the pool's file, every key of it, for a pool of your own.")
+def show_cluster(cluster: str, *, as_toml: bool) -> None:
     """Show the device types of a pool: price, number, memory and speed of each.
 
     NAME is a built-in pool, FILE a TOML file of your own. Prices are per unit and hour, in the pool's currency.
@@ -58,16 +59,23 @@ def show_cluster(cluster: str) -> None:
     Examples:
       heterps-compile clusters show heterps-paper
       heterps-compile clusters show my-pool.toml
+      heterps-compile clusters show cloud-mix --toml > my-pool.toml
     """  # noqa: D301 - as above
-    from heterps_compile.cluster.load import load_cluster  # noqa: PLC0415 - pydantic
-    from heterps_compile.report.tables import cluster_table, make_console  # noqa: PLC0415 - rich
+    from heterps_compile.cluster.load import load_cluster, pool_text  # noqa: PLC0415 - pydantic
+    from heterps_compile.report.tables import cluster_lines, cluster_table, make_console  # noqa: PLC0415 - rich
 
+    if as_toml:
+        with printing("the pool"):
+            click.echo("\n".join(map(printable, pool_text(cluster).splitlines())))
+        return
     pool = load_cluster(cluster)
     console = make_console(sys.stdout, terminal_width(sys.stdout))
     with printing("the pool"):
         console.print(f"{printable(pool.name)}: {printable(pool.description)}")
         console.print()
         console.print(cluster_table(pool, console.width))
+        for line in cluster_lines(pool):
+            console.print(f"\n{line}")
 
 
 @clusters.command("check")

@@ -11,7 +11,7 @@ from heterps_compile.errors import HeterpsError
 from heterps_compile.escape import one_line
 
 from .output import printing, result_stream
-from .pictures import check_report, write_changes
+from .pictures import check_file, write_changes
 from .summary import append_summary
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def diff(old: str, new: str, form: str, fail_on: str | None, report: str | None)
         criteria = None if fail_on is None else parse_criteria(fail_on)
         text = read_plan_text(new)
         before, after = from_json(read_plan_text(old), old), from_json(text, new)
-        check_report(report)
+        check_file("--report", report)
     except HeterpsError as error:
         return _refused(error)
     from heterps_compile.plan.diff import diff as diff_plans  # noqa: PLC0415 - as above

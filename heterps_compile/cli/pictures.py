@@ -61,7 +61,7 @@ class Drawings:
                     f"choose a path beside it"
                 )
             if option != "--plots":
-                _check_file(option, path)
+                check_file(option, path)
 
     def write(self, compiled: "CompiledModel", draft: "Draft", on_progress: "Progress") -> None:
         """Search what only pictures need, draw everything, write it.
@@ -84,16 +84,6 @@ class Drawings:
             from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415 - only where asked for
 
             write_file(self.trace, chrome_trace(compiled.plan, found.step))
-
-
-def check_report(path: str | None) -> None:
-    """Check, before the work, that a page can be written there.
-
-    Raises:
-        InputError: where it cannot; says why.
-    """
-    if path is not None:
-        _check_file("--report", path)
 
 
 def write_changes(path: str, older: "Plan", newer: "Plan", changes: "PlanDiff") -> None:
@@ -170,7 +160,14 @@ def _write_plots(directory: str, found: "Findings") -> None:
         )
 
 
-def _check_file(option: str, path: str) -> None:
+def check_file(option: str, path: str | None) -> None:
+    """Check, before the work, that a file can be written there; None is not asked for.
+
+    Raises:
+        InputError: where it cannot; says why.
+    """
+    if path is None:
+        return
     if not Path(path).resolve().parent.is_dir():
         raise InputError(f"{option} {path!r}: its folder does not exist; make it first (mkdir -p)")
     if Path(path).is_dir():

@@ -1,42 +1,59 @@
 """Describe this machine as a pool, from what it can be asked.
 
-Units are CPU cores. Memory and the number of cores are read; rates are typical of one core of a current
-server and marked so. Left out: GPUs (a pool file describes them), measurement.
+Units are CPU cores. Memory and the number of cores are read, what a container may use of them included; rates are
+typical of one core of a current server and marked so. Left out: GPUs (a pool file describes them), measurement.
 """
 
 import os
-from types import MappingProxyType
-
-from .devices import Cluster, DeviceType
+from pathlib import Path
 
 SOURCE = "this machine"
 """The source of a pool that describes the machine it is made on."""
 
-_PEAK_FLOPS = MappingProxyType({"float32": 60e9, "float64": 30e9})
-_MEMORY_BYTES_PER_S = 10e9
-_LOOPBACK_BYTES_PER_S = 2e9
+_LIMITS = Path("/sys/fs/cgroup")  # of a container, in files of the second version of control groups
 
 
-def describe_local() -> Cluster:
-    """Give the pool of this machine's CPU cores; its price is free."""
+def local_toml() -> str:
+    """Give the text of a pool's file with this machine's CPU cores; its price is free."""
+    cores = _cores()
+    return f"""\
+description = "{SOURCE}: {cores} CPU cores; rates are typical of one server core, not measured"
+
+[[device]]
+name = "core"
+kind = "cpu"
+price = "free"
+price_source = "{SOURCE}, owned"
+max_units = {cores}
+memory = "{_memory_bytes() // cores} B"  # of one core: its share
+peak = {{ float32 = "60 GFLOP/s", float64 = "30 GFLOP/s" }}
+memory_bandwidth = "10 GB/s"
+network_bandwidth = "2 GB/s"  # loopback
+network_latency = "50 us"
+input_bandwidth = "2 GB/s"
+launch = "5 us"
+efficiency = 0.6
+compute_parallel = 0.95
+data_parallel = 0.95
+"""
+
+
+def _cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    core = DeviceType(
-        name="core",
-        kind="cpu",
-        price_per_hour=0.0,
-        price_source="this machine, owned",
-        max_units=cores,
-        memory_bytes=memory_bytes / cores,
-        peak_flops=_PEAK_FLOPS,
-        memory_bytes_per_s=_MEMORY_BYTES_PER_S,
-        network_bytes_per_s=_LOOPBACK_BYTES_PER_S,
-        network_latency_s=50e-6,
-        input_bytes_per_s=_LOOPBACK_BYTES_PER_S,
-        launch_s=5e-6,
-        efficiency=0.6,
-        compute_parallel=0.95,
-        data_parallel=0.95,
-    )
-    description = f"this machine: {cores} CPU cores; rates are typical of one server core, not measured"
-    return Cluster("local", description, "USD", (core,), SOURCE)
+    match _limit("cpu.max"):
+        case [quota_us, period_us] if period_us > 0:
+            return max(1, min(cores, quota_us // period_us))
+    return cores
+
+
+def _memory_bytes() -> int:
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limit("memory.max")])
+
+
+def _limit(file: str) -> list[int]:
+    """Give the numbers of a limit; none where there is no limit, or no such file."""
+    try:
+        words = (_LIMITS / file).read_text("ascii").split()
+    except OSError:
+        return []
+    return [] if words[:1] == ["max"] else [int(word) for word in words if word.isdigit()]

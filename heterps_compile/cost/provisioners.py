@@ -112,7 +112,13 @@ def balanced_newton(
             raise InfeasibleError("without a floor or a fixed price the balanced cost falls for ever as replicas do")
         return _at(problem, stages, slowest_s, 0.0, whole=whole)
     optimum_s = _newton(lambda tau_s: _slopes(stages.work, price, fixed_price_per_hour, tau_s), _fixed_s(stages.work))
-    return _at(problem, stages, min(optimum_s, slowest_s), fixed_price_per_hour, whole=whole)
+    best = _at(problem, stages, min(optimum_s, slowest_s), fixed_price_per_hour, whole=whole)
+    # where one replica is enough a stage stops to synchronise, and the price drops: Newton sees no drops
+    for tau_s in map(float, stages.work.demand().once_s):
+        if tau_s < slowest_s and np.isfinite(_fractions(stages.work, tau_s)[0]).all():
+            other = _at(problem, stages, tau_s, fixed_price_per_hour, whole=whole)
+            best = min(best, other, key=lambda rule: rule.price_per_million_samples)
+    return best
 
 
 def static_ratio(problem: Problem, placement: Placement, units_per_accelerator: float) -> Provisioning:
@@ -128,9 +134,11 @@ def static_ratio(problem: Problem, placement: Placement, units_per_accelerator: 
     slowest_s = slowest_batch_s(problem)
     most = int(problem.max_units.sum())
 
+    def cpu_units(accelerators: int) -> int:
+        return max(1, math.ceil(units_per_accelerator * accelerators))
+
     def dealt(accelerators: int) -> Floats:
-        cpu_units = max(1, math.ceil(units_per_accelerator * accelerators))
-        return _deal(stages.work, on_cpu, cpu_units) + _deal(stages.work, ~on_cpu, accelerators)
+        return _deal(stages.work, on_cpu, cpu_units(accelerators)) + _deal(stages.work, ~on_cpu, accelerators)
 
     def batch_s(accelerators: int) -> float:
         return float(stages.work.time_s(np.maximum(dealt(accelerators), 1)).max())
@@ -142,9 +150,10 @@ def static_ratio(problem: Problem, placement: Placement, units_per_accelerator: 
             f"{problem.min_throughput:,.0f} samples/s for this placement"
         )
     units = np.maximum(dealt(accelerators), 1)
-    # what the ratio rents and no stage can use is paid all the same
     paid = float(problem.price_per_hour[stages.type] @ units)
-    paid += _idle_price(problem, on_cpu, units_per_accelerator, accelerators)
+    # what the ratio rents and no stage has a use for is paid all the same
+    paid += _idle_price(problem, cpu_units(accelerators) - units[on_cpu].sum(), is_cpu=True)
+    paid += _idle_price(problem, accelerators - units[~on_cpu].sum(), is_cpu=False)
     return Provisioning(tuple(units.tolist()), problem.batch / batch_s(accelerators), paid)
 
 
@@ -217,16 +226,16 @@ def _newton(slopes: Callable[[float], tuple[float, float]], lowest_s: float) -> 
     low, high = lowest_s, max(lowest_s * 2, 1e-9)
     while slopes(high)[0] < 0:
         low, high = high, high * 2
-    tau_s = (low + high) / 2
+    tau_s = following = (low + high) / 2
     for _ in range(_NEWTON_STEPS):
         first, second = slopes(tau_s)
         low, high = (tau_s, high) if first < 0 else (low, tau_s)
         step = tau_s - first / second if second > 0 else low
         following = step if low < step < high else (low + high) / 2
         if abs(following - tau_s) <= _SAME * tau_s:
-            return following
+            break
         tau_s = following
-    return tau_s
+    return high if math.isinf(slopes(following)[0]) else following  # it may lie where a stage becomes possible
 
 
 def _at(problem: Problem, stages: FlatStages, tau_s: float, fixed_price: float, *, whole: bool) -> Provisioning:
@@ -259,12 +268,9 @@ def _deal(work: StageWork, mask: Bools, count: int) -> Floats:
     return units
 
 
-def _idle_price(problem: Problem, on_cpu: Bools, ratio: float, accelerators: int) -> float:
-    """Give the price of the units that the ratio rents of a kind on which no stage runs: the kind's cheapest type."""
-    kinds = np.array([kind == "cpu" for kind in problem.type_kinds])
-    idle = 0.0
-    if not on_cpu.any() and kinds.any():
-        idle += float(problem.price_per_hour[kinds].min()) * max(1, math.ceil(ratio * accelerators))
-    if on_cpu.all() and (~kinds).any():
-        idle += float(problem.price_per_hour[~kinds].min()) * accelerators
-    return idle
+def _idle_price(problem: Problem, count: float, *, is_cpu: bool) -> float:
+    """Give the price of so many units that no stage uses: of the kind's cheapest type, where the pool has one."""
+    prices = [
+        p for p, kind in zip(problem.price_per_hour, problem.type_kinds, strict=True) if (kind == "cpu") is is_cpu
+    ]
+    return max(0.0, count) * float(min(prices, default=0.0))

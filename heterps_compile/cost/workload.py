@@ -15,6 +15,10 @@ from functools import cached_property
 
 from heterps_compile.errors import InputError
 
+MOST_DEVICES = 100_000
+MOST = 1e30
+"""Of a time or a size: beyond it sums over a workload may overflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadNode:
@@ -95,6 +99,11 @@ def _has_a_device(workload: Workload) -> Iterator[str]:
             yield f"it has {count} {what}; give 0 or more"
     if workload.device_count < 1:
         yield "it has neither an accelerator nor a CPU to place nodes on; give at least one"
+    if workload.device_count > MOST_DEVICES:
+        yield (
+            f"it has {workload.accelerators:,} accelerators and {workload.cpus:,} CPUs; {MOST_DEVICES:,} are the most, "
+            "and those beyond the number of nodes would stay empty"
+        )
     if not 0 <= workload.memory_bytes < math.inf:
         yield f"an accelerator's memory is {workload.memory_bytes} bytes; it must be a finite number, 0 or more"
 
@@ -117,6 +126,8 @@ def _has_sane_numbers(workload: Workload) -> Iterator[str]:
         ):
             if math.isnan(number) or number < 0 or (math.isinf(number) and not may_be_inf):
                 yield f"the {what} of node {node.id} ({node.name!r}) is {number}; it must be 0 or more"
+            if MOST < number < math.inf:
+                yield f"the {what} of node {node.id} ({node.name!r}) is {number:g}; it must be at most {MOST:g}"
 
 
 def _edges_join_known_nodes(workload: Workload) -> Iterator[str]:

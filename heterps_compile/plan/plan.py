@@ -11,6 +11,9 @@ from heterps_compile.cost.memory import MemoryParts
 
 from .request import Request
 
+NOT_VERIFIED = "not verified"
+"""How a note of a plan begins that says which outputs were not compared, and why."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:

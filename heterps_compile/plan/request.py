@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
 from heterps_compile.errors import InputError, UnknownNameError
-from heterps_compile.units import parse_price
+from heterps_compile.units import NUMBER, parse_price
 
 MODES = ("inference", "training")
 OBJECTIVES = tuple(_OBJECTIVES)
@@ -15,8 +15,7 @@ DEFAULT_METHOD = "rl"
 PROVISIONERS = ("exact", "closed-form", "newton")
 SYNCHRONISATIONS = ("all-reduce", "parameter-server")
 
-
-_NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(NUMBER, re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +109,16 @@ def make_request(
         raise InputError("parameter servers are for training (--mode training); inference synchronises nothing")
     if mode == "training" and not _OBJECTIVES[objective].in_training:
         raise InputError(f"the objective {objective!r} is for inference; for training ask for cost or throughput")
-    floor = 0.0 if min_throughput is None else float(min_throughput)
+    floor = 0.0 if min_throughput is None else _number("the throughput floor", min_throughput)
     if not 0 <= floor < float("inf"):
         raise InputError(f"the throughput floor is {min_throughput} samples/s; it must be 0 or more, and finite")
-    if min_stages < 1:
-        raise InputError(f"at least {min_stages} stages are asked for; it must be 1 or more")
+    for what, count, least in (("min_stages", min_stages, 1), ("max_stages", max_stages, 1), ("the seed", seed, 0)):
+        if count is not None and (not isinstance(count, int) or count < least):
+            raise InputError(f"{what} is {count!r}; it must be a whole number, {least} or more")
     if max_stages is not None and max_stages < min_stages:
         raise InputError(f"at least {min_stages} and at most {max_stages} stages are asked for; no plan has both")
-    if time_limit is not None and not time_limit > 0:
+    limit_s = None if time_limit is None else _number("the time limit", time_limit)
+    if limit_s is not None and not limit_s > 0:
         raise InputError(f"the time limit is {time_limit} s; it must be above 0")
     return Request(
         objective=objective,
@@ -132,8 +133,15 @@ def make_request(
         pins=tuple((pins or {}).items()),
         forbidden=tuple(forbidden),
         seed=seed,
-        time_limit_s=time_limit,
+        time_limit_s=limit_s,
     )
+
+
+def _number(what: str, value: float | str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} is {value!r}; it must be a number") from error
 
 
 def _budget(budget: float | str | None, objective: str, currency: str) -> float | None:
@@ -149,7 +157,7 @@ def _budget(budget: float | str | None, objective: str, currency: str) -> float 
                 f"the budget {budget!r} is in {priced_in}, the pool is priced in {currency}; give it in {currency}"
             )
     else:
-        amount = float(budget)
+        amount = _number("the budget", budget)
     if not 0 < amount < float("inf"):
         raise InputError(f"the budget is {budget}; it must be above 0 {currency}/h, and finite")
     return amount

@@ -68,7 +68,7 @@ def comparison_picture(comparison: Comparison) -> Picture:
     largest = max([*values, comparison.bound if math.isfinite(comparison.bound) else 0.0]) or 1.0
     height = _TOP + len(rows) * (_BAR + _GAP) + 16
     unit = OBJECTIVES[comparison.objective].unit(comparison.currency)
-    title = f"{shorten(printable(comparison.model), 40)}: {comparison.objective}, {unit}"
+    title = f"{shorten(printable(comparison.model), 40)}: {comparison.objective}, {unit}; less is better"
     parts = [text(12, 24, title, "ink head")]
     for index, row in enumerate(rows):
         top = _TOP + index * (_BAR + _GAP)

@@ -49,7 +49,8 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
             ", ".join(marks),
         ]
         table.add_row(*map(Text, cells))
-    console.print(Text(f"{printable(plan.model)}: {plan.request.mode}, batch {plan.batch}, {len(plan.stages)} stages"))
+    stages = f"{len(plan.stages)} stage{'s' if len(plan.stages) > 1 else ''}"
+    console.print(Text(f"{printable(plan.model)}: {plan.request.mode}, batch {plan.batch}, {stages}"))
     console.print()
     console.print(table)
     console.print()

@@ -17,7 +17,7 @@ from rich.text import Text
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import NOT_VERIFIED, Plan, PlannedStage
 from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
 
 from .rows import LayerRow
@@ -148,7 +148,7 @@ def totals_table(plan: Plan, directory: str | None) -> Table:
 
 
 def _unverified(plan: Plan) -> str:
-    return "no (see the notes)" if any(n.startswith("not verified") for n in plan.notes) else "no (--no-verify)"
+    return "no (see the notes)" if any(note.startswith(NOT_VERIFIED) for note in plan.notes) else "no (--no-verify)"
 
 
 def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str]]:
@@ -251,9 +251,22 @@ def cluster_table(pool: Cluster, width: int) -> Table:
             Text(format_bytes(device.memory_bytes)),
             Text(f"{format_count(device.peak_flops['float32'])}FLOP/s"),
             *(Text(f"{format_count(bandwidth)}B/s") for bandwidth in bandwidths),
-            Text(printable(device.price_source)),
+            Text(printable(device.price_source) + (f", {device.price_date}" if device.price_date else "")),
         )
     return table
+
+
+def cluster_lines(pool: Cluster) -> list[str]:
+    """Give what a pool has besides device types: links, and parameter servers."""
+    lines = [
+        f"link {' - '.join(link.between)}: {format_count(link.bytes_per_s)}B/s, {format_seconds(link.latency_s)}"
+        for link in pool.links
+    ]
+    if pool.parameter_server is not None:
+        server = pool.parameter_server
+        price = f"{format_money(server.price_per_hour)} {pool.currency}/h" if server.price_per_hour else "free"
+        lines.append(f"parameter server, a core: {price}, {format_count(server.bytes_per_s)}B/s")
+    return lines
 
 
 def plain_table() -> Table:

@@ -6,7 +6,8 @@ For each flow of the backward pass (:class:`Flow`):
    steps that double, up to the value known. The last one without a split is the bound; the first with one proves it.
 2. Too many only because loose blocks stay apart where memory is scarce: the search runs once without their memory, for
    the bound, and where that breaks the memory limit, once with it.
-3. Too many at all: down-sets are sampled around the best chain until the time is up or the simple bound is met.
+3. Too many blocks for a table: they are cut evenly along one topological order, and that is all.
+4. Too many down-sets at all: they are sampled around the best chain until the time is up or the simple bound is met.
 
 The bound of the workload is the lowest of its flows' bounds.
 
@@ -32,6 +33,8 @@ from .split import evaluate_split, faults
 
 MAX_DOWN_SETS = 100_000
 """Beyond this a table no longer fits comfortably into memory, nor a threshold into a minute."""
+MAX_BLOCKS = 5_000
+"""Beyond this the table of even one topological order no longer fits comfortably into memory."""
 SAMPLED_TIME_LIMIT_S = 60.0
 """How long sampling goes on where the caller set no limit."""
 _FIRST_STEP = 0.01
@@ -103,8 +106,18 @@ def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> 
     for device in range(workload.device_count):
         best.offer([device] * len(workload.nodes))
     for _, blocks in lines:
+        best.offer(blocks.spread(_even(blocks)))
+    if max(blocks.count for _, blocks in lines) > MAX_BLOCKS:
+        if not best.assignment:
+            raise InfeasibleError(
+                f"workload {workload.name!r}: over {MAX_BLOCKS:,} blocks of nodes are not searched, and cut evenly "
+                "they break a rule of the pool; give the devices more memory, or make fewer nodes of the model"
+            )
+        best.notes.append(f"over {MAX_BLOCKS:,} blocks of nodes: cut evenly, and not searched")
+        return min(simple_bound(blocks) for _, blocks in lines)
+    for _, blocks in lines:
         sample = sample_down_sets(blocks, 2, rng)
-        _raise_threshold(best, blocks, tabulate(blocks, sample), math.inf)
+        _raise_threshold(best, blocks, tabulate(blocks, sample), best.deadline_s if best.assignment else math.inf)
     bounds_ms = [_prove(best, flow, blocks) if prove else simple_bound(blocks) for flow, blocks in lines]
     if any(bound_ms is None for bound_ms in bounds_ms):
         best.notes.append(f"over {MAX_DOWN_SETS:,} down-sets: a sample of them was searched")
@@ -121,6 +134,14 @@ def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> 
         simple_bound(blocks) if bound_ms is None else bound_ms
         for bound_ms, (_, blocks) in zip(bounds_ms, lines, strict=True)
     )
+
+
+def _even(blocks: Blocks) -> Sequence[int]:
+    """Cut the topological order into a run for every accelerator, or every CPU, of like times."""
+    count = blocks.accelerators or blocks.cpus
+    time_ms = blocks.accelerator_ms if blocks.accelerators else blocks.cpu_ms
+    share = (np.cumsum(time_ms) - time_ms / 2) / max(float(time_ms.sum()), 1e-300)
+    return [int(device) for device in np.minimum(share * count, count - 1)]
 
 
 def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline_s: float) -> float:

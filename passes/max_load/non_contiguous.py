@@ -18,7 +18,7 @@ from heterps_compile.errors import InfeasibleError
 from .annealing import CHAINS, anneal, random_starts
 from .blocks import Blocks, contract
 from .bounds import simple_bound
-from .contiguous import Best, split_contiguously
+from .contiguous import MAX_BLOCKS, Best, split_contiguously
 from .split import evaluate_split
 
 TIME_LIMIT_S = 60.0
@@ -59,7 +59,9 @@ def split_freely(best: Best, rng: np.random.Generator, *, prove: bool) -> float:
     best.evaluations += first.evaluations
     bound_ms = simple_bound(blocks)
     _anneal(best, blocks, bound_ms, rng, time.perf_counter() + _ANNEALING_SHARE * left_s)
-    if prove and not _is_met(best, bound_ms):
+    if blocks.count > MAX_BLOCKS:
+        best.notes.append(f"over {MAX_BLOCKS:,} blocks of nodes: annealed alone, the bound is a simple one")
+    elif prove and not _is_met(best, bound_ms):
         regions_s = _REGIONS_SHARE * left_s if blocks.count > _LARGE else 0.0
         bound_ms = max(bound_ms, _solve(best, blocks, best.deadline_s - regions_s))
         if regions_s > 0 and best.assignment and best.value_ms > bound_ms * (1 + 1e-5):

@@ -6,6 +6,7 @@ Left out: the searches themselves (``contiguous.py``, ``non_contiguous.py``), re
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,13 +53,14 @@ def solve_max_load(
     start_s = time.perf_counter()
     if time_limit_s is None:
         time_limit_s = math.inf if contiguous else TIME_LIMIT_S
-    best = Best(workload, contiguous, start_s + time_limit_s)
+    pool = _useful(workload)
+    best = Best(pool, contiguous, start_s + time_limit_s)
     if warm_start is not None:
         evaluate_split(workload, warm_start)  # raises where it does not fit
         fault = next(faults(workload, warm_start, contiguous=contiguous), None)
         if fault is not None:
             raise InputError(f"workload {workload.name!r}: the warm start is no valid split: {fault}")
-        best.offer(warm_start)
+        best.offer(_renumbered(workload, pool, warm_start))
     search = split_contiguously if contiguous else split_freely
     bound_ms = search(best, np.random.default_rng(seed), prove=method == "exact")
     # Bounds are proven up to rounding; one that touches the value is the value.
@@ -66,9 +68,11 @@ def solve_max_load(
         bound_ms = best.value_ms
     if bound_ms < best.value_ms and best.is_late:
         best.notes.append(f"the time limit of {time_limit_s:g} s ended the search")
+    skipped = workload.accelerators - pool.accelerators
+    assignment = tuple(device if device < pool.accelerators else device + skipped for device in best.assignment)
     return MaxLoadResult(
-        assignment=best.assignment,
-        loads_ms=evaluate_split(workload, best.assignment),
+        assignment=assignment,
+        loads_ms=evaluate_split(workload, assignment),
         bound_ms=bound_ms,
         contiguous=contiguous,
         method=method,
@@ -77,3 +81,18 @@ def solve_max_load(
         search_s=time.perf_counter() - start_s,
         notes=(*workload.assumptions, *best.notes),
     )
+
+
+def _useful(workload: Workload) -> Workload:
+    """Leave out devices that must stay empty, since there are fewer nodes."""
+    most = len(workload.nodes)
+    return replace(workload, accelerators=min(workload.accelerators, most), cpus=min(workload.cpus, most))
+
+
+def _renumbered(workload: Workload, pool: Workload, assignment: Sequence[int]) -> list[int]:
+    """Give a split over a smaller pool, the devices of each kind in the same order."""
+    used = sorted(set(assignment))
+    accelerators = [device for device in used if device < workload.accelerators]
+    names = {device: i for i, device in enumerate(accelerators)}
+    names |= {device: pool.accelerators + i for i, device in enumerate(used[len(accelerators) :])}
+    return [names[device] for device in assignment]

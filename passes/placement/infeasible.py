@@ -7,6 +7,7 @@ Left out: reasons of a single placement (``Fault`` in ``cost/evaluate.py``).
 """
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -50,11 +51,11 @@ def _no_type(problem: Problem) -> str:
     for layer in np.flatnonzero(~usable.any(axis=1)):
         forbidden = _names(problem, ~problem.allowed[layer])
         unable = _names(problem, problem.allowed[layer] & ~usable[layer])
-        because = [f"a pin, or what it supports, forbids {forbidden}"] if forbidden else []
+        because = [f"a pin, a forbidden pair or what the type supports rules out {forbidden}"] if forbidden else []
         because += [f"{unable} cannot run it"] if unable else []
         return (
             f"layer {problem.layer_names[layer]!r} may run on no type of the pool: {', and '.join(because)}; "
-            "drop the pin (--pin) or add a type that runs it"
+            "drop the pin or the pair (--pin, --forbid), or add a type that runs it"
         )
     for first, end in zip(chain.borders[:-1], chain.borders[1:], strict=True):
         if not usable[first:end].all(axis=0).any():
@@ -109,13 +110,13 @@ def _roomier(problem: Problem, first: int, end: int, needed_bytes: float) -> str
     forbidden = ~problem.allowed[first:end].all(axis=0)
     for t in np.flatnonzero(runs & forbidden & (problem.memory_bytes >= needed_bytes)):
         size = format_bytes(problem.memory_bytes[t])
-        return f"a pin keeps it from {problem.type_names[t]!r}, which has {size}: drop the pin (--pin)"
+        return f"{problem.type_names[t]!r}, which has {size}, is ruled out: drop the pin or the pair (--pin, --forbid)"
     return "use a smaller batch, or add a type with more memory"
 
 
 def _floor(problem: Problem) -> str:
     chain, slow_s = Chain(problem), slowest_batch_s(problem)
-    if not np.isfinite(slow_s) or _has_path(problem, chain, slow_s):
+    if not np.isfinite(slow_s) or np.isfinite(_least_price(problem, chain, slow_s)):
         return ""
     least = [_least_time_s(_alone(chain, block)) for block in range(chain.length)]
     slowest = max(range(chain.length), key=lambda block: least[block][0])
@@ -140,19 +141,24 @@ def _with_units(problem: Problem) -> str:
 def _budget(problem: Problem) -> str:
     if math.isinf(problem.budget_per_hour):
         return ""
-    chain = Chain(problem)
-    slow_s = min(slowest_batch_s(problem), longest_s(problem))
-    graph = TiledSegments(chain, _prices(problem, slow_s), Deadline.after(None))
-    to_go = graph.to_go(_counts(problem))
-    price = float(to_go[0, 0]) / slow_s
+    chain, deadline = Chain(problem), Deadline.after(_EXPLAIN_S)
+    slow_s, segments = min(slowest_batch_s(problem), longest_s(problem)), _listed(chain)
+    if segments is None:
+        price = _least_price(problem, chain, slow_s)
+    else:
+        units = segments.demand.units(slow_s)
+        paid, limits = problem.price_per_hour[segments.type] * units, problem.max_units.astype(np.float64)
+        unbound = replace(problem, budget_per_hour=math.inf)
+        chosen = _solve(unbound, chain, segments, (paid, units, limits), deadline).chosen
+        price = math.inf if chosen is None else float(paid[chosen].sum())
     if math.isinf(price) or price <= problem.budget_per_hour:
         return ""
     reaching = f" that reaches {_rate(problem.min_throughput)}" if problem.min_throughput > 0 else ""
-    enough = math.ceil(price * 100) / 100
-    return (
+    message = (
         f"the budget of {format_money(problem.budget_per_hour)} an hour is too small: the cheapest plan{reaching} "
-        f"costs {format_money(price)} an hour; allow --budget {enough:g}"
+        f"costs {format_money(price)} an hour; allow --budget {_cents(price)}"
     )
+    return message + (_reachable(problem, chain, slow_s, segments, deadline) if problem.min_throughput > 0 else "")
 
 
 def _limits(problem: Problem) -> str:
@@ -179,32 +185,39 @@ def _limits(problem: Problem) -> str:
 
 
 def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s: float, deadline: Deadline) -> str:
-    best = (math.inf, 0, 0.0)
+    best = (math.inf, 0, 0.0, 0.0)
     units = segments.demand.units(slow_s)
-    for t in range(problem.type_count):
-        limits = problem.max_units.astype(np.float64)
-        limits[t] = np.inf
-        cost = np.where(segments.type == t, units, 0.0)
-        found = _solve(problem, chain, segments, (cost, units, limits), deadline)
-        if found.chosen is not None:
-            needed = float(units[found.chosen][segments.type[found.chosen] == t].sum())
-            best = min(best, ((needed - problem.max_units[t]) * float(problem.price_per_hour[t]), t, needed))
-    price, t, needed = best
+    for budget in dict.fromkeys((problem.budget_per_hour, math.inf)):  # within the budget, else beyond it
+        allowed = replace(problem, budget_per_hour=budget)
+        for t in range(problem.type_count):
+            limits = problem.max_units.astype(np.float64)
+            limits[t] = np.inf
+            cost = np.where(segments.type == t, units, 0.0)
+            chosen = _solve(allowed, chain, segments, (cost, units, limits), deadline).chosen
+            if chosen is not None:
+                needed = float(units[chosen][segments.type[chosen] == t].sum())
+                paid = float(problem.price_per_hour[segments.type[chosen]] @ units[chosen])
+                best = min(best, ((needed - problem.max_units[t]) * float(problem.price_per_hour[t]), t, needed, paid))
+        if math.isfinite(best[0]):
+            break
+    price, t, needed, paid = best
     if not math.isfinite(price):
         return "; no limit is enough to raise alone"
+    within = "" if paid <= problem.budget_per_hour else f" with --budget {_cents(paid)}"
     return (
-        f"; {needed:.0f} {problem.type_names[t]!r} would be enough ({needed - problem.max_units[t]:.0f} more, "
+        f"; {needed:.0f} {problem.type_names[t]!r} would be enough{within} ({needed - problem.max_units[t]:.0f} more, "
         f"{format_money(price)} an hour)"
     )
 
 
 def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments | None, deadline: Deadline) -> str:
     """Say what throughput can be reached, as far as the time suffices; without a list, as if units had no limits."""
+    most = min(problem.budget_per_hour, sys.float_info.max)  # which the price of what cannot be is above
 
     def reached_s(time_s: float) -> float:
         """Give the time of a batch of some plan that needs at most so much; inf where there is none."""
         if segments is None:
-            return time_s if _has_path(problem, chain, time_s) else math.inf
+            return time_s if _least_price(problem, chain, time_s) <= most else math.inf
         units = segments.demand.units(time_s)
         terms = (np.zeros(len(units)), units, problem.max_units.astype(np.float64))
         chosen = _solve(problem, chain, segments, terms, deadline).chosen
@@ -212,7 +225,7 @@ def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments
 
     impossible_s, possible_s = slow_s, reached_s(longest_s(problem))
     if math.isinf(possible_s):
-        return "; without a floor the limits on units cannot be met either"
+        return f"; even without a floor {explain_infeasible(replace(problem, min_throughput=0.0))}"
     while possible_s > impossible_s * 1.0001 and deadline.left_s() > 0:
         middle_s = math.sqrt(impossible_s * possible_s)
         reached = reached_s(middle_s)
@@ -224,7 +237,7 @@ def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments
 def _solve(
     problem: Problem, chain: Chain, segments: Segments, terms: tuple[Floats, Floats, Floats], deadline: Deadline
 ) -> CoupledPath:
-    """Find the cheapest path for the terms (cost [M], units [M], limits [T])."""
+    """Find the cheapest path for the terms (cost [M], units [M], limits [T]), within the budget."""
     cost, units, limits = terms
     return coupled_path(
         segments,
@@ -235,6 +248,8 @@ def _solve(
         least=problem.min_stages,
         most=problem.max_stages,
         time_limit_s=max(0.1, deadline.left_s()),
+        spent=problem.price_per_hour[segments.type] * units,
+        budget=problem.budget_per_hour,
     )
 
 
@@ -253,9 +268,10 @@ def _alone(chain: Chain, block: int) -> Tile:
     return chain.tile(chain.traffic(block, block + 1, block + 1), np.array([block + 1]))
 
 
-def _has_path(problem: Problem, chain: Chain, slow_s: float) -> bool:
+def _least_price(problem: Problem, chain: Chain, slow_s: float) -> float:
+    """Give what the units of the cheapest plan at a time of a batch cost an hour, as if they had no limits."""
     graph = TiledSegments(chain, _prices(problem, slow_s), Deadline.after(None))
-    return bool(np.isfinite(graph.to_go(_counts(problem))[0, 0]))
+    return float(graph.to_go(_counts(problem))[0, 0]) / slow_s
 
 
 def _prices(problem: Problem, slow_s: float) -> SegmentPrices:
@@ -279,6 +295,11 @@ def _least_time_s(row: Tile) -> tuple[float, int]:
 
 def _names(problem: Problem, chosen: Bools) -> str:
     return ", ".join(repr(problem.type_names[t]) for t in np.flatnonzero(chosen))
+
+
+def _cents(price_per_hour: float) -> str:
+    """Give a price rounded up to cents, as an option takes it."""
+    return f"{math.ceil(price_per_hour * 100) / 100:.12g}"
 
 
 def _rate(samples_per_s: float) -> str:

@@ -53,4 +53,4 @@ def find_method(name: str) -> PlacementMethod:
     others = entry_points(group=ENTRY_POINT_GROUP)
     if name in others.names:
         return cast(PlacementMethod, others[name].load()())
-    raise UnknownNameError("placement method", name, {*METHODS, *others.names})
+    raise UnknownNameError("placement method", name, [*METHODS, *sorted(others.names)])

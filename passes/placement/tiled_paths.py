@@ -72,7 +72,8 @@ class TiledSegments:
         from_start[0] = counts.start()
         least = np.minimum.reduceat(to_go.min(axis=1), np.arange(0, length + 1, _CHUNK))
         # a path through a position costs at least the cheapest of all, so what begins there may cost this much
-        spare = np.where(np.isfinite(to_go), to_go, -np.inf).max(axis=1) + limit - float(to_go[0, 0])
+        with np.errstate(invalid="ignore"):  # where no path leads on and no limit is known: no bound is below that nan
+            spare = np.where(np.isfinite(to_go), to_go, -np.inf).max(axis=1) + limit - float(to_go[0, 0])
         kept: list[Segments] = []
         count = 0
         for low in range(0, length, _CHUNK):

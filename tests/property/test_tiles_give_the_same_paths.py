@@ -66,3 +66,17 @@ def test_costs_to_go_and_kept_segments_are_the_same(
         assert expected is not None
         triples = [list(zip(s.first, s.end, s.type, strict=True)) for s in (kept, expected)]
         assert triples[0] == triples[1]
+
+
+def test_positions_that_lead_nowhere_are_no_trouble_where_no_plan_is_known() -> None:
+    """A stage that must hold several layers in little memory: from some positions no path goes on."""
+    problem = small_problem(1, layers=12, types=2, units=40)
+    chain = Chain(problem)
+    prices = SegmentPrices(longest_s(problem), 0.0, problem.price_per_hour, problem.max_units, np.zeros(2))
+    tiled = TiledSegments(chain, prices, Deadline.after(None))
+    counts = StageCounts.between(1, 2)
+    to_go = tiled.to_go(counts)
+    to_go[5] = np.inf
+    kept = tiled.keep_below(counts, to_go, np.inf, NO_LIMIT)
+    assert kept is not None
+    assert len(kept) > 0

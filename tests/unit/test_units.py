@@ -25,6 +25,7 @@ from heterps_compile.units import (
         ("20 us", "seconds", 20e-6),
         ("1_000 B", "bytes", 1000),
         ("1e3 B", "bytes", 1000),
+        ("20 µs", "seconds", 20e-6),
     ],
 )
 def test_a_quantity_with_its_unit(text: str, dimension: str, amount: float) -> None:
@@ -43,6 +44,9 @@ def test_a_quantity_with_its_unit(text: str, dimension: str, amount: float) -> N
         ("1e999 B", "bytes", "must be positive and finite"),
         ("25 GB", "bytes per second", "unknown unit 'GB'"),
         ("3 Ms", "seconds", "unknown unit 'Ms'"),
+        ("1__0 B", "bytes", "is no quantity"),
+        ("٣ B", "bytes", "is no quantity"),
+        ("1e300 B", "bytes", "must lie between 1e-15 and 1e\\+24"),
     ],
 )
 def test_anything_else_is_an_error_with_an_example(text: object, dimension: str, fault: str) -> None:
@@ -54,7 +58,18 @@ def test_anything_else_is_an_error_with_an_example(text: object, dimension: str,
 def test_prices() -> None:
     assert parse_price("2.42 USD/h") == (2.42, "USD")
     assert parse_price("free") == (0.0, "USD")
-    for wrong in ("2.42", "0 USD/h", "-1 USD/h", "2.42 usd/h", "2.42 USD", 2.42, None):
+    for wrong in (
+        "2.42",
+        "0 USD/h",
+        "-1 USD/h",
+        "2.42 usd/h",
+        "2.42 USD",
+        2.42,
+        None,
+        "1__0 USD/h",
+        "1e999 USD/h",
+        "1e-300 USD/h",
+    ):
         with pytest.raises(InputError, match="expected a price per hour"):
             parse_price(wrong)
 

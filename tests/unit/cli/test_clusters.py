@@ -1,7 +1,7 @@
 import pytest
 
 from heterps_compile.cli.main import run
-from heterps_compile.cluster.load import builtin_names
+from heterps_compile.cluster.load import builtin_names, load_cluster
 
 POOL = """
 description = "one core\\u001b[31m"
@@ -37,6 +37,32 @@ def test_a_pool_is_shown(capsys):
     assert out.startswith("heterps-paper: ")
     assert "v100    " in out
     assert "2.42" in out
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_the_file_of_a_pool_is_printed_to_be_copied(capsys, tmp_path, name):
+    assert run(["clusters", "show", name, "--toml"]) == 0
+    (tmp_path / "mine.toml").write_text(capsys.readouterr().out)
+    assert load_cluster(tmp_path / "mine.toml").device_types == load_cluster(name).device_types
+
+
+def test_links_and_servers_are_shown_below_the_types(capsys, tmp_path):
+    more = """
+[[link]]
+between = ["core", "core"]
+bandwidth = "12 GB/s"
+latency = "5 us"
+[parameter_server]
+price = "0.04 USD/h"
+price_source = "made up"
+price_date = 2026-11-20
+bandwidth = "2 GB/s"
+"""
+    (tmp_path / "pool.toml").write_text(POOL + more)
+    assert run(["clusters", "show", str(tmp_path / "pool.toml")]) == 0
+    out = capsys.readouterr().out
+    assert "made up, 2026-11-20" in out
+    assert out.endswith("\nlink core - core: 12 GB/s, 5 us\n\nparameter server, a core: 0.04 USD/h, 2 GB/s\n")
 
 
 def test_an_unknown_pool_names_the_nearest(capsys):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from heterps_compile.cluster import local
 from heterps_compile.cluster.devices import Link
 from heterps_compile.cluster.load import builtin_names, load_cluster
 from heterps_compile.errors import InputError, UnknownNameError
@@ -17,6 +18,16 @@ def test_every_builtin_pool_loads(name: str) -> None:
     cluster = load_cluster(name)
     assert cluster.name == name
     assert all(device.price_source and device.max_units >= 1 for device in cluster.device_types)
+
+
+def test_this_machine_is_what_its_container_may_use_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_LIMITS", tmp_path)
+    whole = load_cluster("local").device_types[0]
+    for cpu, memory in (("max 100000", "max"), ("100000 100000", "4096")):
+        (tmp_path / "cpu.max").write_text(f"{cpu}\n")
+        (tmp_path / "memory.max").write_text(f"{memory}\n")
+        core = load_cluster("local").device_types[0]
+        assert (core == whole) if memory == "max" else (core.max_units, core.memory_bytes) == (1, 4096)
 
 
 def test_the_paper_pool_has_its_prices() -> None:
@@ -48,20 +59,42 @@ def test_a_missing_file_is_named() -> None:
         ('price = "2.42 USD/h"', 'price = "0 USD/h"', "must be above zero"),
         ('price = "2.42 USD/h"', 'price = "-2.42 USD/h"', "'-2.42 USD/h' must be above zero"),
         ('price = "2.42 USD/h"', "", "device 'v100', key price: the key is missing"),
-        ('price = "2.42 USD/h"', 'price = "2.42 EUR/h"', "priced in EUR, the pool in USD"),
+        ('price = "2.42 USD/h"', 'price = "2.42 EUR/h"', "priced in EUR, the pool in USD; .* the key currency at"),
         ('memory = "32 GiB"', 'memory = "32"', "device 'v100', key memory: '32' has no unit"),
         ('memory = "32 GiB"', "memory = nan", "key memory: nan is no quantity"),
         ('name = "v100"', 'name = "cpu-core"', "stands 2 times"),
         ('name = "v100"', 'name = "../v100"', "key name"),
         ("max_units = 32", "max_units = 0", "key max_units"),
         ("efficiency = 0.6", "efficiency = 1.5", "key efficiency"),
-        ('launch = "8 us"', 'launch = "8 us"\nturbo = true', "key turbo: unknown key; known keys: price, price_source"),
+        (
+            'launch = "8 us"',
+            'launch = "8 us"\nturbo = true',
+            r"key turbo: unknown key \(known keys: price, price_source",
+        ),
+        ('memory = "32 GiB"', 'memroy = "32 GiB"', r"key memroy: unknown key; did you mean 'memory'\? .* 1 more fault"),
+        ('memory = "32 GiB"', "", 'key memory: the key is missing; expected such as memory = "8 GiB"$'),
+        ('memory = "32 GiB"', 'memory = "1__0 GiB"', "'1__0 GiB' is no quantity"),
+        ('memory = "32 GiB"', 'memory = "1e30 GiB"', "'1e30 GiB' must lie between 1e-15 and"),
+        ("float16 =", "fp16 =", "key peak, key fp16: 'fp16' is wrong: expected a dtype, one of float64, float32"),
+        ("peak = {", "peak = [] #", r"key peak: \[\] is wrong: expected a rate for float32 at least"),
+        ('name = "v100"', 'name = "a b"', "'a b' is wrong: expected at most 64 letters, digits"),
+        ('kind = "gpu"', 'kind = "tpu"', '\'tpu\' is wrong: expected "cpu", "gpu" or "npu"'),
+        ('currency = "USD"', 'currency = "usd"', "currency: 'usd' is wrong: expected three capital letters"),
+        ("[parameter_server]", "[[parameter_server]]", r"expected one table, under \[parameter_server\]"),
         ('currency = "USD"', "currency = ", "is not TOML"),
         ('price_date = "2021-11"  ', "# ", "device 'cpu-core': price_date is missing"),
         ('price_date = "2021-11"  ', 'price_date = "last year"  ', "'last year' is no date; expected when"),
         ('price_date = "2021-11"  ', 'price_date = "2021-13"  ', "'2021-13' is no date"),
-        ('launch = "2 us"', 'launch = "2 us"\nsupports = []', "supports names no kind of layer"),
-        ('launch = "2 us"', 'launch = "2 us"\nsupports = ["tea"]', "key supports.*: Input should be 'conv', 'gemm'"),
+        (
+            'launch = "2 us"',
+            'launch = "2 us"\nsupports = []',
+            "key supports: .* expected a list of one or more kinds of layers",
+        ),
+        (
+            'launch = "2 us"',
+            'launch = "2 us"\nsupports = ["tea"]',
+            "key supports.*: 'tea' is wrong: expected one of conv, gemm",
+        ),
         ('launch = "2 us"', 'launch = "2 us"\nshared_input_bandwidth = "0 GB/s"', "key shared_input_bandwidth"),
     ],
 )
@@ -72,6 +105,27 @@ def test_a_wrong_file_says_where_and_what(tmp_path: Path, old: str, new: str, fa
     with pytest.raises(InputError, match=fault) as caught:
         load_cluster(file)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", r"device: there is none; expected at least one table, under a heading \[\[device\]\]"),
+        ("device = [1]", r"expected at least one and at most 64 tables, each under a heading \[\[device\]\]"),
+        ("x = " + "[" * 5000 + "]" * 5000, "is not TOML: maximum recursion depth"),
+    ],
+)
+def test_what_is_no_pool_at_all_is_told(tmp_path: Path, text: str, fault: str) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=fault):
+        load_cluster(file)
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text(PAPER, "utf-8-sig")
+    assert load_cluster(file).device_types == load_cluster("heterps-paper").device_types
 
 
 LINK = '[[link]]\nbetween = ["v100", "cpu-core"]\nbandwidth = "12 GB/s"\nlatency = "5 us"\n'
@@ -102,7 +156,7 @@ def test_a_date_is_a_toml_date_or_a_text(tmp_path: Path, date: str) -> None:
         (LINK.replace('"v100"', '"a100"'), "a link names the device 'a100'; the pool has 'cpu-core', 'v100'"),
         (LINK + LINK.replace('["v100", "cpu-core"]', '["cpu-core", "v100"]'), "2 links between 'cpu-core' and 'v100'"),
         (LINK.replace('"12 GB/s"', '"12"'), "link number 1, key bandwidth: '12' has no unit"),
-        (LINK.replace("latency", "delay"), "unknown key; known keys: between, bandwidth, latency|latency: the key is"),
+        (LINK.replace("latency", "delay"), r"key delay: unknown key \(known keys: between, bandwidth, latency\)"),
     ],
 )
 def test_a_wrong_link_says_what(tmp_path: Path, text: str, fault: str) -> None:

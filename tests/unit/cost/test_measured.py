@@ -6,7 +6,7 @@ from drafts import DRAFT
 from profiles import CPU, device, layer, point
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cluster.local import describe_local
+from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import CALIBRATED, ESTIMATED, MEASURED, layer_times
 from heterps_compile.cost.measured import Measurements, assign_profiles
@@ -98,7 +98,7 @@ def test_a_certain_fraction_replaces_the_pools_and_an_uncertain_one_does_not():
 
 
 def test_a_link_is_that_of_this_machine_alone():
-    local = describe_local()
+    local = load_cluster("local")
     here = Measurements({"core": CPU}, "").correct(local).device_types[0]
     assert (here.network_bytes_per_s, here.network_latency_s) == (2e9, 3e-5)
     there = Measurements({FIRST: CPU}, "").correct(POOL).device_types[0]
@@ -106,7 +106,7 @@ def test_a_link_is_that_of_this_machine_alone():
 
 
 def test_a_profile_is_for_the_type_that_is_named_or_the_only_one_of_its_kind():
-    local = describe_local()
+    local = load_cluster("local")
     assert list(assign_profiles(local, [("", CPU)]).devices) == ["core"]
     assert list(assign_profiles(local, [("core", CPU)]).devices) == ["core"]
     with pytest.raises(UnknownNameError, match="v100"):
@@ -114,7 +114,7 @@ def test_a_profile_is_for_the_type_that_is_named_or_the_only_one_of_its_kind():
 
 
 def test_what_is_not_to_be_told_is_refused():
-    local = describe_local()
+    local = load_cluster("local")
     (core,) = local.device_types
     two = replace(local, device_types=(core, replace(core, name="other")))
     with pytest.raises(InputError, match=r"has 2 types of that kind \(core, other\)"):
@@ -126,7 +126,7 @@ def test_what_is_not_to_be_told_is_refused():
 
 
 def test_other_times_have_another_hash():
-    local = describe_local()
+    local = load_cluster("local")
     one, same = (assign_profiles(local, [("", CPU)]) for _ in range(2))
     other = assign_profiles(local, [("", replace(CPU, layers=CPU.layers[:1]))])
     assert one.sha256 == same.sha256 != other.sha256

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_problems import small_problem
+from small_problems import plain_problem, small_problem
 
 from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import Placement, Problem
@@ -62,6 +62,27 @@ def test_the_exact_provisioner_is_never_dearer() -> None:
 def test_the_static_ratio_meets_the_floor() -> None:
     posed = problem(reachable_floor())
     assert static_ratio(posed, PLACEMENT, 4.0).throughput >= posed.min_throughput
+
+
+def test_the_static_ratio_pays_for_all_that_it_rents() -> None:
+    times = [[10.0, np.inf], [np.inf, 10.0]]
+    posed = plain_problem(times, [1.0, 3.0], min_throughput=720.0)  # 5 s a batch: two of each
+    assert static_ratio(posed, Placement((0, 1)), 4.0).price_per_hour == pytest.approx(2 * 3.0 + 8 * 1.0)
+    assert static_ratio(posed, Placement((0, 1)), 0.5).price_per_hour == pytest.approx(3 * 3.0 + 2 * 1.0)
+
+
+def test_newton_sees_where_a_single_replica_stops_to_synchronise() -> None:
+    """Two replicas synchronise for 0.9 of the time that one takes: just above that time one is much cheaper."""
+    posed = plain_problem([[10.0]], [1.0], sync_s=np.array([[9.0]]), data_s=np.array([[10.0]]))
+    found = balanced_newton(posed, Placement((0,)), fixed_price_per_hour=10.0, whole=False)
+    assert (found.units, found.throughput) == (pytest.approx((1.0,)), pytest.approx(posed.batch / 10.0))
+
+
+def test_newton_may_end_where_the_shared_storage_lets_nothing_be_faster() -> None:
+    posed = plain_problem([[10.0]], [1.0], shared_s=np.array([[5.0]]))
+    for whole in (False, True):
+        found = balanced_newton(posed, Placement((0,)), fixed_price_per_hour=1e6, whole=whole)
+        assert (found.units, found.throughput) == (pytest.approx((2.0,)), pytest.approx(posed.batch / 5.0))
 
 
 def test_the_static_server_ratio_pays_for_its_servers() -> None:

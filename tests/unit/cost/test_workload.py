@@ -30,6 +30,8 @@ def test_readers_are_indices_each_once():
         ({"nodes": (WorkloadNode(1, "a", 1, -1),)}, "time on a CPU of node 1 .* is -1"),
         ({"nodes": (WorkloadNode(1, "\x1b", 1, 1, math.inf),)}, r"size of node 1 \('\\x1b'\) is inf"),
         ({"nodes": (WorkloadNode(1, "a", 1, 1, 1, math.inf),)}, "transfer time of node 1"),
+        ({"nodes": (WorkloadNode(1, "a", 1e31, 1),)}, "is 1e\\+31; it must be at most 1e\\+30"),
+        ({"accelerators": 10**9}, "it has 1,000,000,000 accelerators and . CPUs; 100,000 are the most"),
         ({"edges": ((1, 2), (2, 3), (3, 2))}, "form a cycle, 2 -> 3 -> 2"),
         ({"edges": ((1, 4),)}, "names node 4"),
     ],

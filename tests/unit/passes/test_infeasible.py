@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from small_problems import plain_problem
 
+from heterps_compile.cost.problem import Problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.exact import Exact
@@ -15,8 +16,9 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
     [
         (
             {"allowed": np.array([[True, True], [False, True]]), "compute_s": np.array([[1.0, 1.0], [1.0, np.inf]])},
-            "layer 'layer1' may run on no type of the pool: a pin, or what it supports, forbids 'cpu', "
-            "and 'gpu' cannot run it; drop the pin (--pin) or add a type that runs it",
+            "layer 'layer1' may run on no type of the pool: a pin, a forbidden pair or what the type supports "
+            "rules out 'cpu', and 'gpu' cannot run it; drop the pin or the pair (--pin, --forbid), "
+            "or add a type that runs it",
         ),
         (
             {"allowed": np.eye(2, dtype=bool), "uncuttable": np.array([False, True, False])},
@@ -46,7 +48,7 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
                 "allowed": np.array([[True, False], [True, True]]),
             },
             "layer 'layer0' needs 2 GiB, and the largest type it may run on, 'cpu', has 1 GiB; "
-            "a pin keeps it from 'gpu', which has 4 GiB: drop the pin (--pin)",
+            "'gpu', which has 4 GiB, is ruled out: drop the pin or the pair (--pin, --forbid)",
         ),
         (
             {"weight_bytes": np.array([8e8, 8e8]), "max_stages": 1},
@@ -72,7 +74,7 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
         (
             {"objective": "latency", "budget_per_hour": 3.5, "min_throughput": 1800.0},
             "the budget of 3.50 an hour is too small: the cheapest plan that reaches 1,800 samples/s costs 4.00 an "
-            "hour; allow --budget 4",
+            "hour; allow --budget 4; the best reachable throughput is 1,350 samples/s (--min-throughput 1350)",
         ),
         (
             {"objective": "max-load", "min_throughput": 3600.0},
@@ -106,7 +108,10 @@ def test_without_a_floor_the_limits_alone_are_named() -> None:
 
 def test_a_floor_that_no_lower_one_would_save_says_so() -> None:
     problem = plain_problem([[1.0], [1.0]], [1.0], min_stages=2, max_units=np.array([1]), min_throughput=1.0)
-    assert str(explain_infeasible(problem)).endswith("; without a floor the limits on units cannot be met either")
+    assert str(explain_infeasible(problem)).endswith(
+        "; even without a floor the limits on units cannot be met: the cheapest plan without them needs 2 'cpu' "
+        "(limit 1); 2 'cpu' would be enough (1 more, 1.00 an hour)"
+    )
 
 
 def test_limits_that_must_be_raised_together_are_all_named() -> None:
@@ -119,3 +124,29 @@ def test_limits_that_must_be_raised_together_are_all_named() -> None:
     )
     message = str(explain_infeasible(problem))
     assert "needs 2 'cpu' (limit 1) and 2 'gpu' (limit 1); no limit is enough to raise alone" in message
+
+
+def _two_types(**changes: object) -> Problem:
+    return plain_problem([[2.0, 1.0]], [1.0, 8.0], objective="throughput", min_throughput=3600.0, **changes)
+
+
+def test_the_budget_that_is_named_keeps_the_limits_on_units() -> None:
+    tight = {"max_units": np.array([1, 4]), "budget_per_hour": 1.5}
+    message = str(explain_infeasible(_two_types(**tight)))
+    assert message.startswith("the budget of 1.50 an hour is too small: the cheapest plan that reaches 3,600 samples/s")
+    assert "costs 8.00 an hour; allow --budget 8; the best reachable throughput is 1,800" in message
+    assert Exact()(_two_types(**tight | {"budget_per_hour": 8.0})).gap == 0
+
+
+def test_the_throughput_that_is_named_keeps_the_budget() -> None:
+    problem = _two_types(budget_per_hour=1.0)
+    assert "the best reachable throughput is 1,800 samples/s (--min-throughput 1800)" in str(
+        explain_infeasible(problem)
+    )
+
+
+def test_a_limit_to_raise_comes_with_the_budget_it_takes() -> None:
+    problem = _two_types(max_units=np.array([1, 0]), budget_per_hour=1.0)
+    assert "; 2 'cpu' would be enough with --budget 2 (1 more, 1.00 an hour); the best" in str(
+        explain_infeasible(problem)
+    )

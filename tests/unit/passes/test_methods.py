@@ -91,3 +91,8 @@ def test_an_unknown_method_gives_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'genetic'"):
         find_method("genetics")
     assert set(SEARCHES) < set(METHODS)
+
+
+def test_known_methods_are_named_in_their_order() -> None:
+    with pytest.raises(UnknownNameError, match=r"\(known: rl, rl-rnn, exact, brute, greedy, genetic, bayes, cpu-only"):
+        find_method("foo")

@@ -1,5 +1,6 @@
 """The least largest load: proven values of published workloads, small answers in sight, requests nobody can meet."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from small_workloads import drawn
 
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.frontends.workload import read_workload
-from heterps_compile.passes.max_load import contiguous
+from heterps_compile.passes.max_load import contiguous, non_contiguous
 from heterps_compile.passes.max_load.annealing import anneal, random_starts
 from heterps_compile.passes.max_load.blocks import Flow, contract
 from heterps_compile.passes.max_load.bounds import simple_bound
@@ -177,3 +178,51 @@ def test_annealing_finds_a_small_optimum_and_says_how_it_stands():
     found = anneal(blocks, starts, steps=300, hot=0.1, cold=0.01, best_ms=np.inf, rng=rng, deadline_s=np.inf)
     assert found.evaluations == 300 * 16
     assert found.value_ms == max(evaluate_split(workload, blocks.spread(found.devices))) == 7
+
+
+@pytest.mark.parametrize("contiguous_only", [True, False])
+def test_devices_beyond_the_number_of_nodes_stay_empty(contiguous_only: bool):
+    workload = replace(drawn("1 1/9 -> 2\n2 1/9"), accelerators=1000, cpus=1000)
+    result = solve_max_load(workload, contiguous=contiguous_only, warm_start=[7, 1500])
+    assert len(result.loads_ms) == 2000
+    assert (result.value_ms, result.gap) == (1.0, 0.0)
+    assert list(faults(workload, result.assignment, contiguous=contiguous_only)) == []
+
+
+def test_a_cpu_keeps_its_number_where_accelerators_are_left_out():
+    workload = replace(drawn("1 inf/2"), accelerators=5, cpus=1)
+    assert solve_max_load(workload).assignment == (5,)
+
+
+def test_the_first_sample_keeps_to_the_time_where_a_split_is_known(monkeypatch):
+    deadlines = []
+    search = contiguous.best_chain
+    monkeypatch.setattr(contiguous, "best_chain", lambda *asked: deadlines.append(asked[3]) or search(*asked))
+    for workload, is_known in ((drawn("1 1/9 -> 2\n2 1/9", cpus=1), True), (drawn("1 1/-\n2 -/9", cpus=1), False)):
+        deadlines.clear()
+        solve_max_load(workload, time_limit_s=60)
+        assert np.isfinite(deadlines[0]) == is_known
+
+
+TWELVE = "\n".join(f"{i} 1/9 -> {i + 1}" for i in range(1, 12)) + "\n12 1/9"
+
+
+def test_more_blocks_than_a_table_takes_are_cut_evenly(monkeypatch):
+    monkeypatch.setattr(contiguous, "MAX_BLOCKS", 11)
+    result = solve_max_load(drawn(TWELVE, accelerators=3))
+    assert result.assignment == (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2)
+    assert result.notes == ("over 11 blocks of nodes: cut evenly, and not searched",)
+    assert solve_max_load(drawn(TWELVE, accelerators=0, cpus=2)).value_ms == 54
+
+
+def test_what_is_too_large_to_search_and_does_not_fit_says_so(monkeypatch):
+    monkeypatch.setattr(contiguous, "MAX_BLOCKS", 11)
+    with pytest.raises(InfeasibleError, match="over 11 blocks of nodes are not searched, and cut evenly they break"):
+        solve_max_load(drawn(TWELVE.replace("1/9", "1/9 size=90")))
+
+
+def test_more_blocks_than_a_programme_takes_are_annealed(monkeypatch):
+    monkeypatch.setattr(non_contiguous, "MAX_BLOCKS", 11)
+    result = solve_max_load(drawn(TWELVE, accelerators=5), contiguous=False)
+    assert result.value_ms == 3
+    assert result.notes == ("over 11 blocks of nodes: annealed alone, the bound is a simple one",)

@@ -1,0 +1,50 @@
+"""A request is checked when it is made; what makes no sense is told with its numbers."""
+
+from typing import Any
+
+import pytest
+
+from heterps_compile.errors import InputError
+from heterps_compile.plan.request import make_request
+
+
+@pytest.mark.parametrize(("budget", "amount"), [("5", 5.0), ("5 USD/h", 5.0), ("1e1", 10.0), (2.5, 2.5)])
+def test_a_budget_is_a_number_or_a_price(budget: str | float, amount: float) -> None:
+    assert make_request("USD", objective="throughput", budget=budget).budget_per_hour == amount
+
+
+@pytest.mark.parametrize(
+    ("budget", "fault"),
+    [
+        ("1.2.3", "'1.2.3' is no price: expected a price per hour"),
+        ("...", "is no price"),
+        ("1_", "is no price"),
+        ("nan", "is no price"),
+        ("1__0 USD/h", "is no price"),
+        ("1e999 USD/h", "must lie between"),
+        ("5 EUR/h", "is in EUR, the pool is priced in USD; give it in USD"),
+        ("-5", "must be above 0"),
+        (float("nan"), "must be above 0"),
+        ("free", "must be above 0"),
+    ],
+)
+def test_any_other_budget_is_refused(budget: str | float, fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        make_request("USD", objective="throughput", budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"time_limit": "soon"}, "the time limit is 'soon'; it must be a number"),
+        ({"time_limit": float("nan")}, "the time limit is nan s; it must be above 0"),
+        ({"min_throughput": []}, r"the throughput floor is \[\]; it must be a number"),
+        ({"min_stages": 0}, "min_stages is 0; it must be a whole number, 1 or more"),
+        ({"max_stages": 1.5}, "max_stages is 1.5; it must be a whole number, 1 or more"),
+        ({"seed": -1}, "the seed is -1; it must be a whole number, 0 or more"),
+        ({"seed": 1.5}, "the seed is 1.5; it must be a whole number, 0 or more"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_told(options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        make_request("USD", **options)
