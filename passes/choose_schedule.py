@@ -81,19 +81,30 @@ class ChooseSchedule:
             best = _try(self.schedule, loads, self.micro_batches, training=training)
             reason = f"{self.schedule} with {self.micro_batches} micro-batches was decided before"
             return _scheduled(draft, best, reason, loads, training=training)
-        counts, why = [1], f"1 micro-batch, as the model fixes its batch at {draft.graph.batch}"
+        assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
+        most = max(stage.replicas for stage in draft.stages)
+        counts, why = [1], _fixed(draft.graph.batch, most, training=training)
         if draft.graph.batch_symbol is not None:
-            assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
-            counts, why = micro_batch_counts(draft.graph.batch, max(stage.replicas for stage in draft.stages)), ""
+            counts, why = micro_batch_counts(draft.graph.batch, most), ""
         loads = _loads(draft, counts, training=training)
-        trials = list(_simulated(loads, counts, training=training))
-        shortest_s = min(trial.step_s for trial in trials)
-        equals = [trial for trial in trials if trial.step_s <= shortest_s * _SAME_TIME]
+        # a replica without a micro-batch has nothing to learn from
+        least = most if training and most <= max(counts) else 1
+        trials = list(_simulated(loads, counts, least, training=training))
+        shortest_s = min(trial.step_s for trial in trials if trial.micro_batches >= least)
+        equals = [t for t in trials if t.micro_batches >= least and t.step_s <= shortest_s * _SAME_TIME]
         best = min(equals, key=lambda trial: (trial.held_bytes, trial.micro_batches))
         reason = f"{why or _against_undivided(best, loads, trials)}; {_against_others(best, trials, training=training)}"
         if training and len(loads) > 1:
             reason += _shorter(best, loads)
         return _scheduled(draft, best, reason, loads, training=training)
+
+
+def _fixed(batch: int, most_replicas: int, *, training: bool) -> str:
+    """Say why the batch is not divided, and how a run trains all replicas all the same: each on batches of its own."""
+    why = f"1 micro-batch, as the model fixes its batch at {batch}"
+    if training and most_replicas > 1:
+        why += f"; train with --batch {most_replicas * batch} --micro-batches {most_replicas}, one for every replica"
+    return why
 
 
 def _scheduled(draft: Draft, best: _Trial, reason: str, loads: Sequence[StageLoad], *, training: bool) -> Draft:
@@ -154,16 +165,17 @@ def _micro_batch(times: LayerTimes, stage: PlannedStage, count: int, *, training
     )
 
 
-def _simulated(loads: Sequence[StageLoad], counts: Sequence[int], *, training: bool) -> Iterator[_Trial]:
-    """Simulate every schedule for every count that could be the best, the most promising first."""
+def _simulated(loads: Sequence[StageLoad], counts: Sequence[int], least: int, *, training: bool) -> Iterator[_Trial]:
+    """Simulate every schedule for every count from ``least`` on that could be the best, the most promising first."""
     promising = sorted(counts, key=lambda count: _shortest_step_s(loads, count, training=training))
     shortest_s = float("inf")
     for count in promising:
-        if count != 1 and _shortest_step_s(loads, count, training=training) > shortest_s * _SAME_TIME:
+        is_hopeless = _shortest_step_s(loads, count, training=training) > shortest_s * _SAME_TIME
+        if count != 1 and (count < least or is_hopeless):
             continue  # 1 is always simulated: the reason compares with it
         for name in ("gpipe", "1f1b") if training else ("gpipe",):
             trial = _try(name, loads, count, training=training)
-            shortest_s = min(shortest_s, trial.step_s)
+            shortest_s = min(shortest_s, trial.step_s if count >= least else shortest_s)
             yield trial
 
 
@@ -209,6 +221,8 @@ def _against_undivided(best: _Trial, loads: Sequence[StageLoad], trials: Sequenc
     undivided_s = min(trial.step_s for trial in trials if trial.micro_batches == 1)
     if best.micro_batches > 1:
         gain = f"{format_seconds(best.step_s)} a step, undivided {format_seconds(undivided_s)}"
+        if undivided_s * _SAME_TIME < best.step_s:
+            gain += ", which would leave replicas without any"
         return f"{best.micro_batches} micro-batches: {gain}"
     again_s = sum(load.again_s for load in loads)
     cost = f"each further one would pay {format_seconds(again_s)} of launches and latency again"

@@ -39,6 +39,6 @@ CPU = replace(
     device(layer("a", point(8, 2e-3), point(32, 5e-3)), layer("b", point(8, 1e-3), point(32, 1e-3), kind="embedding")),
     wholes=(Whole(8, 3e-3, 3.3e-3), Whole(32, 6e-3, 6.1e-3)),
     compute_parallel=Fitted(0.8, 0.02, (1, 2)),
-    link=LinkProfile(2e9, 1e8, 3e-5, 2e-6, "processes of one machine, gloo"),
+    link=LinkProfile(2e9, 1e8, 3e-5, 2e-6, "processes of one machine"),
 )
 PROFILE = Profile("a model", "2026-11-21T06:00:00Z", HOST, MappingProxyType({"torch": "2.13.0"}), (CPU,))

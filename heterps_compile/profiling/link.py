@@ -1,4 +1,4 @@
-"""Measure what a message between two processes of this machine takes: gloo, over the loopback interface.
+"""Measure what a message between two processes of this machine takes, sent as a pipeline sends it.
 
 One message goes to and fro at several sizes; half of a round is one way. Of all rounds at a size the lower quartile
 counts: where another process holds the core, a round waits for a tick of the kernel's clock, which is a hundred times
@@ -64,7 +64,7 @@ def measure_link(pairs: int) -> tuple[LinkProfile, Fitted | None]:
     read = json.loads(answer)
     sizes_bytes = [int(size) for size in read["times_s"]]
     link = fit_link(
-        sizes_bytes, [_lower_quartile(times) for times in read["times_s"].values()], "processes of one machine, gloo"
+        sizes_bytes, [_lower_quartile(times) for times in read["times_s"].values()], "processes of one machine"
     )
     moves_s = {int(count): _lower_quartiles(times) for count, times in read["moves_s"].items()}
     return link, fit_parallel_fraction(moves_s)

@@ -1,10 +1,12 @@
 """One process of a link that is measured: ``python -m heterps_compile.profiling.link_process FOLDER WORLD RANK``.
 
-Ranks 0 and 1 are the first pair, 2 and 3 the second, and so on. Rank 0 prints what it measured as JSON.
+Ranks 0 and 1 are the first pair, 2 and 3 the second, and so on; messages go the way that those of a pipeline go. Rank 0
+prints what it measured as JSON.
 
 Left out: what is made of it (``link.py``).
 """
 
+import itertools
 import json
 import sys
 import time
@@ -14,27 +16,54 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+from heterps_compile.runtime.pipeline.transport import Transport
+
 SIZES_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 MOVED_BYTES = 1 << 23
 _ROUNDS = 40
 _WARM_UP = 3
 _TIMEOUT = timedelta(seconds=200)
+_CPU, _NAMES = torch.device("cpu"), ("message",)
 
 
-def to_and_fro(rank: int, peer: int, size_bytes: int) -> list[float]:
-    """Send a message and get it back; give half of each round's time."""
-    sent, received = torch.zeros(size_bytes, dtype=torch.uint8), torch.zeros(size_bytes, dtype=torch.uint8)
-    times_s = []
-    for _ in range(_WARM_UP + _ROUNDS):
-        began = time.perf_counter()
-        if rank < peer:
-            dist.send(sent, peer)
-            dist.recv(received, peer)
-        else:
-            dist.recv(received, peer)
-            dist.send(sent, peer)
-        times_s.append((time.perf_counter() - began) / 2)
-    return times_s[_WARM_UP:]
+class Pair:
+    """One of two ranks that send each other messages."""
+
+    def __init__(self, world: int, rank: int, layouts: int) -> None:
+        """Connect; every rank does the same.
+
+        Args:
+            world: Ranks.
+            rank: This one.
+            layouts: How many sizes of messages there will be.
+        """
+        self._transport = Transport(world, rank, 2 * layouts)
+        self._rank, self._peer, self._tags = rank, rank ^ 1, itertools.count(step=2)
+
+    def to_and_fro(self, size_bytes: int) -> list[float]:
+        """Send a message and get it back; give half of each round's time."""
+        tag, header_tag = (first := next(self._tags)), first + 1
+        sender = self._transport.sender(self._peer, header_tag, "float32", _CPU)
+        receiver = self._transport.receiver(self._peer, header_tag, _CPU, "the other process")
+        content = torch.zeros(size_bytes, dtype=torch.uint8)
+        times_s = []
+        for _ in range(_WARM_UP + _ROUNDS):
+            receiver.post(tag)
+            began = time.perf_counter()
+            if self._rank < self._peer:
+                sender.send(tag, _NAMES, [content])
+                receiver.take(tag, 1)
+            else:
+                receiver.take(tag, 1)
+                sender.send(tag, _NAMES, [content])
+            times_s.append((time.perf_counter() - began) / 2)
+            sender.flush()
+            receiver.let_go()
+        return times_s[_WARM_UP:]
+
+    def close(self) -> None:
+        """Leave; what was sent can still be received."""
+        self._transport.close()
 
 
 def main() -> None:
@@ -43,16 +72,17 @@ def main() -> None:
     torch.set_num_threads(1)
     store = FileStore(f"{folder}/store", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
-    peer = rank ^ 1
+    pair = Pair(world, rank, len(SIZES_BYTES) + world // 2)
     times_s = {}
     if rank < 2:
-        times_s = {size: to_and_fro(rank, peer, size) for size in SIZES_BYTES}
+        times_s = {size: pair.to_and_fro(size) for size in SIZES_BYTES}
     moves_s = {}
     for pairs in range(1, world // 2 + 1):
         dist.barrier()
         if rank < 2 * pairs:
-            moves_s[pairs] = to_and_fro(rank, peer, MOVED_BYTES // pairs)
+            moves_s[pairs] = pair.to_and_fro(MOVED_BYTES // pairs)
     dist.barrier()
+    pair.close()
     if rank == 0:
         print(json.dumps({"times_s": times_s, "moves_s": moves_s}))
     dist.destroy_process_group()

@@ -14,6 +14,7 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.errors import InputError
 
 from .brute import every_placement, placement_count
 from .chain import Chain
@@ -50,7 +51,15 @@ class Proof:
 
 
 def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> Proof:
-    """Search for the optimum from some placements, to the proof or to the deadline."""
+    """Search for the optimum from some placements, to the proof or to the deadline.
+
+    Raises:
+        InputError: for the latency of training: a segment's cost does not tell how long it synchronises.
+    """
+    if problem.objective == "latency" and np.any(problem.sync_s > 0):
+        raise InputError(
+            "the objective 'latency' is for inference, where nothing synchronises; this problem has sync_s"
+        )
     chain = Chain(problem)
     if not (chain.is_exact or has_near_readers(chain)) and placement_count(problem) <= _MOST_ENUMERATED:
         return _enumerate(problem, deadline, starts)

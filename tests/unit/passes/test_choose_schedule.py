@@ -150,6 +150,24 @@ def test_a_fixed_batch_is_one_micro_batch_and_says_so():
     assert schedule.reason.startswith("1 micro-batch, as the model fixes its batch at 8; ")
 
 
+def test_a_fixed_batch_and_replicas_say_how_to_train_them_all():
+    reason = chosen((1.0, 1), (3.0, 3), mode="training", fixed=True, batch=8).reason
+    assert reason.startswith(
+        "1 micro-batch, as the model fixes its batch at 8; train with --batch 24 --micro-batches 3, one for every "
+        "replica; "
+    )
+    assert "--micro-batches" not in chosen((1.0, 1), (3.0, 3), fixed=True, batch=8).reason
+
+
+def test_no_replica_is_without_a_micro_batch_in_training_though_that_were_shorter():
+    """Both stages send or receive once, so that every further micro-batch costs half a second."""
+    stages = ((0.1, 2), (0.1, 1))
+    assert chosen(*stages, latency_s=0.5).micro_batches == 1
+    schedule = chosen(*stages, latency_s=0.5, mode="training", batch=6)
+    assert schedule.micro_batches == 2
+    assert "1.75 s a step, undivided 1.5 s, which would leave replicas without any" in schedule.reason
+
+
 def test_training_of_equal_stages_takes_1f1b_which_holds_less():
     schedule = chosen((3.0, 1), (3.0, 1), mode="training", batch=8)
     assert (schedule.name, schedule.micro_batches) == ("1f1b", 8)

@@ -138,3 +138,9 @@ def test_no_plan_in_time_is_not_called_infeasible() -> None:
 def test_brute_force_refuses_what_it_cannot_finish() -> None:
     with pytest.raises(HeterpsError, match=r"brute force would evaluate 8.11e\+18 placements, and its limit is 2,000,"):
         Brute()(plain_problem([[1.0] * 2] * 40, [1.0] * 2))
+
+
+def test_the_latency_of_training_is_refused_since_synchronising_couples_it() -> None:
+    problem = plain_problem([[4.0, 1.0]], [1.0, 9.0], objective="latency", sync_s=np.ones((1, 2)))
+    with pytest.raises(InputError, match="'latency' is for inference"):
+        Exact()(problem)
