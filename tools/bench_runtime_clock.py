@@ -3,8 +3,8 @@
 For every (model, cut, batch) of `clock_table.py` a pipeline of two or three processes runs on this machine. Its stage
 times and its throughput are printed beside what `clock_prediction.py` makes of a profile of the model, measured just
 before, since the speed of a machine drifts. What the runtime itself adds is measured on models that compute next to
-nothing, and what busy cores take from one another on a model of its own. The step of the plan, which knows of neither,
-stands beside.
+nothing; what busy cores take from one another, and what the system loses where ranks are more than cores, on a model of
+its own. The step of the plan, which knows of none of them, stands beside.
 
 Times of stages are compared by the clock of the thread that runs them (`--clock wall`: as time passes), throughput by
 the wall. Where other processes hold the cores, throughput says more of them than of the prediction: the load is printed
@@ -29,7 +29,7 @@ import clock_ranks
 import torch
 from clock_prediction import Overheads, Prediction, predict, route_bytes
 from clock_ranks import Ranks, RankTimes, Task
-from clock_table import CASES, HALVES, HEAD, Case, Row, print_overheads, print_row, print_summary
+from clock_table import CASES, HALVES, HEAD, THIRDS, Case, Row, print_overheads, print_row, print_summary
 from safetensors.torch import save_file
 
 import heterps_compile
@@ -55,7 +55,7 @@ from heterps_compile.runtime.pipeline.layout import make_layout
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.schedule.order import Phase
 
-_TOGETHER_ROUNDS = 5
+_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Bench:
     def __init__(self, folder: Path, clock: str, steps: int, repeats: int, *, pinned: bool, realtime: bool) -> None:
         self.folder, self.clock, self.steps, self.repeats = folder, clock, steps, repeats
         self.cores, self.realtime = usable_cores(), realtime
+        self.link: LinkProfile = measure_link(1)[0]  # before the ranks, which start with all cores
         self.ranks = {world: Ranks(world, pinned=pinned, realtime=realtime) for world in (2, 3)}
-        self.link: LinkProfile = measure_link(1)[0]
         self.overheads = Overheads({}, {}, {}, 0.0)
 
     def close(self) -> None:
@@ -151,18 +151,27 @@ class Bench:
             byte_s.append((wide.around_s - narrow.around_s) / (wide.moved_bytes - narrow.moved_bytes))
         self.overheads = Overheads(inside, outside, loss, max(0.0, median(byte_s)))
         self.overheads = replace(self.overheads, together=self._together(inside[Phase.FORWARD]))
+        if self.cores < len(THIRDS):
+            self.overheads = replace(self.overheads, crowded=self._crowded())
 
     def _together(self, inside_s: float) -> float:
         """Find how much longer layers take while all cores are busy than in the profile, where one is."""
         case = Case("busy", False, HALVES, 1024, 16)
         slower = []
-        for _ in range(_TOGETHER_ROUNDS):
+        for _ in range(_ROUNDS):
             profile = self.profile(case.model, training=False, batches=(case.micro_batch,))
             compiled = self.compile(case, profile)
             times = compiled.micro_batches()
             for rank in self.measure(case, compiled.plan, compiled.folder):
                 slower += [cpu_s / (times[s].forward_s + inside_s) for (s, _), (_, cpu_s) in rank.actions_s.items()]
         return max(1.0, median(slower))
+
+    def _crowded(self) -> float:
+        """Find how much longer a step takes than its jobs on shared cores, where there are more ranks than cores."""
+        case = Case("busy", False, THIRDS, 512, 8)
+        profile = self.profile(case.model, training=False, batches=(case.micro_batch,))
+        rows = [self.run(case, profile) for _ in range(_ROUNDS)]
+        return max(1.0, median(row.measured_step_s / row.predicted_step_s for row in rows))
 
     def _idle(self, case: Case) -> "Idle":
         profile = self.profile(case.model, training=case.training, batches=(case.micro_batch,))

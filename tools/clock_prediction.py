@@ -19,7 +19,6 @@ from heterps_compile.runtime.pipeline.routes import Route, make_routes
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.shared_cores import Job, run_jobs
 
-_AHEAD = 4  # actions for which a rank makes buffers ready before it gets there
 _STEPS = 8
 
 
@@ -32,6 +31,7 @@ class Overheads:
         loss_s: More inside of an action of the last stage, which has the loss.
         byte_s: For every byte received or sent.
         together: How much longer computation takes while all cores are busy.
+        crowded: How much longer a step takes where ranks are more than cores, and the system changes between them.
     """
 
     inside_s: Mapping[str, float]
@@ -39,6 +39,7 @@ class Overheads:
     loss_s: Mapping[str, float]
     byte_s: float
     together: float = 1.0
+    crowded: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +100,25 @@ def predict(
                             worker, where = place[makes, i, phase]
                             travels_s = link.latency_s + size_bytes / link.bytes_per_s
                             needs.append((worker, step * len(actions[worker]) + where, travels_s))
-                if at == 0 and step > 0 and not layout.training:
-                    needs += _received(routes, layout, stage, step, count, link.latency_s)
+                if not layout.training:
+                    needs += _taken(routes, layout, stage, step * count + at, link.latency_s)
                 work_s = own_s + overheads.outside_s[phase] + overheads.byte_s * moved_bytes
                 queues[rank].append(Job(work_s, tuple(needs)))
     spans = run_jobs(queues, cores, overheads.together)
     ends_s = [spans[-1][(step + 1) * len(actions[-1]) - 1][1] for step in range(_STEPS)]
     step_s = (ends_s[-1] - ends_s[_STEPS // 2 - 1]) / (_STEPS - _STEPS // 2)
+    step_s *= overheads.crowded if len(queues) > cores else 1.0
     together = overheads.together if len(queues) > 1 else 1.0
     return Prediction({key: together * median(found) for key, found in actions_s.items()}, step_s)
 
 
-def _received(
-    routes: Sequence[Route], layout: Layout, stage: int, step: int, count: int, latency_s: float
+def _taken(
+    routes: Sequence[Route], layout: Layout, stage: int, job: int, latency_s: float
 ) -> list[tuple[int, int, float]]:
-    """Say when all that a stage sent in the step before has a buffer where it goes to: then it may go on."""
-    found = []
-    for route in routes:
-        if route.source == stage:
-            last = step * count - 2 - _AHEAD
-            if count - 1 <= _AHEAD:  # the buffers of a short step are made ready as it begins
-                last = (step - 1) * count - 1
-            if last >= 0:
-                found.append((layout.owner(route.target, 0), last, latency_s))
-    return found
+    """Say when the message before a job can be sent: its like of the step before has been taken.
+
+    A reader takes a message as it begins with it, which is when it has ended the one before.
+    """
+    last = job - layout.micro_batches - 2
+    readers = [layout.owner(route.target, 0) for route in routes if route.source == stage]
+    return [(reader, last, latency_s) for reader in readers] if last >= 0 else []
