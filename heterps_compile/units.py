@@ -95,6 +95,12 @@ def _scaled(amount: float, steps: tuple[tuple[float, str], ...]) -> str:
     return f"{amount / size:.3g} {unit}"
 
 
+def counted(count: int, thing: str) -> str:
+    """Give a number of things: ``1 node``, ``2 nodes``, ``2 micro-batches``."""
+    many = "" if count == 1 else "es" if thing.endswith("ch") else "s"
+    return f"{count} {thing}{many}"
+
+
 def format_bytes(size_bytes: float) -> str:
     """Print bytes with a binary prefix: "1.5 GiB"."""
     if size_bytes < 1024:

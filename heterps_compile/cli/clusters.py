@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from heterps_compile.escape import printable
+from heterps_compile.units import counted
 
 from .output import printing, terminal_width
 
@@ -93,8 +94,7 @@ def check_cluster(file: str) -> None:
     from heterps_compile.cluster.load import load_cluster  # noqa: PLC0415 - pydantic
 
     pool = load_cluster(Path(file))
-    count = len(pool.device_types)
     names = ", ".join(device.name for device in pool.device_types)
-    text = f"{printable(file)}: {count} device type{'s' if count > 1 else ''} ({names}), priced in {pool.currency}"
+    text = f"{printable(file)}: {counted(len(pool.device_types), 'device type')} ({names}), priced in {pool.currency}"
     with printing("the result"):
         click.echo(text)

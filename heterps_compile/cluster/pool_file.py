@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, mo
 
 from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import ITEM_BITS, OpKind
-from heterps_compile.units import parse_price, parse_quantity
+from heterps_compile.units import counted, parse_price, parse_quantity
 
 MAX_DEVICE_TYPES = 64
 MAX_UNITS = 1_000_000
@@ -228,7 +228,7 @@ def parse_pool(document: Mapping[str, Any]) -> Pool:
         faults = error.errors(include_url=False)
         # a misspelt key is missing too: of the two it is the one that tells
         fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
-        more = "" if len(faults) == 1 else f" (and {len(faults) - 1} more fault{'s' if len(faults) > 2 else ''})"
+        more = "" if len(faults) == 1 else f" (and {counted(len(faults) - 1, 'more fault')})"
         raise InputError(f"{_place(fault['loc'], document)}: {_words(fault)}{more}") from error
 
 

@@ -26,10 +26,11 @@ import onnx
 import onnx_ir as ir
 
 from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Graph, Node, OpKind, Parameter, Value
+from heterps_compile.units import counted
 
 from .onnx_dims import bind_inputs
 from .onnx_files import load_model
-from .onnx_names import module_path, number, op_name, quote_some
+from .onnx_names import module_path, op_name, quote_some
 from .onnx_ops import Operation, classify
 from .onnx_shapes import DTYPES, Inference, find_values, infer
 from .onnx_structure import Roles, find_roles, normalize, subgraphs
@@ -139,7 +140,7 @@ def _role_notes(roles: Roles) -> Iterable[str]:
         (roles.random, "drawn by chance, so that no two runs agree"),
     ):
         if nodes:
-            yield f"{what}: {number(len(nodes), 'node')} ({quote_some(node.name or '' for node in nodes)})"
+            yield f"{what}: {counted(len(nodes), 'node')} ({quote_some(node.name or '' for node in nodes)})"
 
 
 class _Reader:
@@ -165,7 +166,7 @@ class _Reader:
             (self._partly_counted, "not counted where shapes are unknown: FLOPs in the body"),
         ):
             if nodes:
-                yield f"{what} of {number(len(nodes), 'node')} ({quote_some(node.name or '' for node in nodes)})"
+                yield f"{what} of {counted(len(nodes), 'node')} ({quote_some(node.name or '' for node in nodes)})"
 
     def node(self, origin: int, node: ir.Node) -> Node:
         """Give the node of the graph that stands for a node of the model."""

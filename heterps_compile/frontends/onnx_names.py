@@ -28,11 +28,6 @@ def quote_some(names: Iterable[str]) -> str:
     return ", ".join(map(quote, every[:_NAMES_SHOWN])) + more
 
 
-def number(count: int, thing: str) -> str:
-    """Give a number of things: ``1 node``, ``2 nodes``."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
 def op_name(node: ir.Node) -> str:
     """Give the op with its domain, which is left out where it is ONNX's own: ``com.microsoft::Gelu``."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

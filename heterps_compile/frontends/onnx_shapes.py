@@ -17,9 +17,10 @@ import onnx_ir as ir
 from heterps_compile.errors import GraphError
 from heterps_compile.escape import one_line
 from heterps_compile.ir.graph import OPAQUE, Dim, Value
+from heterps_compile.units import counted
 
 from .onnx_inputs import generate_inputs
-from .onnx_names import describe, number, quote, quote_some
+from .onnx_names import describe, quote, quote_some
 from .onnx_session import ORT_ERRORS, open_session, reason, skeleton
 from .onnx_structure import quiet
 
@@ -176,7 +177,7 @@ def find_values(
         return found, []
     found |= _see_in_a_run(model, unknown, inputs, found)
     names = quote_some(value.name or "" for value in unknown)
-    return found, [f"seen in a run on generated inputs: the shapes of {number(len(unknown), 'value')} ({names})"]
+    return found, [f"seen in a run on generated inputs: the shapes of {counted(len(unknown), 'value')} ({names})"]
 
 
 def _see_in_a_run(

@@ -21,8 +21,9 @@ from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from heterps_compile.errors import GraphError, UnsupportedOpError
 from heterps_compile.escape import one_line
+from heterps_compile.units import counted
 
-from .onnx_names import describe, name_nodes, number, op_name, quote, quote_some
+from .onnx_names import describe, name_nodes, op_name, quote, quote_some
 
 RANDOM_OPS = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Sampling"}
@@ -42,7 +43,7 @@ def normalize(model: ir.Model) -> list[str]:
     """
     notes = []
     if model.functions:
-        notes.append(f"inlined: {number(len(model.functions), 'local function')}")
+        notes.append(f"inlined: {counted(len(model.functions), 'local function')}")
         try:
             InlinePass()(model)
         except (InvariantError, PassError, ValueError, KeyError, RuntimeError) as e:
@@ -148,7 +149,7 @@ def _sort(graph: ir.Graph) -> None:
         cycle = _find_cycle(graph)
         path = " -> ".join(describe(node) for node in (*cycle[:3], *cycle[3:][-1:]))
         raise GraphError(
-            f"the graph has a cycle of {number(len(cycle), 'node')}: {path}; export the model again"
+            f"the graph has a cycle of {counted(len(cycle), 'node')}: {path}; export the model again"
         ) from e
 
 

@@ -12,7 +12,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.held import worker_spans
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.simulate import Span
-from heterps_compile.units import format_bytes, format_seconds
+from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .pictures import WIDTH, Picture, device_classes, fitting, line, picture, rect, text, ticks
 from .simulation import Step
@@ -71,7 +71,7 @@ def memory_over_time(plan: Plan, step: Step) -> Picture:
 
 
 def _summary(step: Step) -> str:
-    count = f"{step.micro_batches} micro-batch{'es' if step.micro_batches > 1 else ''}"
+    count = counted(step.micro_batches, "micro-batch")
     waiting = f"{100 * step.timeline.bubble:.3g} % waiting"
     if step.steps > 1:
         return f"{step.steps} batches one after the other, {count} each, {format_seconds(step.step_s)}, {waiting}"

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
-from heterps_compile.units import format_bytes, format_count, format_seconds
+from heterps_compile.units import counted, format_bytes, format_count, format_seconds
 
 from .simulation import Step
 from .tables import add_numbers, add_text, name_text, plain_table
@@ -49,7 +49,7 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
             ", ".join(marks),
         ]
         table.add_row(*map(Text, cells))
-    stages = f"{len(plan.stages)} stage{'s' if len(plan.stages) > 1 else ''}"
+    stages = counted(len(plan.stages), "stage")
     console.print(Text(f"{printable(plan.model)}: {plan.request.mode}, batch {plan.batch}, {stages}"))
     console.print()
     console.print(table)

@@ -4,6 +4,7 @@ import pytest
 
 from heterps_compile.errors import InputError
 from heterps_compile.units import (
+    counted,
     format_bytes,
     format_money,
     format_percent,
@@ -83,3 +84,8 @@ def test_numbers_for_people() -> None:
     assert format_money(0.000312) == "0.000312"
     assert format_money(2.42) == "2.42"
     assert [format_percent(p) for p in (4.84, -50.0, 3570.4)] == ["4.84 %", "-50 %", "3,570 %"]
+
+
+def test_things_are_counted_in_the_plural_from_two_on() -> None:
+    assert [counted(n, "micro-batch") for n in (1, 2)] == ["1 micro-batch", "2 micro-batches"]
+    assert [counted(n, "layer") for n in (0, 1)] == ["0 layers", "1 layer"]

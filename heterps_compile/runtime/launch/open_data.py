@@ -44,7 +44,9 @@ def name_of_data(options: RunOptions, given: Source | None = None) -> str:
     if options.data:
         path, mark, how = options.data.partition("?")
         return options.data if is_random(options.data) else os.path.basename(path.rstrip("/")) + mark + how
-    return "data()" if options.train in (None, GIVEN) else f"data() of {os.path.basename(options.train or '')}"
+    return (
+        "data()" if options.train is None or options.train == GIVEN else f"data() of {os.path.basename(options.train)}"
+    )
 
 
 def say_data(store: "Store", identity: Identity) -> None:

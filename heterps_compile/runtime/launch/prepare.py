@@ -16,6 +16,7 @@ from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.source import read_plan
 from heterps_compile.runtime.pipeline.layout import Layout, make_layout
+from heterps_compile.units import counted
 
 from .faults import Place
 from .options import GIVEN, RunOptions
@@ -147,8 +148,8 @@ def core_notes(prepared: Prepared, options: RunOptions, cores: int | None = None
     if threads <= cores:
         return []
     return [
-        f"  {prepared.world_size} processes of {options.threads} thread{'s' if options.threads > 1 else ''} share "
-        f"{cores} core{'s' if cores > 1 else ''}: steps take longer than on machines of their own"
+        f"  {prepared.world_size} processes of {counted(options.threads, 'thread')} share "
+        f"{counted(cores, 'core')}: steps take longer than on machines of their own"
     ]
 
 
@@ -160,14 +161,12 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
     also = f" + {servers} parameter servers" if servers else ""
     lines = [
         f"{printable(plan.model)}: {what}, {len(plan.stages)} stages on {layout.world_size} processes{also}, "
-        f"{layout.schedule}, {layout.micro_batches} micro-batch{'es' if layout.micro_batches > 1 else ''} of "
-        f"{layout.micro_batch_size} samples"
+        f"{layout.schedule}, {counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch_size} samples"
     ]
     for stage in plan.stages:
         ranks = layout.ranks_of(stage.index)
         shown = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-        layers = "1 layer" if len(stage.layers) == 1 else f"{len(stage.layers)} layers"
-        replicas = "1 replica" if len(ranks) == 1 else f"{len(ranks)} replicas"
+        layers, replicas = counted(len(stage.layers), "layer"), counted(len(ranks), "replica")
         planned = "" if len(ranks) == stage.replicas else f" (planned: {stage.replicas})"
         lines.append(f"  stage {stage.index}: {layers}, {replicas}{planned}, {shown}")
     return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]
