@@ -19,7 +19,7 @@ from heterps_compile.cost.problem import Ints, Placement, Problem
 from heterps_compile.cost.segments import problem_tables
 
 from .chain import Chain
-from .interval_search import IntervalSearch
+from .interval_search import IntervalSearch, marches_at_once
 from .paths import Deadline
 
 _SHORT = 300  # positions that need no coarse start
@@ -34,7 +34,7 @@ _GAIN = 2.0  # likewise; a round that gains less is the last
 def search_all(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> IntervalSearch:
     """Run the search over all positions, to its end or to the deadline."""
     chain, spent = Chain(problem), 0
-    if chain.length > _SHORT and problem.min_stages < _COARSE:
+    if chain.length > _SHORT and problem.min_stages < _COARSE and not marches_at_once(chain):
         search = IntervalSearch(Chain(problem, thinned(chain, _COARSE)), deadline, starts, _COARSE_GAP)
         search.run()
         for _ in range(_ROUNDS):

@@ -48,7 +48,10 @@ SWEPT = 100
 
 MARCHED, SWEPT_S, BRIEFLY_S = 3000, 20.0, 3.0
 """Positions from which on a march follows that sweep; seconds, and a third of the time, after which it does at last;
-the seconds where values pass to the next layer alone, so that the march knows the price of plans."""
+the seconds where values pass to the next layer alone."""
+
+MARCHED_AT_ONCE = 250
+"""Positions from which on there is no sweep where the bounds of the march are the prices of plans."""
 
 _MOST_LISTED = 600_000
 _FIRST_RATIO = 0.8  # how far down the first split of an open range goes
@@ -68,6 +71,19 @@ class _Range:
     fast_s: float
     segments: Segments | None = field(compare=False)  # None for all of them
     fee: Floats = field(compare=False)
+
+
+def marches_at_once(chain: Chain) -> bool:
+    """Say whether a march alone is fastest: the chain is long, and hardly a bound of it below the price of a plan."""
+    problem = chain.problem
+    is_free = problem.min_stages <= 1 and problem.max_stages >= chain.length
+    if chain.length < MARCHED_AT_ONCE or not chain.is_exact or chain.longest_span > 1 or not is_free:
+        return False
+    # units for each block on its cheapest type: with as many, limits hardly bind
+    work_s = np.where(chain.usable_blocks(), np.diff(chain.compute_s), np.inf)
+    cheapest = np.argmin(work_s * problem.price_per_hour[:, None], axis=0)
+    needed_s = np.bincount(cheapest, work_s[cheapest, np.arange(chain.length)], problem.type_count)
+    return bool(np.all(needed_s <= problem.max_units * min(slowest_batch_s(problem), 1e300)))
 
 
 class IntervalSearch:
@@ -114,10 +130,7 @@ class IntervalSearch:
         open_, unclosed = [node], np.inf
         try:
             if isinstance(self._chain, Chain) and self._chain.length >= SWEPT and not self._is_coupled(node):
-                if np.isinf(self.best):  # a sweep needs something to beat
-                    open_ = self._open(node)
-                if np.isfinite(self.best):
-                    open_ = self._swept(self._chain, node)
+                open_ = self._begun(self._chain, node)
             while open_ and open_[0].bound < self.best * (1 - self._gap):
                 node = heapq.heappop(open_)
                 if not self._chain.is_exact and node.fast_s > node.slow_s * (1 - self.width):
@@ -147,6 +160,13 @@ class IntervalSearch:
         if self.loose is None:  # the first is the cheapest
             path = self._fees.solve(node.segments, node.slow_s, node.fast_s, node.fee).path
             self.loose = None if path is None else self._chain.placement(path)
+
+    def _begun(self, chain: Chain, whole: _Range) -> list[_Range]:
+        """Begin with what does best on many positions; give what is left, as a heap."""
+        if marches_at_once(chain):
+            return sorted(self._marched(chain, [TimeRange(whole.bound, whole.slow_s, 0.0)], whole))
+        left = self._open(whole) if np.isinf(self.best) else [whole]  # a sweep needs something to beat
+        return self._swept(chain, whole) if np.isfinite(self.best) else left
 
     def _swept(self, chain: Chain, whole: _Range) -> list[_Range]:
         """Close what a sweep over cells of segments can, and a march after it; give what is left, as a heap."""

@@ -21,7 +21,6 @@ bound); the search over listed segments (``interval_search.py``).
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -30,12 +29,11 @@ from heterps_compile.cost.problem import Floats, Ints, Placement
 from .blocks import Cells
 from .chain import Chain, Segments
 from .paths import Deadline
-from .reach import Reach
-from .reach_paths import ReachPaths
+from .reach import Entries, Reach, counted_up
+from .reach_loops import Ends
 
 _STRIDE = 0.8  # the least ratio of times that one bound closes
-_SURVEYED = 0.94  # ratio of times of the ranges to begin with
-_DOWN_TO = 0.02  # of the longest time of a range without a shortest: surveyed so far down
+_SURVEYED = 0.94  # the same of the ranges that are bounded first
 _SHORT = 3e-4  # relative; a shorter stretch puts a range aside where P may be of no plan, of the width:
 _TINY, _IMPROVED, _BARRED = 1e-3, 3e-3, 1e-2  # plans are no better; one of them was; the bound allows better ones
 _NARROW, _NARROW_OF_BOUNDS = 1e-4, 5e-3  # relative; ranges whose segments are listed
@@ -46,24 +44,6 @@ _NEARLY = 1.002  # times the best value: where a plan is made of the bound
 _NARROWED = 0.5  # of the width at which entries were dropped last
 _EXACT_UNITS, _RATIO = 8, 1.25  # numbers of replicas that are entries of their own; from one to the next beyond
 _MOST_EXACT = 200  # of those that become so where a path that is too cheap uses several as one
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Segments on a type with ``least`` to ``most`` replicas."""
-
-    type: int
-    least: int
-    most: int
-
-    def singles(self) -> "list[Entry]":
-        """Give every number of replicas as an entry of its own."""
-        return [Entry(self.type, units, units) for units in range(self.least, self.most + 1)]
-
-    def halves(self) -> "list[Entry]":
-        """Part the numbers of replicas."""
-        middle = (self.least + self.most) // 2
-        return [Entry(self.type, self.least, middle), Entry(self.type, middle + 1, self.most)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,7 +64,7 @@ class TimeRange:
     least_price: float | None = field(compare=False, default=None)
     is_aside: bool = field(compare=False, default=False)
     is_barred: bool = field(compare=False, default=False)
-    entries: tuple[Entry, ...] | None = field(compare=False, default=None)
+    entries: Entries | None = field(compare=False, default=None)
     width: float = field(compare=False, default=1.0)
 
 
@@ -104,12 +84,12 @@ class March:
         self._narrow, self._point = (_NARROW, _POINT) if chain.is_exact else (_NARROW_OF_BOUNDS, _NARROW_OF_BOUNDS)
         # where values skip layers, P may be of no plan, however narrow the range
         self._short = _SHORT if chain.longest_span > 1 else 0.0
-        self._fresh = sorted((part for range_ in ranges for part in _cut(range_)), key=lambda part: part.slow_s)
-        self._begun: list[TimeRange] = []
+        self._fresh = sorted(ranges, key=lambda range_: range_.slow_s)
+        self._is_surveying, self._begun = True, list[TimeRange]()
         self._aside: list[TimeRange] = []  # a heap
         self.left: list[tuple[TimeRange, Segments | None]] = []
         self._listed_width, self._held = 1.0, 0
-        self._exact_units = [_EXACT_UNITS] * chain.problem.type_count
+        self._exact_units = np.full(chain.problem.type_count, _EXACT_UNITS)
 
     @property
     def open(self) -> list[TimeRange]:
@@ -127,15 +107,7 @@ class March:
             consider: Told of plans that may be good, which may lower that value.
         """
         self._deadline.check()
-        is_aside = not (self._fresh or self._begun)
-        is_last_fresh = len(self._fresh) == 1
-        range_ = heapq.heappop(self._aside) if is_aside else (self._fresh or self._begun).pop()
-        if range_.bound >= ceiling():
-            parts = []
-        elif is_aside and range_.least_price is not None:
-            parts = _halved(range_)
-        else:
-            parts = self._marched(range_, ceiling, consider)
+        parts = self._surveyed(self._fresh.pop(), ceiling, consider) if self._fresh else self._taken(ceiling, consider)
         for part in parts:
             if part.bound >= ceiling() or part.slow_s <= part.fast_s:
                 continue
@@ -148,26 +120,46 @@ class March:
                 self._held += 0 if segments is None else len(segments)
             else:
                 heapq.heappush(self._aside, part)
-        if is_last_fresh:
+        if self._is_surveying and not self._fresh:
+            self._is_surveying = False
             self._begun.sort(reverse=True)
+
+    def _surveyed(
+        self, range_: TimeRange, ceiling: Callable[[], float], consider: Callable[[Placement], None]
+    ) -> list[TimeRange]:
+        """Bound the slow end of a range that is new, and leave the rest of it for another survey."""
+        if range_.bound >= ceiling():
+            return []
+        point = replace(range_, fast_s=max(range_.fast_s, _STRIDE * range_.slow_s), width=0.0)
+        parts = self._marched(point, ceiling, consider)
+        next_s = max(range_.fast_s, min(_SURVEYED * range_.slow_s, parts[0].slow_s if parts else point.fast_s))
+        if next_s > range_.fast_s and (parts or not self._is_impossible(range_.slow_s)):
+            self._fresh.append(replace(range_, slow_s=next_s))
+        return [replace(part, fast_s=max(part.fast_s, next_s), entries=None, width=1.0) for part in parts]
+
+    def _taken(self, ceiling: Callable[[], float], consider: Callable[[Placement], None]) -> list[TimeRange]:
+        """Bound the next range, or part it."""
+        is_aside = not self._begun
+        range_ = heapq.heappop(self._aside) if is_aside else self._begun.pop()
+        if range_.bound >= ceiling():
+            return []
+        if is_aside and range_.least_price is not None:
+            return _halved(range_)
+        return self._marched(range_, ceiling, consider)
 
     def _marched(
         self, range_: TimeRange, ceiling: Callable[[], float], consider: Callable[[Placement], None]
     ) -> list[TimeRange]:
         """Bound a range at its slow end."""
-        slow_s, fast_s = range_.slow_s, range_.fast_s
-        lowest_s = max(fast_s, _STRIDE * slow_s)
-        before = ceiling()
-        least, entries, own_width = self._least_price(range_, lowest_s, before, consider)
+        slow_s, fast_s, before = range_.slow_s, range_.fast_s, ceiling()
+        least, entries, own_width = self._least_price(range_, before, consider)
         if np.isinf(least):
-            is_closed = lowest_s == fast_s or self._is_impossible(slow_s)
-            return [] if is_closed else [replace(range_, slow_s=lowest_s, least_price=None)]
-        reached_s = max(lowest_s, slow_s * min(1.0, ceiling() / (least * slow_s))) if least > 0 else slow_s
+            return []
+        reached_s = max(fast_s, slow_s * min(1.0, ceiling() / (least * slow_s))) if least > 0 else slow_s
         is_barred = least * slow_s < ceiling()
 
         def part(slow_s: float, fast_s: float, is_aside: bool) -> TimeRange:
-            bound = max(range_.bound, fast_s * least if fast_s >= lowest_s else 0.0)
-            is_aside = is_aside or range_.is_aside
+            bound, is_aside = max(range_.bound, fast_s * least), is_aside or range_.is_aside
             return TimeRange(bound, slow_s, fast_s, least, is_aside, is_barred, entries, own_width)
 
         if not is_barred and reached_s < slow_s * (1 - self._short):
@@ -178,67 +170,59 @@ class March:
         return [part(reached_s, short_s, True), rest]
 
     def _least_price(
-        self, range_: TimeRange, lowest_s: float, ceiling: float, consider: Callable[[Placement], None]
-    ) -> tuple[float, tuple[Entry, ...] | None, float]:
-        """Bound the price of the units of every plan better than the ceiling that takes ``lowest_s`` to ``slow_s``.
+        self, range_: TimeRange, ceiling: float, consider: Callable[[Placement], None]
+    ) -> tuple[float, Entries | None, float]:
+        """Bound the price of the units of every plan in a range that is better than the ceiling.
 
         Returns:
             The bound; entries that such plans may use, where they are known; for ranges of which width.
         """
         slow_s, entries, width = range_.slow_s, range_.entries, range_.width
         is_half = range_.is_aside and range_.least_price is None
-        tried = self._entries(lowest_s, ceiling) if entries is None else entries
+        tried = self._entries(range_.fast_s, ceiling) if entries is None else entries
         if is_half:
-            tried = tuple(half for entry in tried for half in (entry.halves() if entry.least < entry.most else [entry]))
+            tried = tried.halves()
         while True:
-            tried = self._parted(tried)
-            ends = self._ends(tried, slow_s)
-            paths = self._paths(tried, ends)
-            least = float(paths.to_go[0])
+            tried = tried.singles(self._exact_units)
+            ends = self._reach.ends(tried, slow_s)
+            to_go = self._reach.to_go(tried, ends)
+            least = float(to_go[0])
             if least * slow_s >= ceiling * _NEARLY:
                 break
-            first, end, entry = (np.array(column) for column in zip(*paths.path(), strict=True))
-            consider(self._chain.placement(Cells(first, end, np.array([tried[e].type for e in entry.tolist()]))))
-            if least * slow_s >= ceiling or not self._learned([tried[e] for e in set(entry.tolist())]):
+            first, end, chosen = self._reach.path(tried, ends, to_go)
+            used = tried.take(chosen)
+            consider(self._chain.placement(Cells(first, end, used.type)))
+            if least * slow_s >= ceiling or not self._learned(used):
                 break
         now = 1 - range_.fast_s / slow_s
-        if is_half or (lowest_s == range_.fast_s and now < _NARROWED * width and least * range_.fast_s < ceiling):
-            entries, width = self._useful(tried, ends, paths.to_go, ceiling / range_.fast_s), now
+        if is_half or (now < _NARROWED * width and least * range_.fast_s < ceiling):
+            entries, width = self._useful(tried, ends, to_go, ceiling / range_.fast_s), now
         return least, entries, width
 
-    def _parted(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """Part entries into the numbers of replicas that are to be entries of their own."""
-        exact = self._exact_units
-        return tuple(part for e in entries for part in (e.singles() if e.least < e.most <= exact[e.type] else [e]))
-
-    def _learned(self, used: Sequence[Entry]) -> bool:
+    def _learned(self, used: Entries) -> bool:
         """Make entries of a path that is too cheap entries of their own; say whether there were any."""
-        wide = [entry for entry in used if entry.least < entry.most <= _MOST_EXACT]
-        for entry in wide:
-            self._exact_units[entry.type] = max(self._exact_units[entry.type], entry.most)
-        return bool(wide)
+        wide = used.take(np.flatnonzero((used.least < used.most) & (used.most <= _MOST_EXACT)))
+        np.maximum.at(self._exact_units, wide.type, wide.most)
+        return len(wide) > 0
 
-    def _useful(self, entries: Sequence[Entry], ends: Sequence[Ints], to_go: Floats, limit: float) -> tuple[Entry, ...]:
+    def _useful(self, entries: Entries, ends: Ends, to_go: Floats, limit: float) -> Entries:
         """Give the entries on paths cheaper than the limit."""
-        prices, rest = self._prices(entries), np.minimum.accumulate(to_go)
-        come = self._come(entries, ends)[:-1]
-        through = (float((come + price + rest[end]).min()) for price, end in zip(prices, ends, strict=True))
-        limit *= 1 + 1e-9
-        return tuple(entry for entry, least in zip(entries, through, strict=True) if least < limit)
+        return entries.take(np.flatnonzero(self._reach.through(entries, ends, to_go) < limit * (1 + 1e-9)))
 
     def _is_impossible(self, slow_s: float) -> bool:
         """Say whether not even all units for every stage allow a plan."""
-        most = self._chain.problem.max_units
-        ends = [self._reach.ends(type_, float(most[type_]), slow_s) for type_ in np.flatnonzero(most).tolist()]
-        return bool(np.isinf(ReachPaths(ends, np.zeros(len(ends))).to_go[0]))
+        most = self._chain.problem.max_units.astype(np.int64)
+        types = np.flatnonzero(most)
+        every = Entries(types, np.ones(len(types), np.int64), most[types])
+        return bool(np.isinf(self._reach.to_go(every, self._reach.ends(every, slow_s))[0]))
 
-    def _entries(self, lowest_s: float, ceiling: float) -> tuple[Entry, ...]:
+    def _entries(self, lowest_s: float, ceiling: float) -> Entries:
         """Give the numbers of replicas that a plan better than the ceiling may have, which takes ``lowest_s`` or more.
 
         A segment with k replicas has tau / (1 - alpha + alpha / k) of computation at most, so k tau less that is lost.
         """
         problem = self._chain.problem
-        entries: list[Entry] = []
+        entries: list[tuple[int, int, int]] = []
         for type_, (price, alpha) in enumerate(zip(problem.price_per_hour, problem.compute_parallel, strict=True)):
             least, limit = 1, int(problem.max_units[type_])
             while least <= limit:
@@ -246,24 +230,9 @@ class March:
                 if least > 1 and self._total + price * lost_s >= ceiling:
                     break
                 most = least if least <= self._exact_units[type_] else min(limit, int(least * _RATIO))
-                entries.append(Entry(type_, least, most))
+                entries.append((type_, least, most))
                 least = most + 1
-        return tuple(entries)
-
-    def _ends(self, entries: Sequence[Entry], slow_s: float) -> list[Ints]:
-        return [self._reach.ends(entry.type, entry.most, slow_s) for entry in entries]
-
-    def _prices(self, entries: Sequence[Entry]) -> Floats:
-        """Give [E], what the units of an entry cost at least."""
-        least = np.array([entry.least for entry in entries], np.float64)
-        return least * self._chain.problem.price_per_hour[[entry.type for entry in entries]]
-
-    def _paths(self, entries: Sequence[Entry], ends: Sequence[Ints]) -> ReachPaths:
-        return ReachPaths(ends, self._prices(entries))
-
-    def _come(self, entries: Sequence[Entry], ends: Sequence[Ints]) -> Floats:
-        """Give [n + 1], what the units up to a position cost at least; from later positions one comes no less far."""
-        return self._paths(entries, [_mirrored(np.maximum.accumulate(end)) for end in ends]).to_go[::-1]
+        return Entries(*np.array(entries, np.int64).reshape(-1, 3).T)
 
     def _listed(self, range_: TimeRange, ceiling: float) -> Segments | None:
         """List the segments of a range that is narrow, or barred and no wider than others that had few; None if not."""
@@ -282,32 +251,19 @@ class March:
     def _segments(self, range_: TimeRange, ceiling: float, most: int) -> Segments | None:
         """List the segments that may be on the path of a plan of a range better than the ceiling; None for too many."""
         entries = self._entries(range_.fast_s, ceiling) if range_.entries is None else range_.entries
-        all_ends = self._ends(entries, range_.slow_s)
-        to_go = np.minimum.accumulate(self._paths(entries, all_ends).to_go)
-        come = self._come(entries, all_ends)
-        limit = ceiling / range_.fast_s * (1 + 1e-9)
-        listed: list[tuple[Ints, Ints, Ints]] = []
-        count, before = 0, (-1, all_ends[0])
-        for entry, ends, price in zip(entries, all_ends, self._prices(entries), strict=True):
-            shortest = np.arange(len(ends)) if before[0] != entry.type else before[1]
-            begin = np.maximum(shortest + 1, _first_below(to_go, limit - price - come[:-1]))
-            counts = np.maximum(ends + 1 - begin, 0)
-            before, count = (entry.type, ends), count + int(counts.sum())
-            if count > most:
-                return None
-            first = np.repeat(np.arange(len(ends)), counts)
-            end = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts) + begin[first]
-            listed.append((first, end, np.full(len(first), entry.type)))
-        return self._chain.segments_at(*(np.concatenate(column) for column in zip(*listed, strict=True)))
-
-
-def _cut(range_: TimeRange) -> list[TimeRange]:
-    """Part a range at even ratios; down to a share of it where it has no fast end."""
-    fast_s = range_.fast_s or range_.slow_s * _DOWN_TO
-    count = max(1, round(float(np.log(fast_s / range_.slow_s) / np.log(_SURVEYED))))
-    ends = np.geomspace(range_.slow_s, fast_s, count + 1).tolist()
-    ends[0], ends[-1] = range_.slow_s, range_.fast_s
-    return [TimeRange(range_.bound, slow_s, fast_s) for slow_s, fast_s in pairwise(ends)]
+        ends = self._reach.ends(entries, range_.slow_s)
+        to_go, come = np.minimum.accumulate(self._reach.to_go(entries, ends)), self._reach.come(entries, ends)
+        limit, prices = ceiling / range_.fast_s * (1 + 1e-9), self._reach.prices(entries)
+        shortest = np.tile(np.arange(ends.shape[1]), (len(entries), 1))
+        same = np.flatnonzero(np.diff(entries.type) == 0)
+        shortest[same + 1] = ends[same]  # with fewer replicas
+        begin = np.maximum(shortest + 1, _first_below(to_go, limit - prices[:, None] - come[:-1]))
+        counts = np.maximum(ends + 1 - begin, 0)
+        if counts.sum() > most:
+            return None
+        which = np.repeat(np.arange(counts.size), counts.ravel())
+        entry, first = np.divmod(which, ends.shape[1])
+        return self._chain.segments_at(first, counted_up(counts.ravel()) + begin.ravel()[which], entries.type[entry])
 
 
 def _halved(range_: TimeRange) -> list[TimeRange]:
@@ -315,15 +271,6 @@ def _halved(range_: TimeRange) -> list[TimeRange]:
     least = range_.least_price or 0.0
     slower = replace(range_, fast_s=middle_s, bound=max(range_.bound, middle_s * least))
     return [slower, replace(range_, slow_s=middle_s, least_price=None, is_barred=False)]
-
-
-def _mirrored(ends: Ints) -> Ints:
-    """Give [n], the furthest ends seen from the end of the chain: the first position from which one comes so far."""
-    length = len(ends)
-    shorter = np.cumsum(np.bincount(ends, minlength=length + 1))[
-        :-1
-    ]  # how many end before 1, 2, ... n: ends never fall
-    return np.asarray(np.maximum(length - shorter[::-1], np.arange(length)))
 
 
 def _first_below(falling: Floats, limits: Floats) -> Ints:

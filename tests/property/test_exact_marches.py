@@ -12,11 +12,15 @@ from heterps_compile.passes.placement import interval_search, march, range_sweep
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.easy_bounds import longest_s
 from heterps_compile.passes.placement.interval_search import IntervalSearch
-from heterps_compile.passes.placement.march import Entry, March, TimeRange
+from heterps_compile.passes.placement.march import March, TimeRange
 from heterps_compile.passes.placement.paths import Deadline, ListedSegments, SegmentPrices, StageCounts
-from heterps_compile.passes.placement.reach import Reach
+from heterps_compile.passes.placement.reach import Entries, Reach
 
 ROUNDING = 1e-8
+
+
+def entry(type_: int, units: int) -> Entries:
+    return Entries(np.array([type_]), np.array([units]), np.array([units]))
 
 
 @pytest.fixture
@@ -24,6 +28,7 @@ def _marched(monkeypatch: pytest.MonkeyPatch) -> None:
     """March through the shortest chains too, with no sweep over blocks before it."""
     monkeypatch.setattr(interval_search, "SWEPT", 1)
     monkeypatch.setattr(interval_search, "MARCHED", 1)
+    monkeypatch.setattr(interval_search, "MARCHED_AT_ONCE", 1)
     monkeypatch.setattr(interval_search, "SWEPT_S", 0.0)
     monkeypatch.setattr(range_sweep, "_SIZES", (4, 1))
     monkeypatch.setattr(range_sweep, "_TOP_BLOCKS", 1)
@@ -41,7 +46,7 @@ def test_no_segment_ends_behind_the_furthest(seed: int, slow: float, units: int)
     fits = segments.keep(segments.demand.units(slow_s) <= units)
     for type_ in range(3):
         of_type = fits.keep(fits.type == type_)
-        assert np.all(of_type.end <= reach.ends(type_, units, slow_s)[of_type.first])
+        assert np.all(of_type.end <= reach.ends(entry(type_, units), slow_s)[0][of_type.first])
 
 
 @settings(max_examples=60, deadline=None)
@@ -55,7 +60,7 @@ def test_where_values_pass_to_the_next_layer_alone_the_furthest_segment_fits(
     fits = segments.keep(segments.demand.units(slow_s * (1 + ROUNDING)) <= units)
     found = set(zip(fits.first.tolist(), fits.end.tolist(), fits.type.tolist(), strict=True))
     for type_ in range(3):
-        for first, end in enumerate(Reach(chain).ends(type_, units, slow_s).tolist()):
+        for first, end in enumerate(Reach(chain).ends(entry(type_, units), slow_s)[0].tolist()):
             assert end == first or (first, end, type_) in found
 
 
@@ -66,8 +71,8 @@ def test_ends_are_the_same_from_the_ends_of_another_time_and_from_none(seed: int
     marched = Reach(chain)
     for power in range(3):
         slow_s = longest_s(chain.problem) * slow * slow * ratio**power
-        for type_, units in ((0, 1), (0, 4), (1, 2)):
-            assert marched.ends(type_, units, slow_s).tolist() == Reach(chain).ends(type_, units, slow_s).tolist()
+        every = Entries(np.array([0, 0, 1]), np.array([1, 4, 2]), np.array([1, 4, 2]))
+        assert marched.ends(every, slow_s).tolist() == Reach(chain).ends(every, slow_s).tolist()
 
 
 def cheapest_units(chain: Chain, slow_s: float) -> float:
@@ -78,9 +83,9 @@ def cheapest_units(chain: Chain, slow_s: float) -> float:
     return float(listed.to_go(StageCounts.at_least(1))[0, 0]) / slow_s
 
 
-def bound(own: March, entries: tuple[Entry, ...], slow_s: float) -> float:
+def bound(own: March, entries: Entries, slow_s: float) -> float:
     """Give the bound of the march on the same."""
-    return float(own._paths(entries, own._ends(entries, slow_s)).to_go[0])
+    return float(own._reach.to_go(entries, own._reach.ends(entries, slow_s))[0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,23 +95,21 @@ def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_p
 ) -> None:
     chain = Chain(small_problem(seed, layers=layers, types=3, units=15, structure=False, memory=False))
     own, slow_s = March(chain, [], Deadline.after(None)), longest_s(chain.problem) * slow * slow
-    own._exact_units = [15] * 3
+    own._exact_units[:] = 15
     entries = own._entries(slow_s, np.inf)  # each number of replicas is an entry of its own
-    ends = own._ends(entries, slow_s)
-    paths, cheapest = own._paths(entries, ends), cheapest_units(chain, slow_s)
-    assert paths.to_go[0] <= cheapest * (1 + ROUNDING)
-    assert paths.to_go[0] >= cheapest_units(chain, slow_s * (1 + ROUNDING)) * (1 - ROUNDING)
+    ends = own._reach.ends(entries, slow_s)
+    to_go, cheapest = own._reach.to_go(entries, ends), cheapest_units(chain, slow_s)
+    assert to_go[0] <= cheapest * (1 + ROUNDING)
+    assert to_go[0] >= cheapest_units(chain, slow_s * (1 + ROUNDING)) * (1 - ROUNDING)
     if np.isfinite(cheapest):
-        steps = paths.path()
-        assert sum(entries[e].least * chain.problem.price_per_hour[entries[e].type] for _, _, e in steps) == (
-            pytest.approx(paths.to_go[0])
-        )
+        steps = list(zip(*(column.tolist() for column in own._reach.path(entries, ends, to_go)), strict=True))
+        assert own._reach.prices(entries)[[e for _, _, e in steps]].sum() == pytest.approx(to_go[0])
         assert [first for first, _, _ in steps] == [0, *(end for _, end, _ in steps[:-1])]
         assert all(end <= ends[e][first] for first, end, e in steps)
         assert steps[-1][1] == layers
         for first, end, e in steps:  # every step fits into the time
-            segment = chain.segments_at(np.array([first]), np.array([end]), np.array([entries[e].type]))
-            assert segment.demand.units(slow_s * (1 + ROUNDING)) <= entries[e].most
+            segment = chain.segments_at(np.array([first]), np.array([end]), entries.type[[e]])
+            assert segment.demand.units(slow_s * (1 + ROUNDING)) <= entries.most[e]
 
 
 @settings(max_examples=60, deadline=None)
@@ -132,8 +135,8 @@ def test_entries_that_are_left_out_are_on_no_plan_below_the_ceiling(seed: int, s
     if np.isinf(ceiling):
         return
     entries = own._entries(fast_s, ceiling)
-    ends = own._ends(entries, slow_s)
-    useful = own._useful(entries, ends, own._paths(entries, ends).to_go, ceiling / fast_s)
+    ends = own._reach.ends(entries, slow_s)
+    useful = own._useful(entries, ends, own._reach.to_go(entries, ends), ceiling / fast_s)
     for time_s, price in plans.items():
         if time_s * price < ceiling:
             assert bound(own, useful, time_s) <= price * (1 + ROUNDING)
