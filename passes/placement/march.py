@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from heterps_compile.cost.problem import Floats, Ints, Placement
+from heterps_compile.cost.problem import Bools, Floats, Ints, Placement
 
 from .blocks import Cells
 from .chain import Chain, Segments
@@ -43,7 +43,7 @@ _MOST_HELD = 10_000_000  # segments of all ranges that are left
 _NEARLY = 1.002  # times the best value: where a plan is made of the bound
 _NARROWED = 0.5  # of the width at which entries were dropped last
 _EXACT_UNITS, _RATIO = 8, 1.25  # numbers of replicas that are entries of their own; from one to the next beyond
-_MOST_EXACT = 200  # of those that become so where a path that is too cheap uses several as one
+_MOST_EXACT, _MOST_TOGETHER = 200, 1000  # up to which all become so where a path that is too cheap uses several as one
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,6 +90,9 @@ class March:
         self.left: list[tuple[TimeRange, Segments | None]] = []
         self._listed_width, self._held = 1.0, 0
         self._exact_units = np.full(chain.problem.type_count, _EXACT_UNITS)
+        self._parted = set[
+            tuple[int, int, int]
+        ]()  # types with numbers of replicas beyond that are entries of their own
 
     @property
     def open(self) -> list[TimeRange]:
@@ -183,7 +186,7 @@ class March:
         if is_half:
             tried = tried.halves()
         while True:
-            tried = tried.singles(self._exact_units)
+            tried = tried.singles(self._are_exact(tried))
             ends = self._reach.ends(tried, slow_s)
             to_go = self._reach.to_go(tried, ends)
             least = float(to_go[0])
@@ -201,9 +204,20 @@ class March:
 
     def _learned(self, used: Entries) -> bool:
         """Make entries of a path that is too cheap entries of their own; say whether there were any."""
-        wide = used.take(np.flatnonzero((used.least < used.most) & (used.most <= _MOST_EXACT)))
-        np.maximum.at(self._exact_units, wide.type, wide.most)
+        together = used.most - used.least
+        wide = used.take(np.flatnonzero((together > 0) & (together < _MOST_TOGETHER)))
+        few = wide.take(np.flatnonzero(wide.most <= _MOST_EXACT))
+        np.maximum.at(self._exact_units, few.type, few.most)
+        many = wide.take(np.flatnonzero(wide.most > _MOST_EXACT))
+        self._parted.update(zip(many.type.tolist(), many.least.tolist(), many.most.tolist(), strict=True))
         return len(wide) > 0
+
+    def _are_exact(self, entries: Entries) -> Bools:
+        """Say which entries are to be parted into single numbers of replicas."""
+        exact = entries.most <= self._exact_units[entries.type]
+        for type_, least, most in self._parted:
+            exact |= (entries.type == type_) & (entries.least >= least) & (entries.most <= most)
+        return np.asarray(exact)
 
     def _useful(self, entries: Entries, ends: Ends, to_go: Floats, limit: float) -> Entries:
         """Give the entries on paths cheaper than the limit."""

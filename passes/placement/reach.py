@@ -34,7 +34,7 @@ from functools import cache
 
 import numpy as np
 
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Bools, Floats, Ints
 
 from .chain import Chain
 from .reach_loops import Ends, Shares, Sums, Task, cheapest, come, compiled, furthest, through, to_go
@@ -58,9 +58,9 @@ class Entries:
         """Give some of them."""
         return Entries(self.type[index], self.least[index], self.most[index])
 
-    def singles(self, up_to: Ints) -> "Entries":
-        """Make every number of replicas an entry of its own where ``up_to``, [T], allows it."""
-        parts = np.where(self.most <= up_to[self.type], self.most - self.least + 1, 1)
+    def singles(self, are_exact: Bools) -> "Entries":
+        """Make every number of replicas of some entries, [E], one of its own."""
+        parts = np.where(are_exact, self.most - self.least + 1, 1)
         whole, part = self.take(np.repeat(np.arange(len(self)), parts)), counted_up(parts)
         is_part = np.repeat(parts > 1, parts)
         return Entries(whole.type, whole.least + part, np.where(is_part, whole.least + part, whole.most))

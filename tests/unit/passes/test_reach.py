@@ -159,7 +159,20 @@ def test_numbers_of_replicas_that_a_path_too_cheap_uses_as_one_become_entries_of
     every = march._entries(0.5, np.inf)
     assert numbers(every)[8] == (9, 11)
     assert march._learned(entries((1, 1), (9, 11)))
-    parted = numbers(every.singles(march._exact_units))
+    parted = numbers(every.singles(march._are_exact(every)))
     assert parted == [*numbers(every)[:8], (9, 9), (10, 10), (11, 11), *numbers(every)[9:]]
     assert numbers(march._entries(0.5, np.inf))[:11] == parted[:11]
-    assert not march._learned(entries((9, 9), (500, 600)))
+    assert not march._learned(entries((9, 9), (500, 2000)))  # too many to be told apart
+
+
+def test_of_large_numbers_of_replicas_only_those_a_path_uses_become_entries_of_their_own() -> None:
+    march = March(Chain(SIX), [], Deadline.after(None))
+    assert march._learned(entries((500, 502)))
+    every = entries((400, 499), (500, 501), (502, 502), (503, 600))
+    assert numbers(every.singles(march._are_exact(every))) == [
+        (400, 499),
+        (500, 500),
+        (501, 501),
+        (502, 502),
+        (503, 600),
+    ]
