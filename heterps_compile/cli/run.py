@@ -107,7 +107,7 @@ _OPTIONS = (
     ),
     click.option("--trace", metavar="FILE.json", help="Write some steps as a Chrome trace, for ui.perfetto.dev."),
     click.option("--log", metavar="FILE.jsonl", help="Write a line of JSON for every step."),
-    click.option("--telemetry", metavar="DIR", help="What every rank tells, there; all machines must share it."),
+    click.option("--telemetry", metavar="DIR", help="Keep there what every rank tells."),
     click.option("--tensorboard", metavar="DIR", help="Write scalars for TensorBoard."),
     click.option("--output", metavar="DIR", help="Keep what inference gives."),
     click.option(

@@ -7,13 +7,15 @@ import json
 import platform
 from collections.abc import Mapping
 from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile import __version__
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 
-from .options import RunOptions
+from .options import GIVEN, RunOptions
 from .prepare import Prepared
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ _NAMES = {
     "heterps_compile": "heterps-compile",
     "torch": "torch",
     "python": "Python",
+    "training": "the training file (SHA-256)",
 }
 _SHOWN = 64
 
@@ -31,18 +34,20 @@ COME_S = 600.0
 """How long ranks wait for each other before the first step; machines may take their time to start."""
 
 
-def statement(prepared: Prepared, options: RunOptions, device: str) -> dict[str, Any]:
-    """Give what this rank runs: versions, the plan's hash, options, and where it computes."""
+def statement(prepared: Prepared, options: RunOptions, device: str, address: str) -> dict[str, Any]:
+    """Give what this rank runs: versions, hashes of plan and training file, options, and where it computes."""
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
     return {
         "plan": prepared.plan_sha256,
+        "training": None if options.train in (None, GIVEN) else sha256(Path(options.train).read_bytes()).hexdigest(),
         "heterps_compile": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "options": options.shared(),
         "device": device,
         "host": platform.node(),
+        "address": address,
     }
 
 

@@ -37,6 +37,7 @@ DEFAULT_PORT = 29500
 _ADDRESS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:]{2,45}")
 _LARGEST_FILE_BYTES = 2**20
 _LONGEST_PORT = 65535
+_ANSWER_S = 3.0
 _KEYS = {"address", "slots", "speed", "device"}
 
 
@@ -139,10 +140,10 @@ def check_hosts(hosts: Hosts, prepared: Prepared) -> None:
 
 
 def look_up_hosts(hosts: Hosts) -> None:
-    """Check that hosts can be found from here, and that ranks can meet on the first where that is this machine.
+    """Check that hosts are found from here and answer, and that ranks can meet on the first where it is this machine.
 
     Raises:
-        RunError: naming the host that has no address, or the port that is in use.
+        RunError: naming the host that has no address or gives no answer, or the port that is in use.
     """
     for host in hosts.hosts:
         try:
@@ -152,6 +153,7 @@ def look_up_hosts(hosts: Hosts) -> None:
                 f"the host {host.address!r} cannot be found: {error.strerror}; mend its address, or where only "
                 f"the other hosts know it, take --no-check"
             ) from error
+        _refuse_silent(host.address, hosts.port)
     first = hosts.hosts[0].address
     if _is_own(first) and not _is_free(first, hosts.port):
         raise RunError(
@@ -207,6 +209,18 @@ def _speed_words(hosts: Hosts, prepared: Prepared) -> list[str]:
 
 def _host_of_ranks(hosts: Hosts) -> list[Host]:
     return [host for host in hosts.hosts for _ in range(host.slots)]
+
+
+def _refuse_silent(address: str, port: int) -> None:
+    try:
+        socket.create_connection((address, port), timeout=_ANSWER_S).close()
+    except ConnectionRefusedError:
+        pass  # an answer: nobody listens there yet
+    except OSError as error:
+        raise RunError(
+            f"the host {address!r} gives no answer here ({error.strerror or error}); every host must reach all "
+            f"ports of the others: look whether it is up, and at its firewall; where only these reach it: --no-check"
+        ) from error
 
 
 def _is_own(address: str) -> bool:

@@ -171,10 +171,11 @@ class RunOptions:
         return json.dumps(asdict(self), sort_keys=True)
 
     def shared(self) -> dict[str, Any]:
-        """Give the options that all ranks must agree on: all but those that say where a host keeps things."""
+        """Give the options that all ranks must agree on; of those that say where a host keeps things, that it does."""
         local = {"directory", "train", "data", "checkpoint", "output", "trace", "log", "telemetry", "tensorboard"}
         local |= {"weights", "threads", "quiet"}
-        return {f.name: asdict(self)[f.name] for f in fields(self) if f.name not in local}
+        agreed = {f.name: asdict(self)[f.name] for f in fields(self) if f.name not in local}
+        return agreed | {name: getattr(self, name) is not None for name in ("train", "checkpoint", "weights", "output")}
 
 
 def options_from_json(text: str) -> RunOptions:

@@ -103,7 +103,7 @@ def check_world_size(prepared: Prepared, world_size: int) -> None:
         return
     widths = ",".join(map(str, prepared.layout.widths))
     servers = wanted - prepared.layout.world_size
-    also = f" and {servers} parameter servers" if servers else ""
+    also = f" and {counted(servers, 'parameter server')}" if servers else ""
     started = "1 process was" if world_size == 1 else f"{world_size} processes were"
     raise RunError(
         f"{started} started, and the plan has {prepared.layout.world_size} replicas ({widths} in its stages)"
@@ -158,7 +158,7 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
     plan, layout = prepared.plan, prepared.layout
     what = "training" if options.training else "inference"
     servers = prepared.world_size - layout.world_size
-    also = f" + {servers} parameter servers" if servers else ""
+    also = f" + {counted(servers, 'parameter server')}" if servers else ""
     lines = [
         f"{printable(plan.model)}: {what}, {len(plan.stages)} stages on {layout.world_size} processes{also}, "
         f"{layout.schedule}, {counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch_size} samples"

@@ -19,6 +19,7 @@ from heterps_compile.runtime.telemetry.log import StepLog
 from heterps_compile.runtime.telemetry.steps import StepReport
 from heterps_compile.runtime.telemetry.summary import RunSummary, SummaryOfSteps
 
+from .carry import TelemetryCollector
 from .options import RunOptions
 from .prepare import Prepared
 
@@ -131,12 +132,13 @@ class Show:
         )
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Take in what ranks tell while a block runs, from a thread."""
+    def following(self, collector: TelemetryCollector) -> Iterator[None]:
+        """Take in what ranks tell while a block runs, from a thread; ``collector`` brings it from other machines."""
         over = threading.Event()
 
         def follow() -> None:
             while not over.wait(_POLL_S):
+                collector.collect()
                 self.poll()
 
         thread = threading.Thread(target=follow, name="show", daemon=True)
@@ -146,6 +148,7 @@ class Show:
         finally:
             over.set()
             thread.join()
+            collector.collect()
             self.poll()
 
     def _write_trace(self, path: str) -> None:

@@ -72,6 +72,8 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
     checkpoint, steps = steps_to_run(joined, options)
     folder, plan = joined.prepared.folder, joined.prepared.plan
     stages = {i: read_stage(folder, plan, i, joined.device) for i in joined.prepared.layout.stages_of(rank)}
+    if options.output is not None and joined.prepared.layout.stage_count - 1 in stages:
+        make_output_folder(options.output)  # its machine may have a disk of its own; nobody writes before all are here
     telemetry = _telemetry(joined, task, steps)
     recorder = Recorders([joined.progress] if telemetry is None else [joined.progress, telemetry])
     client = _connect_servers(joined, task, stages, checkpoint, steps, recorder=recorder)

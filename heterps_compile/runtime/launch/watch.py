@@ -25,13 +25,12 @@ Left out: what is printed besides, exit codes (``worker.py``, ``local.py``).
 """
 
 import os
-import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, HeterpsError, RunError
@@ -49,6 +48,8 @@ from .faults import (
 )
 from .monitor import OVERSLEPT_S, Monitor, beat_key, done_key
 from .progress import ProgressRecorder
+from .silence import SilenceAlarm
+from .stop_signals import STOPPING
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -59,7 +60,6 @@ STOP_KEY = "stop"
 BEAT_S = 0.25
 _HEAR_S = 2.0  # in which ranks that are there hear of a fault; they look four times a second
 _EXIT_FAULT = 1
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 _SIGNALS_READ = 64
 
 
@@ -123,10 +123,13 @@ class Watch:
         self._over = threading.Event()
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._silence = SilenceAlarm(hang_after_s, self._end_alone)
 
     def start(self) -> None:
         """Begin to watch."""
         self._thread.start()
+        if self._late_s is not None:  # a launcher is of this machine, and may be stopped for a while
+            self._silence.start()
 
     def know(self, places: Sequence[Place]) -> None:
         """Learn what the ranks are, once the plan has been read."""
@@ -166,6 +169,7 @@ class Watch:
         while not self._over.wait(BEAT_S):
             pass
         self._thread.join()
+        self._silence.stop()
         with suppress(RuntimeError):  # where it is, the rank that hosts the store has not waited for it
             self._store.set(_left_key(self._rank), "1")
 
@@ -202,14 +206,27 @@ class Watch:
 
     def _end(self, fault: Fault) -> None:
         with self._ending:
-            sys.stdout.flush()
-            print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
-            for tidy in self._tidies:
-                tidy()
+            self._tell(fault)
             if self._late_s is not None:
                 with suppress(RuntimeError):  # the store is gone, and with it those who could hear
                     self.stay_until_heard(self._late_s)
             os._exit(_EXIT_FAULT)
+
+    def _end_alone(self) -> None:
+        """End this process where the store gives no answer, so that nobody can be told, or hear."""
+        if self._ending.acquire(blocking=False):
+            cause = (
+                f"had no answer from the store of the run for {self._hang_after_s:.0f} s: the first host, or the "
+                f"network to it, is gone"
+            )
+            self._tell(Fault(self._places[self._rank], self._progress.now(), cause))
+        os._exit(_EXIT_FAULT)
+
+    def _tell(self, fault: Fault) -> None:
+        sys.stdout.flush()
+        print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
+        for tidy in self._tidies:
+            tidy()
 
     def stay_until_heard(self, late_s: float) -> None:
         """Wait until every rank has told the fault: a moment for those that are there, longer for those to come."""
@@ -218,6 +235,7 @@ class Watch:
         heard, beats = [[key(rank) for rank in others] for key in (_heard_key, beat_key)]
         began_s = all_there_s = time.monotonic()
         while others and not self._store.check(heard) and not self._asked():
+            self._silence.all_is_well()
             now = time.monotonic()
             if not self._store.check(beats):
                 all_there_s = now
@@ -230,6 +248,7 @@ class Watch:
             woke_s = time.monotonic()
             while not self._over.is_set():
                 self.look(woke_s)
+                self._silence.all_is_well()
                 woke_s = time.monotonic()
                 time.sleep(BEAT_S)
         except Exception as error:  # noqa: BLE001 - a thread that ended in silence would leave its rank unwatched
@@ -273,7 +292,7 @@ class Watch:
         """Give the signals to stop that came since the last time."""
         with self._listening, suppress(BlockingIOError):
             came = os.read(self._signals, _SIGNALS_READ) if self._signals is not None else b""
-            return [number for number in came if number in _STOPPING]
+            return [number for number in came if number in STOPPING]
         return []
 
     def _answer_stop(self) -> None:
@@ -307,30 +326,3 @@ def _heard_key(rank: int) -> str:
 
 def _stop_answer(rank: int) -> str:
     return f"stop/{rank}"
-
-
-@contextmanager
-def stopping_on_signals(watch: Watch) -> Iterator[None]:
-    """Have SIGINT and SIGTERM stop the run after the step; a second one ends the process at once.
-
-    Python runs handlers in the main thread alone, which may wait in torch for long. So the numbers go through a pipe,
-    which the system's own handler writes to at once, to the watcher.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python allows no handlers elsewhere: whoever has the main thread has the signals
-        return
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    os.set_blocking(writer, False)
-    before = {number: signal.signal(number, lambda _number, _frame: None) for number in _STOPPING}
-    before_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    watch.listen(reader)
-    try:
-        yield
-    finally:
-        watch.listen(None)
-        signal.set_wakeup_fd(before_fd)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reader)
-        os.close(writer)

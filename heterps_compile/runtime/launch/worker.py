@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -34,18 +35,22 @@ from rich.console import Console
 from heterps_compile.errors import HeterpsError, InputError, RunError
 
 from .agree import agree, statement
+from .carry import TelemetryCollector, TelemetrySender
 from .end import print_end
 from .faults import Place
 from .options import RunOptions, options_from_json
 from .prepare import check_world_size, choose_device, header, prepare
 from .progress import ProgressRecorder
+from .reach import check_reach, choose_address, own_address
 from .run_folder import make_run_folder
 from .server_rank import run_server_rank
+from .shared_folder import ranks_without, refuse_own_folders
 from .show import Show, clear_telemetry
 from .stage_rank import run_stage_rank, steps_to_run
-from .store import CONNECT_S, LOOPBACK, Membership, connect_store, host_store, is_loopback, loopback_interface
+from .stop_signals import stopping_on_signals
+from .store import CONNECT_S, LOOPBACK, Membership, connect_store, host_store
 from .task import Joined, Result, Task
-from .watch import Watch, stopping_on_signals
+from .watch import Watch
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -72,8 +77,6 @@ def work(member: Membership, task: Task) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
     torch.set_num_threads(task.options.threads)
-    if is_loopback(member.address):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     hosted = host_store(member.address, member.port) if member.hosts_store else None
     progress = ProgressRecorder(task.left_behind)
     is_launched = task.parent is not None
@@ -91,9 +94,9 @@ def work(member: Membership, task: Task) -> Result:
         parent=os.getppid() if task.parent is None and _AGENTS_VARIABLE in os.environ else task.parent,
     )
     watch.start()
-    with stopping_on_signals(watch):
+    with stopping_on_signals(watch.listen):
         try:
-            result = _run(member, task, _connect(member, prefix), watch, progress)
+            result = _run(member, task, prefix, watch, progress)
             watch.finish()
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
@@ -111,16 +114,21 @@ def _connect(member: Membership, prefix: str) -> "Store":
     return PrefixStore(prefix, store) if prefix else store
 
 
-def _run(member: Membership, task: Task, store: "Store", watch: Watch, progress: ProgressRecorder) -> Result:
+def _run(member: Membership, task: Task, prefix: str, watch: Watch, progress: ProgressRecorder) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
+    store = _connect(member, prefix)
     prepared = prepare(task.options, checked_sha256=task.checked_sha256)
     check_world_size(prepared, member.world_size)
     watch.know(prepared.places)
     device = choose_device(prepared, member.rank, member.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    said = agree(store, member.rank, member.world_size, statement(prepared, task.options, str(device)))
+    mine = statement(prepared, task.options, str(device), own_address(member.address))
+    said = agree(store, member.rank, member.world_size, mine)
+    own = choose_address([str(said_by.get("address", "")) for said_by in said])
+    if own:
+        check_reach(store, member.rank, member.world_size, own)
     _join_group(member, store, said)
     joined = Joined(member, prepared, store, watch, progress, device)
     if member.rank == 0 and task.parent is None and not task.options.quiet:
@@ -128,7 +136,9 @@ def _run(member: Membership, task: Task, store: "Store", watch: Watch, progress:
         for line in header(prepared, task.options, [kind.partition(":")[0] for kind in kinds]):
             print(line, file=sys.stderr, flush=True)
     if task.parent is None:
-        return _run_and_show(joined, replace(task, telemetry=_telemetry_folder(joined, task.options, said)))
+        if task.options.checkpoint is not None:
+            refuse_own_folders(store, member.rank, member.world_size, Path(task.options.checkpoint))
+        return _run_and_tell(joined, task, _connect(member, prefix))
     return _run_part(joined, task)
 
 
@@ -139,44 +149,44 @@ def _run_part(joined: Joined, task: Task) -> Result:
     return run_server_rank(joined, task, checkpoint, steps)
 
 
-def _run_and_show(joined: Joined, task: Task) -> Result:
-    """Run, and on rank 0 do what the launcher does elsewhere: the live view, the log, the summary."""
-    if joined.member.rank != 0 or task.telemetry is None:
+def _run_and_tell(joined: Joined, task: Task, store: "Store") -> Result:
+    """Run, and have rank 0 do what the launcher does elsewhere: the live view, the log, the summary."""
+    folder, without = _telemetry_folder(joined, task.options)
+    task = replace(task, telemetry=folder)
+    if joined.member.rank in without:
+        with closing(TelemetrySender(store, folder, joined.member.rank)):
+            return _run_part(joined, task)
+    if joined.member.rank != 0:
         return _run_part(joined, task)
-    with Show(joined.prepared, task.options, task.telemetry, sys.stderr) as show, show.following():
+    collector = TelemetryCollector(store, folder, without)
+    with Show(joined.prepared, task.options, folder, sys.stderr) as show, show.following(collector):
         result = _run_part(joined, task)
+        collector.wait_for_last()
     if task.prints_end:
         print_end(Console(file=sys.stdout, markup=False, highlight=False, width=_WIDTH), result, show)
     return result
 
 
-def _telemetry_folder(joined: Joined, options: RunOptions, said: Sequence[dict[str, Any]]) -> Path | None:
-    """Give where ranks tell of their steps: as told, else on one machine a temporary folder, on several none."""
-    if joined.member.rank == 0:
-        joined.store.set(_TELEMETRY_KEY, _make_telemetry_folder(joined, options, said))
-    name = options.telemetry or joined.store.get(_TELEMETRY_KEY).decode()
-    joined.store.wait([_TELEMETRY_KEY])
-    return Path(name) if name else None
+def _telemetry_folder(joined: Joined, options: RunOptions) -> tuple[Path, list[int]]:
+    """Give where this rank tells of its steps, and the ranks that do not share the folder of rank 0."""
+    store, rank = joined.store, joined.member.rank
+    if rank == 0:
+        if options.telemetry is None:
+            folder = _make_telemetry_folder(joined)
+        else:
+            clear_telemetry(folder := Path(options.telemetry))
+        store.set(_TELEMETRY_KEY, str(folder))
+    folder = Path(options.telemetry or store.get(_TELEMETRY_KEY).decode())
+    without = ranks_without(store, rank, joined.member.world_size, folder, "telemetry")
+    return _make_telemetry_folder(joined) if rank in without else folder, without
 
 
-def _make_telemetry_folder(joined: Joined, options: RunOptions, said: Sequence[dict[str, Any]]) -> str:
-    if options.telemetry is not None:
-        clear_telemetry(Path(options.telemetry))
-        return options.telemetry
-    machines = len({said_by.get("host") for said_by in said})
-    if machines > 1:
-        if not options.quiet:
-            print(
-                f"ranks are on {machines} machines: no live view, log or trace without a folder they share "
-                f"(--telemetry DIR)",
-                file=sys.stderr,
-            )
-        return ""
-    name, _ = make_run_folder()  # held until this process ends
-    remove = partial(shutil.rmtree, name, ignore_errors=True)
+def _make_telemetry_folder(joined: Joined) -> Path:
+    folder, _ = make_run_folder()  # held until this process ends
+    remove = partial(shutil.rmtree, folder, ignore_errors=True)
     joined.watch.before_end(remove)
     atexit.register(remove)
-    return str(name)
+    return folder
 
 
 def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any]]) -> None:
@@ -184,8 +194,8 @@ def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any
     import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
     from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415 - not declared in torch.distributed
 
-    homes = {(said_by.get("host"), said_by.get("device")) for said_by in said}
-    has_own_gpu = all(str(device).startswith("cuda") for _, device in homes) and len(homes) == len(said)
+    homes = {tuple(said_by.get(key) for key in ("address", "host", "device")) for said_by in said}
+    has_own_gpu = all(str(device).startswith("cuda") for _, _, device in homes) and len(homes) == len(said)
     dist.init_process_group(
         "nccl" if has_own_gpu else "gloo",
         store=PrefixStore("group", store),

@@ -171,5 +171,12 @@ def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]
     ]
     for stage, time_s in summary.stage_s.items():
         device = shorten(printable(plan.stages[stage].device), _LONGEST_NAME)
-        rows.append((f"stage {stage} ({device})", plan.stages[stage].time_s, time_s, "s"))
+        rows.append((f"stage {stage} ({device})", _stage_s(plan, stage), time_s, "s"))
     return rows
+
+
+def _stage_s(plan: Plan, index: int) -> float:
+    """Give what one replica of a stage was promised to take in a step: its part of the micro-batches."""
+    stage = plan.stages[index]
+    micro_batch_s = stage.micro_batch_forward_s + stage.micro_batch_backward_s
+    return micro_batch_s * plan.schedule.micro_batches / stage.replicas if micro_batch_s else stage.time_s

@@ -31,13 +31,13 @@ def all_say(changed: dict[int, dict]) -> HashStore:
     """Give a store in which three ranks said what they run; some changed it."""
     store = HashStore()
     for rank in range(3):
-        said = statement(PREPARED, OPTIONS, "cpu") | changed.get(rank, {})
+        said = statement(PREPARED, OPTIONS, "cpu", "127.0.0.1") | changed.get(rank, {})
         store.set(f"agree/{rank}", json.dumps(said))
     return store
 
 
 def test_ranks_that_agree_know_of_each_other():
-    said = agree(all_say({}), 0, 3, statement(PREPARED, OPTIONS, "cpu"))
+    said = agree(all_say({}), 0, 3, statement(PREPARED, OPTIONS, "cpu", "127.0.0.1"))
     assert [one["device"] for one in said] == ["cpu"] * 3
 
 
@@ -48,6 +48,7 @@ def test_ranks_that_agree_know_of_each_other():
         ({"heterps_compile": "9.9"}, "ranks differ in heterps-compile: rank 0 has 0.1.0, rank 2 has 9.9"),
         ({"python": "3.12.1"}, "rank 2 has 3.12.1"),
         ({"plan": "cd"}, "ranks differ in the plan (SHA-256 of plan.json)"),
+        ({"training": "cd"}, "ranks differ in the training file (SHA-256): rank 0 has null, rank 2 has cd"),
         ({"options": OPTIONS.shared() | {"seed": 9}}, "ranks differ in the option seed: rank 0 has 0, rank 2 has 9"),
         ({"options": None}, "rank 2 or rank 0 did not say what options it has"),
     ],
@@ -56,14 +57,24 @@ def test_a_rank_that_differs_is_named_the_same_on_every_rank(changed, said):
     messages = set()
     for rank in (0, 1):
         with pytest.raises(RunError) as caught:
-            agree(all_say({2: changed}), rank, 3, statement(PREPARED, OPTIONS, "cpu"))
+            agree(all_say({2: changed}), rank, 3, statement(PREPARED, OPTIONS, "cpu", "127.0.0.1"))
         messages.add(str(caught.value))
     (message,) = messages
     assert said in message
 
 
+def test_a_training_file_is_stated_by_what_is_in_it(tmp_path):
+    hashes = []
+    for folder, text in (("one", "a = 1"), ("other", "a = 1"), ("edited", "a = 2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text(text)
+        options = RunOptions(directory="m", data="x", train=str(tmp_path / folder / "train.py"))
+        hashes.append(statement(PREPARED, options, "cpu", "")["training"])
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 def test_a_rank_that_does_not_come_is_named():
-    mine = statement(PREPARED, OPTIONS, "cpu")
+    mine = statement(PREPARED, OPTIONS, "cpu", "127.0.0.1")
     with pytest.raises(RunError, match=r"1 of 4 ranks did not come within 0\.01 s, rank 3 first"):
         agree(all_say({}), 0, 4, mine, patience_s=0.01)
 
@@ -73,14 +84,14 @@ def test_what_cannot_be_read_is_told(text):
     store = all_say({})
     store.set("agree/1", text)
     with pytest.raises(RunError, match="what rank 1 says of itself cannot be read"):
-        agree(store, 0, 3, statement(PREPARED, OPTIONS, "cpu"))
+        agree(store, 0, 3, statement(PREPARED, OPTIONS, "cpu", "127.0.0.1"))
 
 
 def test_a_world_of_another_size_is_refused_with_the_way_out():
     check_world_size(PREPARED, 4)
     with pytest.raises(RunError) as caught:
         check_world_size(PREPARED, 2)
-    for part in ("2 processes were started", "3 replicas (2,1", "1 parameter servers", "start 4", "--replicas"):
+    for part in ("2 processes were started", "3 replicas (2,1", "and 1 parameter server:", "start 4", "--replicas"):
         assert part in str(caught.value)
 
 
@@ -91,7 +102,7 @@ def test_stages_that_run_elsewhere_than_planned_are_named():
 
 def test_a_run_begins_with_who_runs_what():
     assert header(PREPARED, OPTIONS, ["cpu", "cuda"]) == [
-        "ctr: inference, 2 stages on 3 processes + 1 parameter servers, gpipe, 4 micro-batches of 16 samples",
+        "ctr: inference, 2 stages on 3 processes + 1 parameter server, gpipe, 4 micro-batches of 16 samples",
         "  stage 0: 1 layer, 2 replicas (planned: 12), ranks 0 to 1",
         "  stage 1: 2 layers, 1 replica, rank 2",
     ]

@@ -120,6 +120,16 @@ def test_a_host_that_cannot_be_found_is_told():
         look_up_hosts(Hosts((Host("127.0.0.1", 2), Host("no-such-host.invalid", 1)), 0))
 
 
+def test_a_host_that_gives_no_answer_is_told(monkeypatch):
+    def connect(address, timeout):
+        raise TimeoutError("timed out") if address[0] == "127.0.0.2" else ConnectionRefusedError(111, "refused")
+
+    monkeypatch.setattr("socket.create_connection", connect)
+    look_up_hosts(Hosts((Host("127.0.0.1", 2),), 0))
+    with pytest.raises(RunError, match=r"the host '127\.0\.0\.2' gives no answer here \(timed out\); every host"):
+        look_up_hosts(Hosts((Host("127.0.0.1", 2), Host("127.0.0.2", 1)), 0))
+
+
 def test_a_port_in_use_is_told():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -64,6 +64,8 @@ def test_ranks_agree_on_what_is_run_not_on_where_things_lie():
     assert here.shared() == there.shared()
     assert here.shared() != RunOptions(**TRAIN, seed=1).shared()
     assert here.shared() != RunOptions(**TRAIN, clip_norm=1.0).shared()
+    one, two, none = (RunOptions(**TRAIN, checkpoint=folder).shared() for folder in ("a", "b", None))
+    assert one == two != none  # where they lie is each host's affair, that they are kept is not
 
 
 def test_the_file_for_workers_is_readable_by_its_owner_alone(tmp_path):

@@ -66,10 +66,12 @@ def test_a_step_has_the_learning_rates_that_it_is_stepped_with(tmp_path):
 
 def test_waiting_inside_an_action_is_no_computation(tmp_path):
     with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
-        recorder.waited(0, "receive", 0.0, 1.0)
-        recorder.begin(0, 0, 0, Phase.FORWARD)
-        recorder.waited(0, "pull", 1.1, 1.4)
-        recorder.end(0, 0, 0, Phase.FORWARD, 1.0, 2.0)
+        told = Recorders([recorder])
+        told.waited(0, "receive", 0.0, 1.0)
+        told.begin(0, 0, 0, Phase.FORWARD)
+        told.waited(0, "pull", 1.1, 1.4)
+        told.message(0, 2, 0, 8, 0.2, 1.4)  # rows that were asked for ahead: under way for longer than waited for
+        told.end(0, 0, 0, Phase.FORWARD, 1.0, 2.0)
         recorder.step_done(0, 1, None, 0.0, 2.0)
     step = events(tmp_path, 0)[1]
     assert isinstance(step, RankStep)

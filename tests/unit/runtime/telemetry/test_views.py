@@ -150,6 +150,19 @@ def test_measured_stands_beside_planned(followed):
             "stage 1 (v100)           3 ms          40 ms               13.33",
         ]
     )
+    of_two = replace(PLAN.stages[1], replicas=2, micro_batch_forward_s=0.01, micro_batch_backward_s=0.02)
+    divided = replace(plan, stages=(PLAN.stages[0], of_two), schedule=replace(plan.schedule, micro_batches=4))
+    rows = drawn(comparison_table(divided, summary, as_planned=True)).splitlines()
+    assert rows[-1].split() == [
+        "stage",
+        "1",
+        "(v100)",
+        "60",
+        "ms",
+        "40",
+        "ms",
+        "0.67",
+    ]  # two of four micro-batches each
     other = drawn(comparison_table(plan, summary, as_planned=False))
     assert "160 samples/s" not in other
     assert "100 samples/s" in other

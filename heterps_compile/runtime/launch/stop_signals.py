@@ -1,0 +1,39 @@
+"""The signals that stop a run after the step that is being run.
+
+Left out: how ranks agree on that step (``watch.py``).
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stopping_on_signals(listen: Callable[[int | None], object]) -> Iterator[None]:
+    """Have SIGINT and SIGTERM stop the run after the step; a second one ends the process at once.
+
+    Python runs handlers in the main thread alone, which may wait in torch for long. So the numbers go through a pipe,
+    which the system's own handler writes to at once, to the watcher.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python allows no handlers elsewhere: whoever has the main thread has the signals
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in STOPPING}
+    before_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    listen(reader)
+    try:
+        yield
+    finally:
+        listen(None)
+        signal.set_wakeup_fd(before_fd)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
