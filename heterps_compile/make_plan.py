@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterps_compile.backends.contract import Backend
-from heterps_compile.backends.mixed import MIXED, MixedBackend
+from heterps_compile.backends.mixed import MixedBackend
 from heterps_compile.ir.partition import StageCut
 from heterps_compile.passes.contract import Draft
 from heterps_compile.plan.fingerprint import make_fingerprints
@@ -59,7 +59,7 @@ def make_plan(draft: Draft, backend: Backend) -> Plan:
             *_notes(draft),
             *_skips(draft.partition.stages),
             *_whole_batches(draft, stages),
-            *_other_runtimes(draft, backend),
+            *_other_runtimes(draft, stages, _names(backend, stages)),
             *getattr(backend, "notes", ()),
         ),
         hashes=make_hashes(graph, pool, draft.request, draft.measurements),
@@ -101,14 +101,14 @@ def _times_notes(draft: Draft) -> tuple[str, ...]:
     return (*draft.times.notes(), *draft.times.micro_batch_notes(used, draft.schedule.micro_batches))
 
 
-def _other_runtimes(draft: Draft, backend: Backend) -> tuple[str, ...]:
+def _other_runtimes(draft: Draft, stages: Sequence[PlannedStage], backends: Sequence[str]) -> tuple[str, ...]:
     """Say where times were measured on another runtime than the stages are for."""
     profiles = {} if draft.measurements is None else draft.measurements.devices
     return tuple(
-        f"the profile for {name!r} is of the backend {profile.backend}, and the stages are for {backend.name}: "
+        f"the profile for {device!r} is of the backend {profiles[device].backend}, and the stages are for {backend}: "
         f"its times are those of other kernels"
-        for name, profile in profiles.items()
-        if backend.name not in (profile.backend, MIXED)
+        for device, backend in dict.fromkeys(zip((stage.device for stage in stages), backends, strict=True))
+        if device in profiles and backend != profiles[device].backend
     )
 
 

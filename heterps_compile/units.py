@@ -98,7 +98,7 @@ def _scaled(amount: float, steps: tuple[tuple[float, str], ...]) -> str:
 def counted(count: int, thing: str) -> str:
     """Give a number of things: ``1 node``, ``2 nodes``, ``2 micro-batches``."""
     many = "" if count == 1 else "es" if thing.endswith("ch") else "s"
-    return f"{count} {thing}{many}"
+    return f"{count:,} {thing}{many}"
 
 
 def format_bytes(size_bytes: float) -> str:

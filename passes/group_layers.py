@@ -6,7 +6,8 @@ around it. The rules, in order; each keeps every edge running forward in the ord
 1. An anchor starts a new layer, later than all before it.
 2. A cheap node joins the latest layer among its producers.
 3. A cheap node that depends on graph inputs and constants alone joins the earliest layer that reads it; one
-   that only reads a graph input's shape joins the earliest layer that reads that input, if that is earlier.
+   that only reads a graph input's shape joins the earliest layer that reads that input, if that is earlier. Parts of
+   a value that is no tensor, such as the pieces of a split, are taken where it is made: it could not cross.
 4. A node that computes a shape from shapes goes with its earliest reader: what crosses is then the small
    tensor, and arithmetic on shapes runs where its result is needed.
 5. Nodes that feed no layer (a model without anchors, a constant output) form a last layer of their own.
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from heterps_compile.ir.graph import Graph, OpKind
+from heterps_compile.ir.graph import OPAQUE, Graph, OpKind
 from heterps_compile.ir.layers import Layer, LayerGraph, verify_layers
 
 from .contract import Draft, refine
@@ -51,10 +52,12 @@ def _readers(graph: Graph, index: int) -> list[int]:
 
 def _sink_shapes(graph: Graph, owner: list[int]) -> None:
     """Apply rule 4, from the last node to the first, so that whole chains of shape arithmetic move."""
-    from_shapes = [False] * len(graph.nodes)
+    from_shapes, given = [False] * len(graph.nodes), set(graph.inputs)
     for i, node in enumerate(graph.nodes):
         producers = _producers(graph, i)
-        from_shapes[i] = node.kind is OpKind.SHAPE or (bool(producers) and all(from_shapes[p] for p in producers))
+        reads_data = node.kind.is_anchor or not given.isdisjoint(node.inputs)
+        reads_shapes = bool(producers) and all(from_shapes[p] for p in producers)
+        from_shapes[i] = node.kind is OpKind.SHAPE or (reads_shapes and not reads_data)
     for i in range(len(graph.nodes) - 1, -1, -1):
         if from_shapes[i] and graph.nodes[i].kind is not OpKind.SHAPE and owner[i] != _FLOATING:
             readers = [owner[r] for r in _readers(graph, i)]
@@ -65,16 +68,21 @@ def _sink_shapes(graph: Graph, owner: list[int]) -> None:
 def _sink_floating(graph: Graph, owner: list[int], last: int) -> bool:
     """Apply rules 3 and 5, from the last node to the first; say whether the last layer is needed."""
     needed = False
-    for i in range(len(graph.nodes) - 1, -1, -1):
-        if owner[i] != _FLOATING:
-            continue
+    floating = [i for i, layer in enumerate(owner) if layer == _FLOATING]
+    for i in reversed(floating):
         candidates = [owner[r] for r in _readers(graph, i)]
         if graph.nodes[i].kind is OpKind.SHAPE:
             inputs = graph.nodes[i].inputs
             candidates += [owner[r] for name in inputs for r in graph.consumers.get(name, ()) if owner[r] != _FLOATING]
         owner[i] = min(candidates, default=last)
         needed = needed or owner[i] == last
+    for i in floating:
+        owner[i] = min([owner[i], *(owner[p] for p in _producers(graph, i) if _makes_no_tensor(graph, p))])
     return needed
+
+
+def _makes_no_tensor(graph: Graph, index: int) -> bool:
+    return any(graph.values[name].dtype == OPAQUE for name in graph.nodes[index].outputs)
 
 
 def _collect(graph: Graph, owner: Sequence[int], count: int) -> tuple[Layer, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.units import counted
 
 from .contract import Draft, refine
 from .placement.certificate import certify
@@ -84,8 +85,8 @@ def to_placement(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:
     if missing:
         names = ", ".join(map(repr, missing[:_NAMED]))
         raise InputError(
-            f"the warm start is of another model: it lacks {len(missing)} of {problem.layer_count} layers, such as "
-            f"{names}; take a plan of this model, or none"
+            f"the warm start is of another model: it lacks {len(missing)} of {counted(problem.layer_count, 'layer')}, "
+            f"such as {names}; take a plan of this model, or none"
         )
     unknown = sorted({stage.device for stage in stages} - set(problem.type_names))
     if unknown:

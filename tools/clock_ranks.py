@@ -200,8 +200,9 @@ def _run(task: Task, rank: int) -> RankTimes:
     )
     inputs = _inputs(folder, layout.micro_batch_size)
 
-    def read(_micro_batch: int, names: Sequence[str]) -> Mapping[str, Any]:
-        return inputs if "*" in names else {name: inputs[name] for name in names}
+    def read(micro_batch: int, names: Sequence[str]) -> Mapping[str, Any]:
+        given = inputs[micro_batch % len(inputs)]
+        return given if "*" in names else {name: given[name] for name in names}
 
     run = engine.train_step if task.training else engine.infer
     dist.barrier()
@@ -218,8 +219,10 @@ def _run(task: Task, rank: int) -> RankTimes:
     return RankTimes(tuple(ended_s), recorder.medians(_WARM_UP * task.micro_batches), cpu_s / task.steps)
 
 
-def _inputs(folder: Path, batch: int) -> dict[str, Any]:
-    """Give the inputs that the benchmark wrote beside a folder, cut to a micro-batch."""
+def _inputs(folder: Path, size: int) -> list[dict[str, Any]]:
+    """Give the inputs that the benchmark wrote beside a folder, cut into micro-batches."""
     from safetensors.torch import load_file  # noqa: PLC0415 - in the ranks alone
 
-    return {name: tensor[:batch].clone() for name, tensor in load_file(f"{folder}.inputs").items()}
+    parts = {name: tensor.split(size) for name, tensor in load_file(f"{folder}.inputs").items()}
+    count = min(map(len, parts.values()))
+    return [{name: found[i].clone() for name, found in parts.items()} for i in range(count)]

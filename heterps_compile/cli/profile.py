@@ -56,7 +56,12 @@ def _devices(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[s
 @click.option("--backend", metavar="NAME", help="What runs the layers.  [default: the model's own; torch for training]")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 1024), default=1, show_default=True, help="Of a layer.")
 @click.option(
-    "--repeats", metavar="N", type=click.IntRange(2, 10_000), default=15, show_default=True, help="Of every time."
+    "--repeats",
+    metavar="N",
+    type=click.IntRange(2, 10_000),
+    default=15,
+    show_default=True,
+    help="Of a time, at least.",
 )
 @click.option(
     "--clock",
@@ -107,7 +112,7 @@ def profile(
     ):
         from heterps_compile.api import read_model  # noqa: PLC0415 - torch and onnx
         from heterps_compile.cost.profile_file import to_json  # noqa: PLC0415 - pydantic
-        from heterps_compile.profiling.cache import Cache, write_whole  # noqa: PLC0415 - as above
+        from heterps_compile.profiling.cache import Cache, check_writable, write_whole  # noqa: PLC0415 - as above
         from heterps_compile.profiling.profile_model import Settings, profile_model  # noqa: PLC0415 - torch
         from heterps_compile.report.profile import print_profile  # noqa: PLC0415 - rich
         from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
@@ -126,6 +131,8 @@ def profile(
             with_replicas=not no_replicas,
             with_link=not no_link,
         )
+        for target in (output, cache) if cache else (output,):
+            check_writable(Path(target))
         kept = Cache(None if cache is None else Path(cache))
         measured = profile_model(read, settings, cache=kept, on_progress=progress.show)
         write_whole(Path(output), to_json(measured))

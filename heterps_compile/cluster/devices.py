@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from heterps_compile.errors import UnknownNameError
+from heterps_compile.errors import InputError, UnknownNameError
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,11 @@ class Cluster:
     source: str = ""
     links: tuple[Link, ...] = ()
     parameter_server: ParameterServer | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a pool that nothing can be placed on."""
+        if not self.device_types:
+            raise InputError(f"the pool {self.name!r} has no device types; give it at least one")
 
     def device_type(self, name: str) -> DeviceType:
         """Find a type by name.

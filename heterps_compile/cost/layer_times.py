@@ -22,6 +22,7 @@ import numpy as np
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.units import counted
 
 from .intensity import LayerCost
 from .layer_key import layer_keys
@@ -102,7 +103,7 @@ class LayerTimes:
             of = (
                 ""
                 if profile is None
-                else f" (profile of {profile.name!r}, {profile.backend}, {profile.threads} threads)"
+                else f" (profile of {profile.name!r}, {profile.backend}, {counted(profile.threads, 'thread')})"
             )
             notes.append(f"times of layers on {device.name!r}: {parts}{of}")
             if profile is not None and self.training and profile.mode != "training":

@@ -116,6 +116,7 @@ def pose_problem(
         budget_per_hour=math.inf if budget_per_hour is None else budget_per_hour,
         link_seconds_per_byte=seconds_per_byte if cluster.links else None,
         link_latency_s=latency_s if cluster.links else None,
+        currency=cluster.currency,
     )
 
 

@@ -83,6 +83,7 @@ class Problem:
             batch, however many replicas there are; None where nothing is shared.
         link_seconds_per_byte, link_latency_s: [T, T], what a stage on the first type pays to talk with one on the
             second; None where all links of a type are alike.
+        currency: Of the prices; "" where none is told.
     """
 
     layer_names: tuple[str, ...]
@@ -120,6 +121,7 @@ class Problem:
     shared_s: Floats | None = None
     link_seconds_per_byte: Floats | None = None
     link_latency_s: Floats | None = None
+    currency: str = ""
 
     @property
     def layer_count(self) -> int:

@@ -8,6 +8,8 @@ Left out: what needs the model or the pool itself (``review.py``).
 from collections.abc import Callable, Iterator
 from math import isclose
 
+from heterps_compile.units import counted
+
 from .schema import PlanFile
 
 _ROUNDING = 1e-9  # relative; a proven bound may lie this far above the value it was computed beside
@@ -48,9 +50,9 @@ def _values_run_forward(plan: PlanFile) -> Iterator[Fault]:
 def _parts_have_the_same_stages(plan: PlanFile) -> Iterator[Fault]:
     count = len(plan.decisions.stages)
     if len(plan.estimates.stages) != count:
-        yield "estimates.stages", f"{len(plan.estimates.stages)} estimates for {count} stages"
+        yield "estimates.stages", f"{counted(len(plan.estimates.stages), 'estimate')} for {counted(count, 'stage')}"
     if plan.artifacts and len(plan.artifacts) != count:
-        yield "artifacts", f"artefacts of {len(plan.artifacts)} stages for {count} stages"
+        yield "artifacts", f"artefacts of {counted(len(plan.artifacts), 'stage')} for {counted(count, 'stage')}"
 
 
 def _micro_batches_divide_the_batch(plan: PlanFile) -> Iterator[Fault]:
@@ -104,7 +106,8 @@ def _stages_cost_what_their_units_do(plan: PlanFile) -> Iterator[Fault]:
     for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
         unit = prices.get(stage.device)
         if unit is not None and not _same(estimate.price_per_hour, stage.replicas * unit):
-            fault = f"{estimate.price_per_hour!r} for {stage.replicas} units of {stage.device!r} at {unit!r} each"
+            units = counted(stage.replicas, "unit")
+            fault = f"{estimate.price_per_hour!r} for {units} of {stage.device!r} at {unit!r} each"
             yield f"estimates.stages[{index}].price_per_hour", fault
 
 

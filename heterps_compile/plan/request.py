@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
 from heterps_compile.errors import InputError, UnknownNameError
-from heterps_compile.units import NUMBER, parse_price
+from heterps_compile.units import NUMBER, counted, parse_price
 
 MODES = ("inference", "training")
 OBJECTIVES = tuple(_OBJECTIVES)
@@ -116,7 +116,9 @@ def make_request(
         if count is not None and (not isinstance(count, int) or count < least):
             raise InputError(f"{what} is {count!r}; it must be a whole number, {least} or more")
     if max_stages is not None and max_stages < min_stages:
-        raise InputError(f"at least {min_stages} and at most {max_stages} stages are asked for; no plan has both")
+        raise InputError(
+            f"at least {min_stages} and at most {counted(max_stages, 'stage')} are asked for; no plan has both"
+        )
     limit_s = None if time_limit is None else _number("the time limit", time_limit)
     if limit_s is not None and not limit_s > 0:
         raise InputError(f"the time limit is {time_limit} s; it must be above 0")

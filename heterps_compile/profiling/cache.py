@@ -87,6 +87,19 @@ class Cache:
         write_whole(self.path, json.dumps({"format": _FORMAT, "version": 1, "times": times}, indent=0) + "\n")
 
 
+def check_writable(path: Path) -> None:
+    """Check, before the long work, that :func:`write_whole` may make files where this one is to be.
+
+    Raises:
+        InputError: where it may not.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".heterps-", dir=path.resolve().parent):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that a crash leaves the old one or the new one.
 

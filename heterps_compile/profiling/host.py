@@ -13,7 +13,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
 _SHOWN = 200
-_RUNNERS = ("heterps-compile", "torch", "onnxruntime", "numpy")
+_RUNNERS = ("heterps-compile", "torch", "onnxruntime", "jax", "numpy")
 
 
 def describe_host() -> Host:

@@ -18,6 +18,7 @@ from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.cost.intensity import LayerCost
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.profile import DeviceProfile, LayerPoint, LayerProfile, Profile, Timing
+from heterps_compile.cost.roofline import Phases
 from heterps_compile.cost.work import layer_costs
 from heterps_compile.errors import BackendError, HeterpsError, InputError, UnknownNameError
 from heterps_compile.escape import one_line, printable, shorten
@@ -28,15 +29,17 @@ from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import MODES
 
 from .cache import Cache
-from .chain import ChainTimes, LayerTiming, time_chain
+from .chain import ANY_CALLS, ChainTimes, LayerTiming, time_chain
 from .clock import choose_clock, make_clock
 from .host import describe_device, describe_host, runner_versions, usable_cores
+from .inputs import inputs_in_turn
 from .link import measure_link
 from .replicas import measure_replicas
 
 DEFAULT_BATCHES = (1, 8, 64)
 DEFAULT_REPEATS = 15
 _MOST_UNITS = 4
+_TRAINED = ("torch", "jax")
 _NAME_KEPT = 200
 _SHOWN = 300
 
@@ -57,7 +60,8 @@ class Settings:
         mode: ``"inference"`` or ``"training"``.
         backend: What runs the layers; None for the model's own.
         threads: That a layer runs on, on a CPU.
-        repeats: Of every time.
+        repeats: Of every time, at least.
+        least_s: Every batch is measured for so long, with more repeats where there is time.
         clock: A name of :data:`~.clock.CLOCKS`; None for the steadiest that measures the device.
         with_replicas: Whether alpha is measured.
         with_link: Whether the link and beta are.
@@ -69,6 +73,7 @@ class Settings:
     backend: str | None = None
     threads: int = 1
     repeats: int = DEFAULT_REPEATS
+    least_s: float = 0.5
     clock: str | None = None
     with_replicas: bool = True
     with_link: bool = True
@@ -161,10 +166,10 @@ def _check_backend(backend: Backend, graph: Graph, settings: Settings) -> None:
             f"the backend {backend.name!r} takes models of {' or '.join(backend.families)}, and {graph.name!r} is of "
             f"{graph.family}; leave out --backend for the model's own"
         )
-    if settings.mode == "training" and backend.name != "torch":
+    if settings.mode == "training" and backend.name not in _TRAINED:
         raise InputError(
-            f"layers of the backend {backend.name!r} are not timed in training; profile with --backend torch, or "
-            f"--mode inference"
+            f"layers of the backend {backend.name!r} are not timed in training; profile with --backend torch or jax, "
+            f"or --mode inference"
         )
     refuse_unsupported(backend, graph)
 
@@ -191,7 +196,8 @@ def _profile_device(
     name, kind, description = device
     known = (description, backend.name, runner_versions(), settings.mode, settings.threads, settings.clock_of(name))
     times: dict[int, list[LayerTiming]] = {}
-    wholes = []
+    wholes, calls = [], ANY_CALLS
+    repeats = dict.fromkeys(models, settings.repeats)
     for place, (batch, model) in enumerate(models.items()):
         placed = place_backend(backend, [_Placed(i, name, kind) for i in range(len(model.keys))])
         stranded = getattr(placed, "notes", ())
@@ -203,7 +209,8 @@ def _profile_device(
             def progress(done: int, _total: int, at: int = place, batch: int = batch) -> None:
                 on_progress(f"{name}, batch {batch}", at * settings.repeats + done)
 
-            chain = _time(model, placed, name, settings, progress)
+            chain = _time(model, placed, name, settings, calls=calls, on_progress=progress)
+            calls, repeats[batch] = chain.calls, chain.repeats
             wholes.append(chain.whole)
             for key, timing in _pooled(model.keys, chain.layers).items():
                 if found[key] is None:
@@ -219,21 +226,25 @@ def _profile_device(
         mode=settings.mode,
         threads=settings.threads,
         clock=settings.clock_of(name),
-        layers=tuple(_curves(models, times, settings.repeats)),
+        layers=tuple(_curves(models, times, repeats)),
         wholes=tuple(wholes),
     )
 
 
 def _time(
-    model: _AtBatch, backend: Backend, device: str, settings: Settings, on_progress: Callable[[int, int], None]
+    model: _AtBatch,
+    backend: Backend,
+    device: str,
+    settings: Settings,
+    *,
+    calls: Phases,
+    on_progress: Callable[[int, int], None],
 ) -> ChainTimes:
     import torch  # noqa: PLC0415 - torch only when something is run
 
     graph, training = model.layers.graph, settings.mode == "training"
-    inputs = backend.example_inputs(graph, 0)
-    if device != "cpu" and backend.name == "torch":
-        inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in inputs.items()}
-    now = make_clock(settings.clock_of(device), device, settings.threads)
+    inputs = inputs_in_turn(backend, graph, device)
+    now = make_clock(settings.clock_of(device), device, settings.threads, backend.name)
     with _threads(settings.threads), backend.reproducible(graph, 0), torch.set_grad_enabled(training):
         try:
             return time_chain(
@@ -243,6 +254,8 @@ def _time(
                 now,
                 training=training,
                 repeats=settings.repeats,
+                least_s=settings.least_s,
+                calls=calls,
                 device=device if backend.name == "torch" else "cpu",
                 on_progress=on_progress,
             )
@@ -255,15 +268,16 @@ def _time(
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Let PyTorch and ONNX Runtime compute on so many threads."""
+    """Let PyTorch, ONNX Runtime and jax compute on so many threads."""
     import torch  # noqa: PLC0415 - as above
 
+    from heterps_compile.backends.jax.threads import cpu_threads  # noqa: PLC0415 - as above
     from heterps_compile.frontends.onnx_session import session_threads  # noqa: PLC0415 - onnx only when something is run
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with session_threads(count):
+        with session_threads(count), cpu_threads(count):
             yield
     finally:
         torch.set_num_threads(before)
@@ -286,7 +300,7 @@ def _median(timings: Sequence[Timing | None]) -> Timing | None:
 
 
 def _curves(
-    models: Mapping[int, _AtBatch], times: Mapping[int, Sequence[LayerTiming]], repeats: int
+    models: Mapping[int, _AtBatch], times: Mapping[int, Sequence[LayerTiming]], repeats: Mapping[int, int]
 ) -> Iterator[LayerProfile]:
     """Give the layers with their times at all batches; equal layers once."""
     seen = set()
@@ -307,7 +321,7 @@ def _curves(
                     forward=timing.forward,
                     backward=timing.backward,
                     accumulate=timing.accumulate,
-                    repeats=repeats,
+                    repeats=repeats[batch],
                 )
             )
         operations = next(iter(models.values())).costs[index].operations

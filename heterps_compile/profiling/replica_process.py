@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from heterps_compile.backends.find import find_backend
+from heterps_compile.backends.jax.threads import cpu_threads
 from heterps_compile.frontends.onnx_session import session_threads
 
 from .chain import forget_gradients
@@ -40,8 +41,12 @@ def main() -> None:
     task = json.loads((folder / "task.json").read_text("ascii"))
     torch.set_num_threads(task["threads"])
     cut = _Cut(0, tuple(task["inputs"]), tuple(task["outputs"]))
-    with session_threads(task["threads"]):
+    with session_threads(task["threads"]), cpu_threads(task["threads"]):
         stage: Any = find_backend(task["backend"]).read(folder, [task["files"]], [cut])[0]
+        if task["backend"] == "jax":
+            from heterps_compile.backends.jax.torch_module import JaxModule  # noqa: PLC0415 - jax only where it runs
+
+            stage = JaxModule(stage, torch.device("cpu"))
     tensors = load_file(folder / f"inputs_{count}.safetensors")
     numbers = json.loads((folder / f"inputs_{count}.json").read_text("ascii"))
     inputs = [tensors[str(i)] if str(i) in tensors else numbers[str(i)] for i in range(len(cut.inputs))]

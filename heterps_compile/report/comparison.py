@@ -12,7 +12,7 @@ from rich.text import Text
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.comparison import Comparison
-from heterps_compile.units import format_money, format_rate, format_seconds
+from heterps_compile.units import counted, format_money, format_rate, format_seconds
 
 from .pictures import Picture, line, picture, rect, text
 from .tables import add_numbers, add_text, plain_table
@@ -34,7 +34,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         table.add_row(*map(Text, [*cells, shorten(printable(row.fault), 60)]))
     console.print(table)
     console.print()
-    size = f"{comparison.layer_count} layers, {comparison.type_count} device types"
+    size = f"{counted(comparison.layer_count, 'layer')}, {counted(comparison.type_count, 'device type')}"
     console.print(Text(f"{printable(comparison.model)}: {size}"))
     if math.isfinite(comparison.bound):
         described = objective.describe(comparison.bound, comparison.batch, comparison.currency)

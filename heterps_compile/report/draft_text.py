@@ -13,7 +13,7 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable
 from heterps_compile.passes.contract import Draft, Pass
 from heterps_compile.plan.plan import PlannedStage
-from heterps_compile.units import format_bytes, format_count, format_money, format_seconds
+from heterps_compile.units import counted, format_bytes, format_count, format_money, format_seconds
 
 
 def draft_text(step: Pass, draft: Draft) -> str:
@@ -33,7 +33,7 @@ def _layers(draft: Draft) -> Iterator[str]:
     if draft.layers is None:
         return
     nodes = draft.layers.graph.nodes
-    yield f"{len(draft.layers.layers)} layers of {len(nodes)} nodes"
+    yield f"{counted(len(draft.layers.layers), 'layer')} of {counted(len(nodes), 'node')}"
     yield from _columns(
         [f"{index}", layer.name, layer.kind.value, " ".join(nodes[i].name for i in layer.nodes)]
         for index, layer in enumerate(draft.layers.layers)
@@ -66,7 +66,7 @@ def _problem(draft: Draft) -> Iterator[str]:
     if problem is None:
         return
     yield (
-        f"{problem.layer_count} layers, {problem.type_count} device types, "
+        f"{counted(problem.layer_count, 'layer')}, {counted(problem.type_count, 'device type')}, "
         f"{len(problem.edge_producer)} values between layers, batch {problem.batch}"
     )
     yield from _columns(
@@ -144,7 +144,7 @@ def _partition(draft: Draft) -> Iterator[str]:
         yield from _columns(
             [
                 f"stage {cut.index}",
-                f"{len(cut.nodes)} nodes",
+                counted(len(cut.nodes), "node"),
                 f"takes {' '.join(cut.inputs)}",
                 f"gives {' '.join(cut.outputs)}",
                 f"holds {' '.join(cut.parameters)}",

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from heterps_compile.cost.intensity import DATA_INTENSIVE
 from heterps_compile.plan.plan import Plan, PlannedStage
-from heterps_compile.units import format_money, format_seconds
+from heterps_compile.units import counted, format_money, format_seconds
 
 from .pictures import WIDTH, Picture, device_classes, ending, fitting, line, picture, rect, safe, text
 
@@ -64,7 +64,7 @@ def layer_graph(plan: Plan, layers: Sequence[LayerView], edges: Sequence[tuple[i
     """
     colours = device_classes(stage.device for stage in plan.stages)
     height, parts = _graph(plan, layers, edges, colours, alive=True)
-    title = f"{len(layers):,} layers of {fitting(plan.model, 400)} in {len(plan.stages)} stages"
+    title = f"{counted(len(layers), 'layer')} of {fitting(plan.model, 400)} in {counted(len(plan.stages), 'stage')}"
     return picture("layers", title, height, parts, role="group")
 
 
@@ -72,7 +72,7 @@ def older_graph(plan: Plan, layers: Sequence[LayerView], newer: Plan) -> Picture
     """Draw the layers of an older plan as one still picture, devices in the colours that they have in the newer one."""
     colours = device_classes(stage.device for stage in (*newer.stages, *plan.stages))
     height, parts = _graph(plan, layers, (), colours, alive=False)
-    title = f"Before: {len(layers):,} layers in {len(plan.stages)} stages"
+    title = f"Before: {counted(len(layers), 'layer')} in {counted(len(plan.stages), 'stage')}"
     return picture("layers-before", title, height, parts)
 
 

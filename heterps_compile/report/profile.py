@@ -9,7 +9,7 @@ from rich.text import Text
 
 from heterps_compile.cost.profile import DeviceProfile, Fitted, LayerPoint, Profile, Timing
 from heterps_compile.escape import printable, shorten
-from heterps_compile.units import format_bytes, format_percent, format_seconds
+from heterps_compile.units import counted, format_bytes, format_percent, format_seconds
 
 _SHOWN = 12
 _NAME_WIDTH = 40
@@ -19,13 +19,14 @@ def print_profile(console: Console, profile: Profile) -> None:
     """Print what was measured, device by device."""
     host = profile.host
     console.print(
-        f"{printable(profile.model)} on {printable(host.processor)}, {host.cores} cores, "
+        f"{printable(profile.model)} on {printable(host.processor)}, {counted(host.cores, 'core')}, "
         f"{format_bytes(host.memory_bytes)}; {profile.measured}"
     )
     for device in profile.devices:
         console.print()
         console.print(
-            f"{device.name}: {device.mode}, {device.backend}, {device.threads} threads, by the {device.clock} clock"
+            f"{device.name}: {device.mode}, {device.backend}, {counted(device.threads, 'thread')}, "
+            f"by the {device.clock} clock"
         )
         console.print(_layers(device))
         for line in _lines(device):

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
-from heterps_compile.units import format_bytes
+from heterps_compile.units import counted, format_bytes
 
 from .tables import add_numbers, add_text, notes, plain_table, plan_totals, stage_table
 
@@ -80,7 +80,7 @@ def _asked(plan: Plan) -> str:
     parts = [f"pin {pattern}={device}" for pattern, device in request.pins]
     parts += [f"forbid {pattern}={device}" for pattern, device in request.forbidden]
     parts += [f"at least {request.min_stages} stages"] if request.min_stages > 1 else []
-    parts += [] if request.max_stages is None else [f"at most {request.max_stages} stages"]
+    parts += [] if request.max_stages is None else [f"at most {counted(request.max_stages, 'stage')}"]
     return ", ".join(parts)
 
 

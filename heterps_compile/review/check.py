@@ -28,7 +28,7 @@ from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.provision import Provision
 from heterps_compile.plan.diff import PlanDiff, diff
 from heterps_compile.plan.plan import Plan, PlannedStage
-from heterps_compile.units import format_bytes, format_money, format_rate
+from heterps_compile.units import counted, format_bytes, format_money, format_rate
 
 from .pose import PosedAgain
 
@@ -131,7 +131,7 @@ def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> st
     for index, name in enumerate(problem.type_names):
         used = sum(stage.replicas for stage in plan.stages if stage.device == name)
         if used > problem.max_units[index]:
-            return f"the plan uses {used} units of {name!r}, and the pool has {problem.max_units[index]}"
+            return f"the plan uses {counted(used, 'unit')} of {name!r}, and the pool has {problem.max_units[index]}"
     for index, stage in enumerate(priced.stages):
         if priced.faults & Fault.MEMORY and stage.memory_bytes > problem.memory_bytes[stage.type]:
             has = format_bytes(problem.memory_bytes[stage.type])

@@ -15,7 +15,7 @@ from heterps_compile.cost.intensity import LayerCost
 from heterps_compile.cost.layer_times import ESTIMATED
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import UnknownNameError
-from heterps_compile.units import format_bytes, format_money, format_percent, format_rate, format_seconds
+from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
 from .pose import PosedAgain
 
@@ -173,7 +173,7 @@ def _fault(problem: Problem, found: PlacementDetail, index: int, type_: int) -> 
         Fault.FLOOR: f"a stage cannot reach {format_rate(problem.min_throughput)} with any number of replicas",
         Fault.UNITS: "the pool has too few units",
         Fault.BUDGET: "the budget is too small",
-        Fault.STAGE_COUNT: f"it makes {len(found.stages)} stages, and {_asked_stages(problem)}",
+        Fault.STAGE_COUNT: f"it makes {counted(len(found.stages), 'stage')}, and {_asked_stages(problem)}",
         Fault.FORBIDDEN: "a layer stands where it may not",
     }
     return "; ".join(text for bit, text in told.items() if found.faults & bit)
@@ -206,7 +206,7 @@ def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) ->
         found.append(f"the budget binds: {format_money(problem.budget_per_hour)} {posed.draft.cluster.currency}/h")
     used, most = sum(part.replicas for part in now.stages if part.type == mine.type), int(problem.max_units[mine.type])
     if used == most:
-        found.append(f"all {most} units of {name!r} are in use")
+        found.append(f"the pool has {counted(most, 'unit')} of {name!r}, and all are in use")
     if mine.memory_bytes >= float(problem.memory_bytes[mine.type]) * (1 - _NEAR):
         has = format_bytes(float(problem.memory_bytes[mine.type]))
         found.append(f"memory binds: stage {stage} needs {format_bytes(mine.memory_bytes)} of {has} on {name!r}")

@@ -29,6 +29,7 @@ from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.match import match_layers
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.provenance import make_hashes
+from heterps_compile.units import counted
 
 from .stale import refuse_stale
 
@@ -178,9 +179,10 @@ def _fit(plan: Plan, problem: Problem, matched: Mapping[str, str]) -> tuple[str,
 def _told(unplaced: Sequence[str], lost: Sequence[str]) -> list[str]:
     told = []
     if unplaced:
-        told.append(f"the plan places none of its {len(unplaced)} new layers ({_named(unplaced)})")
+        told.append(f"the plan does not place {counted(len(unplaced), 'new layer')} ({_named(unplaced)})")
     if lost:
-        told.append(f"{len(lost)} layers of the plan are gone ({_named(lost)})")
+        are = "is" if len(lost) == 1 else "are"
+        told.append(f"{counted(len(lost), 'layer')} of the plan {are} gone ({_named(lost)})")
     return told
 
 

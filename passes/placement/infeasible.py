@@ -17,7 +17,7 @@ from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, slowest_batch_s
 from heterps_compile.cost.problem import Bools, Floats, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.units import format_bytes, format_money, format_seconds
+from heterps_compile.units import counted, format_bytes, format_money, format_seconds
 
 from .chain import Chain, Segments, Tile
 from .easy_bounds import longest_s
@@ -70,11 +70,11 @@ def _stage_count(problem: Problem) -> str:
     most = Chain(problem).length
     if problem.min_stages > most:
         return (
-            f"at least {problem.min_stages} stages are asked for, but the {problem.layer_count} layers can be cut into "
-            f"at most {most}; ask for --min-stages {most} or fewer"
+            f"at least {problem.min_stages} stages are asked for, but the {counted(problem.layer_count, 'layer')} can "
+            f"be cut into at most {most}; ask for --min-stages {most} or fewer"
         )
     if problem.min_stages > problem.max_stages:
-        return f"at least {problem.min_stages} and at most {problem.max_stages} stages exclude each other"
+        return f"at least {problem.min_stages} and at most {counted(problem.max_stages, 'stage')} exclude each other"
     return ""
 
 
@@ -98,8 +98,8 @@ def _memory(problem: Problem) -> str:
                 ) + _roomier(problem, first, end, needed)
     if fewest > problem.max_stages:
         return (
-            f"memory asks for at least {fewest:.0f} stages, and at most {problem.max_stages} are allowed; "
-            f"allow --max-stages {fewest:.0f}, or add a type with more memory"
+            f"memory asks for at least {counted(round(fewest), 'stage')}, and at most {problem.max_stages} are "
+            f"allowed; allow --max-stages {fewest:.0f}, or add a type with more memory"
         )
     return ""
 
@@ -155,8 +155,8 @@ def _budget(problem: Problem) -> str:
         return ""
     reaching = f" that reaches {_rate(problem.min_throughput)}" if problem.min_throughput > 0 else ""
     message = (
-        f"the budget of {format_money(problem.budget_per_hour)} an hour is too small: the cheapest plan{reaching} "
-        f"costs {format_money(price)} an hour; allow --budget {_cents(price)}"
+        f"the budget of {_money(problem, problem.budget_per_hour)} an hour is too small: the cheapest plan{reaching} "
+        f"costs {_money(problem, price)} an hour; allow --budget {_cents(price)}"
     )
     return message + (_reachable(problem, chain, slow_s, segments, deadline) if problem.min_throughput > 0 else "")
 
@@ -206,7 +206,7 @@ def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s
     within = "" if paid <= problem.budget_per_hour else f" with --budget {_cents(paid)}"
     return (
         f"; {needed:.0f} {problem.type_names[t]!r} would be enough{within} ({needed - problem.max_units[t]:.0f} more, "
-        f"{format_money(price)} an hour)"
+        f"{_money(problem, price)} an hour)"
     )
 
 
@@ -295,6 +295,10 @@ def _least_time_s(row: Tile) -> tuple[float, int]:
 
 def _names(problem: Problem, chosen: Bools) -> str:
     return ", ".join(repr(problem.type_names[t]) for t in np.flatnonzero(chosen))
+
+
+def _money(problem: Problem, amount: float) -> str:
+    return f"{format_money(amount)} {problem.currency}".rstrip()
 
 
 def _cents(price_per_hour: float) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 
 from .archive import Archive
@@ -144,15 +145,15 @@ class Rl:
             seed=seed,
             evaluations=archive.evaluations,
             search_s=now - started,
-            notes=self._notes(trace, is_late=deadline.left_s() < 0),
+            notes=self._notes(problem, trace, is_late=deadline.left_s() < 0),
         )
         return result, trace
 
-    def _notes(self, trace: RlTrace, *, is_late: bool) -> tuple[str, ...]:
-        notes = []
+    def _notes(self, problem: Problem, trace: RlTrace, *, is_late: bool) -> tuple[str, ...]:
+        notes, unit = [], OBJECTIVES[problem.objective].unit(problem.currency).strip()
         if np.isfinite(trace.policy_value):
             before, after = trace.policy_value, trace.polished_value
-            notes.append(f"the best plan drawn has the value {before:.6g}, after the polish {after:.6g}")
+            notes.append(f"the best plan drawn has the value {before:.6g}, after the polish {after:.6g} {unit}")
         if is_late:
             notes.append(f"the time limit ended the search, after {trace.rounds} of {self.rounds} rounds of learning")
         return tuple(notes)

@@ -9,6 +9,7 @@ from heterps_compile.cost.evaluate import Fault, detail
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.units import counted
 
 
 def seed_placements(problem: Problem, warm_start: Placement | None) -> list[Placement]:
@@ -53,7 +54,7 @@ def require_feasible(problem: Problem, placement: Placement, method: str) -> flo
         broken = [fault.name for fault in Fault if fault & found.faults and fault.name]
         names = ", ".join(name.lower().replace("_", " ") for name in broken)
         raise InfeasibleError(
-            f"{method} found no feasible placement; the nearest has {len(found.stages)} stages and breaks: {names}; "
-            "--method exact searches all of them"
+            f"{method} found no feasible placement; the nearest has {counted(len(found.stages), 'stage')} and "
+            f"breaks: {names}; --method exact searches all of them"
         )
     return found.value

@@ -88,4 +88,4 @@ def test_numbers_for_people() -> None:
 
 def test_things_are_counted_in_the_plural_from_two_on() -> None:
     assert [counted(n, "micro-batch") for n in (1, 2)] == ["1 micro-batch", "2 micro-batches"]
-    assert [counted(n, "layer") for n in (0, 1)] == ["0 layers", "1 layer"]
+    assert [counted(n, "layer") for n in (0, 1, 1251)] == ["0 layers", "1 layer", "1,251 layers"]

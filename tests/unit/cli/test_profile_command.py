@@ -29,7 +29,7 @@ QUICK = ["--batches", "2,4", "--repeats", "2", "--no-replicas", "--no-link"]
 def test_a_profile_is_written_and_compile_takes_it(model, capfd):
     assert run(["profile", model, *QUICK, "-o", "p.json", "--cache", "c.json"]) == 0
     shown = capfd.readouterr().out
-    assert re.search(r"cpu: inference, onnxruntime, 1 threads, by the cpu clock", shown)
+    assert re.search(r"cpu: inference, onnxruntime, 1 thread, by the cpu clock", shown)
     assert re.search(r"whole model at batch 4: .* add up to [0-9.]+ x the whole", shown)
     assert shown.endswith("written to p.json\n")
     document = json.loads(Path("p.json").read_text("ascii"))

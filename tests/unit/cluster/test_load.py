@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heterps_compile.cluster import local
-from heterps_compile.cluster.devices import Link
+from heterps_compile.cluster.devices import Cluster, Link
 from heterps_compile.cluster.load import builtin_names, load_cluster
 from heterps_compile.errors import InputError, UnknownNameError
 
@@ -176,3 +176,8 @@ def test_64_types_are_taken_and_65_are_not(tmp_path: Path) -> None:
                 load_cluster(file)
         else:
             assert len(load_cluster(file).device_types) == 64
+
+
+def test_a_pool_made_by_hand_without_types_is_refused() -> None:
+    with pytest.raises(InputError, match="the pool 'mine' has no device types; give it at least one"):
+        Cluster("mine", "", "USD", ())

@@ -88,6 +88,56 @@ def test_the_shape_of_an_input_is_read_where_the_input_is_read() -> None:
     )
 
 
+def test_an_anchor_that_reads_shapes_alone_stays_a_layer() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            par p 16x8
+            par w 8x8
+            shape shape : x -> s 1
+            constant arange : s -> r 8
+            embedding places : r p -> a 4x8
+            gemm fc : x w -> b 4x8
+            elementwise sum : a b -> y 4x8
+            out y
+        """)
+        == "places: shape arange places | fc: fc sum"
+    )
+
+
+def test_what_reads_an_input_is_no_arithmetic_on_shapes() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            par w 8x8
+            shape shape : x -> s 1
+            constant zeros : s -> h 4x8
+            recurrent lstm : x h w -> a 4x8
+            view first : a -> b 4x8
+            gemm fc : b w -> y 4x8
+            out y
+        """)
+        == "lstm: shape zeros lstm first | fc: fc"
+    )
+
+
+def test_pieces_of_a_split_are_taken_where_it_is_made() -> None:
+    assert (
+        grouped("""
+            in x 4x8
+            par w 8x8
+            view split : x -> pieces opaque
+            view left : pieces -> a 4x8
+            view right : pieces -> b 4x8
+            gemm fc1 : a w -> c 4x8
+            gemm fc2 : b w -> d 4x8
+            elementwise sum : c d -> y 4x8
+            out y
+        """)
+        == "fc1: split left right fc1 | fc2: fc2 sum"
+    )
+
+
 def test_a_model_without_anchors_is_one_layer() -> None:
     assert (
         grouped("""

@@ -35,7 +35,7 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
             "at least 4611686018427387904 stages are asked for, but the 2 layers can be cut into at most 2; "
             "ask for --min-stages 2 or fewer",
         ),
-        ({"min_stages": 2, "max_stages": 1}, "at least 2 and at most 1 stages exclude each other"),
+        ({"min_stages": 2, "max_stages": 1}, "at least 2 and at most 1 stage exclude each other"),
         (
             {"weight_bytes": np.array([2.0**31, 1.0])},
             "layer 'layer0' needs 2 GiB, and the largest type it may run on, 'cpu', has 954 MiB; "
@@ -68,8 +68,8 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
             "the best reachable throughput is 900 samples/s (--min-throughput 900)",
         ),
         (
-            {"objective": "throughput", "budget_per_hour": 0.5},
-            "the budget of 0.5 an hour is too small: the cheapest plan costs 1.00 an hour; allow --budget 1",
+            {"objective": "throughput", "budget_per_hour": 0.5, "currency": "EUR"},
+            "the budget of 0.5 EUR an hour is too small: the cheapest plan costs 1.00 EUR an hour; allow --budget 1",
         ),
         (
             {"objective": "latency", "budget_per_hour": 3.5, "min_throughput": 1800.0},

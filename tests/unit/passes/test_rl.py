@@ -38,6 +38,7 @@ def test_the_trace_adds_up(start: str) -> None:
     assert trace.polished_value == result.value <= trace.policy_value
     assert trace.rounds == (0 if start == "uniform" else 6)
     assert trace.stages_priced > 0
+    assert result.notes[0].endswith(f"{result.value:.6g} per million samples")
 
 
 def test_a_time_limit_ends_the_search_and_is_told() -> None:

@@ -45,5 +45,5 @@ def test_a_warm_start_of_another_problem_is_refused(types: tuple[int, ...]) -> N
 
 def test_what_is_infeasible_is_said_to_be_with_what_it_breaks() -> None:
     problem = plain_problem([[4.0]], [1.0], min_throughput=3600.0, max_units=np.array([3]))
-    with pytest.raises(InfeasibleError, match=r"rl found no feasible placement; the nearest has 1 stages .*: units;"):
+    with pytest.raises(InfeasibleError, match=r"rl found no feasible placement; the nearest has 1 stage .*: units;"):
         require_feasible(problem, Placement((0,)), "rl")

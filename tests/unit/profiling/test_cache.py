@@ -2,7 +2,7 @@ import pytest
 
 from heterps_compile.cost.profile import Timing
 from heterps_compile.errors import InputError
-from heterps_compile.profiling.cache import Cache
+from heterps_compile.profiling.cache import Cache, check_writable
 from heterps_compile.profiling.chain import LayerTiming
 
 TIMES = LayerTiming(Timing(1.0, 0.1), Timing(2.0, 0.2), None)
@@ -53,3 +53,10 @@ def test_a_time_that_is_none_is_refused(tmp_path):
     path.write_text(path.read_text().replace("1.0", "-1.0"))
     with pytest.raises(InputError, match="forward"):
         Cache(path)
+
+
+def test_where_nothing_can_be_written_is_told_before_the_work(tmp_path):
+    check_writable(tmp_path / "cache.json")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match=r"cannot write '.*cache.json': No such file"):
+        check_writable(tmp_path / "no" / "cache.json")

@@ -1,6 +1,7 @@
 """What a profile of a small model has in it; times are whatever the machine makes them."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,13 +11,16 @@ from torch import Tensor, nn
 import heterps_compile
 from heterps_compile.api import read_model
 from heterps_compile.backends.torch.backend import TorchBackend
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.profile_file import from_json, to_json
 from heterps_compile.errors import BackendError, InputError, RunError, UnknownNameError
 from heterps_compile.profiling.cache import Cache
+from heterps_compile.profiling.clock import make_clock
 from heterps_compile.profiling.profile_model import Settings, profile_model
 
 BATCH = torch.export.Dim("batch", min=1, max=1024)
-QUICK = Settings(batches=(2, 6), repeats=2, with_replicas=False, with_link=False)
+QUICK = Settings(batches=(2, 6), repeats=2, least_s=0.0, with_replicas=False, with_link=False)
 
 
 class Net(nn.Module):
@@ -154,6 +158,36 @@ def test_what_is_not_here_is_told_before_the_work():
         profile_model(never, replace(QUICK, mode="thinking"))
     with pytest.raises(InputError, match="the calling thread alone"):
         profile_model(never, replace(QUICK, clock="cpu", threads=2))
+
+
+def test_jax_is_timed_in_training_too_and_by_the_clock_of_all_its_threads():
+    (device,) = profile_model(read, replace(QUICK, mode="training", backend="jax")).devices
+    points = [point for layer in device.layers for point in layer.points]
+    assert all(p.forward.median_s > 0 and p.backward.median_s > 0 and p.accumulate.median_s > 0 for p in points)
+    assert make_clock("cpu", "cpu", 1, "jax") is time.process_time
+    assert make_clock("cpu", "cpu", 1, "torch") is time.thread_time
+
+
+def test_a_plan_of_two_backends_tells_which_profile_is_of_other_kernels(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text(to_json(profile_model(read, QUICK)))
+    core = load_cluster("local").device_types[0]
+    compiled = heterps_compile.compile(
+        MODEL,
+        (IDS,),
+        dynamic_shapes=FREE,
+        batch=4,
+        cluster=Cluster("cores", "", "USD", (replace(core, name="one"), replace(core, name="two"))),
+        pins={"embedding": "one", "gemm": "two"},
+        backend="one=torch,two=jax",
+        profile={"one": path, "two": path},
+        verify=False,
+    )
+    told = [note for note in compiled.plan.notes if "other kernels" in note]
+    assert told == [
+        "the profile for 'two' is of the backend torch, and the stages are for jax: "
+        "its times are those of other kernels"
+    ]
 
 
 def test_other_backends_do_not_train():

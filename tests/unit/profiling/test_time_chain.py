@@ -1,6 +1,7 @@
 """The chain computes what the model computes, and its corrected times add up to the whole."""
 
 import itertools
+from collections import UserDict
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from heterps_compile.cost.profile import Timing
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.passes.group_layers import group_nodes
-from heterps_compile.profiling.chain import Passes, correct, time_chain
+from heterps_compile.profiling.chain import Passes, call_time, correct, time_chain
 from heterps_compile.profiling.clock import choose_clock, make_clock, timing
 
 BACKEND = TorchBackend()
@@ -54,27 +55,65 @@ def test_skips_ties_and_in_place_ops_are_timed_in_training_too():
     module, args = skip_net(training=True)
     graph = read_model(module, args, None, batch=None, shapes={}, dynamic_shapes=None)
     layers = group_nodes(graph)
-    times = time_chain(layers, BACKEND, BACKEND.example_inputs(graph, 0), ticking(), training=True, repeats=2)
+    times = time_chain(layers, BACKEND, [BACKEND.example_inputs(graph, 0)], ticking(), training=True, repeats=2)
     assert len(times.layers) == len(layers.layers)
     assert times.whole.layers_forward_s == len(layers.layers)  # one tick each
     assert sum(t.forward.median_s for t in times.layers) == pytest.approx(times.whole.forward_s)
     assert sum(t.backward.median_s for t in times.layers) == pytest.approx(times.whole.backward_s)
 
 
+class Given(UserDict):
+    """Inputs that say when they are taken."""
+
+    def __init__(self, values, number, taken):
+        super().__init__(values)
+        self.number, self.taken = number, taken
+
+    def keys(self):
+        self.taken.append(self.number)
+        return super().keys()
+
+
+def test_every_pass_reads_other_inputs_than_the_one_before():
+    graph = read(small_ctrdnn())
+    taken = []
+    inputs = [Given(BACKEND.example_inputs(graph, seed), seed, taken) for seed in range(4)]
+    time_chain(group_nodes(graph), BACKEND, inputs, ticking(), training=False, repeats=2)
+    assert taken[::2] == [0, 1, 2, 3, 0]  # the chain
+    assert taken[1::2] == [2, 3, 0, 1, 2]  # and the whole
+
+
+def test_repeats_go_on_while_there_is_time():
+    graph = read(small_ctrdnn())
+    inputs = [BACKEND.example_inputs(graph, 0)]
+    assert time_chain(group_nodes(graph), BACKEND, inputs, ticking(), training=False, repeats=2).repeats == 2
+    longer = time_chain(group_nodes(graph), BACKEND, inputs, ticking(), training=False, repeats=2, least_s=60.0)
+    assert longer.repeats == 500  # and not for ever
+
+
 def test_what_calling_a_layer_costs_is_taken_off_each():
     # 11 seconds for a whole of 9: one call is in both, so two calls make the excess, one second each; then 9 / 8
-    corrected = correct([Timing(5.0, 0.1), Timing(3.0, 0.1), Timing(3.0, 0.1)], 9.0)
-    assert [t.median_s for t in corrected] == [4.5, 2.25, 2.25]
+    layers = [Timing(5.0, 0.1), Timing(3.0, 0.1), Timing(3.0, 0.1)]
+    assert call_time(layers, 9.0) == 1.0
+    assert [t.median_s for t in correct(layers, 9.0, 1.0)] == [4.5, 2.25, 2.25]
+
+
+def test_noise_of_a_long_layer_is_not_taken_off_short_ones():
+    layers = [Timing(100.0, 0.0), Timing(2.0, 0.0), Timing(2.0, 0.0)]
+    assert call_time(layers, 84.0) == 2.0  # a call is in each of them
+    assert call_time(layers, 84.0, at_most_s=0.5) == 0.5  # as it cost at a smaller batch
+    assert [t.median_s for t in correct(layers, 82.0, 0.5)] == pytest.approx([79.6, 1.2, 1.2])
 
 
 def test_a_short_layer_keeps_a_part_of_its_time():
-    corrected = correct([Timing(10.0, 0.0), Timing(1.0, 0.0), Timing(10.0, 0.0)], 15.0)
+    layers = [Timing(10.0, 0.0), Timing(1.0, 0.0), Timing(10.0, 0.0)]
+    corrected = correct(layers, 15.0, call_time(layers, 15.0))
     assert corrected[1].median_s > 0
     assert sum(t.median_s for t in corrected) == pytest.approx(15.0)
 
 
 def test_layers_that_are_quicker_one_by_one_get_a_factor():
-    assert [t.median_s for t in correct([Timing(1.0, 0.0), Timing(3.0, 0.0)], 6.0)] == [1.5, 4.5]
+    assert [t.median_s for t in correct([Timing(1.0, 0.0), Timing(3.0, 0.0)], 6.0, 0.0)] == [1.5, 4.5]
 
 
 def test_the_median_is_what_counts():

@@ -16,7 +16,7 @@ def shown(profile: Profile) -> str:
 
 def test_it_says_what_takes_the_most_and_how_sure_it_is():
     text = shown(PROFILE)
-    assert "cpu: inference, torch, 1 threads, by the cpu clock" in text
+    assert "cpu: inference, torch, 1 thread, by the cpu clock" in text
     assert text.index("layer a") < text.index("layer b")  # 5 ms before 1 ms
     assert "5 ms ±10 %" in text
     assert "whole model at batch 8: 3 ms; the layers one by one add up to 1.10 x the whole" in text

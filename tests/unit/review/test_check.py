@@ -46,13 +46,13 @@ def test_a_layer_that_the_plan_does_not_place_fails():
     text = MODEL.replace("gemm head : c", "gemm more : c w2 -> d 64x4096 flops=9\n gemm head : d")
     checked = check(text=text)
     assert not checked.passes
-    assert checked.fault == "the model changed: the plan places none of its 1 new layers ('more')"
+    assert checked.fault == "the model changed: the plan does not place 1 new layer ('more')"
     assert [layer.layer for layer in checked.changes.added] == ["more"]
 
 
 def test_a_layer_that_is_gone_fails():
     checked = check(text=MODEL.replace("    gemm fc2 : b w2 -> c 64x4096 flops=2147483648\n", "").replace(": c", ": b"))
-    assert checked.fault == "the model changed: 1 layers of the plan are gone ('fc2')"
+    assert checked.fault == "the model changed: 1 layer of the plan is gone ('fc2')"
 
 
 def test_a_better_plan_than_the_tolerance_fails_and_its_gain_is_told():

@@ -69,7 +69,5 @@ def test_a_limit_that_the_plan_breaks_today_is_a_note():
 
 def test_a_layer_that_the_model_lost_is_an_error_allowed_or_not():
     text = MODEL.replace("    gemm fc2 : b w2 -> c 64x4096 flops=2147483648\n", "").replace(": c", ": b")
-    with pytest.raises(
-        StalePlanError, match=r"the plan does not fit: the model changed: 1 layers of the plan are gone"
-    ):
+    with pytest.raises(StalePlanError, match=r"the plan does not fit: the model changed: 1 layer of the plan is gone"):
         today(plan(), text, allow_stale=True)
