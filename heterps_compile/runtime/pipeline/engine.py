@@ -1,11 +1,4 @@
-"""Run one rank of a pipeline: its actions in the order of the schedule, what they receive and what they send.
-
-::
-
-    forward of a micro-batch                        backward of it
-      receive from the stages before                  receive gradients from the stages after
-      run the stage (and the loss, at the last)       run autograd
-      send to the stages after                        send gradients to the stages before
+"""Run one rank of a pipeline: its actions (``stage_actions.py``) in the order of the schedule, step by step.
 
 At the end of a training step gradients and running statistics are summed over the ranks that share them
 (``gradients.py``, ``statistics.py``), so that every stage is what it would be in one process that runs the
@@ -15,10 +8,9 @@ Schedule, replicas and processes change nothing but the order of sums.
 Left out: processes and process groups (``launch/``), the optimiser, reading data.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -38,8 +30,9 @@ from .message import WIRES
 from .record import Recorder, Recorders
 from .routes import make_routes
 from .shared import share_state
+from .stage_actions import Setting, StageActions
 from .stages import RunnableStage, Tied
-from .step import Kept, MicroBatchData, backward, differentiable, gradients_of, seed_forward
+from .step import MicroBatchData
 
 
 class Engine:
@@ -92,27 +85,21 @@ class Engine:
         """
         if wire not in WIRES:
             raise UnknownNameError("data type on the wire", wire, WIRES)
-        self._layout, self._rank, self._stages, self._seed = layout, rank, dict(stages), seed
-        self._device = device or torch.device("cpu")
+        self._layout, self._rank, self._stages = layout, rank, dict(stages)
+        device = device or torch.device("cpu")
         self._recorder: Recorder = recorder or Recorders()
-        self._hooks = tuple(hooks)
-        self._actions = tuple((layout.stage_of(a), a.micro_batch, a.phase) for a in layout.actions(rank))
-        self._last = layout.stage_count - 1
-        self._loss = loss if layout.training else None
-        self._signature = signature_of_plan(plan)
-        self._outputs = plan.graph_outputs
-        inputs = set(plan.graph_inputs)
-        self._reads = {
-            index: tuple(dict.fromkeys(name for name in self._wanted(index, stage) if name in inputs))
+        self._hooks, self._exact_sums = tuple(hooks), exact_sums
+        last = layout.stage_count - 1
+        reads = {
+            index: _inputs_of(plan, (*stage.inputs, *plan.graph_outputs) if index == last else stage.inputs)
             for index, stage in self._stages.items()
         }
-        self.needs = tuple(dict.fromkeys(name for names in self._reads.values() for name in names))
-        self.wants_targets = layout.training and self._last in self._stages
+        self.needs = tuple(dict.fromkeys(name for names in reads.values() for name in names))
+        self.wants_targets = layout.training and last in self._stages
         if self.wants_targets and loss is None:
             raise RunError("there is no loss to train with; give one (--train FILE)")
-        readers = sum(bool(names) or self._has_loss(index) for index, names in self._reads.items())
-        self._data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, self._device)
-        self._kept: dict[tuple[int, int], Kept] = {}
+        readers = sum(bool(names) or (self.wants_targets and index == last) for index, names in reads.items())
+        data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, device)
         self._state = (
             share_state(plan, layout, rank, self._stages, tied, exact_sums=exact_sums) if layout.training else None
         )
@@ -121,9 +108,32 @@ class Engine:
         if self._state is not None and clip_norm is not None:
             held, counted = self._state.parameters(), self._state.counted
             self._clip = GradientClip(clip_norm, held, counted, layout.world_size, rank)
-        self._exchange = Exchange(layout, rank, routes, wire=wire, device=self._device, recorder=self._recorder)
-        ends = {(stage, phase): place for place, (stage, _, phase) in enumerate(self._actions)}
-        self._ends = {place: ended for ended, place in ends.items()}
+        self._exchange = Exchange(layout, rank, routes, wire=wire, device=device, recorder=self._recorder)
+        setting = Setting(
+            self._exchange,
+            data,
+            layout.micro_batches,
+            signature_of_plan(plan),
+            plan.graph_outputs,
+            loss if layout.training else None,
+            seed,
+            device,
+            self._recorder,
+        )
+        shared = {} if self._state is None else self._state.statistics
+        actions_of = {
+            index: StageActions(
+                index, stage, setting, reads=reads[index], is_last=index == last, statistics=shared.get(index)
+            )
+            for index, stage in self._stages.items()
+        }
+        order = [(layout.stage_of(a), a.micro_batch, a.phase is Phase.FORWARD) for a in layout.actions(rank)]
+        ends = set({(stage, is_forward): place for place, (stage, _, is_forward) in enumerate(order)}.values())
+        self._actions = [
+            (actions_of[stage], micro_batch, is_forward, place in ends)
+            for place, (stage, micro_batch, is_forward) in enumerate(order)
+        ]
+        self._first_backward = next((i for i, action in enumerate(order) if not action[2]), None)
 
     def train_step(self, step: int, read: ReadMicroBatch) -> float | None:
         """Run forwards and backwards of one step and sum the gradients; the caller steps the optimiser.
@@ -139,31 +149,36 @@ class Engine:
             RunError: naming stage, replica, step and micro-batch.
         """
         assert self._state is not None, "the layout is one of inference"  # noqa: S101 - a bug of the caller
-        began_s = time.perf_counter()
+        began_s = perf_counter()
         for hook in self._hooks:
             hook.before_step(step)
         self._exchange.begin()
         self._state.begin()
         losses: list[Tensor] = []
-        for place, (stage, micro_batch, phase) in enumerate(self._actions):
+        look_ahead = self._exchange.look_ahead if self._exchange.needs_buffers else None
+        exact_sums, first_backward = self._exact_sums, self._first_backward
+        for place, (stage, micro_batch, is_forward, is_end) in enumerate(self._actions):
             try:
-                if phase is Phase.FORWARD:
-                    kept = self._forward(step, stage, micro_batch, read)
-                    self._kept[stage, micro_batch] = kept
-                    if kept.loss is not None:
-                        losses.append(kept.loss.detach())
+                if is_forward:
+                    of_micro_batch = stage.forward(step, micro_batch, read)
+                    if of_micro_batch is not None:
+                        losses.append(of_micro_batch.detach())
                 else:
-                    self._backward(step, stage, micro_batch)
-                    self._state.keep(stage, micro_batch)
+                    if place == first_backward:
+                        self._state.begin_gradients()
+                    stage.backward(step, micro_batch)
+                    if exact_sums:
+                        self._state.keep(stage.index, micro_batch)
             except Exception as error:
-                raise self._named(error, step, stage, micro_batch, phase) from error
-            self._exchange.look_ahead(place + 1)
-            if place in self._ends:
-                self._ended(*self._ends[place])
+                raise self._named(error, step, stage.index, micro_batch, is_forward=is_forward) from error
+            if look_ahead is not None:
+                look_ahead(place + 1)
+            if is_end:
+                self._ended(stage.index, is_forward=is_forward)
         for hook in self._hooks:
             hook.after_backward(step)
         loss, norm = self._sum_up(step, losses)
-        self._recorder.step_done(step, self._layout.batch, loss, began_s, time.perf_counter(), norm)
+        self._recorder.step_done(step, self._layout.batch, loss, began_s, perf_counter(), norm)
         return loss
 
     def infer(self, step: int, read: ReadMicroBatch) -> dict[int, dict[str, Any]]:
@@ -180,20 +195,20 @@ class Engine:
             RunError: naming stage, replica, step and micro-batch.
         """
         assert self._state is None, "the layout is one of training"  # noqa: S101 - a bug of the caller
-        began_s = time.perf_counter()
+        began_s = perf_counter()
         results = {}
         self._flush(step)  # of the step before: whoever was to receive has had the time
         self._exchange.begin()
         with torch.no_grad():
-            for place, (stage, micro_batch, phase) in enumerate(self._actions):
+            for place, (stage, micro_batch, _, _) in enumerate(self._actions):
                 try:
-                    kept = self._forward(step, stage, micro_batch, read)
+                    outputs = stage.infer(step, micro_batch, read)
                 except Exception as error:
-                    raise self._named(error, step, stage, micro_batch, phase) from error
+                    raise self._named(error, step, stage.index, micro_batch, is_forward=True) from error
                 self._exchange.look_ahead(place + 1)
-                if stage == self._last:
-                    results[micro_batch] = {name: kept.made[name] for name in self._outputs}
-        self._recorder.step_done(step, self._layout.batch, None, began_s, time.perf_counter())
+                if stage.is_last:
+                    results[micro_batch] = outputs
+        self._recorder.step_done(step, self._layout.batch, None, began_s, perf_counter())
         return results
 
     def finish(self) -> None:
@@ -219,109 +234,44 @@ class Engine:
             if isinstance(stage, nn.Module):
                 yield from stage.state_dict(keep_vars=True).items()  # not named_parameters(): it knows one name of many
 
-    def _wanted(self, index: int, stage: RunnableStage) -> tuple[str, ...]:
-        return (*stage.inputs, *self._outputs) if index == self._last else stage.inputs
-
-    def _has_loss(self, stage: int) -> bool:
-        return self.wants_targets and stage == self._last
-
-    def _forward(self, step: int, stage: int, micro_batch: int, read: ReadMicroBatch) -> Kept:
-        """Run the forward of a micro-batch and send what it makes."""
-        runs = self._stages[stage]
-        values: dict[str, Any] = {}
-        data: Mapping[str, Any] = {}
-        if self._reads[stage] or self._has_loss(stage):
-            began_s = time.perf_counter()
-            data = self._data.take(micro_batch, read)
-            self._recorder.waited(step, "data", began_s, time.perf_counter())
-            values.update((name, _column(data, name)) for name in self._reads[stage])
-        arrived = tuple(
-            (route, self._exchange.receive(step, route, micro_batch)) for route in self._exchange.into[stage]
-        )
-        for route, received in arrived:
-            values.update(zip(route.values, received, strict=True))
-        self._recorder.begin(step, stage, micro_batch, Phase.FORWARD)
-        began_s = time.perf_counter()
-        seed_forward(self._seed, step, micro_batch, stage, self._device)
-        taken = [values[name] for name in runs.inputs]
-        statistics = None if self._state is None else self._state.statistics.get(stage)
-        made = runs(*taken) if statistics is None else statistics.run(micro_batch, partial(runs, *taken))
-        if len(made) != len(runs.outputs):
-            raise RunError(f"it gave {len(made)} values, its plan says {len(runs.outputs)}; compile the model again")
-        values.update(zip(runs.outputs, made, strict=True))
-        loss = self._loss_of(values, data) if self._has_loss(stage) else None
-        self._recorder.end(step, stage, micro_batch, Phase.FORWARD, began_s, time.perf_counter())
-        for route in self._exchange.out_of[stage]:
-            self._exchange.send(route, micro_batch, route.values, [values[name] for name in route.values])
-        wanted = self._outputs if stage == self._last else runs.outputs
-        return Kept(arrived, {name: values[name] for name in wanted}, loss)
-
-    def _loss_of(self, values: Mapping[str, Any], data: Mapping[str, Any]) -> Tensor:
-        assert self._loss is not None  # noqa: S101 - __init__ has checked it; this tells the type checker
-        result = self._signature.assemble({name: values[name] for name in self._outputs})
-        loss = self._loss(result, data)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shown = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise RunError(f"the loss gives {shown}; it must be one number as a tensor, the mean over the micro-batch")
-        if not loss.requires_grad:
-            raise RunError("the loss depends on no parameter, so that there is nothing to train; compute it with torch")
-        return loss.reshape(())
-
-    def _backward(self, step: int, stage: int, micro_batch: int) -> None:
-        """Run the backward of a micro-batch and send the gradients of what it received."""
-        kept = self._kept.pop((stage, micro_batch))
-        gradients: dict[str, Tensor] = {}
-        for route in self._exchange.out_of[stage]:
-            names = differentiable([kept.made[name] for name in route.values], route.values)
-            if names:
-                received = self._exchange.receive_back(step, route, micro_batch, len(names))
-                for name, gradient in zip(names, received, strict=True):
-                    if gradient is not None:
-                        gradients[name] = gradient if name not in gradients else gradients[name] + gradient
-        self._recorder.begin(step, stage, micro_batch, Phase.BACKWARD)
-        began_s = time.perf_counter()
-        backward(kept, gradients, self._layout.micro_batches)
-        self._recorder.end(step, stage, micro_batch, Phase.BACKWARD, began_s, time.perf_counter())
-        for route, received in kept.arrived:
-            names = differentiable(received, route.values)
-            if names:
-                self._exchange.send_back(route, micro_batch, names, gradients_of(received))
-
-    def _ended(self, stage: int, phase: Phase) -> None:
+    def _ended(self, stage: int, *, is_forward: bool) -> None:
         """Begin what may run beside the rest of the step once a stage has ended its forwards or backwards."""
         assert self._state is not None  # noqa: S101 - only training gets here; this tells the type checker
-        if phase is Phase.FORWARD and stage in self._state.statistics:
+        if is_forward and stage in self._state.statistics:
             self._state.statistics[stage].start()
-        if phase is Phase.BACKWARD and not self._hooks:
+        if not is_forward and not self._hooks:
             self._state.start_gradients(stage)
 
     def _sum_up(self, step: int, losses: Sequence[Tensor]) -> tuple[float | None, float | None]:
         """Wait for gradients, statistics and sends; give the mean loss where the loss is, and the norm if clipped."""
         assert self._state is not None  # noqa: S101 - only training gets here; this tells the type checker
-        began_s = time.perf_counter()
+        began_s = perf_counter()
+        loss = None
         with self._naming_waits(step):
             self._state.finish()
             norm = None if self._clip is None else self._clip.clip()
-            loss = None
             if self.wants_targets:
-                total = sum(float(loss) for loss in losses)
+                total = sum(loss.item() for loss in losses)
                 if self._state.last_group is not None:
                     summed = torch.tensor(total, dtype=torch.float64)
                     self._state.last_group.sum(summed).wait()
-                    total = float(summed)
+                    total = summed.item()
                 loss = total / self._layout.micro_batches
-        self._recorder.waited(step, "reduce", began_s, time.perf_counter())
-        self._flush(step)
+            summed_s = perf_counter()
+            self._recorder.waited(step, "reduce", began_s, summed_s)
+            self._exchange.flush()
+        self._recorder.waited(step, "send", summed_s, perf_counter())
         return loss, norm
 
     def _flush(self, step: int) -> None:
-        began_s = time.perf_counter()
+        began_s = perf_counter()
         with self._naming_waits(step):
             self._exchange.flush()
-        self._recorder.waited(step, "send", began_s, time.perf_counter())
+        self._recorder.waited(step, "send", began_s, perf_counter())
 
-    def _named(self, error: Exception, step: int, stage: int, micro_batch: int, phase: Phase) -> RunError:
+    def _named(self, error: Exception, step: int, stage: int, micro_batch: int, *, is_forward: bool) -> RunError:
         """Let what went wrong in an action say where it did."""
+        phase = Phase.FORWARD if is_forward else Phase.BACKWARD
         return RunError(
             f"stage {stage}, replica {self._layout.replica_of(self._rank)} (rank {self._rank}), {phase} of "
             f"micro-batch {micro_batch} in step {step}: {_reason(error)}"
@@ -336,11 +286,9 @@ class Engine:
             raise RunError(f"{where}, at the end of step {step}: {_reason(error)}") from error
 
 
-def _column(data: Mapping[str, Any], name: str) -> Any:
-    if name not in data:
-        shown = ", ".join(printable(repr(column)) for column in data) or "nothing"
-        raise RunError(f"the data has no column {printable(name)!r}, which the model takes; it has {shown}")
-    return data[name]
+def _inputs_of(plan: Plan, names: Sequence[str]) -> tuple[str, ...]:
+    """Give the graph inputs among names, each once."""
+    return tuple(dict.fromkeys(name for name in names if name in plan.graph_inputs))
 
 
 def _reason(error: Exception) -> str:

@@ -1,16 +1,17 @@
 """What one rank exchanges with the others: along which route, with which of their replicas, and what stays here.
 
-Who sends what to whom is the same in every step, so it is worked out once. Buffers are made ready ahead: a rank that
-has heard that another is ready sends at once, else it would have to ask first. Those of the next four actions are ready
-at any time; more of them, up to 16 MiB, are made ready where the rank has to wait anyway. Ranks of one machine share
-memory and need none of that.
+Who sends what to whom is the same in every step, so it is worked out once: an action finds its messages as functions
+that know where they come from and go to. Buffers are made ready ahead: a rank that has heard that another is ready
+sends at once, else it would have to ask first. Those of the next four actions are ready at any time; more of them, up
+to 16 MiB, are made ready where the rank has to wait anyway. Ranks of one machine share memory and need none of that.
 
 Left out: how a message travels (``transport.py``).
 """
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -31,6 +32,28 @@ _BYTES_AHEAD = 2**24
 
 _Key = tuple[int, int, bool]
 """A message of a step: index of the route, micro-batch, whether it is of the backward."""
+
+
+Receive = Callable[[int, int], list[Any]]
+"""Waits for a message of a step, of so many values; those that want a gradient are leaves.
+
+A gradient that there is not is None."""
+
+Send = Callable[[Sequence[str], Sequence[Any]], None]
+"""Sends values, which have these names; returns at once."""
+
+
+class _Here:
+    """A message that stays on its rank."""
+
+    __slots__ = ("_values",)
+
+    def send(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        self._values = as_leaves(values)
+
+    def receive(self, step: int, count: int) -> list[Any]:
+        values, self._values = self._values, []
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,46 +94,55 @@ class Exchange:
             recorder: Is told of messages.
         """
         self._layout, self._rank, self._recorder = layout, rank, recorder
+        self._wire, self._device = wire, device
         own = layout.stages_of(rank)
         self.into = {stage: tuple(route for route in routes if route.target == stage) for stage in own}
         self.out_of = {stage: tuple(route for route in routes if route.source == stage) for stage in own}
-        self._here: dict[_Key, list[Any]] = {}
         self._senders: dict[tuple[int, bool, int], Sender] = {}
         self._receivers: dict[tuple[int, bool, int], Receiver] = {}
-        self._outgoing: dict[_Key, tuple[Sender, int]] = {}
-        self._incoming: dict[_Key, tuple[Receiver, int]] = {}
+        self._send: dict[_Key, Send] = {}
+        self._receive: dict[_Key, Receive] = {}
+        self._settle: dict[tuple[int, int], Callable[[], None]] = {}
+        self._here: dict[_Key, _Here] = {}
         self._expected: list[_Expected] = []
         self._place = self._next = self._ready_bytes = 0
         self._transport: Transport | None = None
         if layout.world_size > 1 and routes:
             self._transport = Transport(layout.world_size, rank, count_tags(routes, layout.micro_batches))
-            self._prepare(self._transport, wire, device)
+            for place, action in enumerate(layout.actions(rank)):
+                self._prepare(self._transport, place, action)
 
-    def _prepare(self, transport: Transport, wire: str, device: torch.device) -> None:
-        """Work out what goes to other ranks and what comes from them; what is not found there stays here."""
-        for place, action in enumerate(self._layout.actions(self._rank)):
-            micro_batch, is_backward = action.micro_batch, action.phase is Phase.BACKWARD
-            stage = self._layout.stage_of(action)
-            before, after = (self.into[stage], self.out_of[stage])
-            for route in after if is_backward else before:
-                peer = self._owner(route, action, at_its_source=not is_backward)
-                if peer != self._rank:
-                    key = (route.index, is_backward, peer)
-                    if key not in self._receivers:
-                        header_tag, shown = self._header_tag(route, is_backward), self._layout.describe(peer)
-                        self._receivers[key] = transport.receiver(peer, header_tag, device, shown)
-                    receiver, tag = self._receivers[key], self._tag(route, micro_batch, is_backward)
-                    self._incoming[route.index, micro_batch, is_backward] = receiver, tag
-                    if receiver.wants_buffers:
-                        self._expected.append(_Expected(place, receiver, tag))
-            for route in before if is_backward else after:
-                peer = self._owner(route, action, at_its_source=is_backward)
-                if peer != self._rank:
-                    key = (route.index, is_backward, peer)
-                    if key not in self._senders:
-                        self._senders[key] = transport.sender(peer, self._header_tag(route, is_backward), wire, device)
-                    tag = self._tag(route, micro_batch, is_backward)
-                    self._outgoing[route.index, micro_batch, is_backward] = self._senders[key], tag
+    def _prepare(self, transport: Transport, place: int, action: Action) -> None:
+        """Work out what an action has from other ranks and for them; what is not found there stays here."""
+        is_backward, micro_batch = action.phase is Phase.BACKWARD, action.micro_batch
+        stage = self._layout.stage_of(action)
+        before, after = (self.into[stage], self.out_of[stage])
+        for route in before if is_backward else after:
+            peer = self._owner(route, action, at_its_source=is_backward)
+            if peer != self._rank:
+                key = (route.index, is_backward, peer)
+                if key not in self._senders:
+                    header_tag = self._header_tag(route, is_backward)
+                    self._senders[key] = transport.sender(peer, header_tag, self._wire, self._device)
+                tag, sender = self._tag(route, micro_batch, is_backward), self._senders[key]
+                send = sender.send_gradients if is_backward else sender.send
+                self._send[route.index, micro_batch, is_backward] = partial(send, tag)
+                if not is_backward:
+                    self._settle[route.index, micro_batch] = partial(sender.settle, tag)
+        for route in after if is_backward else before:
+            peer = self._owner(route, action, at_its_source=not is_backward)
+            if peer != self._rank:
+                key = (route.index, is_backward, peer)
+                if key not in self._receivers:
+                    header_tag, shown = self._header_tag(route, is_backward), self._layout.describe(peer)
+                    self._receivers[key] = transport.receiver(peer, header_tag, self._device, shown)
+                receiver, tag = self._receivers[key], self._tag(route, micro_batch, is_backward)
+                take: Callable[..., list[Any]] = self._take
+                if receiver.wants_buffers:
+                    self._expected.append(_Expected(place, receiver, tag))
+                    if is_backward:
+                        take = partial(self._take_answer, self._settle[route.index, micro_batch])
+                self._receive[route.index, micro_batch, is_backward] = partial(take, receiver, tag)
 
     def _owner(self, route: Route, action: Action, *, at_its_source: bool) -> int:
         return self._layout.owner(route.source if at_its_source else route.target, action.micro_batch)
@@ -121,6 +153,21 @@ class Exchange:
     def _header_tag(self, route: Route, is_backward: bool) -> int:
         return route.header_tag(self._layout.micro_batches, is_backward=is_backward)
 
+    def receive(self, route: Route, micro_batch: int, phase: Phase) -> Receive:
+        """Give what waits for the values of a route, or in the backward for their gradients."""
+        key = (route.index, micro_batch, phase is Phase.BACKWARD)
+        return self._receive.get(key) or self._here.setdefault(key, _Here()).receive
+
+    def send(self, route: Route, micro_batch: int, phase: Phase) -> Send:
+        """Give what sends the values of a route to the stage that reads them, or in the backward gradients back."""
+        key = (route.index, micro_batch, phase is Phase.BACKWARD)
+        return self._send.get(key) or self._here.setdefault(key, _Here()).send
+
+    @property
+    def needs_buffers(self) -> bool:
+        """Whether messages come for which buffers have to be made ready."""
+        return bool(self._expected)
+
     def begin(self) -> None:
         """Begin a step."""
         self._next = self._ready_bytes = 0
@@ -130,6 +177,27 @@ class Exchange:
         """Make buffers ready for the action at a place in the order, and for some after it."""
         self._place = place
         self._make_ready(0)
+
+    def _take(self, receiver: Receiver, tag: int, step: int, count: int) -> list[Any]:
+        """Wait for a message of another rank."""
+        began_s = perf_counter()
+        if self._expected:
+            self._make_ready(_BYTES_AHEAD)
+            if receiver.wants_buffers:
+                self._ready_bytes -= receiver.size_bytes
+        received = receiver.take(tag, count)
+        ended_s = perf_counter()
+        self._recorder.message(step, receiver.peer, self._rank, receiver.size_bytes, began_s, ended_s)
+        self._recorder.waited(step, "receive", began_s, ended_s)
+        return received
+
+    def _take_answer(
+        self, settle: Callable[[], None], receiver: Receiver, tag: int, step: int, count: int
+    ) -> list[Any]:
+        """Wait for gradients; then what they are of has arrived."""
+        received = self._take(receiver, tag, step, count)
+        settle()
+        return received
 
     def _make_ready(self, bytes_ahead: int) -> None:
         """Make buffers ready for the next actions, and for those after them until they take so much."""
@@ -143,27 +211,6 @@ class Exchange:
             self._ready_bytes += receiver.size_bytes
             self._next += 1
 
-    def send(self, route: Route, micro_batch: int, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Send the values of a route to the stage that reads them; returns at once."""
-        self._send((route.index, micro_batch, False), names, values)
-
-    def send_back(self, route: Route, micro_batch: int, names: Sequence[str], gradients: Sequence[Any]) -> None:
-        """Send gradients of values of a route to the stage that made them; returns at once."""
-        self._send((route.index, micro_batch, True), names, gradients)
-
-    def receive(self, step: int, route: Route, micro_batch: int) -> list[Any]:
-        """Wait for the values of a route; those that want a gradient are leaves."""
-        return self._receive(step, (route.index, micro_batch, False), len(route.values))
-
-    def receive_back(self, step: int, route: Route, micro_batch: int, count: int) -> list[Any]:
-        """Wait for the gradients of so many values of a route; None for a value that was not used."""
-        received = self._receive(step, (route.index, micro_batch, True), count)
-        sent = self._outgoing.get((route.index, micro_batch, False))
-        if sent is not None:  # the values have arrived, since gradients of them come back
-            sender, tag = sent
-            sender.settle(tag)
-        return received
-
     def flush(self) -> None:
         """Wait until all that was sent has arrived, where somebody has to wait for it, and free what nobody needs."""
         for sender in self._senders.values():
@@ -176,26 +223,3 @@ class Exchange:
         self.flush()
         if self._transport is not None:
             self._transport.close()
-
-    def _send(self, key: _Key, names: Sequence[str], values: Sequence[Any]) -> None:
-        outgoing = self._outgoing.get(key)
-        if outgoing is None:
-            self._here[key] = as_leaves(values)
-        else:
-            sender, tag = outgoing
-            sender.send(tag, names, values)
-
-    def _receive(self, step: int, key: _Key, count: int) -> list[Any]:
-        incoming = self._incoming.get(key)
-        if incoming is None:
-            return self._here.pop(key)
-        receiver, tag = incoming
-        began_s = time.perf_counter()
-        self._make_ready(_BYTES_AHEAD)
-        if receiver.wants_buffers:
-            self._ready_bytes -= receiver.size_bytes
-        received = receiver.take(tag, count)
-        ended_s = time.perf_counter()
-        self._recorder.message(step, receiver.peer, self._rank, receiver.size_bytes, began_s, ended_s)
-        self._recorder.waited(step, "receive", began_s, ended_s)
-        return received

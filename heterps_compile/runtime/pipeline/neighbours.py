@@ -10,11 +10,13 @@ A rank has a table in its memory for each of the others, with a row for every ta
 A row takes one message: the next waits until that of the step before has been taken, so that no rank is more than a
 step ahead of those who read from it. Nothing else makes a sender wait.
 
-Where every rank has a core of its own, a rank that waits looks at the row again and again for a moment before it
-sleeps: a process that sleeps takes longer to wake than most messages are late. It is woken by a bell (an eventfd). A
-socket would do, but Linux takes a process that sends on one to be about to sleep and wakes the other on the same core,
-where both compute for milliseconds. Sockets are there to meet and to notice who leaves; they are abstract ones, which
-have no file, and the system says which user is on the other side.
+A rank that waits looks at the row again and again for a moment before it sleeps (``look.py``). The table says that it
+sleeps; then it is woken by a bell (an eventfd). A processor may read ahead of what it writes: who writes a row and then
+reads that nobody sleeps may have read it too early. So the first nap is short, and ends with a look.
+
+A socket would do for a bell, but Linux takes a process that sends on one to be about to sleep and wakes the other on
+the same core, where both compute for milliseconds. Sockets are there to meet and to notice who leaves; they are
+abstract ones, which have no file, and the system says which user is on the other side.
 
 Left out: what lies where (``shared_slab.py``); ranks of other machines and users, and processors that reorder writes
 (``links.py``).
@@ -28,7 +30,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -37,14 +39,19 @@ import torch.distributed as dist
 
 from heterps_compile.errors import RunError
 
-from .shared_slab import OwnMemory, SharedSlab, check_place
+from .look import Look
+from .shared_slab import OwnMemory, check_place
 
 _PATIENCE_S = 1800.0  # whoever launched the ranks notices long before that one of them is gone
-_LOOK_S = 500e-6
+_FIRST_NAP_S = 1e-3
 _NAP_S = 100e-6
 
 _IN_ORDER = ("x86_64", "AMD64")
+SLEEPS = -1
+"""In the rows of a table: whether who reads them sleeps."""
+
 _ROW_BYTES = 16
+_NUMBER_BYTES = 8
 _GREETING = struct.Struct("<qq")  # rank, place of the table for the other
 _CREDENTIALS = struct.Struct("3i")
 
@@ -116,7 +123,7 @@ class Neighbours:
         names = {other: its_name for other, (its, its_name) in enumerate(said) if mine and its == mine}
         self.are_all = len(names) == world_size
         self.ranks = tuple(other for other in names if other != rank)
-        self._look_s = _LOOK_S if listener is not None and len(names) <= len(os.sched_getaffinity(0)) else 0.0
+        self._look = Look(has_core=listener is not None and len(names) <= len(os.sched_getaffinity(0)))
         if listener is not None:
             with listener:
                 self._meet(rank, listener, {other: names[other] for other in self.ranks}, tags)
@@ -126,16 +133,17 @@ class Neighbours:
         self.memory, self._bell = OwnMemory(), os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = select.poll()
         self._poller.register(self._bell, select.POLLIN)
-        tables = {other: self.memory.reserve(tags * _ROW_BYTES) for other in names}
+        table_bytes = tags * _ROW_BYTES + _NUMBER_BYTES
+        tables = {other: self.memory.reserve(table_bytes) for other in names}
         lines: dict[int, socket.socket] = {}
 
         def greet(other: int) -> None:
             socket.send_fds(lines[other], [_GREETING.pack(rank, tables[other])], [self.memory.descriptor, self._bell])
 
         def know(other: int, place: int, memory: int, bell: int) -> None:
-            check_place(memory, place, tags * _ROW_BYTES, f"rank {other}")
+            check_place(memory, place, table_bytes, f"rank {other}")
             told, tells = (
-                memoryview(mmap.mmap(descriptor, tags * _ROW_BYTES, offset=offset)).cast("q")
+                memoryview(mmap.mmap(descriptor, table_bytes, offset=offset)).cast("q")
                 for descriptor, offset in ((self.memory.descriptor, tables[other]), (memory, place))
             )
             self._others[other] = _Neighbour(lines[other], memory, bell, told, tells)
@@ -165,61 +173,75 @@ class Neighbours:
         """Give the descriptor of what a neighbour writes."""
         return self._others[rank].memory
 
-    def put(self, rank: int, tag: int, slab: SharedSlab) -> None:
-        """Tell a neighbour of a message that lies in a slab.
+    def rows_to(self, rank: int) -> memoryview:
+        """Give the rows that tell a neighbour what lies where."""
+        return self._others[rank].told
 
-        Raises:
-            RunError: where it is gone.
-        """
-        to = self._others[rank]
-        table, row = to.told, 2 * tag
-        if table[row]:
-            self._wait(rank, lambda: not table[row], is_told=False)
-        table[row + 1] = slab.size_bytes
-        table[row] = slab.place  # last: with it the message is there
-        os.eventfd_write(to.bell, 1)
+    def rows_from(self, rank: int) -> memoryview:
+        """Give the rows by which a neighbour tells it."""
+        return self._others[rank].tells
 
-    def take(self, rank: int, tag: int) -> tuple[int, int]:
-        """Wait for a message of a neighbour; give where it lies in its memory, and how many bytes it has.
-
-        Raises:
-            RunError: where the neighbour is gone.
-        """
-        table, row = self._others[rank].tells, 2 * tag
-        if not table[row]:
-            self._wait(rank, lambda: bool(table[row]), is_told=True)
-        place, size_bytes = table[row], table[row + 1]
-        table[row] = 0
-        return place, size_bytes
+    def ring(self, rank: int) -> None:
+        """Wake a neighbour."""
+        os.eventfd_write(self._others[rank].bell, 1)
 
     def close(self) -> None:
         """Leave; what was told can still be read."""
         for other in self._others.values():
             other.line.close()
 
-    def _wait(self, rank: int, is_so: Callable[[], bool], *, is_told: bool) -> None:
-        """Wait for a neighbour, which rings when it is so or does not."""
-        began_s = time.perf_counter()
-        while not is_so():
-            waited_s = time.perf_counter() - began_s
-            if waited_s < self._look_s:
-                continue
-            if waited_s > _PATIENCE_S:
-                raise RunError(f"rank {rank} did nothing for {waited_s / 60:.0f} minutes; look at what it printed")
-            self._rest(is_told=is_told)
-            if rank in self._gone and not is_so():
-                raise RunError(f"rank {rank} is gone: connection closed by peer")
+    def wait_for(self, rank: int, row: int) -> None:
+        """Wait until a neighbour has written a row.
 
-    def _rest(self, *, is_told: bool) -> None:
-        """Sleep until somebody rings or leaves, or for a moment."""
-        for descriptor, _ in self._poller.poll(1000 * _PATIENCE_S if is_told else 0):
+        Raises:
+            RunError: where it is gone.
+        """
+        rows, look = self._others[rank].tells, self._look
+        began_s = time.perf_counter()
+        while not rows[row]:
+            if time.perf_counter() - began_s > look.longest_s:
+                break
+        else:
+            look.found()
+            return
+        look.in_vain()
+        rows[SLEEPS], asleep_s = 1, time.perf_counter()
+        while not rows[row]:
+            is_seen = time.perf_counter() - asleep_s > _FIRST_NAP_S
+            self._rest(_PATIENCE_S if is_seen else _FIRST_NAP_S)
+            self._give_up(rank, began_s, is_over=bool(rows[row]))
+        rows[SLEEPS] = 0
+
+    def wait_until_taken(self, rank: int, row: int) -> None:
+        """Wait until a neighbour has taken what a row tells of; it does not say when.
+
+        Raises:
+            RunError: where it is gone.
+        """
+        rows = self._others[rank].told
+        began_s = time.perf_counter()
+        while rows[row]:
+            if time.perf_counter() - began_s > self._look.longest_s:
+                self._rest(0)
+                time.sleep(_NAP_S)
+                self._give_up(rank, began_s, is_over=not rows[row])
+
+    def _give_up(self, rank: int, began_s: float, *, is_over: bool) -> None:
+        """Raise an error where waiting has no end."""
+        waited_s = time.perf_counter() - began_s
+        if rank in self._gone and not is_over:
+            raise RunError(f"rank {rank} is gone: connection closed by peer")
+        if waited_s > _PATIENCE_S:
+            raise RunError(f"rank {rank} did nothing for {waited_s / 60:.0f} minutes; look at what it printed")
+
+    def _rest(self, at_most_s: float) -> None:
+        """Sleep until somebody rings or leaves, or for so long."""
+        for descriptor, _ in self._poller.poll(1000 * at_most_s):
             if descriptor == self._bell:
                 os.eventfd_read(descriptor)
             else:
                 self._gone.update(r for r, other in self._others.items() if other.line.fileno() == descriptor)
                 self._poller.unregister(descriptor)
-        if not is_told:
-            time.sleep(_NAP_S)
 
 
 def _new_socket() -> socket.socket:

@@ -55,10 +55,13 @@ class SharedState:
     def begin(self) -> None:
         """Begin a step."""
         self._started.clear()
-        for gradients in (*self.gradients.values(), *self.tied):
-            gradients.begin()
         for statistics in self.statistics.values():
             statistics.begin()
+
+    def begin_gradients(self) -> None:
+        """Begin the gradients of a step, before the first backward: forwards, for which others wait, come first."""
+        for gradients in (*self.gradients.values(), *self.tied):
+            gradients.begin()
 
     def keep(self, stage: int, micro_batch: int) -> None:
         """Put the gradients of a micro-batch aside, where they are summed in order."""

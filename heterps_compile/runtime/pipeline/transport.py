@@ -7,7 +7,7 @@ Left out: the two ways (``over_memory.py``, ``over_network.py``), what the value
 (``routes.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -56,6 +56,22 @@ class Sender:
         self.settle = way.settle
         self.flush = way.flush
 
+    def send_gradients(self, tag: int, names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
+        """Send gradients of values that were received: they have the same layout every time, or there are none.
+
+        Raises:
+            RunError: naming a value that has a gradient and had none in the first message, or none where it had one.
+        """
+        packing = self._packing
+        if packing is not None:
+            for place, expected in enumerate(packing.expected):
+                if (expected is None) is not (gradients[place] is None):
+                    break
+            else:
+                self._way.send(packing, gradients, tag)
+                return
+        self.send(tag, names, gradients)
+
     def send(self, tag: int, names: Sequence[str], values: Sequence[Any]) -> None:
         """Send values.
 
@@ -63,12 +79,22 @@ class Sender:
             RunError: naming a value that is not as in the first message, or the rank that is gone.
         """
         packing = self._packing
-        if packing is None:
+        if packing is not None:
+            for place, expected in enumerate(packing.expected):  # check_values() describes them, which is slow
+                value = values[place]
+                if expected is None or not isinstance(value, Tensor):
+                    break
+                dtype, shape, requires_grad = expected
+                if value.dtype is not dtype or value.shape != shape or value.requires_grad is not requires_grad:
+                    break
+            else:
+                self._way.send(packing, values, tag)
+                return
+            check_values(packing, values, names)
+        else:
             specs = [describe(value, name) for value, name in zip(values, names, strict=True)]
             packing = self._packing = Packing(specs, self._wire)
             self._way.send_header(torch.frombuffer(bytearray(packing.header()), dtype=torch.uint8), self._header_tag)
-        else:
-            check_values(packing, values, names)
         self._way.send(packing, values, tag)
 
 
@@ -85,6 +111,7 @@ class Receiver:
         self.peer, self.size_bytes, self.wants_buffers = peer, 0, way.wants_buffers
         self._way, self._header_tag, self._device, self._shown = way, header_tag, device, shown
         self._packing: Packing | None = None
+        self._unpack: Callable[[Sequence[Tensor | None]], list[Any]]
         self.let_go = way.let_go
 
     def post(self, tag: int) -> None:
@@ -101,7 +128,8 @@ class Receiver:
         if self._packing is None:
             self._packing = packing_of_header(self._way.take_header(self._header_tag), count, self._shown)
             self.size_bytes = self._packing.size_bytes
-        return self._packing.unpack(self._way.take(self._packing, tag), self._device)
+            self._unpack = self._packing.unpacker(self._device)
+        return self._unpack(self._way.take(self._packing, tag))
 
 
 class Transport:

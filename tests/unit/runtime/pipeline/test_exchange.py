@@ -9,6 +9,7 @@ import torch
 from hand_made import HandMade, plan_of
 from torch import Tensor
 
+from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline import exchange, links
 from heterps_compile.runtime.pipeline.exchange import Exchange
 from heterps_compile.runtime.pipeline.layout import make_layout
@@ -17,6 +18,7 @@ from heterps_compile.runtime.pipeline.over_network import NetworkIn, NetworkOut
 from heterps_compile.runtime.pipeline.record import Recorders
 from heterps_compile.runtime.pipeline.routes import Route, make_routes
 from heterps_compile.runtime.pipeline.transport import Receiver, Sender
+from heterps_compile.schedule.order import Phase
 
 MICRO_BATCHES = 12
 ROUTE = Route(0, 0, 1, ("a",))
@@ -105,15 +107,24 @@ def run_step(first: Exchange, second: Exchange) -> list[float]:
         one.begin()
     found = []
     for i in range(MICRO_BATCHES):
-        first.send(ROUTE, i, ROUTE.values, [value_of(i)])
-        (value,) = second.receive(0, ROUTE, i)
+        first.send(ROUTE, i, Phase.FORWARD)(ROUTE.values, [value_of(i)])
+        (value,) = second.receive(ROUTE, i, Phase.FORWARD)(0, 1)
         found.append(value[0].item())
     for i in range(MICRO_BATCHES):
-        second.send_back(ROUTE, i, ROUTE.values, [value_of(i).detach()])
-        first.receive_back(0, ROUTE, i, 1)
+        second.send(ROUTE, i, Phase.BACKWARD)(ROUTE.values, [value_of(i).detach()])
+        first.receive(ROUTE, i, Phase.BACKWARD)(0, 1)
     for one in (first, second):
         one.flush()
     return found
+
+
+def test_a_gradient_that_is_missing_in_one_micro_batch_alone_is_told(office):
+    first, second = exchanges()
+    run_step(first, second)
+    gradients = second.send(ROUTE, 0, Phase.BACKWARD)
+    gradients(ROUTE.values, [torch.zeros(4)])
+    with pytest.raises(RunError, match=r"^value 'a' is None in this micro-batch and was float32\[4\] in the first one"):
+        gradients(ROUTE.values, [None])
 
 
 def come(office: PostOffice, to: int) -> None:
@@ -132,7 +143,7 @@ def test_buffers_for_four_actions_are_ready_and_while_a_rank_waits_those_of_the_
     assert office.ready[1] == 5  # of the action that runs, too
     second.look_ahead(1)
     assert office.ready[1] == 6
-    second.receive(1, ROUTE, 0)
+    second.receive(ROUTE, 0, Phase.FORWARD)(1, 1)
     assert office.ready[1] == MICRO_BATCHES - 1
 
 
@@ -145,7 +156,7 @@ def test_large_messages_are_not_made_ready_before_the_next_four_actions(office, 
         second.begin()
         for i in range(MICRO_BATCHES):
             second.look_ahead(i)
-            second.receive(1, ROUTE, i)
+            second.receive(ROUTE, i, Phase.FORWARD)(1, 1)
             assert office.ready[1] == min(6, MICRO_BATCHES - 1 - i)
 
 
@@ -166,7 +177,7 @@ def test_what_needs_no_buffers_takes_nothing_of_the_memory_that_may_lie_ready(of
     second.begin()
     assert (office.ready[1], second._ready_bytes) == (0, 0)
     come(office, 1)
-    second.receive(2, ROUTE, 0)
+    second.receive(ROUTE, 0, Phase.FORWARD)(2, 1)
     assert (office.ready[1], second._ready_bytes) == (0, 0)
 
 

@@ -76,6 +76,52 @@ def test_a_message_is_read_where_it_lies_and_its_memory_used_again_when_nobody_h
     assert len(out._slabs) == 2
 
 
+def test_what_nobody_needs_is_freed_before_the_step_ends_once_it_is_more_than_a_mebibyte(pair):
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    large = Packing([ValueSpec("tensor", "float32", (100_000,))], "float32")
+    for number in range(12):
+        out.send(large, [torch.full((100_000,), float(number))], 0)
+        (view,) = into.take(large, 0)
+        assert view is not None
+        assert view[-1].item() == number
+    assert len(out._slabs) == 4  # 400 kB each: of three and the one that is filled, the oldest is free
+
+
+def test_a_rank_that_sleeps_is_rung_for_and_no_other(pair, monkeypatch):
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    monkeypatch.setattr(pair[1]._look, "longest_s", 0.0)
+    monkeypatch.setattr(neighbours, "_FIRST_NAP_S", 1800.0)
+    rung: list[int] = []
+    ring = pair[0].ring
+    monkeypatch.setattr(pair[0], "ring", lambda rank: (rung.append(rank), ring(rank)))
+    taken: list[Any] = []
+    sleeper = threading.Thread(target=lambda: taken.append(into.take(PACKING, 0)), daemon=True)
+    sleeper.start()
+    while not pair[0].rows_to(1)[neighbours.SLEEPS]:
+        pass
+    send(out, 0, 1, 2, 3)
+    sleeper.join(60)
+    assert [view.tolist() for (view,) in taken] == [[1, 2, 3]]
+    send(out, 1, 1, 2, 3)
+    assert rung == [1]
+
+
+def test_the_first_nap_is_short_since_the_writer_may_not_have_seen_it_begin(pair, monkeypatch):
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    monkeypatch.setattr(pair[1]._look, "longest_s", 0.0)
+    naps: list[float] = []
+
+    def nap(at_most_s: float) -> None:
+        naps.append(at_most_s)
+        pair[0].rows_to(1)[neighbours.SLEEPS] = 0  # what the writer reads too early
+        send(out, 0, 1, 2, 3)
+
+    monkeypatch.setattr(pair[1], "_rest", nap)
+    (view,) = into.take(PACKING, 0)
+    assert view is not None
+    assert (view.tolist(), naps) == ([1, 2, 3], [1e-3])
+
+
 def test_a_rank_is_at_most_one_message_of_a_tag_ahead_of_its_reader(pair):
     out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
     sent: list[int] = []

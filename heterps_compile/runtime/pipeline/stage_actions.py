@@ -1,0 +1,253 @@
+"""The forwards and backwards of one stage on one rank: what they receive, what they run, what they send.
+
+::
+
+    forward of a micro-batch                        backward of it
+      receive from the stages before                  receive gradients from the stages after
+      run the stage (and the loss, at the last)       run autograd
+      send to the stages after                        send gradients to the stages before
+
+Which value comes from where is the same in every step, so it is worked out once; in a step, values have places instead
+of names. A micro-batch runs in a piece of the autograd graph of its own: what enters are leaves, which collect the
+gradients that go back.
+
+Left out: the order of actions (``engine.py``), how messages travel (``exchange.py``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
+from heterps_compile.runtime.signature import Signature
+from heterps_compile.schedule.order import Phase
+
+from .contract import Loss, ReadMicroBatch
+from .exchange import Exchange, Receive, Send
+from .record import Recorder
+from .stages import RunnableStage
+from .statistics import RunningStatistics
+from .step import MicroBatchData, seed_forward
+
+_FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
+_Pick = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all stages of a rank have in common.
+
+    Attributes:
+        exchange: The messages of the rank.
+        data: Of the micro-batches.
+        micro_batches: In a step.
+        signature: What makes of graph outputs what the model returns.
+        outputs: Names of the graph outputs.
+        loss: Of a micro-batch; None in inference.
+        seed: Of random ops.
+        device: Where the rank computes.
+        recorder: Is told what happens.
+    """
+
+    exchange: Exchange
+    data: MicroBatchData
+    micro_batches: int
+    signature: Signature
+    outputs: tuple[str, ...]
+    loss: Loss | None
+    seed: int
+    device: torch.device
+    recorder: Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """The messages of one micro-batch.
+
+    Attributes:
+        values_in: What waits for the values of every route before, and how many there are.
+        values_out: What sends the values of every route after, their names, and what picks them of those made.
+        gradients_in: What waits for gradients of them.
+        gradients_out: What sends gradients of the values of every route before, and the names of these.
+    """
+
+    values_in: Sequence[tuple[Receive, int]]
+    values_out: Sequence[tuple[Send, Sequence[str], _Pick]]
+    gradients_in: Sequence[tuple[Receive, _Pick]]
+    gradients_out: Sequence[tuple[Send, Sequence[str]]]
+
+
+_Forward = tuple[list[list[Any]], Sequence[Any], Tensor | None]
+"""What a forward leaves: the leaves that came along every route, what it made, its loss if it has one."""
+
+
+class StageActions:
+    """The actions of one stage on one rank.
+
+    Attributes:
+        index: Of the stage.
+        is_last: Whether it is the last one.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        stage: RunnableStage,
+        setting: Setting,
+        *,
+        reads: Sequence[str],
+        is_last: bool,
+        statistics: RunningStatistics | None,
+    ) -> None:
+        """Work out what goes where.
+
+        Args:
+            index: Of the stage.
+            stage: What runs.
+            setting: What it has in common with others.
+            reads: The graph inputs that it takes, or gives as graph outputs.
+            is_last: Whether graph outputs, and the loss, are its.
+            statistics: Its running statistics, where they are shared.
+        """
+        self.index, self._stage, self._setting, self._statistics = index, stage, setting, statistics
+        self._recorder, self._reads, self.is_last = setting.recorder, tuple(reads), is_last
+        self._reads_data = bool(reads) or (is_last and setting.loss is not None)
+        self._take_data = setting.data.take
+        self._kept: dict[int, _Forward] = {}
+        before, after = setting.exchange.into[index], setting.exchange.out_of[index]
+        arriving = [*self._reads, *(name for route in before for name in route.values)]
+        self._take = _picker(arriving, stage.inputs)
+        self._give_outputs = _picker([*arriving, *stage.outputs], setting.outputs) if is_last else None
+        gives = [_picker(stage.outputs, route.values) for route in after]
+        receive, send = setting.exchange.receive, setting.exchange.send
+        self._messages = [
+            _Messages(
+                [(receive(route, i, _FORWARD), len(route.values)) for route in before],
+                [(send(r, i, _FORWARD), r.values, give) for r, give in zip(after, gives, strict=True)],
+                [(receive(r, i, _BACKWARD), give) for r, give in zip(after, gives, strict=True)],
+                [(send(route, i, _BACKWARD), route.values) for route in before],
+            )
+            for i in range(setting.micro_batches)
+        ]
+
+    def infer(self, step: int, micro_batch: int, read: ReadMicroBatch) -> dict[str, Any]:
+        """Run the forward of a micro-batch and send what it makes; the last stage gives the graph outputs."""
+        _, made, _ = self._forward(step, micro_batch, read)
+        return dict(zip(self._setting.outputs, made, strict=True)) if self.is_last else {}
+
+    def forward(self, step: int, micro_batch: int, read: ReadMicroBatch) -> Tensor | None:
+        """Run the forward of a micro-batch, send what it makes and keep it for the backward; give its loss."""
+        forward = self._kept[micro_batch] = self._forward(step, micro_batch, read)
+        return forward[2]
+
+    def _forward(self, step: int, micro_batch: int, read: ReadMicroBatch) -> _Forward:
+        recorder, messages, data = self._recorder, self._messages[micro_batch], None
+        values: list[Any] = []
+        if self._reads_data:
+            began_s = perf_counter()
+            data = self._take_data(micro_batch, read)
+            recorder.waited(step, "data", began_s, perf_counter())
+            if self._reads:
+                values += _columns(data, self._reads)
+        arrived = [receive(step, count) for receive, count in messages.values_in]
+        for received in arrived:
+            values += received
+        recorder.begin(step, self.index, micro_batch, _FORWARD)
+        began_s = perf_counter()
+        seed_forward(self._setting.seed, step, micro_batch, self.index, self._setting.device)
+        made = self._run(micro_batch, self._take(values))
+        loss = None
+        if self._give_outputs is not None:
+            made = self._give_outputs([*values, *made])
+            loss = self._loss_of(made, data)
+        recorder.end(step, self.index, micro_batch, _FORWARD, began_s, perf_counter())
+        for send, names, give in messages.values_out:
+            send(names, give(made))
+        return arrived, made, loss
+
+    def _run(self, micro_batch: int, taken: Sequence[Any]) -> Sequence[Any]:
+        if self._statistics is None:
+            made = self._stage(*taken)
+        else:
+            made = self._statistics.run(micro_batch, partial(self._stage, *taken))
+        if len(made) != len(self._stage.outputs):
+            said = len(self._stage.outputs)
+            raise RunError(f"it gave {len(made)} values, its plan says {said}; compile the model again")
+        return made
+
+    def _loss_of(self, outputs: Sequence[Any], data: Mapping[str, Any] | None) -> Tensor | None:
+        setting = self._setting
+        if setting.loss is None or data is None:
+            return None
+        result = setting.signature.assemble(dict(zip(setting.outputs, outputs, strict=True)))
+        loss = setting.loss(result, data)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shown = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            raise RunError(f"the loss gives {shown}; it must be one number as a tensor, the mean over the micro-batch")
+        if not loss.requires_grad:
+            raise RunError("the loss depends on no parameter, so that there is nothing to train; compute it with torch")
+        return loss.reshape(())
+
+    def backward(self, step: int, micro_batch: int) -> None:
+        """Run the backward of a micro-batch and send the gradients of what it received.
+
+        Gradients gather in the parameters; a step's loss is the mean over its micro-batches.
+        """
+        recorder, messages = self._recorder, self._messages[micro_batch]
+        arrived, made, loss = self._kept.pop(micro_batch)
+        roots: list[Tensor] = []
+        seeds: list[Tensor] = []
+        for receive, give in messages.gradients_in:
+            sent = [value for value in give(made) if isinstance(value, Tensor) and value.requires_grad]
+            if sent:
+                for place, gradient in enumerate(receive(step, len(sent))):
+                    if gradient is not None:
+                        roots.append(sent[place])
+                        seeds.append(gradient)
+        recorder.begin(step, self.index, micro_batch, _BACKWARD)
+        began_s = perf_counter()
+        if loss is not None:
+            roots.append(loss)
+            seeds.append(torch.full_like(loss, 1 / self._setting.micro_batches))
+        if roots:
+            torch.autograd.backward(roots, seeds)
+        recorder.end(step, self.index, micro_batch, _BACKWARD, began_s, perf_counter())
+        for place, (send, names) in enumerate(messages.gradients_out):
+            received = arrived[place]
+            gradients = [value.grad for value in received if isinstance(value, Tensor) and value.requires_grad]
+            if gradients:
+                send(names if len(gradients) == len(names) else _differentiable(received, names), gradients)
+
+
+def _picker(names: Sequence[str], wanted: Sequence[str]) -> _Pick:
+    """Give what picks the wanted of values that have these names."""
+    if tuple(names) == tuple(wanted):
+        return tuple
+    places = [names.index(name) for name in wanted]
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: [values[place] for place in places]
+
+
+def _columns(data: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    try:
+        return [data[name] for name in names]
+    except KeyError:
+        missing = next((name for name in names if name not in data), None)
+        if missing is None:
+            raise
+        shown = ", ".join(printable(repr(column)) for column in data) or "nothing"
+        said = f"the data has no column {printable(missing)!r}, which the model takes; it has {shown}"
+        raise RunError(said) from None
+
+
+def _differentiable(values: Sequence[Any], names: Sequence[str]) -> list[str]:
+    """Give the names of the values for which gradients go back."""
+    return [n for value, n in zip(values, names, strict=True) if isinstance(value, Tensor) and value.requires_grad]
