@@ -1,4 +1,4 @@
-"""The second part of the exact search on a long chain: march through what the sweep over blocks leaves of the times.
+"""The exact search on a long chain: march through the times of a batch.
 
 tau is the time of a batch in the slowest stage, P(tau) a lower bound on the price of the units of every plan that takes
 no longer, from cheapest paths over furthest segments. P never rises with tau, so one P closes a stretch of times::

@@ -1,4 +1,4 @@
-"""The first part of the exact search on a long chain: close most of the range of tau with cells of segments.
+"""The exact search on a long chain of values that skip layers: close most of the range of tau with cells of segments.
 
 tau is the time of a batch in the slowest stage. Ranges of tau get narrower and the blocks finer, both only where plans
 better than the best known one may be::
