@@ -90,9 +90,8 @@ class March:
         self.left: list[tuple[TimeRange, Segments | None]] = []
         self._listed_width, self._held = 1.0, 0
         self._exact_units = np.full(chain.problem.type_count, _EXACT_UNITS)
-        self._parted = set[
-            tuple[int, int, int]
-        ]()  # types with numbers of replicas beyond that are entries of their own
+        # beyond these: types with the least and the most of numbers of replicas that are entries of their own
+        self._parted = set[tuple[int, int, int]]()
 
     @property
     def open(self) -> list[TimeRange]:

@@ -105,8 +105,10 @@ class Packing:
             for spec in self.specs
         ]
         self._differentiable = [place for place, spec in enumerate(self.specs) if spec.requires_grad]
-        self._is_plain = len(self.specs) == 1 and self.specs[0].kind == "tensor" and end > 0
-        self._is_plain = self._is_plain and (wire == "float32" or self.specs[0].dtype != "float32")
+        self._lie_as_sent = all(
+            spec.kind == "tensor" and (wire == "float32" or spec.dtype != "float32") for spec in self.specs
+        )
+        self._is_plain = len(self.specs) == 1 and self._lie_as_sent and end > 0
 
     def header(self) -> bytes:
         """Give what :func:`packing_of_header` reads back."""
@@ -144,10 +146,7 @@ class Packing:
 
     def unpacker(self, device: torch.device) -> Callable[[Sequence[Tensor | None]], list[Any]]:
         """Give what unpacks for a device: faster than :meth:`unpack` where all values are tensors as they lie."""
-        is_plain = all(
-            spec.kind == "tensor" and (self.wire == "float32" or spec.dtype != "float32") for spec in self.specs
-        )
-        return self._open if is_plain and device.type == "cpu" else partial(self.unpack, device=device)
+        return self._open if self._lie_as_sent and device.type == "cpu" else partial(self.unpack, device=device)
 
     def _open(self, views: Sequence[Tensor | None]) -> list[Any]:
         tensors: list[Any] = [view.detach() for view in views if view is not None]
