@@ -2,11 +2,13 @@
 
 Forward and backward of every stage are those of its layers at a micro-batch's size, as measured where a profile has
 them (``cost/layer_times.py``). What M micro-batches cannot divide is paid M times (``schedule/load.py``): more of them
-fill the pipeline better and pay more of it, so that the best M lies between 1 and the batch.
+fill the pipeline better and pay more of it, so that the best M lies between 1 and the batch. Values reach the next
+stage after the way over what connects the two; schedules that have few micro-batches under way wait for it most.
 
-The shortest step wins; among equals, the one that holds the fewest bytes of activations. In training the bubble is
-that of one step, which ends before the next begins; in inference batches follow one another without a pause, and the
-bubble is what stages wait for the slowest.
+The shortest step wins; among equals, and with as many micro-batches among those at most 2 % longer, the one that holds
+the fewest bytes of activations: 1F1B waits for every delay between stages and holds a part of what GPipe holds. In
+training the bubble is that of one step, which ends before the next begins; in inference batches follow one another
+without a pause, and the bubble is what stages wait for the slowest.
 
 Two schedules are simulated and never chosen, and the reason tells where they would be shorter: zero-bubble needs
 gradients of inputs and of weights apart, which no backend computes, and interleaved 1F1B needs every stage in two
@@ -18,6 +20,7 @@ Left out: stages that need not wait for the one before them.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 from heterps_compile.cost.layer_times import LayerTimes
@@ -27,6 +30,7 @@ from heterps_compile.plan.plan import PlannedStage, Schedule
 from heterps_compile.schedule.load import (
     MicroBatch,
     StageLoad,
+    delayed,
     held_bytes,
     micro_batch_counts,
     occupied,
@@ -41,6 +45,9 @@ _NOT_CHOSEN = {
     "interleaved-1f1b": "it needs two chunks a stage, another placement",
 }
 """Schedules of training that are shorter where the pipeline waits, and why they are not chosen all the same."""
+
+_HARDLY_LONGER = 1.02
+"""Predicted steps differ from measured ones by more than this."""
 
 _SAME_TIME = 1 + 1e-9
 """Times closer than this factor differ by rounding alone."""
@@ -70,7 +77,7 @@ class ChooseSchedule:
     schedule: str = ""
     micro_batches: int = 0
     name: ClassVar[str] = "choose-schedule"
-    requires: ClassVar[tuple[str, ...]] = ("times", "stages")
+    requires: ClassVar[tuple[str, ...]] = ("layers", "times", "stages")
     ensures: ClassVar[tuple[str, ...]] = ("schedule", "stages")
 
     def __call__(self, draft: Draft) -> Draft:
@@ -90,9 +97,7 @@ class ChooseSchedule:
         # a replica without a micro-batch has nothing to learn from
         least = most if training and most <= max(counts) else 1
         trials = list(_simulated(loads, counts, least, training=training))
-        shortest_s = min(trial.step_s for trial in trials if trial.micro_batches >= least)
-        equals = [t for t in trials if t.micro_batches >= least and t.step_s <= shortest_s * _SAME_TIME]
-        best = min(equals, key=lambda trial: (trial.held_bytes, trial.micro_batches))
+        best = _best([trial for trial in trials if trial.micro_batches >= least])
         reason = f"{why or _against_undivided(best, loads, trials)}; {_against_others(best, trials, training=training)}"
         if training and len(loads) > 1:
             reason += _shorter(best, loads)
@@ -117,6 +122,8 @@ def _scheduled(draft: Draft, best: _Trial, reason: str, loads: Sequence[StageLoa
             stage,
             micro_batch_forward_s=load.micro_batch(best.micro_batches).forward_s,
             micro_batch_backward_s=load.micro_batch(best.micro_batches).backward_s,
+            delay_s=load.micro_batch(1).delay_s,
+            micro_batch_delay_s=load.micro_batch(best.micro_batches).delay_s,
             memory=_in_flight(stage.memory, peak, best.micro_batches),
         )
         for stage, load, peak in zip(draft.stages, loads, best.peak_in_flight, strict=True)
@@ -135,15 +142,54 @@ def _loads(draft: Draft, counts: Iterable[int], *, training: bool) -> list[Stage
     """Give what a step asks of every stage, its times known for some counts of micro-batches."""
     assert draft.times is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
     assert draft.stages is not None  # noqa: S101
-    known = sorted({1, 2, *counts})  # two tell what dividing does not shrink
+    ways = _ways(draft)
+    known = [
+        delayed(
+            [_micro_batch(draft.times, stage, count, training=training) for stage in draft.stages],
+            [way.micro_batch_s(count) for way in ways],
+        )
+        for count in sorted({1, 2, *counts})  # two tell what dividing does not shrink
+    ]
     return [
         StageLoad(
             replicas=stage.replicas,
-            known=tuple(_micro_batch(draft.times, stage, count, training=training) for count in known),
+            known=of_stage,
             activations_bytes=stage.memory.activations_bytes if stage.memory else 0,
         )
-        for stage in draft.stages
+        for stage, of_stage in zip(draft.stages, zip(*known, strict=True), strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """From a stage to the next: the latency, and the time of a batch's values that the next one reads."""
+
+    latency_s: float = 0.0
+    batch_s: float = 0.0
+
+    def micro_batch_s(self, count: int) -> float:
+        """Give the way of one of so many micro-batches."""
+        return self.latency_s + self.batch_s / count
+
+
+def _ways(draft: Draft) -> list[_Way]:
+    """Give the ways [S - 1] from every stage to the next, each at the pace of the slower side."""
+    assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
+    assert draft.times is not None  # noqa: S101
+    assert draft.stages is not None  # noqa: S101
+    stage_of = {name: stage.index for stage in draft.stages for name in stage.layers}
+    stages = [stage_of[layer.name] for layer in draft.layers.layers]
+    sent_bytes = [0] * len(draft.stages)
+    for edge in draft.layers.edges:
+        if edge.producer >= 0 and stages[edge.producer] + 1 in (stages[reader] for reader in edge.consumers):
+            sent_bytes[stages[edge.producer]] += edge.size_bytes
+    ways = []
+    for (stage, following), size_bytes in zip(pairwise(draft.stages), sent_bytes, strict=False):
+        pair = (stage.device, following.device)
+        sides = [draft.times.pool.link(*pair), draft.times.pool.link(*pair[::-1])]
+        slowest = min(side.bytes_per_s for side in sides)
+        ways.append(_Way(max(side.latency_s for side in sides), size_bytes / slowest) if size_bytes else _Way())
+    return ways
 
 
 def _micro_batch(times: LayerTimes, stage: PlannedStage, count: int, *, training: bool) -> MicroBatch:
@@ -215,6 +261,21 @@ def _shortest_step_s(loads: Sequence[StageLoad], count: int, *, training: bool) 
         others_s = sum(times_s[:stage]) + (0.0 if training else sum(times_s[stage + 1 :]))
         bounds_s.append(others_s + -(-count // load.replicas) * times_s[stage])
     return max(bounds_s)
+
+
+def _best(trials: Sequence[_Trial]) -> _Trial:
+    """Give the trial to follow, by the rule of the module."""
+    shortest_s = min(trial.step_s for trial in trials)
+
+    def is_equal(trial: _Trial, within: float) -> bool:
+        return trial.step_s <= shortest_s * within
+
+    def burden(trial: _Trial) -> tuple[float, int]:
+        return trial.held_bytes, trial.micro_batches
+
+    best = min((trial for trial in trials if is_equal(trial, _SAME_TIME)), key=burden)
+    alike = (trial for trial in trials if trial.micro_batches == best.micro_batches)
+    return min((trial for trial in alike if is_equal(trial, _HARDLY_LONGER)), key=burden)
 
 
 def _against_undivided(best: _Trial, loads: Sequence[StageLoad], trials: Sequence[_Trial]) -> str:

@@ -108,6 +108,18 @@ class Cluster:
         if not self.device_types:
             raise InputError(f"the pool {self.name!r} has no device types; give it at least one")
 
+    def link(self, name: str, other: str) -> Link:
+        """Give what a unit of one type has to talk with one of another: their link, else its own network.
+
+        Raises:
+            UnknownNameError: with the known names and the nearest.
+        """
+        for link in self.links:
+            if link.between in ((name, other), (other, name)):
+                return link
+        device = self.device_type(name)
+        return Link((name, other), device.network_bytes_per_s, device.network_latency_s)
+
     def device_type(self, name: str) -> DeviceType:
         """Find a type by name.
 

@@ -34,6 +34,8 @@ class PlannedStage:
         sent_bytes: Bytes of a batch that leave for other stages.
         micro_batch_forward_s, micro_batch_backward_s: How long one micro-batch of the schedule occupies one replica; 0
             where that is not known, as in plans of older versions.
+        delay_s, micro_batch_delay_s: From the end of a batch's forward, and a micro-batch's, to when the next stage has
+            its values; 0 for the last stage, and where that is not known.
         memory: What one replica holds.
         price_per_hour: Of all its replicas.
     """
@@ -52,6 +54,8 @@ class PlannedStage:
     sent_bytes: int = 0
     micro_batch_forward_s: float = 0.0
     micro_batch_backward_s: float = 0.0
+    delay_s: float = 0.0
+    micro_batch_delay_s: float = 0.0
     memory: MemoryParts | None = None
     price_per_hour: float = 0.0
 

@@ -101,6 +101,8 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "sent_bytes": stage.sent_bytes,
         "micro_batch_forward_s": stage.micro_batch_forward_s,
         "micro_batch_backward_s": stage.micro_batch_backward_s,
+        "delay_s": stage.delay_s,
+        "micro_batch_delay_s": stage.micro_batch_delay_s,
         "price_per_hour": stage.price_per_hour,
         "memory": None
         if memory is None

@@ -155,6 +155,8 @@ class StageEstimate(Part):
     sent_bytes: Count
     micro_batch_forward_s: Amount = 0.0
     micro_batch_backward_s: Amount = 0.0
+    delay_s: Amount = 0.0
+    micro_batch_delay_s: Amount = 0.0
     price_per_hour: Amount
     memory: MemoryEstimate | None
 

@@ -8,7 +8,7 @@ Left out: the simulation itself (``schedule/``), the looks of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.memory import MemoryParts
@@ -100,12 +100,14 @@ def _known(
 ) -> tuple[MicroBatch, ...]:
     """Give the batch undivided, and divided as the plan's schedule does, else in two by what the pool says."""
     training, count = plan.request.mode == "training", plan.schedule.micro_batches
-    planned = MicroBatch(count, stage.micro_batch_forward_s, stage.micro_batch_backward_s)
+    planned = MicroBatch(
+        count, stage.micro_batch_forward_s, stage.micro_batch_backward_s, delay_s=stage.micro_batch_delay_s
+    )
     forward_share = 1 / TRAINING_FACTOR if training else 1.0
     if planned.whole_s > 0:
         forward_share = planned.forward_s / planned.whole_s
     compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * stage.data_s
-    whole = occupied(1, compute_s, data_s, forward_share)
+    whole = replace(occupied(1, compute_s, data_s, forward_share), delay_s=stage.delay_s)
     if count > 1 and planned.whole_s > 0:
         return whole, planned
     if pool is None:
@@ -119,7 +121,9 @@ def _known(
         (data_s + transfers * device.network_latency_s) / 2,
         forward_share,
     )
-    return whole, half
+    following = plan.stages[stage.index + 1 : stage.index + 2]
+    latency_s = max((pool.link(stage.device, each.device).latency_s for each in following), default=0.0)
+    return whole, replace(half, delay_s=min(stage.delay_s, (stage.delay_s + latency_s) / 2))
 
 
 def _activations(plan: Plan) -> list[float]:

@@ -5,6 +5,10 @@ forward and backward share that time as they share the computation. Replicas tak
 k replicas and M micro-batches one of them lasts k * CT / M, and the plan's throughput holds while all are busy. What M
 cannot divide is paid M times: starting every operation, and the latency of every transfer.
 
+The next stage begins when the values are there. Where stages move data for longer than they compute, part of that way
+falls into the time they are occupied; the rest is the delay between the two, which holds up whoever has nothing else to
+do. Gradients come back with the same delay.
+
 Times are known for some M. Between these they are read off a straight line over the samples of a micro-batch, beyond
 them the line goes on (``cost/profile.py`` draws it).
 
@@ -12,8 +16,9 @@ Left out: gradient synchronisation apart, which is paid once a step but spread h
 micro-batches.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from heterps_compile.cost.profile import interpolate
 
@@ -32,11 +37,15 @@ class MicroBatch:
     Attributes:
         count: Micro-batches in the step.
         forward_s, backward_s: Of one of them; in inference there is no backward.
+        moving_s: Part of the forward in which data moves and nothing is computed.
+        delay_s: From the end of its forward until the next stage can begin, and back with the gradients.
     """
 
     count: int
     forward_s: float
     backward_s: float = 0.0
+    moving_s: float = 0.0
+    delay_s: float = 0.0
 
     @property
     def whole_s(self) -> float:
@@ -64,10 +73,18 @@ class StageLoad:
             if known.count == count:
                 return known
         by_size = self.known[::-1]
+
+        def read_off(times_s: Iterable[float]) -> float:
+            return interpolate(
+                [(1 / each.count, time_s) for each, time_s in zip(by_size, times_s, strict=True)], 1 / count
+            )
+
         return MicroBatch(
             count,
-            interpolate([(1 / each.count, each.forward_s) for each in by_size], 1 / count),
-            interpolate([(1 / each.count, each.backward_s) for each in by_size], 1 / count),
+            read_off(each.forward_s for each in by_size),
+            read_off(each.backward_s for each in by_size),
+            read_off(each.moving_s for each in by_size),
+            read_off(each.delay_s for each in by_size),
         )
 
     @property
@@ -87,7 +104,21 @@ def occupied(count: int, compute_s: float, data_s: float, forward_share: float) 
     """
     time_s = max(compute_s, data_s)
     forward_s = time_s * forward_share
-    return MicroBatch(count, forward_s, time_s - forward_s)
+    return MicroBatch(count, forward_s, time_s - forward_s, (time_s - compute_s) * forward_share)
+
+
+def delayed(stages: Sequence[MicroBatch], ways_s: Sequence[float]) -> list[MicroBatch]:
+    """Give the micro-batches of all stages with the delays between them.
+
+    Args:
+        stages: Of S stages, without delays.
+        ways_s: [S - 1], from the end of a forward's computation until its values are in the next stage.
+    """
+    last = len(stages) - 1
+    # a stage between two others moves the values of both
+    moving_s = [each.moving_s / (2 if 0 < stage < last else 1) for stage, each in enumerate(stages)]
+    delays_s = [max(0.0, way_s - sum(pair)) for way_s, pair in zip(ways_s, pairwise(moving_s), strict=True)]
+    return [replace(each, delay_s=delay_s) for each, delay_s in zip(stages, [*delays_s, 0.0], strict=True)]
 
 
 def simulate_step(
@@ -110,7 +141,8 @@ def simulate_step(
     each = [load.micro_batch(micro_batches) for load in loads]
     forward_s = [one.forward_s for one in each]
     backward_s = [one.backward_s for one in each] if training else None
-    return simulate(orders(name, replicas, count, training=training), forward_s, backward_s, replicas=replicas)
+    order, delays_s = orders(name, replicas, count, training=training), [one.delay_s for one in each[:-1]]
+    return simulate(order, forward_s, backward_s, replicas=replicas, transfer_s=delays_s)
 
 
 def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> float:

@@ -1,5 +1,6 @@
 """The choice of micro-batches and schedule, on stages whose times are in sight."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from profiles import device as profiled
 from profiles import layer, point
 
-from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cluster.devices import Cluster, DeviceType, Link
 from heterps_compile.cost.intensity import LayerCost
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import layer_times
@@ -35,7 +36,7 @@ def device(launch_s: float, latency_s: float) -> DeviceType:
         memory_bytes=1e12,
         peak_flops={"float32": 1e12},
         memory_bytes_per_s=1e11,
-        network_bytes_per_s=1e9,
+        network_bytes_per_s=math.inf,
         network_latency_s=latency_s,
         input_bytes_per_s=1e9,
         launch_s=launch_s,
@@ -61,6 +62,7 @@ def scheduled(
     latency_s: float = 0.0,
     operations: int = 10,
     measured: tuple[LayerPoint, ...] = (),
+    links: tuple[Link, ...] = (),
 ) -> Draft:
     """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations, or so measured."""
     count = len(stages)
@@ -78,7 +80,7 @@ def scheduled(
     )
     layers = LayerGraph(graph, tuple(Layer(name, OpKind.GEMM, (i,), ()) for i, name in enumerate(names)))
     costs = (LayerCost(1, 0, 0, 1, 1, 2, operations),) * count
-    pool = Cluster("pool", "", "USD", (device(launch_s, latency_s),))
+    pool = Cluster("pool", "", "USD", (device(launch_s, latency_s),), links=links)
     profile = profiled(replace(layer("a", *measured), keys=(layer_keys(layers)[0],))) if measured else None
     measurements = None if profile is None else Measurements({"any": profile}, "")
     draft = Draft(
@@ -160,12 +162,15 @@ def test_a_fixed_batch_and_replicas_say_how_to_train_them_all():
 
 
 def test_no_replica_is_without_a_micro_batch_in_training_though_that_were_shorter():
-    """Both stages send or receive once, so that every further micro-batch costs half a second."""
+    """Both stages send or receive once, so that every further micro-batch costs half a second.
+
+    The way to the second stage and back takes as long; 0.1 s of it, or 0.13 s, are not within what is occupied.
+    """
     stages = ((0.1, 2), (0.1, 1))
     assert chosen(*stages, latency_s=0.5).micro_batches == 1
     schedule = chosen(*stages, latency_s=0.5, mode="training", batch=6)
     assert schedule.micro_batches == 2
-    assert "1.75 s a step, undivided 1.5 s, which would leave replicas without any" in schedule.reason
+    assert "2.02 s a step, undivided 1.7 s, which would leave replicas without any" in schedule.reason
 
 
 def test_training_of_equal_stages_takes_1f1b_which_holds_less():
@@ -179,6 +184,33 @@ def test_training_of_equal_stages_takes_1f1b_which_holds_less():
         "zero-bubble would take 3.12 s, but no backend computes gradients of inputs and of weights apart; "
         "interleaved-1f1b would take 3.19 s, but it needs two chunks a stage, another placement"
     )
+
+
+def test_values_and_gradients_take_their_time_between_stages():
+    """Forward 1 and 1, backward 2 and 2, one way there and one back."""
+    assert chosen((1.0, 1), (1.0, 1), fixed=True, latency_s=0.25).step_s == pytest.approx(2 + 0.25)
+    schedule = chosen((3.0, 1), (3.0, 1), mode="training", fixed=True, latency_s=0.25)
+    assert schedule.step_s == pytest.approx(6 + 2 * 0.25)
+
+
+def test_long_ways_between_stages_make_gpipe_the_shorter_one():
+    """Under GPipe the way there and the way back are paid once: 9 / 8 * 3 + 2 * 0.1; under 1F1B for every two of 8."""
+    schedule = chosen((3.0, 1), (3.0, 1), mode="training", batch=8, latency_s=0.1)
+    assert (schedule.name, schedule.micro_batches) == ("gpipe", 8)
+    assert schedule.step_s == pytest.approx(9 / 8 * 3 + 2 * 0.1)
+    assert "gpipe takes 3.58 s and holds 128 MiB of activations, 1f1b 4.18 s and 24 MiB" in schedule.reason
+
+
+def test_a_step_that_is_hardly_longer_gives_way_to_less_memory():
+    schedule = chosen((3.0, 1), (3.0, 1), mode="training", batch=8, latency_s=0.001)
+    assert schedule.name == "1f1b"
+    assert "1f1b takes 3.38 s and holds 24 MiB of activations, gpipe 3.38 s and 128 MiB" in schedule.reason
+
+
+def test_a_link_between_two_types_is_the_way_between_their_stages():
+    fast, slow = Link(("any", "any"), 1e9, 0.0), Link(("any", "any"), 256 / 0.5, 0.0)  # 64 samples of 4 bytes
+    assert chosen((1.0, 1), (1.0, 1), fixed=True, links=(fast,)).step_s == pytest.approx(2.0)
+    assert chosen((1.0, 1), (1.0, 1), fixed=True, links=(slow,)).step_s == pytest.approx(2.5)
 
 
 def test_where_nothing_is_shorter_no_other_schedule_is_spoken_of():

@@ -38,6 +38,28 @@ def test_a_plan_alone_knows_its_own_step_whatever_its_times_were_made_from():
     assert times_s == {("forward", 0.01), ("backward", 0.03)}
 
 
+def test_a_plan_alone_knows_the_delays_between_its_stages():
+    """Forward 0.01 and backward 0.03 of two stages, one micro-batch, 0.002 there and back; 0.005 undivided."""
+    stages = tuple(
+        replace(
+            s,
+            index=i,
+            compute_s=0.08,
+            data_s=0.0,
+            replicas=1,
+            delay_s=0.005,
+            micro_batch_delay_s=0.002,
+            micro_batch_forward_s=0.01,
+            micro_batch_backward_s=0.03,
+        )
+        for i, s in enumerate(TRAINED.stages[:2])
+    )
+    plan = replace(TRAINED, stages=stages, schedule=replace(TRAINED.schedule, name="gpipe", micro_batches=2))
+    loads = plan_loads(plan)
+    assert simulate_plan(plan, loads, "gpipe", 2).step_s == pytest.approx(0.03 + 0.09 + 2 * 0.002)
+    assert simulate_plan(plan, loads, "gpipe", 1).step_s == pytest.approx(2 * 0.08 + 2 * 0.005)
+
+
 TRAINED = large_findings(40, 4, training=True).plan
 
 

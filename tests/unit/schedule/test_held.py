@@ -3,7 +3,7 @@
 import pytest
 
 from heterps_compile.schedule.held import held_over_time, worker_spans
-from heterps_compile.schedule.load import MicroBatch, StageLoad, held_bytes, occupied, simulate_step
+from heterps_compile.schedule.load import MicroBatch, StageLoad, delayed, held_bytes, occupied, simulate_step
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.simulate import simulate
 
@@ -49,7 +49,13 @@ def test_where_one_batch_is_known_a_micro_batch_takes_its_part():
 
 def test_the_longer_of_computation_and_data_movement_is_shared_as_computation_is():
     assert occupied(4, compute_s=2.0, data_s=1.0, forward_share=0.25) == MicroBatch(4, 0.5, 1.5)
-    assert occupied(4, compute_s=2.0, data_s=4.0, forward_share=0.25) == MicroBatch(4, 1.0, 3.0)
+    assert occupied(4, compute_s=2.0, data_s=4.0, forward_share=0.25) == MicroBatch(4, 1.0, 3.0, moving_s=0.5)
+
+
+def test_a_way_falls_into_what_both_sides_only_move_data_for():
+    first, middle, last = MicroBatch(1, 2.0, moving_s=0.5), MicroBatch(1, 2.0, moving_s=1.0), MicroBatch(1, 2.0)
+    found = delayed([first, middle, last], [3.0, 0.25])
+    assert [each.delay_s for each in found] == [3.0 - 0.5 - 0.5, 0.0, 0.0]
 
 
 def test_a_chunk_holds_its_half_in_training_and_the_largest_layer_in_inference():
