@@ -127,6 +127,21 @@ class PlacedBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class WrappedBackend(Protocol):
+    """What a backend has besides, if its stages take and give tensors, and train, inside a module of PyTorch alone.
+
+    ``own_threads`` says whether they compute on threads of their own, which the caller's clock does not see.
+    """
+
+    @property
+    def own_threads(self) -> bool: ...  # noqa: D102 - above
+
+    def as_module(self, stage: Stage, device: Any) -> Any:
+        """Give the ``nn.Module`` of a stage; its parameters, inputs and outputs are on a ``torch.device``."""
+        ...
+
+
 def place_backend(backend: Backend, stages: Sequence[StageDevice]) -> Backend:
     """Tell a backend the devices of its stages, if it wants to know."""
     return backend.on(stages) if isinstance(backend, PlacedBackend) else backend

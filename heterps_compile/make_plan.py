@@ -3,16 +3,20 @@
 Left out: how the draft came to be (``passes/``), verification and time spent, which the caller fills in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib import metadata
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.mixed import MixedBackend
+from heterps_compile.escape import printable
 from heterps_compile.ir.partition import StageCut
 from heterps_compile.passes.contract import Draft
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.plan import ParameterServers, Plan, PlannedStage, PoolDevice
 from heterps_compile.plan.provenance import installed_versions, make_hashes
+from heterps_compile.runtime.pipeline.layout import TRAINED_BY
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 
@@ -59,7 +63,9 @@ def make_plan(draft: Draft, backend: Backend) -> Plan:
             *_notes(draft),
             *_skips(draft.partition.stages),
             *_whole_batches(draft, stages),
+            *_untrained(draft, _names(backend, stages)),
             *_other_runtimes(draft, stages, _names(backend, stages)),
+            *_other_versions(draft),
             *getattr(backend, "notes", ()),
         ),
         hashes=make_hashes(graph, pool, draft.request, draft.measurements),
@@ -101,6 +107,14 @@ def _times_notes(draft: Draft) -> tuple[str, ...]:
     return (*draft.times.notes(), *draft.times.micro_batch_notes(used, draft.schedule.micro_batches))
 
 
+def _untrained(draft: Draft, backends: Sequence[str]) -> Iterator[str]:
+    """Say where stages that are planned for training are written for a runtime that does not train them."""
+    trained_by = " or ".join(TRAINED_BY)
+    for name in dict.fromkeys(backends):
+        if draft.request.mode == "training" and name not in TRAINED_BY:
+            yield f"stages for {name} do not train: to run the training, compile with --backend {trained_by}"
+
+
 def _other_runtimes(draft: Draft, stages: Sequence[PlannedStage], backends: Sequence[str]) -> tuple[str, ...]:
     """Say where times were measured on another runtime than the stages are for."""
     profiles = {} if draft.measurements is None else draft.measurements.devices
@@ -110,6 +124,21 @@ def _other_runtimes(draft: Draft, stages: Sequence[PlannedStage], backends: Sequ
         for device, backend in dict.fromkeys(zip((stage.device for stage in stages), backends, strict=True))
         if device in profiles and backend != profiles[device].backend
     )
+
+
+def _other_versions(draft: Draft) -> Iterator[str]:
+    """Say where times were measured with another version of a runtime than is installed here."""
+    if draft.measurements is None:
+        return
+    for device, version in draft.measurements.versions.items():
+        runtime = draft.measurements.devices[device].backend
+        with suppress(metadata.PackageNotFoundError):  # it was measured elsewhere, and nothing here runs on it
+            installed = metadata.version(runtime)
+            if installed.partition("+")[0] != version.partition("+")[0]:  # beyond that it is what GPUs it was built for
+                yield (
+                    f"the profile for {device!r} was measured with {runtime} {printable(version)}, and {installed} "
+                    f"is installed here: its times may no longer hold; measure anew with heterps-compile profile"
+                )
 
 
 def _skips(stages: Sequence[StageCut]) -> tuple[str, ...]:

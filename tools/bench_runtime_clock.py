@@ -1,7 +1,7 @@
 """Hold the prediction against the clock: `python tools/bench_runtime_clock.py [--only MODEL,...] [--realtime]`.
 
 For every (model, cut, batch) of `clock_table.py` a pipeline of two or three processes runs on this machine. Its stage
-times and its throughput are printed beside what `clock_prediction.py` makes of a profile of the model, measured just
+times and its throughput are printed beside what `runtime/predict.py` makes of a profile of the model, measured just
 before, since the speed of a machine drifts. What the runtime itself adds is measured on models that compute next to
 nothing; what busy cores take from one another, and what the system loses where ranks are more than cores, on a model of
 its own. The step of the plan, which knows of none of them, stands beside.
@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -27,7 +28,6 @@ from statistics import median
 import clock_models
 import clock_ranks
 import torch
-from clock_prediction import Overheads, Prediction, predict, route_bytes
 from clock_ranks import Ranks, RankTimes, Task
 from clock_table import CASES, HALVES, HEAD, THIRDS, Case, Row, print_overheads, print_row, print_summary
 from safetensors.torch import save_file
@@ -36,6 +36,7 @@ import heterps_compile
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import LayerTimes, layer_times
 from heterps_compile.cost.measured import Measurements
@@ -48,11 +49,11 @@ from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.contract import Draft, run_passes
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.plan import Plan
-from heterps_compile.profiling.host import usable_cores
 from heterps_compile.profiling.link import measure_link
 from heterps_compile.profiling.profile_model import Settings, profile_model
 from heterps_compile.runtime.pipeline.layout import make_layout
-from heterps_compile.runtime.pipeline.routes import make_routes
+from heterps_compile.runtime.pipeline.routes import Route, make_routes
+from heterps_compile.runtime.predict import Overheads, Prediction, predict
 from heterps_compile.schedule.order import Phase
 
 _ROUNDS = 5
@@ -81,7 +82,7 @@ class Bench:
         self.cores, self.realtime = usable_cores(), realtime
         self.link: LinkProfile = measure_link(1)[0]  # before the ranks, which start with all cores
         self.ranks = {world: Ranks(world, pinned=pinned, realtime=realtime) for world in (2, 3)}
-        self.overheads = Overheads({}, {}, {}, 0.0)
+        self.overheads = Overheads()
 
     def close(self) -> None:
         for ranks in self.ranks.values():
@@ -191,7 +192,7 @@ class Bench:
             around_s=median(
                 rank.cpu_s / case.micro_batches - sum(cpu_s for _, cpu_s in rank.actions_s.values()) for rank in results
             ),
-            moved_bytes=sum(route_bytes(graph, route, case.micro_batch, is_backward=back) for back in ways),
+            moved_bytes=sum(message_bytes(graph, case.micro_batch, route, back) for back in ways),
         )
 
     def run(self, case: Case, profile: DeviceProfile) -> Row:
@@ -205,7 +206,16 @@ class Bench:
             batch=case.batch,
             replicas=[1] * len(plan.stages),
         )
-        predicted = predict(graph, plan, layout, compiled.micro_batches(), self.overheads, self.link, self.cores)
+        routes = make_routes(plan.stages, plan.graph_outputs)
+        predicted = predict(
+            layout,
+            routes,
+            compiled.micro_batches(),
+            self.cores,
+            overheads=self.overheads,
+            link=self.link,
+            message_bytes=partial(message_bytes, graph, layout.micro_batch_size),
+        )
         results = self.measure(case, plan, compiled.folder)
         return make_row(case, predicted, compiled.planned_step_s(), results, self.clock)
 
@@ -237,6 +247,12 @@ class Compiled:
         scheduled = run_passes(draft, [ChooseSchedule(self.case.schedule, self.case.micro_batches)])
         assert scheduled.schedule is not None  # noqa: S101 - the pass ensures it; this tells the type checker
         return scheduled.schedule.step_s
+
+
+def message_bytes(graph: Graph, samples: int, route: Route, is_backward: bool) -> float:
+    """Give the bytes of a message of so many samples; only floats have gradients."""
+    names = [n for n in route.values if not is_backward or graph.values[n].dtype.startswith(("float", "bfloat"))]
+    return sum(graph.size_bytes(name) for name in names) * samples / graph.batch
 
 
 def make_row(case: Case, predicted: Prediction, planned_step_s: float, results: Sequence[RankTimes], clock: str) -> Row:

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from clock_prediction import Overheads
-
 from heterps_compile.cost.profile import LinkProfile
+from heterps_compile.runtime.predict import Overheads
 from heterps_compile.schedule.order import Phase
 
 

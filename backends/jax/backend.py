@@ -23,7 +23,10 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 if TYPE_CHECKING:
+    import torch
+
     from .stage import JaxStage
+    from .torch_module import JaxModule
 
 _NEEDED = "the backend 'jax' needs the package jax, 0.8 or newer; pip install 'heterps-compile[jax]'"
 
@@ -38,6 +41,7 @@ class JaxBackend:
 
     name: ClassVar[str] = "jax"
     families: ClassVar[tuple[str, ...]] = ("onnx", "torch")
+    own_threads: ClassVar[bool] = True
 
     stablehlo: bool = False
 
@@ -110,6 +114,12 @@ class JaxBackend:
         """
         stages: tuple[Stage, ...] = _jax_stages().read_stages(directory, files, cuts)
         return stages
+
+    def as_module(self, stage: "JaxStage", device: "torch.device") -> "JaxModule":
+        """Give a stage as a module of PyTorch, as a pipeline runs it."""
+        from .torch_module import JaxModule  # noqa: PLC0415 - it needs jax and PyTorch
+
+        return JaxModule(stage, device)
 
 
 def _jax_stages() -> ModuleType:

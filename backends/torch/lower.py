@@ -16,7 +16,7 @@ from torch.export import Dim
 
 from heterps_compile.errors import BackendError, InputError
 from heterps_compile.escape import printable
-from heterps_compile.frontends.torch_clean import erase_checks, inline_grad_modes
+from heterps_compile.frontends.torch_clean import erase_checks, inline_regions
 from heterps_compile.frontends.torch_export import export_module
 from heterps_compile.ir.graph import Graph
 
@@ -48,7 +48,8 @@ def lower_stage(graph: Graph, stage: TorchStage) -> OpGraph:
     found = _body(stage)
     if all(map(can_write, found.graph.nodes)):
         return found
-    lowered = _export(graph, stage)
+    custom = [node for node in found.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    lowered = found if not all(map(can_write, custom)) else _export(graph, stage)  # which leaves a custom op as it is
     for node in lowered.graph.nodes:
         if not can_write(node):
             raise BackendError(
@@ -76,7 +77,7 @@ def _export(graph: Graph, stage: TorchStage) -> OpGraph:
         program = export_module(
             stage, tuple(examples), {}, (tuple(dynamic),) if has_symbols else None, f"stage {stage.index}"
         )
-        inline_grad_modes(program.graph, program.modules, program.name)
+        inline_regions(program.graph, program.modules, program.name)
     except InputError as error:
         raise BackendError(
             f"stage {stage.index} cannot be written: its node {unwritable.meta['name']!r} ({what}) has to be traced, "

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heterps_compile.errors import HeterpsError
+
 from . import options
 from .output import printing, result_stream, terminal_width
 from .pictures import write_file
@@ -42,7 +44,10 @@ def _bytes(_ctx: click.Context, _param: click.Parameter, text: str | None) -> in
     """Read ``64 MiB``."""
     from heterps_compile.units import parse_quantity  # noqa: PLC0415 - only where it is given
 
-    return None if text is None else int(parse_quantity(text, "bytes"))
+    try:
+        return None if text is None else int(parse_quantity(text, "bytes"))
+    except HeterpsError as error:
+        raise click.BadParameter(f"{error}.") from error
 
 
 def run_options(command: click.decorators.FC) -> click.decorators.FC:

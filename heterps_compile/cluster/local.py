@@ -15,7 +15,7 @@ _LIMITS = Path("/sys/fs/cgroup")  # of a container, in files of the second versi
 
 def local_toml() -> str:
     """Give the text of a pool's file with this machine's CPU cores; its price is free."""
-    cores = _cores()
+    cores = usable_cores()
     return f"""\
 description = "{SOURCE}: {cores} CPU cores; rates are typical of one server core, not measured"
 
@@ -38,7 +38,8 @@ data_parallel = 0.95
 """
 
 
-def _cores() -> int:
+def usable_cores() -> int:
+    """Give the cores that this process may use: those it may run on, and no more than its container has the time of."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     match _limit("cpu.max"):
         case [quota_us, period_us] if period_us > 0:

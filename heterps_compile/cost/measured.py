@@ -10,7 +10,7 @@ Left out: the times of layers (``layer_times.py``); memory, and prices, which st
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -33,10 +33,12 @@ class Measurements:
     Attributes:
         devices: The profile of a type, by the type's name.
         sha256: Of all of them, for a plan to say what it was made from.
+        versions: Of what ran the layers, by the type's name; a profile need not say.
     """
 
     devices: Mapping[str, DeviceProfile]
     sha256: str
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def correct(self, cluster: Cluster) -> Cluster:
         """Give the pool with measured parallel fractions, and this machine's own with its measured link."""
@@ -94,8 +96,11 @@ def read_measurements(cluster: Cluster, profile: ProfileSpec) -> Measurements:
     """
     from .profile_file import read_profile  # noqa: PLC0415 - pydantic only where there are profiles
 
-    files = profile_files(profile)
-    return assign_profiles(cluster, [(name, device) for name, path in files for device in read_profile(path).devices])
+    found = [(name, read_profile(path)) for name, path in profile_files(profile)]
+    measurements = assign_profiles(cluster, [(name, device) for name, read in found for device in read.devices])
+    ran = {id(device): read.versions.get(device.backend) for _, read in found for device in read.devices}
+    versions = {name: ran[id(device)] for name, device in measurements.devices.items()}
+    return replace(measurements, versions={name: version for name, version in versions.items() if version})
 
 
 def profile_files(profile: ProfileSpec) -> list[tuple[str, Path]]:

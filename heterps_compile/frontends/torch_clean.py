@@ -4,6 +4,7 @@ Left out: any other simplification; the graph stays the one the user's model was
 """
 
 import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,61 +58,104 @@ def erase_checks(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def inline_grad_modes(graph: fx.Graph, modules: dict[str, nn.Module], name: str) -> None:
-    """Put ``torch.no_grad`` regions in line, which torch.export wraps into sub-graphs.
+def inline_regions(graph: fx.Graph, modules: dict[str, nn.Module], name: str) -> None:
+    """Put in line the regions that torch.export wraps into sub-graphs: ``no_grad``, and ``autocast`` where it is off.
 
-    What enters such a region is detached, so that nothing in it asks for a gradient, as in the model itself.
+    What enters a ``no_grad`` region is detached, so that nothing in it asks for a gradient, as in the model itself.
+    Where ``autocast`` is on, what it converts is known only as it runs: such a region stays wrapped.
 
     Raises:
-        InputError: where a region that asks for gradients lies inside one that does not.
+        InputError: where a region has a sub-graph in it that stays wrapped.
     """
-    wrapper = getattr(torch.ops.higher_order, "wrap_with_set_grad_enabled", None)
-    for node in list(graph.nodes):
-        if wrapper is not None and node.op == "call_function" and node.target is wrapper:
-            _inline(graph, node, modules, wrapper, name)
+    for node in [node for node in graph.nodes if _is_grad_mode(node) or _is_autocast_off(node)]:
+        _inline(graph, node, modules, name)
     used = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")}
     for target in set(modules) - used:
         del modules[target]
 
 
-def _inline(graph: fx.Graph, call: fx.Node, modules: dict[str, nn.Module], wrapper: object, name: str) -> None:
-    enabled, region, *operands = call.args
-    assert isinstance(region, fx.Node)  # noqa: S101 - the wrapper's form; this tells the type checker
-    body = modules[str(region.target)]
-    assert isinstance(body, fx.GraphModule)  # noqa: S101
-    path = call.meta.get("path", "")
-    env: dict[fx.Node, Any] = {}
-    entering = iter(operands)
-    results: Any = ()
+def _is_grad_mode(node: fx.Node) -> bool:
+    return node.target is getattr(torch.ops.higher_order, "wrap_with_set_grad_enabled", None)
+
+
+def _is_autocast(node: fx.Node) -> bool:
+    return node.target is getattr(torch.ops.higher_order, "wrap_with_autocast", None)
+
+
+def _is_autocast_off(node: fx.Node) -> bool:
+    """Say whether a node is a whole region without autocast.
+
+    torch.export parts one where the grad mode changes inside, and loses that mode: parts stay wrapped.
+    """
+    if not _is_autocast(node) or node.args[2] is not False:
+        return False
+    before, after = node.prev, node.next
+    while before.op == "get_attr":
+        before = before.prev
+    while before.target is operator.getitem:
+        before = before.prev
+    while after.op == "get_attr" or after.target is operator.getitem:
+        after = after.next
+    return not _is_autocast(before) and not _is_autocast(after)
+
+
+def _inline(graph: fx.Graph, call: fx.Node, modules: Mapping[str, nn.Module], name: str) -> None:
     with graph.inserting_before(call):
-        for node in body.graph.nodes:
-            if node.op == "placeholder":
-                operand = next(entering)
-                env[node] = operand if enabled else _detached(graph, operand)
-            elif node.op == "output":
-                results = node.args[0]
-            elif node.target is wrapper or node.op != "call_function":
-                raise InputError(
-                    f"{name} switches gradients on inside a region that switches them off "
-                    f"(node {call.name!r}); leave out the inner torch.enable_grad"
-                )
-            else:
-                made = graph.node_copy(node, lambda n: env[n])
-                made.meta = {"val": node.meta.get("val"), "path": module_path(node) or path}
-                env[node] = made
-    assert isinstance(results, (tuple, list))  # noqa: S101
+        results = _copied(graph, call, call.args, modules, name)
     for user in list(call.users):
         index = user.args[1]
         assert user.target is operator.getitem and isinstance(index, int)  # noqa: S101, PT018
-        result = results[index]
-        made = env[result] if isinstance(result, fx.Node) else result
+        made = results[index]
         if not isinstance(made, fx.Node):
             raise InputError(f"{name} returns {made!r} from a torch.no_grad region; return it from outside")
         user.replace_all_uses_with(made)
         graph.erase_node(user)
+    _, region, _ = _parts(call, call.args)
     graph.erase_node(call)
     if not region.users:
         graph.erase_node(region)
+
+
+def _parts(call: fx.Node, args: Sequence[Any]) -> tuple[bool, fx.Node, Sequence[Any]]:
+    """Give whether a region switches gradients off, its sub-graph, and its operands."""
+    if _is_grad_mode(call):
+        enabled, region, *operands = args
+        return not enabled, region, operands
+    _device, _dtype, _enabled, _cached, region, *operands = args
+    return False, region, operands
+
+
+def _copied(
+    graph: fx.Graph, call: fx.Node, args: Sequence[Any], modules: Mapping[str, nn.Module], name: str
+) -> Sequence[Any]:
+    """Copy the nodes of a region, and of an autocast in it, to where the graph inserts; give what the region gives."""
+    is_detached, region, operands = _parts(call, args)
+    body = modules[str(region.target)]
+    assert isinstance(body, fx.GraphModule)  # noqa: S101 - the wrapper's form; this tells the type checker
+    inner = dict(body.named_modules())
+    env: dict[fx.Node, Any] = {}
+    entering = iter(operands)
+    *nodes, output = body.graph.nodes
+    for node in nodes:
+        given = fx.map_arg(node.args, lambda n: env.get(n, n))
+        if node.op == "placeholder":
+            operand = next(entering)
+            env[node] = _detached(graph, operand) if is_detached else operand
+        elif _is_autocast_off(node):
+            env[node] = _copied(graph, node, given, inner, name)
+        elif node.target is operator.getitem and not isinstance(given[0], fx.Node):
+            env[node] = given[0][given[1]]
+        elif node.op == "call_function":
+            if not all(read in env for read in node.all_input_nodes):
+                raise InputError(
+                    f"{name} has a sub-graph inside a region of torch.no_grad or torch.autocast (node {node.name!r}, "
+                    f"{node.target}); move one out of the other"
+                )
+            made = graph.node_copy(node, lambda n: env[n])
+            made.meta = {"val": node.meta.get("val"), "path": module_path(node) or call.meta.get("path", "")}
+            env[node] = made
+    results: Sequence[Any] = fx.map_arg(output.args[0], lambda n: env[n])
+    return results
 
 
 def _detached(graph: fx.Graph, operand: Any) -> Any:

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import Graph
 
-from .torch_clean import erase_checks, inline_grad_modes
+from .torch_clean import erase_checks, inline_regions
 from .torch_export import export_module, read_exported
 from .torch_graph import build_graph
 from .torch_memory import mark_idle_dropout, order_writes
@@ -55,7 +55,7 @@ def import_torch(
         UnknownNameError: where ``shapes`` names no dimension.
     """
     program = _read(model, example_inputs, dict(example_kwargs or {}), dynamic_shapes, name)
-    inline_grad_modes(program.graph, program.modules, program.name)
+    inline_regions(program.graph, program.modules, program.name)
     erase_checks(program.graph)
     mark_idle_dropout(program.graph)
     name_ties(program)

@@ -29,6 +29,7 @@ def readme(plan: Plan) -> str:
         "```",
         "",
         f"It takes {inputs} and gives {outputs}, at a batch of {plan.batch}.",
+        *_processes(plan),
         "Loading checks every file against its SHA-256 in `plan.json`.",
         "",
         "## Stages",
@@ -54,3 +55,19 @@ def readme(plan: Plan) -> str:
     if plan.verification is not None:
         lines += ["", f"Verified against the whole model: largest difference {plan.verification.max_abs:.3g}."]
     return "\n".join(lines) + "\n"
+
+
+def _processes(plan: Plan) -> list[str]:
+    """Say how the stages run as processes that pass micro-batches on."""
+    training = "--train train.py " if plan.request.mode == "training" else ""
+    what = "`train.py` has `loss(outputs, batch)` and `optimizer(parameters)`." if training else ""
+    return [
+        "",
+        "As a pipeline of processes:",
+        "",
+        "```sh",
+        f"heterps-compile run path/to/this/folder {training}--data data.parquet",
+        "```",
+        *(["", what] if what else []),
+        "",
+    ]

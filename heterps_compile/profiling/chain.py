@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any
 
-from heterps_compile.backends.contract import Backend, Stage
+from heterps_compile.backends.contract import Backend, Stage, WrappedBackend
 from heterps_compile.cost.profile import Timing, Whole
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.ir.graph import Graph
@@ -203,12 +203,10 @@ def time_chain(
 def _passes(graph: Graph, partition: Partition, backend: Backend, now: Now, device: str) -> Passes:
     built: Any = backend.build(graph, partition)
     stages: Sequence[Any] = built
-    if backend.name == "jax":
+    if isinstance(backend, WrappedBackend):
         import torch  # noqa: PLC0415 - torch only where torch runs
 
-        from heterps_compile.backends.jax.torch_module import JaxModule  # noqa: PLC0415 - jax only where it runs
-
-        stages = [JaxModule(stage, torch.device("cpu")) for stage in built]  # as a pipeline runs them
+        stages = [backend.as_module(stage, torch.device("cpu")) for stage in built]  # as a pipeline runs them
     if device != "cpu":
         for stage in stages:
             _move(stage, device)

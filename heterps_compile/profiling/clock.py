@@ -4,7 +4,7 @@
     Time as it passes. Other processes on the same cores lengthen it.
 ``cpu``
     What the calling thread spent on a core. Others lengthen it little; a call that hands work to other threads, or to a
-    GPU, is not measured by it. Where jax computes, which has a thread of its own for that, what the process spent.
+    GPU, is not measured by it. For a backend that computes on threads of its own, as jax does, what the process spent.
 
 Left out: which of several timings to trust (the median of all, ``chain.py``).
 """
@@ -27,14 +27,14 @@ def choose_clock(device: str, threads: int) -> str:
     return "cpu" if device == "cpu" and threads == 1 else "wall"
 
 
-def make_clock(name: str, device: str, threads: int, backend: str = "") -> Now:
+def make_clock(name: str, device: str, threads: int, *, own_threads: bool = False) -> Now:
     """Give a clock.
 
     Args:
         name: One of :data:`CLOCKS`.
         device: As PyTorch calls it: ``"cpu"``, ``"cuda:0"``.
         threads: That a call runs on.
-        backend: What runs the layers.
+        own_threads: Whether calls compute on threads of their own, as those of jax do.
 
     Raises:
         UnknownNameError: for a clock that nobody knows.
@@ -48,7 +48,7 @@ def make_clock(name: str, device: str, threads: int, backend: str = "") -> Now:
                 f"the clock 'cpu' measures the calling thread alone, not {device!r} with {threads} threads; take "
                 f"--clock wall"
             )
-        return time.process_time if backend == "jax" else time.thread_time
+        return time.process_time if own_threads else time.thread_time
     if device == "cpu":
         return time.perf_counter
     import torch  # noqa: PLC0415 - torch only where it times a device of its own

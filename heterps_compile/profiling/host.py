@@ -8,6 +8,7 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.profile import Host
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
@@ -24,11 +25,6 @@ def describe_host() -> Host:
         cores=usable_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
-
-
-def usable_cores() -> int:
-    """Give the cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

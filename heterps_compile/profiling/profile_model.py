@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from types import MappingProxyType
 
-from heterps_compile.backends.contract import Backend, place_backend
+from heterps_compile.backends.contract import Backend, WrappedBackend, place_backend
 from heterps_compile.backends.find import find_backend, own_backend
 from heterps_compile.backends.ops import refuse_unsupported
+from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.intensity import LayerCost
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.profile import DeviceProfile, LayerPoint, LayerProfile, Profile, Timing
@@ -31,7 +32,7 @@ from heterps_compile.plan.request import MODES
 from .cache import Cache
 from .chain import ANY_CALLS, ChainTimes, LayerTiming, time_chain
 from .clock import choose_clock, make_clock
-from .host import describe_device, describe_host, runner_versions, usable_cores
+from .host import describe_device, describe_host, runner_versions
 from .inputs import inputs_in_turn
 from .link import measure_link
 from .replicas import measure_replicas
@@ -244,7 +245,8 @@ def _time(
 
     graph, training = model.layers.graph, settings.mode == "training"
     inputs = inputs_in_turn(backend, graph, device)
-    now = make_clock(settings.clock_of(device), device, settings.threads, backend.name)
+    own_threads = isinstance(backend, WrappedBackend) and backend.own_threads
+    now = make_clock(settings.clock_of(device), device, settings.threads, own_threads=own_threads)
     with _threads(settings.threads), backend.reproducible(graph, 0), torch.set_grad_enabled(training):
         try:
             return time_chain(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from heterps_compile.backends.contract import WrappedBackend
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.jax.threads import cpu_threads
 from heterps_compile.frontends.onnx_session import session_threads
@@ -42,11 +43,10 @@ def main() -> None:
     torch.set_num_threads(task["threads"])
     cut = _Cut(0, tuple(task["inputs"]), tuple(task["outputs"]))
     with session_threads(task["threads"]), cpu_threads(task["threads"]):
-        stage: Any = find_backend(task["backend"]).read(folder, [task["files"]], [cut])[0]
-        if task["backend"] == "jax":
-            from heterps_compile.backends.jax.torch_module import JaxModule  # noqa: PLC0415 - jax only where it runs
-
-            stage = JaxModule(stage, torch.device("cpu"))
+        backend = find_backend(task["backend"])
+        stage: Any = backend.read(folder, [task["files"]], [cut])[0]
+        if isinstance(backend, WrappedBackend):
+            stage = backend.as_module(stage, torch.device("cpu"))
     tensors = load_file(folder / f"inputs_{count}.safetensors")
     numbers = json.loads((folder / f"inputs_{count}.json").read_text("ascii"))
     inputs = [tensors[str(i)] if str(i) in tensors else numbers[str(i)] for i in range(len(cut.inputs))]

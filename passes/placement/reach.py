@@ -34,6 +34,7 @@ from functools import cache
 
 import numpy as np
 
+from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.problem import Bools, Floats, Ints
 
 from .chain import Chain
@@ -165,7 +166,7 @@ class Reach:
 def _threads() -> int:
     """Give how many threads share the work: one a core, or as many as OpenMP is told to take."""
     told = os.environ.get("OMP_NUM_THREADS", "")
-    return min(_MOST_THREADS, int(told) if told.isdigit() and int(told) else os.cpu_count() or 1)
+    return min(_MOST_THREADS, int(told) if told.isdigit() and int(told) else usable_cores())
 
 
 @cache

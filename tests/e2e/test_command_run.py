@@ -24,6 +24,7 @@ from written_ctrdnn import (
 )
 
 import heterps_compile
+from heterps_compile.runtime.launch.checkpoint_lock import holding_checkpoints
 
 STEPS = 6
 
@@ -196,6 +197,7 @@ def tensors_in(file):
         (("--train", "nowhere.py"), "'/"),
         (("--wire", "float8"), "unknown wire format 'float8'"),
         (("--clip-norm", "1", "--parameter-servers", "1"), "--clip-norm and --parameter-servers do not go together"),
+        (("--data", "gone.tsv"), "cannot read 'gone.tsv': No such file"),
         (("--resume",), "--resume needs the folder of the checkpoints"),
     ],
 )
@@ -239,7 +241,15 @@ def test_data_without_a_column_are_refused_by_the_rank_that_reads_them(written):
         cwd=written,
         OMP_NUM_THREADS="1",
     )
-    assert "raised KeyError: 'label'" in refused(run)
+    assert "stopped in loss() of the training file, line 6: the batch has no column 'label'" in refused(run)
+
+
+def test_two_runs_do_not_write_checkpoints_to_one_folder(written, tmp_path):
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "ck")
+    with holding_checkpoints(str(tmp_path / "link")):
+        message = refused(train(written, "--checkpoint", str(tmp_path / "ck")))
+    assert f"another run writes its checkpoints to '{tmp_path}/ck'; wait for its end, or name another" in message
 
 
 def test_checkpoints_are_not_mixed_up(written, tmp_path):

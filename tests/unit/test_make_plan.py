@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import light_models
 import torch
 from torch import Tensor, nn
 
@@ -52,3 +53,24 @@ def test_a_plan_says_that_replicas_cannot_share_a_batch_that_the_model_fixes():
     assert [note for note in plan.notes if shared in note]
     free = plan_of(Chain(), mode="training", min_throughput=200_000, dynamic_shapes=({0: torch.export.Dim("n")},))
     assert not [note for note in free.notes if "cannot share" in note]
+
+
+def test_a_plan_for_training_says_which_of_its_stages_do_not_train():
+    model = light_models.path("squeezenet")
+    found = {
+        (mode, backend): [
+            note
+            for note in heterps_compile.compile(
+                model, mode=mode, backend=backend, method="greedy", verify=False
+            ).plan.notes
+            if "do not train" in note
+        ]
+        for mode, backend in (("training", None), ("training", "torch"), ("inference", None))
+    }
+    assert found == {
+        ("training", None): [
+            "stages for onnxruntime do not train: to run the training, compile with --backend torch or jax"
+        ],
+        ("training", "torch"): [],
+        ("inference", None): [],
+    }

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental import symbolic_shapes
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from .table import op
 
 _check: Any = torch._check  # which has no types
+_unknown: Any = symbolic_shapes.free_unbacked_symbols
 
 Cell = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 
@@ -72,8 +74,10 @@ class _Layer:
             return self.x.new_zeros([len(self.reversed), self.x.shape[1], hidden])
         start = given.transpose(0, 1) if self.layout else given
         # it may have a shape that another stage computed, of which torch.export knows nothing
-        for size, wanted in zip(start.shape, (len(self.reversed), self.x.shape[1], hidden), strict=True):
-            _check(size == wanted, lambda: f"the network starts from a state of shape {list(start.shape)}")
+        for axis, wanted in enumerate((len(self.reversed), self.x.shape[1], hidden)):
+            _check(start.shape[axis] == wanted, lambda: f"the network starts from a state of shape {list(given.shape)}")
+            if _unknown(start.shape[axis]) - _unknown(wanted):  # a slice of it, of which the check tells too little
+                start = start.index_select(axis, torch.arange(wanted, device=start.device))
         return start
 
     def run(

@@ -15,6 +15,7 @@ Left out: vocabularies (ids by frequency), logarithms and clipping of the number
 ``prepare``.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,7 +125,7 @@ class _Lines:
         self._bytes = np.frombuffer(text, np.uint8)
         line_ends = np.flatnonzero(self._bytes == _NEWLINE)
         skip = first - text_first
-        begin = int(line_ends[skip - 1]) + 1 if skip else 0
+        begin = int(line_ends[skip - 1]) + 1 if skip else len(BOM_UTF8) * (first == 0 and text.startswith(BOM_UTF8))
         end = int(line_ends[skip + count - 1]) + 1
         part = self._bytes[begin:end]
         stops = np.flatnonzero((part == _TAB) | (part == _NEWLINE)) + begin

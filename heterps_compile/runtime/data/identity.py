@@ -7,8 +7,10 @@ count, they may move; nor do files that come after those that were there, until 
     then   day_0  day_1            now   day_0  day_1  day_2       reads on
                                          day_1  day_2              other data
 
-Left out: changes in the middle of a large file, and what an iterable gives: of
-that, and of objects of your own, only columns and length are known.
+An iterable is known by its first item: a shuffle without a seed gives every rank another one.
+
+Left out: changes in the middle of a large file, what an iterable gives later; of objects of your own only columns and
+length are known.
 """
 
 import hashlib

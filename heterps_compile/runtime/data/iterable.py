@@ -17,7 +17,10 @@ from torch import Tensor
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 
+from .identity import Part, digest_of
 from .source import check_range, join
+
+_KNOWN_BY = 8192  # numbers of a column
 
 KEEP_SAMPLES = 8192
 """How far an iterable may be read backwards, unless told otherwise."""
@@ -53,6 +56,7 @@ class IterableSource:
         self._end = 0  # samples taken out of the iterable so far
         self._columns: tuple[str, ...] = ()
         self._take()
+        self._first = Part(None, _digest(self._window[0][1]))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,6 +67,10 @@ class IterableSource:
     def samples(self) -> None:
         """Give None: an iterable does not tell."""
         return
+
+    def parts(self) -> tuple[Part, ...]:
+        """Give what it is known by: its first item; another one means another order, or other data."""
+        return (self._first,)
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
         """Give a range of samples; those before it by more than ``keep_samples`` are forgotten."""
@@ -125,6 +133,13 @@ class IterableSource:
             shapes = ", ".join(f"{printable(name)!r} {list(tensor.shape)}" for name, tensor in batch.items())
             raise InputError(f"the {place} is no batch: {shapes}; every column must be [samples, ...], as many in each")
         return batch
+
+
+def _digest(batch: Mapping[str, Tensor]) -> str:
+    columns = sorted(batch.items())
+    heads = (tensor.detach().cpu().reshape(-1)[:_KNOWN_BY].contiguous() for _, tensor in columns)
+    content = (head.view(torch.uint8).numpy().tobytes() for head in heads)
+    return digest_of([(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in columns], content=content)
 
 
 def _length(batch: Mapping[str, Tensor]) -> int:

@@ -13,7 +13,7 @@ Left out: iterables, which only Python can give (``iterable.py``).
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,13 +23,16 @@ from heterps_compile.escape import printable
 
 from .criteo import HASH_ROWS, CriteoSource
 from .epochs import BLOCK_SAMPLES, Epochs
+from .files import data_file
 from .generated import RandomColumn, RandomSource
 from .parquet import ParquetSource
 from .source import Source
 from .wanted import Wanted
 
 _RANDOM = "random"
+_PARQUET_SUFFIX = ".parquet"
 _TEXT_SUFFIXES = (".tsv", ".txt")
+_PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _COLUMN = re.compile(
     r"(?P<name>[^=<~,\[\]]+)(?:=(?P<dtype>\w+)(?:\[(?P<shape>(?:\d+(?:x\d+)*)?)\])?)?"
     r"(?:<(?P<limit>[\d_]+))?(?:~(?P<zipf>\d+(?:\.\d+)?))?"
@@ -81,6 +84,25 @@ def open_source(
     if options.shuffle is None:
         return source
     return Epochs(source, shuffle_seed=options.shuffle, block_samples=options.block)
+
+
+def check_spec(spec: str, wanted: Callable[[], Mapping[str, Wanted]]) -> None:
+    """Check what can be told of a spec before anything is read: how it is written, and that there is such a file.
+
+    Args:
+        spec: What the person wrote.
+        wanted: Gives what the model takes; called for random data alone, since it may read the model's files.
+
+    Raises:
+        InputError, UnknownNameError: as :func:`open_source`.
+    """
+    if is_random(spec):
+        RandomSource(random_columns(spec.partition(":")[2], wanted()))
+        return
+    path = Path(_split(spec)[0])
+    if not path.is_dir():
+        data_file(path)
+        _check_kind(path)
 
 
 def is_random(spec: str) -> bool:
@@ -146,12 +168,17 @@ def _split(spec: str) -> tuple[str, _Options]:
 
 
 def _open_file(path: Path, options: _Options, index_folder: Path | None) -> Source:
-    if path.suffix == ".parquet" or path.is_dir():
+    if path.is_dir() or path.suffix == _PARQUET_SUFFIX:
         return ParquetSource(path, fill=options.fill)
-    if path.suffix in _TEXT_SUFFIXES:
-        kept = None if index_folder is None else index_folder / f"{path.name}.index.npy"
-        return CriteoSource(path, rows=options.rows, kept_index=kept)
-    raise InputError(
-        f"{printable(os.fspath(path))!r} is no kind of data that is known: .parquet, a folder of such files, .tsv or "
-        f".txt in Criteo's format, or {_EXAMPLE!r}"
-    )
+    _check_kind(path)
+    kept = None if index_folder is None else index_folder / f"{path.name}.index.npy"
+    return CriteoSource(path, rows=options.rows, kept_index=kept)
+
+
+def _check_kind(path: Path) -> None:
+    if path.suffix not in (_PARQUET_SUFFIX, *_TEXT_SUFFIXES):
+        unpack = "; unpack it first: samples are read by their number" if path.suffix in _PACKED_SUFFIXES else ""
+        raise InputError(
+            f"{printable(os.fspath(path))!r} is no kind of data that is known: .parquet, a folder of such files, .tsv "
+            f"or .txt in Criteo's format, or {_EXAMPLE!r}{unpack}"
+        )

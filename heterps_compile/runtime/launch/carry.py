@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_compile.runtime.telemetry.recorder import FILE_NAME
+from heterps_compile.runtime.telemetry.release import RELEASE_EVERY_BYTES, release
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -39,7 +40,7 @@ class TelemetrySender:
         self._store = store
         self._file = folder / FILE_NAME.format(rank=rank)
         self._rank = rank
-        self._chunks = self._sent_bytes = 0
+        self._chunks = self._sent_bytes = self._released_bytes = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
@@ -65,6 +66,9 @@ class TelemetrySender:
                 self._store.set(_chunk_key(self._rank, self._chunks), chunk.decode("ascii"))
                 self._chunks += 1
                 self._sent_bytes += len(chunk)
+        if self._sent_bytes - self._released_bytes >= RELEASE_EVERY_BYTES:
+            self._released_bytes = self._sent_bytes
+            release(self._file, self._sent_bytes)
 
 
 class TelemetryCollector:

@@ -49,6 +49,7 @@ SERVERS_NAME = "servers"
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _STEP = re.compile(r"step-(\d{6,})")
 _ASIDE = ".heterps-new-"  # what plan/swap.py calls a folder that is being built
+_WAY_OUT = "remove its folder to go on from the one before"
 _LARGEST_STATE_BYTES = 256 * 2**20
 
 
@@ -173,9 +174,7 @@ def read_state(checkpoint: Path) -> RunState:
         data = None if content.get("data") is None else identity_from_json(content["data"])
         return RunState(**numbers, model=str(content["model"]), plan=str(content["plan"]), stages=stages, data=data)
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(
-            f"{str(checkpoint / STATE_NAME)!r} is damaged ({error}); remove that folder to go on from the one before"
-        ) from error
+        raise RunError(f"{str(checkpoint / STATE_NAME)!r} is damaged ({error}); {_WAY_OUT}") from error
 
 
 def read_weights(
@@ -291,9 +290,7 @@ def _read_tensors(files: Sequence[Path], is_wanted: Any) -> "dict[str, Tensor]":
                     if key not in found and is_wanted(key):
                         found[key] = opened.get_tensor(key)
         except (OSError, SafetensorError) as error:
-            raise RunError(
-                f"{str(file)!r} is damaged or missing ({error}); remove its folder to go on from the one before"
-            ) from error
+            raise RunError(f"{str(file)!r} is damaged or missing ({error}); {_WAY_OUT}") from error
     return found
 
 
@@ -303,9 +300,9 @@ def _read_json(path: Path) -> dict[str, Any]:
             raise ValueError(f"it is larger than {format_bytes(_LARGEST_STATE_BYTES)}")
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise RunError(f"{str(path)!r} cannot be read: {error}") from error
+        raise RunError(f"{str(path)!r} cannot be read ({error}); {_WAY_OUT}") from error
     if not isinstance(content, dict):
-        raise RunError(f"{str(path)!r} is damaged: it holds no object")
+        raise RunError(f"{str(path)!r} is damaged (it holds no object); {_WAY_OUT}")
     return content
 
 

@@ -24,6 +24,7 @@ from heterps_compile.runtime.data.identity import Identity, difference
 
 from .checkpoint import (
     SERVERS_NAME,
+    STATE_NAME,
     RunState,
     find_checkpoints,
     keep_last,
@@ -194,7 +195,7 @@ def check_weights(options: RunOptions, prepared: Prepared) -> None:
     """Check that a run can begin with the weights of the checkpoint it names.
 
     Raises:
-        RunError: where it is of another model, or a stage's weights are part of what runs it.
+        RunError: where it is none, is of another model, or a stage's weights are part of what runs it.
     """
     if options.weights is None:
         return
@@ -205,6 +206,10 @@ def check_weights(options: RunOptions, prepared: Prepared) -> None:
                 f"is for stages of the backends torch and jax"
             )
     checkpoint = Path(options.weights)
+    if not (checkpoint / STATE_NAME).exists():
+        found = [printable(str(one)) for one in find_checkpoints(checkpoint)]
+        which = f"; it holds some: name one of them (--weights {found[-1]})" if found else f": it has no {STATE_NAME}"
+        raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint{which}")
     _check_model(checkpoint, read_state(checkpoint), prepared)
 
 
@@ -255,7 +260,10 @@ def check_fits(
             f"--batch {state.batch}, so that no sample is lost or repeated"
         )
     if state.seed != options.seed:
-        raise RunError(f"{checkpoint.name} was reached with the seed {state.seed}, this run has {options.seed}")
+        raise RunError(
+            f"{checkpoint.name} was reached with the seed {state.seed}, this run has {options.seed}; go on with "
+            f"--seed {state.seed}, so that samples and masks are the same"
+        )
     differ = None if state.data is None or data is None else difference(state.data, data, state.samples)
     if differ is not None:
         raise RunError(

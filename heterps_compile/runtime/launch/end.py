@@ -41,6 +41,7 @@ def print_end(console: Console, result: Result, show: Show) -> None:
     summary = show.summary()
     if summary is None:
         return
-    console.print(comparison_table(show.plan, summary, as_planned=show.is_as_planned))
+    planned = comparison_table(show.plan, summary, as_planned=show.is_as_planned, shared_step_s=show.shared_step_s)
+    console.print(planned)
     for line in summary_lines(summary):
         console.print(Text(line), soft_wrap=True)

@@ -167,7 +167,7 @@ def exception_cause(error: BaseException) -> str:
     if is_out_of_memory(error):
         return f"ran out of memory ({text or type(error).__name__}){where}"
     if isinstance(error, HeterpsError):
-        return f"stopped: {text}"
+        return f"stopped{where}: {text}"
     return f"raised {type(error).__name__}: {text}{where}" if text else f"raised {type(error).__name__}{where}"
 
 
@@ -175,6 +175,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception is Python's or torch's for memory that could not be had."""
     is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return is_memory or "can't allocate memory" in str(error)
+
+
+def is_of_data(error: BaseException) -> bool:
+    """Tell whether an exception is known to come of the data, so that its message says it all."""
+    return any(said in str(error) for said in _HINTS)
 
 
 def innermost(error: BaseException) -> BaseException:

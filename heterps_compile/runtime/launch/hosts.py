@@ -3,6 +3,7 @@
 A file of hosts::
 
     port = 29500                # of the first host, where the ranks meet; may be left out
+    wait_s = 120                # how long the hosts wait for one another to begin; may be left out
 
     [[host]]
     address = "10.0.0.1"        # as the others reach it
@@ -33,10 +34,12 @@ from .prepare import Prepared
 from .store import is_loopback
 
 DEFAULT_PORT = 29500
+DEFAULT_WAIT_S = 120
 
 _ADDRESS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:]{2,45}")
 _LARGEST_FILE_BYTES = 2**20
 _LONGEST_PORT = 65535
+_LONGEST_WAIT_S = 86_400
 _ANSWER_S = 3.0
 _KEYS = {"address", "slots", "speed", "device"}
 
@@ -60,10 +63,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The machines of a run; ranks meet at ``port`` of the first."""
+    """The machines of a run; ranks meet at ``port`` of the first, which waits ``wait_s`` seconds for the others."""
 
     hosts: tuple[Host, ...]
     port: int = DEFAULT_PORT
+    wait_s: int = DEFAULT_WAIT_S
 
 
 def read_hosts(path: str | Path) -> Hosts:
@@ -83,9 +87,12 @@ def read_hosts(path: str | Path) -> Hosts:
     port = content.get("port", DEFAULT_PORT)
     if type(port) is not int or not 0 < port <= _LONGEST_PORT:
         raise InputError(f"{shown}: port is {port!r}; expected a number from 1 to {_LONGEST_PORT}")
-    unknown = sorted(set(content) - {"port", "host"})
+    wait_s = content.get("wait_s", DEFAULT_WAIT_S)
+    if type(wait_s) is not int or not 0 < wait_s <= _LONGEST_WAIT_S:
+        raise InputError(f"{shown}: wait_s is {wait_s!r}; expected whole seconds from 1 to {_LONGEST_WAIT_S}")
+    unknown = sorted(set(content) - {"port", "wait_s", "host"})
     if unknown:
-        raise InputError(f"{shown}: unknown key {unknown[0]!r}; expected port and [[host]]")
+        raise InputError(f"{shown}: unknown key {unknown[0]!r}; expected port, wait_s and [[host]]")
     entries = content.get("host", [])
     if not isinstance(entries, list) or not entries:
         raise InputError(f"{shown} names no [[host]]; each has an address and slots")
@@ -94,7 +101,7 @@ def read_hosts(path: str | Path) -> Hosts:
     twice = next((address for address in addresses if addresses.count(address) > 1), None)
     if twice is not None and not is_loopback(twice):
         raise InputError(f"{shown} names {twice!r} twice; give it once, with all its slots")
-    return Hosts(hosts, port)
+    return Hosts(hosts, port, wait_s)
 
 
 def _host(entry: Any, place: str) -> Host:
@@ -180,7 +187,8 @@ def launch_lines(hosts: Hosts, prepared: Prepared, words: Sequence[str]) -> list
             *("torchrun", f"--nnodes={len(hosts.hosts)}", f"--node-rank={number}"),
             *(f"--nproc-per-node={host.slots}", f"--master-addr={hosts.hosts[0].address}"),
             # After "--" torchrun leaves words alone: it would take --log for the beginning of an option of its own.
-            *(f"--master-port={hosts.port}", "--max-restarts=0", "-m", "--", "heterps_compile", "run"),
+            *(f"--master-port={hosts.port}", f"--rdzv-conf=timeout={hosts.wait_s}", "--max-restarts=0"),
+            *("-m", "--", "heterps_compile", "run"),
         ]
         lines.append((host.address, shlex.join([*line, *words])))
     return lines

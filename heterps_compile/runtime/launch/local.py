@@ -23,22 +23,28 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import RunError, RunKilledError
 from heterps_compile.escape import printable
+from heterps_compile.runtime.data.open import check_spec
+from heterps_compile.runtime.data.wanted import wanted_by_plan
 
 from .checkpoint import tidy
+from .checkpoint_lock import holding_checkpoints
 from .checkpointing import check_weights, find_start
 from .faults import Fault, Place, exit_cause, fault_from_json
 from .monitor import Monitor, beat_key, done_key
 from .options import RunOptions, write_private
 from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header
-from .progress import left_behind
-from .run_folder import run_folder
+from .progress import left_behind, make_left_behind
+from .run_folder import run_folder, writing_temporary_files
 from .show import Show, clear_telemetry
+from .stop_signals import heeded
 from .store import host_store, worker_environment
 from .task import RESULT_KEY, Result, result_from_json
 from .watch import FAULT_KEY, STOP_KEY, post_fault
@@ -79,12 +85,15 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
     Raises:
         RunError: naming the stage, replica, micro-batch and cause of what ended it early.
     """
+    if options.data:
+        # Ranks open it again; here it is refused before anything has started.
+        check_spec(options.data, partial(wanted_by_plan, prepared.plan, prepared.folder))
     check_weights(options, prepared)
-    find_start(prepared, options)  # rank 0 does it again; here it refuses before anything has started
+    find_start(prepared, options)  # so does rank 0
     if options.output is not None:
         make_output_folder(options.output)
     store = host_store()
-    with run_folder() as directory:
+    with holding_checkpoints(options.checkpoint), run_folder() as directory:
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
         config = {
@@ -95,10 +104,16 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
             "plan": prepared.plan_sha256,
             "telemetry": str(telemetry),
         }
-        write_private(directory / CONFIG_NAME, json.dumps(config))
+        with writing_temporary_files():
+            write_private(directory / CONFIG_NAME, json.dumps(config))
+            for place in prepared.places:
+                make_left_behind(_left_behind(directory, place))
         with Show(prepared, options, telemetry, chatter) as show, _signals() as signals:
             if not options.quiet:
-                for line in [*header(prepared, options, _devices(prepared)), *core_notes(prepared, options)]:
+                for line in [
+                    *header(prepared, options, _devices(prepared)),
+                    *core_notes(prepared, options, usable_cores()),
+                ]:
                     show.line(line)
             processes: list[_Process] = []
             try:
@@ -136,7 +151,11 @@ def _start(place: Place, directory: Path, options: RunOptions, show: Show) -> _P
     )
     pump = threading.Thread(target=_pass_on, args=(popen, place, show), name=f"rank {place.rank}", daemon=True)
     pump.start()
-    return _Process(place, popen, pump, directory / PROGRESS_NAME.format(rank=place.rank))
+    return _Process(place, popen, pump, _left_behind(directory, place))
+
+
+def _left_behind(directory: Path, place: Place) -> Path:
+    return directory / PROGRESS_NAME.format(rank=place.rank)
 
 
 def _pass_on(popen: "subprocess.Popen[str]", place: Place, show: Show) -> None:
@@ -237,15 +256,17 @@ def _end(processes: Sequence[_Process]) -> None:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of ending; nothing outside the main thread, where Python allows none."""
+    """Collect the signals that stop a run; nothing outside the main thread, where Python allows no handlers."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
-    before = {
-        number: signal.signal(number, lambda number, _frame: caught.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+
+    def heed(number: int, _frame: object) -> None:
+        if number != signal.SIGHUP or not caught:  # a terminal that goes away may say so twice
+            caught.append(number)
+
+    before = {number: signal.signal(number, heed) for number in heeded()}
     try:
         yield caught
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.data.columns import Columns
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import Layout
 
@@ -129,7 +130,7 @@ def checked_loss(loss: Loss, progress: ProgressRecorder) -> Loss:
 
     def call(outputs: Any, batch: Mapping[str, "Tensor"]) -> "Tensor":
         with in_function("loss", loss):
-            value = loss(outputs, batch)
+            value = loss(outputs, Columns(batch))
         if hasattr(value, "isfinite") and not bool(value.isfinite().all()):
             now = progress.now()
             raise RunError(

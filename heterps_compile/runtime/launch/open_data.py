@@ -63,7 +63,10 @@ def check_same_data(store: "Store", rank: int, identity: Identity) -> None:
     first = identity_from_json(json.loads(store.get(_DATA_KEY)))
     differ = difference(first, identity)
     if differ is not None:
-        raise RunError(f"ranks read other data: rank 0 {differ[0]}, rank {rank} {differ[1]}; give all the same")
+        raise RunError(
+            f"ranks read other data: rank 0 {differ[0]}, rank {rank} {differ[1]}; give all the same, in "
+            f"the same order (seed what shuffles them)"
+        )
 
 
 def _open(joined: Joined, task: Task, training: Training | None) -> Source:

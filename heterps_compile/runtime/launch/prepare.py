@@ -4,7 +4,6 @@ Left out: reading stages and data (``worker.py``).
 """
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.source import read_plan
 from heterps_compile.runtime.pipeline.layout import Layout, make_layout
-from heterps_compile.units import counted
+from heterps_compile.runtime.predict import step_on_cores
+from heterps_compile.units import counted, format_seconds
 
 from .faults import Place
 from .options import GIVEN, RunOptions
@@ -24,6 +24,8 @@ from .training import check_training_file
 
 if TYPE_CHECKING:
     import torch
+
+_NOTICED = 1.005  # steps closer than this factor read alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +139,26 @@ def device_notes(plan: Plan, devices: Sequence[str]) -> list[str]:
     return notes
 
 
-def core_notes(prepared: Prepared, options: RunOptions, cores: int | None = None) -> list[str]:
-    """Tell where processes have to share this machine's cores; ``cores`` says how many there are, for a test."""
-    cores = (
-        len(os.sched_getaffinity(0))
-        if cores is None and hasattr(os, "sched_getaffinity")
-        else cores or os.cpu_count() or 1
-    )
-    threads = prepared.world_size * options.threads
-    if threads <= cores:
+def core_notes(prepared: Prepared, options: RunOptions, cores: int) -> list[str]:
+    """Tell where processes have to share a machine's cores."""
+    if prepared.world_size * options.threads <= cores:
         return []
-    return [
-        f"  {prepared.world_size} processes of {counted(options.threads, 'thread')} share "
-        f"{counted(cores, 'core')}: steps take longer than on machines of their own"
-    ]
+    than = "on machines of their own"
+    longer = f"steps take longer than {than}"
+    shared_s = step_sharing_cores(prepared, options, cores)
+    own_s = step_on_cores(prepared.plan, prepared.layout, prepared.world_size) if shared_s else 0.0
+    if shared_s > own_s * _NOTICED:
+        longer = f"by the plan's times a step takes {format_seconds(shared_s)} or more, {than} {format_seconds(own_s)}"
+    processes = f"{prepared.world_size} processes of {counted(options.threads, 'thread')}"
+    return [f"  {processes} share {counted(cores, 'core')}: {longer}"]
+
+
+def step_sharing_cores(prepared: Prepared, options: RunOptions, cores: int) -> float:
+    """Give what a step takes at least on cores that are fewer than ranks; 0 where they are not, or nothing tells it."""
+    has_servers = prepared.world_size > prepared.layout.world_size
+    if has_servers or options.threads > 1 or prepared.world_size <= cores:
+        return 0.0
+    return step_on_cores(prepared.plan, prepared.layout, cores)
 
 
 def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> list[str]:

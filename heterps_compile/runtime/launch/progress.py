@@ -42,11 +42,10 @@ class ProgressRecorder:
         """Begin with nothing done.
 
         Args:
-            file: Where it is left behind for the launcher; None for nowhere.
+            file: Where it is left behind for the launcher, which has made it; None for nowhere.
         """
         self._left: mmap.mmap | None = None
         if file is not None:
-            file.write_bytes(bytes(_LEFT_BEHIND.size))
             with file.open("r+b") as opened:
                 self._left = mmap.mmap(opened.fileno(), _LEFT_BEHIND.size)
         self._step: int | None = None
@@ -135,6 +134,15 @@ class ProgressRecorder:
     def _over(self, doing: str, took_s: float) -> None:
         self._longest_s[doing] = max(self._longest_s.get(doing, 0.0), took_s)
         self._set(WAITING)
+
+
+def make_left_behind(file: Path) -> None:
+    """Make the file that a rank leaves its progress in.
+
+    Raises:
+        OSError: where it cannot be written.
+    """
+    file.write_bytes(bytes(_LEFT_BEHIND.size))
 
 
 def left_behind(file: Path) -> Progress | None:

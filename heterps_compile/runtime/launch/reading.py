@@ -7,26 +7,31 @@ Left out: the sources (``data/``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from heterps_compile.errors import InputError
+import torch
+
+from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
+from heterps_compile.runtime.data.columns import Columns
 from heterps_compile.runtime.data.prefetch import Prefetcher, Request
 from heterps_compile.runtime.data.source import Source
 from heterps_compile.runtime.data.wanted import Wanted, fit, require_columns
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.schedule.order import Phase
 
+from .faults import innermost, is_of_data
 from .progress import READING, ProgressRecorder
 from .training import in_function
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 Prepare = Callable[[Mapping[str, "Tensor"]], Mapping[str, "Tensor"]]
 ALL = "*"
 _AHEAD = 4
+_OF_IDS = (torch.int64, torch.int32)
 
 
 class MicroBatches:
@@ -78,6 +83,7 @@ class MicroBatches:
         actions = (action for action in layout.actions(rank) if action.phase is Phase.FORWARD)
         mine = tuple(dict.fromkeys(action.micro_batch for action in actions))
         depth = min(max(_AHEAD, len(mine)), 2 * _AHEAD)
+        self._last: Mapping[str, Tensor] = {}
         self._reader = Prefetcher(source, self._requests(steps, mine), depth=depth)
 
     def of_step(self, step: int) -> "Callable[[int, Sequence[str]], Mapping[str, Tensor]]":
@@ -89,16 +95,23 @@ class MicroBatches:
                 found: Mapping[str, Tensor] = self._reader.read(self._first(step, micro_batch), size, self.columns)
                 if self._prepare is not None:
                     with in_function("prepare", self._prepare):
-                        found = self._prepare(found)
+                        found = self._prepare(Columns(found))
                     _check_prepared(found, names, size)
                 if ALL in names:
                     found = fit(found, self._inputs)
                 else:
                     found = fit({name: found[name] for name in names if name in found}, self._only(names))
+                self._last = found
                 device = self._device
                 return found if device is None else {name: value.to(device) for name, value in found.items()}
 
         return read
+
+    def say_ids(self) -> str:
+        """Tell the least and the largest of the whole numbers that were read last."""
+        columns = {name: column for name, column in self._last.items() if column.dtype in _OF_IDS and column.numel()}
+        ranges = (f"{name!r} from {int(c.min()):,} to {int(c.max()):,}" for name, c in sorted(columns.items()))
+        return f"where the micro-batch has {', '.join(map(printable, ranges)) or 'no whole numbers'}"
 
     def close(self) -> None:
         """Stop reading."""
@@ -114,6 +127,17 @@ class MicroBatches:
         for step in steps:
             for micro_batch in mine:
                 yield Request(self._first(step, micro_batch), self._layout.micro_batch_size, self.columns)
+
+
+@contextmanager
+def telling_ids(reader: MicroBatches | None) -> Iterator[None]:
+    """Add to the exception of an id that no table has which ids there were."""
+    try:
+        yield
+    except RunError as error:  # the pipeline's word about where it was
+        if reader is not None and is_of_data(cause := innermost(error)):
+            cause.add_note(reader.say_ids())
+        raise
 
 
 def _check_prepared(found: object, names: Sequence[str], samples: int) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from heterps_compile.errors import RunError
 from heterps_compile.plan.swap import locked
 
 _PREFIX = "heterps-run-"
@@ -31,12 +32,33 @@ def run_folder() -> Iterator[Path]:
 
 
 def make_run_folder() -> tuple[Path, int]:
-    """Make the folder of a run; give it and the descriptor that holds it, to be closed after it has been deleted."""
-    _tidy()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return folder, held
+    """Make the folder of a run; give it and the descriptor that holds it, to be closed after it has been deleted.
+
+    Raises:
+        RunError: where it cannot be made.
+    """
+    with writing_temporary_files():
+        _tidy()
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return folder, held
+
+
+@contextmanager
+def writing_temporary_files() -> Iterator[None]:
+    """Tell what temporary files lack.
+
+    Raises:
+        RunError: where they cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write temporary files: {error.strerror or error}; make room for them, or set TMPDIR to a folder "
+            f"that has some"
+        ) from error
 
 
 def _tidy() -> None:

@@ -4,12 +4,14 @@ Left out: how each of them looks (``telemetry/``).
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
+from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
@@ -21,7 +23,7 @@ from heterps_compile.runtime.telemetry.summary import RunSummary, SummaryOfSteps
 
 from .carry import TelemetryCollector
 from .options import RunOptions
-from .prepare import Prepared
+from .prepare import Prepared, step_sharing_cores
 
 _REPORTS_TRACED = 100
 _POLL_S = 0.5
@@ -55,7 +57,7 @@ class Show:
         self.last_loss: float | None = None
         self._prepared = prepared
         self._options = options
-        self._follower = RunFollower(telemetry, prepared.layout.world_size)
+        self._follower = RunFollower(telemetry, prepared.layout.world_size, keeps=options.telemetry is not None)
         self._summary = SummaryOfSteps()
         self._reports: list[StepReport] = []
         self._lock = threading.Lock()
@@ -70,6 +72,7 @@ class Show:
             self._sinks.append(TensorBoardLog(Path(options.tensorboard)))
         devices = {stage.index: stage.device for stage in prepared.plan.stages}
         self._stream = stream
+        self._is_seen = True
         self._live = (
             None if options.quiet else LiveView(stream, self._follower.starts, devices, total_steps=options.steps)
         )
@@ -81,7 +84,7 @@ class Show:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.close()
+            self._view(self._live.close)
         for sink in self._sinks:
             sink.close()
         if self._options.trace is not None:
@@ -89,11 +92,20 @@ class Show:
 
     def line(self, text: str) -> None:
         """Print a line of a rank's, from any thread."""
+        if self._live is not None:
+            self._view(partial(self._live.print, text))
+        else:
+            self._view(partial(print, printable(text), file=self._stream, flush=True))
+
+    def _view(self, show: Callable[[], object]) -> None:
+        """Show something while there is somebody to see it: a run does not end with its terminal, or with a pipe."""
         with self._lock:
-            if self._live is not None:
-                self._live.print(text)
-            else:
-                print(printable(text), file=self._stream, flush=True)
+            if not self._is_seen:
+                return
+            try:
+                show()
+            except OSError:
+                self._is_seen = False
 
     def poll(self) -> None:
         """Take in what ranks have told since the last time."""
@@ -106,8 +118,7 @@ class Show:
             for sink in self._sinks:
                 sink.add(report)
             if self._live is not None:
-                with self._lock:
-                    self._live.add(report)
+                self._view(partial(self._live.add, report))
 
     def summary(self) -> RunSummary | None:
         """Give what was measured, None before the first step."""
@@ -130,6 +141,13 @@ class Show:
             and layout.micro_batches == plan.schedule.micro_batches
             and layout.batch == plan.batch
         )
+
+    @property
+    def shared_step_s(self) -> float:
+        """Give what a step takes at least where ranks share the cores of this machine; 0 where they do not."""
+        if len({start.machine for start in self._follower.starts.values()}) != 1:
+            return 0.0
+        return step_sharing_cores(self._prepared, self._options, usable_cores())
 
     @contextmanager
     def following(self, collector: TelemetryCollector) -> Iterator[None]:

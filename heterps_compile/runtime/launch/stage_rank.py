@@ -31,7 +31,7 @@ from .open_data import check_same_data, open_data, say_data
 from .options import RunOptions
 from .outputs import make_output_folder
 from .prepare import count_steps
-from .reading import ALL, MicroBatches
+from .reading import ALL, MicroBatches, telling_ids
 from .schedule_state import take_schedule
 from .server_rank import make_spec
 from .task import RESULT_KEY, Joined, Result, Task
@@ -112,7 +112,8 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
         if telemetry is not None:
             closing.callback(telemetry.close)
         set_rates = None if training is None or scheduler is None else partial(step_scheduler, training, scheduler)
-        done = _steps(joined, task, engine, feed, steps, checkpoints=checkpoints, step_schedule=set_rates)
+        with telling_ids(reader):
+            done = _steps(joined, task, engine, feed, steps, checkpoints=checkpoints, step_schedule=set_rates)
         engine.finish()
         if client is not None:
             client.close()

@@ -9,12 +9,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def heeded() -> list[signal.Signals]:
+    """Give those that this process heeds: under ``nohup`` the end of the terminal is none of them."""
+    return [number for number in STOPPING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
 def stopping_on_signals(listen: Callable[[int | None], object]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM stop the run after the step; a second one ends the process at once.
+    """Have these signals stop the run after the step; a second one ends the process at once.
 
     Python runs handlers in the main thread alone, which may wait in torch for long. So the numbers go through a pipe,
     which the system's own handler writes to at once, to the watcher.
@@ -25,7 +30,7 @@ def stopping_on_signals(listen: Callable[[int | None], object]) -> Iterator[None
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    before = {number: signal.signal(number, lambda _number, _frame: None) for number in STOPPING}
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in heeded()}
     before_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     listen(reader)
     try:

@@ -154,6 +154,7 @@ def worker_environment(threads: int) -> dict[str, str]:
     environment["GLOO_SOCKET_IFNAME"] = loopback_interface()
     environment["OMP_NUM_THREADS"] = str(threads)
     environment["PYTHONUNBUFFERED"] = "1"
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and told in one line
     return environment
 
 

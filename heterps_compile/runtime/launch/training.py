@@ -19,6 +19,7 @@ Left out: names from a model, which never reach code (``backends/``).
 
 import ast
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, "Tensor"]
 
+_MODULE = "heterps_training"  # what the file is called while it runs
 _OF_SCHEDULERS = ("step", "state_dict", "load_state_dict")
 
 
@@ -83,9 +85,9 @@ def read_training_file(path: str | Path) -> Training:
     """
     file = Path(path)
     check_training_file(file)
-    spec = importlib.util.spec_from_file_location("heterps_training", file)
-    if spec is None or spec.loader is None:
-        raise InputError(f"the training file {str(path)!r} is no Python file; its name must end in .py")
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
+    assert spec is not None, "a name that ends in .py"  # noqa: S101 - checked above
+    assert spec.loader is not None, "as above"  # noqa: S101
     module = importlib.util.module_from_spec(spec)
     folder = str(file.resolve().parent)
     if folder not in sys.path:
@@ -117,6 +119,8 @@ def check_training_file(path: str | Path) -> None:
     if not file.is_file():
         fault = "is a folder" if file.is_dir() else "does not exist"
         raise InputError(f"the training file {str(path)!r} {fault}; expected a Python file with loss and optimizer")
+    if file.suffix != ".py":
+        raise InputError(f"the training file {str(path)!r} is no Python file; its name must end in .py")
     try:
         ast.parse(file.read_bytes(), str(path))
     except OSError as error:
@@ -145,11 +149,19 @@ def in_function(name: str, function: Callable[..., Any]) -> Iterator[None]:
         raise
 
 
+def from_training_file(error: BaseException) -> BaseException:
+    """Leave out of an exception's trace what called the training file, which is not the user's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") != _MODULE:
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
+
+
 def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]") -> "Optimizer | None":
     """Call the user's ``optimizer``; None where the rank has nothing to train.
 
     Raises:
-        RunError: where it gives something else, or holds other parameters.
+        RunError: where it gives something else, one that needs a closure, or one that holds other parameters.
     """
     from torch.optim import Optimizer  # noqa: PLC0415 - torch only in the processes of a run
 
@@ -160,6 +172,12 @@ def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]"
         made = training.optimizer(trained)
     if not isinstance(made, Optimizer):
         raise RunError(f"optimizer() of the training file gave {type(made).__name__}; expected a torch.optim.Optimizer")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise RunError(
+            f"optimizer() of the training file gave {type(made).__name__}, which computes the loss again within a step "
+            f"(a closure), and a pipeline computes it once; take one that steps by its gradients, such as Adam"
+        )
     known = {id(parameter) for _, parameter in trained}
     if any(id(parameter) not in known for group in made.param_groups for parameter in group["params"]):
         raise RunError(

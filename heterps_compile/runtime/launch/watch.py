@@ -25,6 +25,7 @@ Left out: what is printed besides, exit codes (``worker.py``, ``local.py``).
 """
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ from .faults import (
     fault_from_json,
     innermost,
     is_from_a_peer,
+    is_of_data,
     is_out_of_memory,
     progress_to_json,
 )
@@ -50,6 +52,7 @@ from .monitor import OVERSLEPT_S, Monitor, beat_key, done_key
 from .progress import ProgressRecorder
 from .silence import SilenceAlarm
 from .stop_signals import STOPPING
+from .training import from_training_file
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -148,6 +151,8 @@ class Watch:
     def ask_to_stop(self, number: int) -> None:
         """Ask all ranks to stop after the step they are in; ends this process where they were asked before."""
         if self._asked_s is not None:
+            if number == signal.SIGHUP:  # a terminal that goes away may say so twice
+                return
             os._exit(SIGNALLED + number)
         self._asked_s = time.monotonic()
         self._store.compare_set(STOP_KEY, "", str(number))
@@ -192,9 +197,9 @@ class Watch:
         cause = exception_cause(error)
         fault = self._post(cause)
         error = innermost(error)
-        is_bug = not isinstance(error, HeterpsError) and not is_out_of_memory(error)
-        if is_bug and (fault.place.rank, fault.cause) == (self._rank, cause):
-            traceback.print_exception(error)  # of the training file or of ours; once is enough
+        is_told = isinstance(error, HeterpsError) or is_out_of_memory(error) or is_of_data(error)
+        if not is_told and (fault.place.rank, fault.cause) == (self._rank, cause):
+            traceback.print_exception(from_training_file(error))  # or of ours; once is enough
         self._end(fault)
 
     def _post(self, cause: str) -> Fault:

@@ -36,6 +36,7 @@ from heterps_compile.errors import HeterpsError, InputError, RunError
 
 from .agree import agree, statement
 from .carry import TelemetryCollector, TelemetrySender
+from .checkpoint_lock import holding_checkpoints
 from .end import print_end
 from .faults import Place
 from .options import RunOptions, options_from_json
@@ -138,7 +139,8 @@ def _run(member: Membership, task: Task, prefix: str, watch: Watch, progress: Pr
     if task.parent is None:
         if task.options.checkpoint is not None:
             refuse_own_folders(store, member.rank, member.world_size, Path(task.options.checkpoint))
-        return _run_and_tell(joined, task, _connect(member, prefix))
+        with holding_checkpoints(task.options.checkpoint if member.rank == 0 else None):
+            return _run_and_tell(joined, task, _connect(member, prefix))
     return _run_part(joined, task)
 
 

@@ -34,6 +34,9 @@ from .progress_check import waiting_at_the_end
 CHUNKS_OF = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": CHUNKS}
 """The schedules that run, and the stages each puts at a position."""
 
+TRAINED_BY = ("torch", "jax")
+"""The backends whose stages train."""
+
 _NOT_RUN = {"zero-bubble": "no stage computes the gradients of its inputs apart from those of its weights"}
 _SHOWN = 8
 _T = TypeVar("_T")
@@ -247,10 +250,10 @@ def _refuse_circles(layout: Layout) -> None:
 
 def _refuse_untrainable(plan: Plan) -> None:
     for stage in plan.stages:
-        if stage.backend not in ("torch", "jax"):
+        if stage.backend not in TRAINED_BY:
             raise RunError(
                 f"stage {stage.index} runs on the backend {stage.backend!r}, which does not train here; compile with "
-                f"--backend torch or jax to train"
+                f"--backend {' or '.join(TRAINED_BY)} to train"
             )
 
 

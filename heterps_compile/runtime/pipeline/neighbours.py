@@ -46,6 +46,7 @@ _PATIENCE_S = 1800.0  # whoever launched the ranks notices long before that one 
 _FIRST_NAP_S = 1e-3
 _NAP_S = 100e-6
 
+_SOCKETS = Path("/proc/net/unix")
 _IN_ORDER = ("x86_64", "AMD64")
 SLEEPS = -1
 """In the rows of a table: whether who reads them sleeps."""
@@ -59,15 +60,10 @@ _made: Counter[int] = Counter()
 
 
 def machine() -> str:
-    """Give the same text to processes that can be neighbours, "" where there can be none."""
+    """Give the same text to processes that can be neighbours where they see each other, "" where there can be none."""
     if not hasattr(os, "memfd_create") or platform.machine() not in _IN_ORDER:
         return ""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        network = Path("/proc/self/ns/net").stat()
-    except OSError:
-        return ""
-    return f"{boot}/{network.st_dev}-{network.st_ino}/{os.getuid()}"
+    return f"user-{os.getuid()}" if os.access(_SOCKETS, os.R_OK) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +116,8 @@ class Neighbours:
         listener = _listen(name, world_size) if mine else None
         store.set(str(rank), f"{mine} {name}")
         said = [store.get(str(other)).decode("ascii").split(" ") for other in range(world_size)]
-        names = {other: its_name for other, (its, its_name) in enumerate(said) if mine and its == mine}
+        here = _names_here() if mine else set()
+        names = {other: its_name for other, (its, its_name) in enumerate(said) if its == mine and its_name in here}
         self.are_all = len(names) == world_size
         self.ranks = tuple(other for other in names if other != rank)
         self._look = Look(has_core=listener is not None and len(names) <= len(os.sched_getaffinity(0)))
@@ -255,6 +252,11 @@ def _listen(name: str, ranks: int) -> socket.socket:
     listener.bind(f"\0{name}")
     listener.listen(ranks)
     return listener
+
+
+def _names_here() -> set[str]:
+    """Give the names of all sockets that can be reached: a clone of a machine has its boot id, but not these."""
+    return {line.rpartition("@")[2] for line in _SOCKETS.read_text("utf-8", "replace").splitlines()}
 
 
 def _is_own(line: socket.socket) -> bool:

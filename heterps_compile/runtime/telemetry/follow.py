@@ -4,6 +4,8 @@ A line counts once its end is there: a rank may be in the middle of writing one.
 of it. A rank that died tells no more, and its steps stay incomplete, which is not an error here: the run's own watch
 says why it ended.
 
+What has been read of the files in a run's own folder is given back to the disk (``release.py``).
+
 Left out: files of other machines (each machine's launcher follows its own ranks, or a shared folder has all of them).
 """
 
@@ -14,6 +16,7 @@ from heterps_compile.errors import RunError
 
 from .events import RankSpans, RankStart, RankStep, from_line
 from .recorder import FILE_NAME
+from .release import RELEASE_EVERY_BYTES, release
 from .steps import StepReport, step_report
 
 
@@ -25,12 +28,19 @@ class RunFollower:
         spans: What traced steps consist of, in the order it came.
     """
 
-    def __init__(self, directory: Path, world_size: int) -> None:
-        """Follow the ranks 0 to ``world_size - 1`` that write to a directory; it need not exist yet."""
+    def __init__(self, directory: Path, world_size: int, *, keeps: bool = True) -> None:
+        """Follow the ranks 0 to ``world_size - 1`` that write to a directory; it need not exist yet.
+
+        Args:
+            directory: Of the files.
+            world_size: Ranks in all.
+            keeps: Whether somebody else wants the files; otherwise only what has not been read stays in them.
+        """
         self.starts: dict[int, RankStart] = {}
         self.spans: list[RankSpans] = []
         self._paths = [directory / FILE_NAME.format(rank=rank) for rank in range(world_size)]
         self._places = [0] * world_size
+        self._released = None if keeps else [0] * world_size
         self._steps: dict[int, list[RankStep]] = {}
         self._last: StepReport | None = None
 
@@ -80,4 +90,7 @@ class RunFollower:
             raise RunError(f"cannot read the telemetry in {os.fspath(path)!r}: {error.strerror}") from error
         whole = content[: content.rfind(b"\n") + 1]
         self._places[rank] += len(whole)
+        if self._released is not None and self._places[rank] - self._released[rank] >= RELEASE_EVERY_BYTES:
+            self._released[rank] = self._places[rank]
+            release(path, self._places[rank])
         return whole.decode("ascii", "replace").splitlines()

@@ -3,6 +3,8 @@
 Left out: keys, colours that mean something, anything that a log or trace tells better.
 """
 
+import errno
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
@@ -24,7 +26,9 @@ LINE_EVERY_S = 10.0
 
 _PLAIN_WIDTH = 120
 _RANKS_SHOWN = 24
-_LONGEST_DEVICE = 24
+_LONGEST_DEVICE, _SHORTEST_DEVICE = 24, 6
+_ROOMY_WIDTH = 100
+_WITHOUT_DEVICES = 70  # columns of the rest of the table, with all waits
 
 
 class LiveView:
@@ -50,7 +54,7 @@ class LiveView:
         self._starts, self._devices, self._total = starts, devices, total_steps
         self._clock = clock
         is_terminal = stream.isatty()
-        self._console = Console(
+        self._console = _Console(
             file=stream, markup=False, highlight=False, emoji=False, width=None if is_terminal else _PLAIN_WIDTH
         )
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
@@ -82,11 +86,18 @@ class LiveView:
         line = step_line(report, self._total)
         if self._is_terminal:
             self._due_s = self._clock() + DRAW_EVERY_S
-            table = rank_table(report, self._starts, self._devices)
+            table = rank_table(report, self._starts, self._devices, width=self._console.width)
             self._live.update(Group(Text(line), table), refresh=True)
         else:
             self._due_s = self._clock() + LINE_EVERY_S
             self._console.print(Text(line), soft_wrap=True)
+
+
+class _Console(Console):
+    """One that leaves it to its user what happens where nobody reads any more; rich's own ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def step_line(report: StepReport, total_steps: int | None) -> str:
@@ -102,24 +113,34 @@ def step_line(report: StepReport, total_steps: int | None) -> str:
     )
 
 
-def rank_table(report: StepReport, starts: Mapping[int, RankStart], devices: Mapping[int, str]) -> Table:
-    """Draw what every rank did in a step: computing, waiting, receiving, memory."""
+def rank_table(
+    report: StepReport, starts: Mapping[int, RankStart], devices: Mapping[int, str], *, width: int = _PLAIN_WIDTH
+) -> Table:
+    """Draw what every rank did in a step: computing, waiting, receiving, memory.
+
+    Args:
+        report: Of the step.
+        starts: Of its ranks.
+        devices: Per stage, what the plan has it on.
+        width: Columns of the terminal; names of devices give way first, and gaps.
+    """
     waits = list(report.wait_s)
-    table = Table(box=None, pad_edge=False)
+    longest = min(max(width - _WITHOUT_DEVICES, _SHORTEST_DEVICE), _LONGEST_DEVICE)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1 if width >= _ROOMY_WIDTH else 0))
     for column in ("rank", "stage", "device"):
         table.add_column(column, no_wrap=True)
     has_gpu = any(rank.peak_gpu_bytes for rank in report.ranks)
     for column in ("busy", *waits, "received", "memory", *(["GPU"] if has_gpu else [])):
         table.add_column(column, justify="right", no_wrap=True)
     for rank in report.ranks[:_RANKS_SHOWN]:
-        table.add_row(*map(Text, _cells(rank, starts[rank.rank], devices, waits, has_gpu=has_gpu)))
+        table.add_row(*map(Text, _cells(rank, starts[rank.rank], devices, waits, longest=longest, has_gpu=has_gpu)))
     if len(report.ranks) > _RANKS_SHOWN:
         table.add_row(Text(f"… {len(report.ranks) - _RANKS_SHOWN} more", style="dim"))
     return table
 
 
 def _cells(
-    rank: RankStep, start: RankStart, devices: Mapping[int, str], waits: list[str], *, has_gpu: bool
+    rank: RankStep, start: RankStart, devices: Mapping[int, str], waits: list[str], *, longest: int, has_gpu: bool
 ) -> list[str]:
     def share(time_s: float) -> str:
         return f"{100 * time_s / rank.step_s:.0f} %" if rank.step_s > 0 else "-"
@@ -129,7 +150,7 @@ def _cells(
     return [
         str(rank.rank),
         ", ".join(map(str, start.stages)) if start.stages else "servers",
-        shorten(printable(", ".join(names)), _LONGEST_DEVICE),
+        shorten(printable(", ".join(names)), longest),
         share(rank.busy_s),
         *(share(rank.wait_s.get(what, 0.0)) for what in waits),
         f"{format_bytes(received)}/s",

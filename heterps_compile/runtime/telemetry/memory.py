@@ -50,8 +50,11 @@ def _resident() -> tuple[int, int]:
 
 
 def machine_name() -> str:
-    """Give what names this machine until it is booted again; its processes share the monotonic clock."""
+    """Give what names this machine until it is booted again; its processes share the monotonic clock.
+
+    Its host name is part of it: clones of a virtual machine were booted once.
+    """
     try:
-        return _BOOT.read_text("ascii").strip()
+        return f"{_BOOT.read_text('ascii').strip()} {platform.node()}"
     except OSError:
         return platform.node()

@@ -26,6 +26,7 @@ WARM_UP_STEPS = 2
 STEPS_KEPT = 10_000
 
 _LONGEST_NAME = 24
+_STEP = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class SummaryOfSteps:
         )
 
 
-def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool) -> Table:
+def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool, shared_step_s: float = 0.0) -> Table:
     """Draw measured numbers beside the plan's.
 
     Args:
@@ -118,6 +119,7 @@ def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool) -> Ta
         summary: What was measured.
         as_planned: Whether replicas, schedule, micro-batches and batch were the plan's; without that its times of a
             step are of something else, and are not shown.
+        shared_step_s: What a step takes where ranks share this machine's cores; 0 where they do not.
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -128,6 +130,9 @@ def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool) -> Ta
         is_known = as_planned and planned > 0
         ratio = f"{measured / planned:.2f}" if is_known else "-"
         table.add_row(Text(what), Text(show(planned) if as_planned else "-"), Text(show(measured)), Text(ratio))
+        if what == _STEP and shared_step_s > 0:
+            ratio = f"{measured / shared_step_s:.2f}"
+            table.add_row(Text("  ranks sharing cores"), Text(show(shared_step_s)), Text(show(measured)), Text(ratio))
     return table
 
 
@@ -166,7 +171,7 @@ def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]
     planned_s = plan.schedule.step_s
     rows = [
         ("throughput", plan.batch / planned_s if planned_s > 0 else 0.0, summary.samples_per_s, "samples/s"),
-        ("step", planned_s, summary.step_s, "s"),
+        (_STEP, planned_s, summary.step_s, "s"),
         ("bubble", plan.schedule.bubble, summary.bubble, "share"),
     ]
     for stage, time_s in summary.stage_s.items():

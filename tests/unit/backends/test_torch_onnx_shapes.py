@@ -39,9 +39,17 @@ def test_arithmetic_on_shapes_takes_axes_as_attributes(opset: int, arithmetic: s
     assert np.array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        "t = Concat<axis = 0>(two, u, four)  state = ConstantOfShape(t)",
+        "t = Concat<axis = 0>(four, u, four)  both = ConstantOfShape(t)  state = Slice(both, zero, two)",
+    ],
+    ids=["whole", "slice"],
+)
 @pytest.mark.parametrize(("op", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
 def test_a_network_whose_state_has_a_shape_from_another_stage_can_be_written(
-    op: str, gates: int, tmp_path: Path
+    op: str, gates: int, state: str, tmp_path: Path
 ) -> None:
     extra = ", state" if op == "LSTM" else ""
     more = (
@@ -55,8 +63,7 @@ def test_a_network_whose_state_has_a_shape_from_another_stage_can_be_written(
         s = Shape(h)
         b = Gather<axis = 0>(s, one)
         u = Unsqueeze(b, zero)
-        t = Concat<axis = 0>(two, u, four)
-        state = ConstantOfShape(t)
+        {state}
         y = {op}{more}(h, w, r, , , state{extra})
     }}"""
     model = parse(text, opset=17)

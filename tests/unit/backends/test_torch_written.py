@@ -284,6 +284,30 @@ def test_an_op_that_is_not_pytorchs_own_runs_in_memory_but_is_not_written(tmp_pa
         BACKEND.write(graph, stages, p.stages, tmp_path)
 
 
+@torch.library.custom_op("written_tests::halved", mutates_args=())
+def halved(x: Tensor) -> Tensor:
+    return x / 2
+
+
+@halved.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class CustomOp(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return halved(x.sin())
+
+
+def test_an_op_of_another_library_is_named_and_not_traced_again(tmp_path: Path) -> None:
+    graph = import_torch(CustomOp(), (torch.ones(3),))
+    stages = BACKEND.build(graph, p := cut_into(graph, 1))
+    with pytest.raises(
+        BackendError, match=r"node 'halved' is a written_tests\.halved\.default, which is no op of PyTo"
+    ):
+        BACKEND.write(graph, stages, p.stages, tmp_path)
+
+
 class PythonFloat(nn.Module):
     def forward(self, x: Tensor, factor: float) -> Tensor:
         return torch.nn.functional.relu(x * factor)

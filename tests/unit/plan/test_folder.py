@@ -272,6 +272,12 @@ def test_the_readme_reads_well(golden, written):
     golden("plan/README.md", (written / "README.md").read_text())
 
 
+def test_the_readme_of_a_plan_for_training_says_how_to_train(tmp_path):
+    plan = replace(PLAN, request=replace(PLAN.request, mode="training"))
+    text = readme(write_folder(tmp_path / "out", plan, write_two_stages))
+    assert "heterps-compile run path/to/this/folder --train train.py --data data.parquet" in text
+
+
 def test_names_in_the_readme_are_only_names(tmp_path):
     evil = "<script>alert(1)</script>|`x`\n# Heading [link](http://x) \x1b[31m"
     plan = replace(PLAN, model=evil, cluster=evil, graph_inputs=(*PLAN.graph_inputs, evil))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import heterps_compile
 from heterps_compile.api import read_model
+from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
@@ -164,8 +165,8 @@ def test_jax_is_timed_in_training_too_and_by_the_clock_of_all_its_threads():
     (device,) = profile_model(read, replace(QUICK, mode="training", backend="jax")).devices
     points = [point for layer in device.layers for point in layer.points]
     assert all(p.forward.median_s > 0 and p.backward.median_s > 0 and p.accumulate.median_s > 0 for p in points)
-    assert make_clock("cpu", "cpu", 1, "jax") is time.process_time
-    assert make_clock("cpu", "cpu", 1, "torch") is time.thread_time
+    assert make_clock("cpu", "cpu", 1, own_threads=find_backend("jax").own_threads) is time.process_time
+    assert make_clock("cpu", "cpu", 1) is time.thread_time
 
 
 def test_a_plan_of_two_backends_tells_which_profile_is_of_other_kernels(tmp_path):
@@ -187,6 +188,21 @@ def test_a_plan_of_two_backends_tells_which_profile_is_of_other_kernels(tmp_path
     assert told == [
         "the profile for 'two' is of the backend torch, and the stages are for jax: "
         "its times are those of other kernels"
+    ]
+
+
+def test_a_profile_of_another_version_of_torch_is_told(tmp_path):
+    def notes(version):
+        path = tmp_path / f"{version}.json"
+        path.write_text(to_json(replace(profile, versions={**profile.versions, "torch": version})))
+        compiled = heterps_compile.compile(MODEL, (IDS,), cluster="local", profile=path, verify=False)
+        return [note for note in compiled.plan.notes if "was measured with" in note]
+
+    profile = profile_model(read, QUICK)
+    assert notes(torch.__version__.partition("+")[0] + "+cu126") == []  # the same kernels on a CPU
+    assert notes("1.13.0") == [
+        f"the profile for 'core' was measured with torch 1.13.0, and {torch.__version__} is installed here: its times "
+        f"may no longer hold; measure anew with heterps-compile profile"
     ]
 
 

@@ -88,6 +88,12 @@ def test_a_file_without_labels_has_two_columns(tmp_path):
     assert source.read(0, 1, ["dense"])["dense"].tolist() == [[7.0] * 13]
 
 
+def test_a_mark_of_byte_order_before_the_first_line_is_no_part_of_it(tmp_path):
+    source = CriteoSource(written(tmp_path, "\ufeff" + line(label="1"), line(label="0")), rows=10)
+    assert source.read(0, 2, ["label"])["label"].tolist() == [1, 0]
+    assert source.read(1, 1, ["label"])["label"].tolist() == [0]
+
+
 def test_windows_line_ends_and_large_digits_are_read(tmp_path):
     source = CriteoSource(written(tmp_path, line(category="FF"), line(category=""), end="\r\n"), rows=50)
     ids = source.read(0, 2, ["sparse"])["sparse"]

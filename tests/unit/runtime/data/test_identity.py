@@ -86,9 +86,18 @@ def test_random_data_are_known_by_what_is_drawn():
 def test_of_objects_only_columns_and_length_are_known():
     tensors = TensorSource({"x": torch.zeros(4)})
     assert identity_of(Epochs(tensors), "t") == Identity("t", ("x",), (Part(4),))
-    items = IterableSource([{"x": torch.zeros(4)}], is_batched=True)
-    assert identity_of(items, "data()") == Identity("data()", ("x",), (Part(None),))
-    assert difference(identity_of(items, "a"), identity_of(items, "b"), samples_read=100) is None
+
+
+def test_an_iterable_is_known_by_its_first_item():
+    items = [{"x": torch.arange(4.0), "y": torch.ones(4, 2, dtype=torch.bfloat16)}, {"x": torch.ones(1), "y": None}]
+    one, same, other = (
+        identity_of(IterableSource(given, is_batched=True), name)
+        for given, name in ((items, "one"), (items[:1], "same"), ([{**items[0], "x": torch.ones(4)}], "other"))
+    )
+    assert difference(one, same, samples_read=100) is None
+    told = difference(one, other)
+    assert told is not None
+    assert told[1].startswith("'other' with content ")
 
 
 def test_names_are_shown_without_control_characters():

@@ -10,7 +10,7 @@ from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.runtime.data.criteo import CriteoSource
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.generated import RandomColumn
-from heterps_compile.runtime.data.open import open_source, random_columns
+from heterps_compile.runtime.data.open import check_spec, open_source, random_columns
 from heterps_compile.runtime.data.parquet import ParquetSource
 from heterps_compile.runtime.data.wanted import Wanted
 
@@ -109,3 +109,23 @@ def test_a_file_may_have_a_question_mark_in_its_name(tmp_path):
 def test_what_cannot_be_opened_is_refused(spec, kind, fault):
     with pytest.raises(kind, match=fault):
         open_source(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ("gone.tsv", "cannot read '.*gone.tsv': No such file"),
+        ("empty.parquet", "'.*empty.parquet' is empty"),
+        ("day.tsv?row=1", "did you mean 'rows'"),
+        ("day.csv", "is no kind of data that is known"),
+        ("day.tsv.gz", "is no kind of data that is known.*; unpack it first"),
+        ("random", "column 'sparse' is int64, and whole numbers need a range"),
+    ],
+)
+def test_what_a_spec_shows_is_refused_before_anything_is_read(tmp_path, spec, fault):
+    for name, text in (("empty.parquet", ""), ("day.csv", "x"), ("day.tsv.gz", "x"), ("day.tsv", "no Criteo")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises((InputError, UnknownNameError), match=fault):
+        check_spec(spec if spec == "random" else f"{tmp_path}/{spec}", lambda: CTR)
+    check_spec(f"{tmp_path}/day.tsv?rows=7", dict)
+    check_spec(str(tmp_path), dict)

@@ -147,7 +147,7 @@ def test_the_state_comes_back(tmp_path):
 )
 def test_a_damaged_state_is_told(tmp_path, broken):
     (tmp_path / "state.json").write_bytes(broken)
-    with pytest.raises(RunError, match=r"state.json|format"):
+    with pytest.raises(RunError, match=r"state.json.*; remove its folder to go on from the one before|format"):
         read_state(tmp_path)
 
 

@@ -164,7 +164,7 @@ def test_a_tensor_of_another_shape_is_told(tmp_path):
     [
         ({"model": "ef" * 32}, {}, "is of another model"),
         ({"batch": 32}, {}, "go on with --batch 32"),
-        ({"seed": 3}, {}, "with the seed 3, this run has 0"),
+        ({"seed": 3}, {}, "with the seed 3, this run has 0; go on with --seed 3"),
         ({"servers": 2}, {}, "go on with --parameter-servers 2"),
         ({}, {"servers": ServerOptions(count=1)}, "go on with --parameter-servers 0"),
     ],
@@ -200,6 +200,17 @@ def test_where_a_run_begins(tmp_path):
     assert find_start(PREPARED, options_in(folder, resume=True)) == folder / "step-000005"
     with pytest.raises(RunError, match=r"holds checkpoints up to step-000005; go on from there \(--resume\)"):
         find_start(PREPARED, options_in(folder))
+
+
+def test_a_folder_of_checkpoints_is_no_checkpoint(tmp_path):
+    options = RunOptions(directory="m", data="x", weights=str(tmp_path))
+    with pytest.raises(RunError, match=r"is no checkpoint: it has no state\.json"):
+        check_weights(options, PREPARED)
+    for step in ("step-000005", "step-000007"):
+        (tmp_path / step).mkdir()
+        (tmp_path / step / "state.json").touch()
+    with pytest.raises(RunError, match=rf"is no checkpoint; it holds some: .* \(--weights {tmp_path}/step-000007\)"):
+        check_weights(options, PREPARED)
 
 
 def test_weights_of_another_model_or_for_another_backend_are_refused(tmp_path):

@@ -97,6 +97,12 @@ def test_an_exception_in_one_line(error, said):
     assert exception_cause(error).startswith(said)
 
 
+def test_where_a_message_of_ours_comes_from_the_training_file_it_says_so_first():
+    error = InputError("the batch has no column 'lable'")
+    error.add_note("in loss() of the training file, line 2")
+    assert exception_cause(error) == ("stopped in loss() of the training file, line 2: the batch has no column 'lable'")
+
+
 def test_an_error_that_tells_nothing_of_the_place_stays_whole():
     error = RunError("cannot write the trace")
     error.__cause__ = OSError(28, "no space")

@@ -27,10 +27,10 @@ TWO = (Host("127.0.0.1", 2), Host("localhost", 1))
 
 def test_a_file_of_hosts(tmp_path):
     (tmp_path / "hosts.toml").write_text(
-        'port = 1234\n[[host]]\naddress = "10.0.0.1"\nslots = 2\n'
+        'port = 1234\nwait_s = 30\n[[host]]\naddress = "10.0.0.1"\nslots = 2\n'
         '[[host]]\naddress = "gpu-1.example.org"\nslots = 1\nspeed = 2\ndevice = "v100"\n'
     )
-    expected = Hosts((Host("10.0.0.1", 2), Host("gpu-1.example.org", 1, 2.0, "v100")), 1234)
+    expected = Hosts((Host("10.0.0.1", 2), Host("gpu-1.example.org", 1, 2.0, "v100")), 1234, 30)
     assert read_hosts(tmp_path / "hosts.toml") == expected
 
 
@@ -44,6 +44,8 @@ ENTRY = '[[host]]\naddress = "a"\nslots = 1\n'
         ("port = 1234", "names no"),
         ("port = 0\n" + ENTRY, "port is 0"),
         ('port = "x"\n' + ENTRY, "port is 'x'"),
+        ("wait_s = 0\n" + ENTRY, "wait_s is 0"),
+        ("wait_s = 2.5\n" + ENTRY, "wait_s is 2.5"),
         ("colour = 1\n" + ENTRY, "unknown key 'colour'"),
         (ENTRY + "colour = 1\n", "host 1: unknown key 'colour'"),
         ("[[host]]\nslots = 1\n", "host 1: address is None"),
@@ -85,8 +87,9 @@ def test_a_line_for_every_host():
 def test_torchrun_takes_no_option_of_the_run_for_one_of_its_own():
     from torch.distributed.run import get_args_parser  # noqa: PLC0415 - beside its one use
 
-    ((_, line),) = launch_lines(Hosts((Host("127.0.0.1", 3),)), PREPARED, ["m", "--log", "x", "--resume"])
+    ((_, line),) = launch_lines(Hosts((Host("127.0.0.1", 3),), wait_s=30), PREPARED, ["m", "--log", "x", "--resume"])
     taken = get_args_parser().parse_args(shlex.split(line)[1:])
+    assert taken.rdzv_conf == "timeout=30"
     assert (taken.module, taken.training_script) == (True, "heterps_compile")
     assert taken.training_script_args == ["run", "m", "--log", "x", "--resume"]
 

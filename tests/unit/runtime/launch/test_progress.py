@@ -3,7 +3,14 @@
 import pytest
 
 from heterps_compile.runtime.launch.faults import STARTING, WAITING
-from heterps_compile.runtime.launch.progress import READING, SERVING, UPDATING, ProgressRecorder, left_behind
+from heterps_compile.runtime.launch.progress import (
+    READING,
+    SERVING,
+    UPDATING,
+    ProgressRecorder,
+    left_behind,
+    make_left_behind,
+)
 from heterps_compile.schedule.order import Phase
 
 
@@ -60,6 +67,7 @@ def test_time_in_which_the_machine_slept_does_not_count(monkeypatch):
 def test_what_was_done_last_is_left_behind_for_the_launcher(tmp_path):
     file = tmp_path / "rank-0.progress"
     assert left_behind(file) is None
+    make_left_behind(file)
     progress = ProgressRecorder(file)
     assert left_behind(file) is None
     progress.begin(12, 1, 3, Phase.FORWARD)

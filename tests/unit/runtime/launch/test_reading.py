@@ -4,11 +4,12 @@ import pytest
 import torch
 from plans import PLAN
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data.source import TensorSource
 from heterps_compile.runtime.data.wanted import Wanted
+from heterps_compile.runtime.launch.faults import exception_cause
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.launch.reading import MicroBatches
+from heterps_compile.runtime.launch.reading import MicroBatches, telling_ids
 from heterps_compile.runtime.pipeline.layout import make_layout
 
 LAYOUT = make_layout(PLAN, training=False, replicas=[2, 1], batch=8, micro_batches=4)
@@ -70,6 +71,23 @@ def test_what_prepare_may_not_give(prepared, said):
 def test_what_prepare_adds_beside_the_inputs_is_free_in_its_shape():
     batches = reader(numbered("raw"), prepare=lambda batch: {"ids": batch["raw"], "weights": torch.ones(7)})
     assert list(batches.of_step(0)(0, ["ids", "*"])) == ["ids", "weights"]
+    batches.close()
+
+
+def test_an_id_that_no_table_has_is_told_with_the_ids_there_were():
+    batches = reader(numbered("ids", "label"), wanted=("ids", "*"))
+    batches.of_step(0)(2, ["*"])
+    outside = IndexError("index out of range in self")
+    with pytest.raises(RunError), telling_ids(batches):
+        raise RunError("stage 0, replica 0 (rank 0), forward of micro-batch 2 in step 0: it failed") from outside
+    batches.close()
+    assert exception_cause(outside).endswith("where the micro-batch has 'ids' from 4 to 5, 'label' from 1,004 to 1,005")
+
+
+def test_prepare_is_told_which_columns_there_are():
+    batches = reader(numbered("raw", "label"), prepare=lambda batch: {"ids": batch["row"]})
+    with pytest.raises(InputError, match=r"no column 'row' \(it has 'raw', 'label'\)"):
+        batches.of_step(0)(0, ["ids"])
     batches.close()
 
 

@@ -6,6 +6,7 @@ import tempfile
 
 import pytest
 
+from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.run_folder import run_folder
 
 LONG_AGO = (1.0, 1.0)
@@ -22,6 +23,13 @@ def test_a_folder_is_its_owners_alone_and_goes_with_the_run(tmp_path):
         (folder / "run.json").write_text("{}")
         assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IRWXU
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_is_no_room_for_temporary_files_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    said = r"cannot write temporary files: No such file or directory; .* set TMPDIR to"
+    with pytest.raises(RunError, match=said), run_folder():
+        pass
 
 
 def test_what_a_killed_run_left_is_deleted_by_the_next_one(tmp_path):

@@ -84,3 +84,10 @@ def test_workers_of_this_machine_talk_over_loopback(monkeypatch):
     assert environment["GLOO_SOCKET_IFNAME"].startswith("lo")
     assert environment["OMP_NUM_THREADS"] == "2"
     assert "RANK" not in environment
+
+
+def test_what_c_libraries_say_of_errors_that_are_raised_too_is_left_out_unless_asked_for(monkeypatch):
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
+    assert worker_environment(1)["TORCH_CPP_LOG_LEVEL"] == "FATAL"
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "INFO")
+    assert worker_environment(1)["TORCH_CPP_LOG_LEVEL"] == "INFO"

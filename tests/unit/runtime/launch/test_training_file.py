@@ -1,13 +1,19 @@
 """A user's training file."""
 
+import traceback
+
 import pytest
 import torch
 from torch import nn
 
 from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.data.columns import Columns
 from heterps_compile.runtime.launch.faults import exception_cause
+from heterps_compile.runtime.launch.loop import checked_loss
+from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.training import (
     Training,
+    from_training_file,
     in_function,
     make_optimizer,
     make_scheduler,
@@ -76,6 +82,12 @@ def test_an_optimiser_gets_what_is_trained():
     assert make_optimizer(training_with(optimizer), []) is None
 
 
+def test_an_optimiser_that_computes_the_loss_again_is_refused():
+    training = Training(loss=torch.mean, optimizer=lambda ps: torch.optim.LBFGS([p for _, p in ps]))
+    with pytest.raises(RunError, match="gave LBFGS, which computes the loss again within a step"):
+        make_optimizer(training, list(nn.Linear(2, 1).named_parameters()))
+
+
 def test_what_is_no_optimiser_is_refused():
     layer = nn.Linear(2, 1)
     named = list(layer.named_parameters())
@@ -139,11 +151,22 @@ def test_a_scheduler_that_fails_says_where():
     assert exception_cause(raised.value).endswith("in scheduler() of the training file")
 
 
+def test_a_column_that_is_missing_is_told_with_those_there_are(tmp_path):
+    training = read(tmp_path, GOOD.replace("outputs.mean()", "batch['lable']"))
+    told = r"no column 'lable' \(it has 'dense', 'label'\); name one of these, or make it in prepare\(batch\)"
+    batch = {"dense": torch.ones(2), "label": torch.ones(2)}
+    with pytest.raises(InputError, match=told):
+        checked_loss(training.loss, ProgressRecorder())(torch.ones(2), batch)
+    assert Columns(batch).get("lable") is None
+
+
 def test_what_a_function_raises_says_where(tmp_path):
     training = read(tmp_path, GOOD.replace("outputs.mean()", "batch['lable']"))
     with pytest.raises(KeyError) as raised, in_function("loss", training.loss):
         training.loss(torch.ones(2), {})
     assert exception_cause(raised.value) == "raised KeyError: 'lable' in loss() of the training file, line 2"
+    trace = traceback.extract_tb(from_training_file(raised.value).__traceback__)
+    assert [frame.name for frame in trace] == ["loss"]  # of the test, which called it, nothing
     with pytest.raises(TypeError) as raised, in_function("prepare", len):
         len(3)
     assert exception_cause(raised.value).endswith("in prepare() of the training file")

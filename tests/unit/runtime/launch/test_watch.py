@@ -121,6 +121,14 @@ def test_all_ranks_stop_after_the_latest_step_that_one_has_begun():
     assert [watch.stopped_by for watch in watches] == [signal.SIGINT] * 3
 
 
+def test_a_terminal_that_goes_away_twice_ends_no_rank_at_once():
+    watches = watches_in(7, 7, 7)
+    watches[1].ask_to_stop(signal.SIGHUP)
+    watches[1].ask_to_stop(signal.SIGHUP)
+    all_look(watches)
+    assert [watch.stopped_by for watch in watches] == [signal.SIGHUP] * 3
+
+
 def test_a_stop_before_the_first_step_runs_none():
     watches = watches_in(-1, -1, -1)
     watches[0].ask_to_stop(signal.SIGTERM)

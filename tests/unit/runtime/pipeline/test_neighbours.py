@@ -56,6 +56,14 @@ def send(way: MemoryOut, tag: int, *numbers: float) -> None:
     way.send(PACKING, [torch.tensor(numbers)], tag)
 
 
+def test_ranks_of_a_cloned_machine_share_nothing_although_it_says_the_same_of_itself(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+):
+    monkeypatch.setattr(neighbours, "_names_here", set[str])
+    pair: list[Neighbours] = request.getfixturevalue("pair")
+    assert [(one.ranks, one.are_all) for one in pair] == [((), False)] * 2
+
+
 def test_a_message_is_read_where_it_lies_and_its_memory_used_again_when_nobody_holds_it(pair):
     assert [one.are_all for one in pair] == [True, True]
     assert [one.ranks for one in pair] == [(1,), (0,)]

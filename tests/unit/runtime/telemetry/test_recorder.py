@@ -129,3 +129,11 @@ def test_files_hold_one_json_object_a_line(tmp_path):
     for rank in RANKS:
         kinds = [json.loads(line)["kind"] for line in (tmp_path / f"rank-{rank:04d}.jsonl").read_text().splitlines()]
         assert kinds == ["start", "spans", "step", "spans", "step"]
+
+
+def test_clones_of_a_machine_are_told_apart_by_their_names(monkeypatch):
+    names = []
+    for node in ("worker-1", "worker-2"):
+        monkeypatch.setattr("platform.node", lambda node=node: node)
+        names.append(machine_name())
+    assert names[0] != names[1]

@@ -1,6 +1,7 @@
 """What people see of a run: the live table, plain lines, the summary beside the plan, TensorBoard."""
 
 import io
+import os
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -12,6 +13,7 @@ from rich.console import Console
 from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, told_run
 
 from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.telemetry.events import WAITS
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live import LINE_EVERY_S, LiveView, rank_table, step_line
 from heterps_compile.runtime.telemetry.log import StepLog
@@ -67,6 +69,31 @@ def test_the_table_tells_what_each_rank_did(followed):
             "2     1      v100    67 %     17 %    17 %   133 KiB/s  300 MiB",
         ]
     )
+
+
+def test_the_table_fits_a_terminal_of_eighty_columns(followed):
+    starts, reports = followed
+    waits = dict.fromkeys(WAITS, STEP_S)
+    ranks = [replace(rank, wait_s=waits, rss_bytes=1023 * 2**20) for rank in reports[1].ranks]
+    report = replace(reports[1], ranks=ranks)
+    table = rank_table(report, starts, {0: "ironwood-tpu-v7", 1: "v100"}, width=80)
+    console = Console(file=io.StringIO(), width=80, markup=False)
+    console.print(table)
+    first, *rows = console.file.getvalue().splitlines()
+    assert first.split() == ["rank", "stage", "device", "busy", *WAITS, "received", "memory"]
+    assert [row.split()[2] for row in rows] == ["iron…pu-v7", "iron…pu-v7", "v100"]
+    assert all(row.rstrip().endswith("1,023 MiB") for row in rows)
+
+
+def test_a_view_that_nobody_reads_any_more_says_so_and_does_not_end_the_process(followed):
+    starts, reports = followed
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stream:
+        view = LiveView(stream, starts, DEVICES)
+        with pytest.raises(BrokenPipeError):
+            view.add(reports[0])
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what is left in the buffer goes there
 
 
 def test_without_a_terminal_lines_come_now_and_then_and_the_last_one_always(followed):
@@ -150,6 +177,8 @@ def test_measured_stands_beside_planned(followed):
             "stage 1 (v100)           3 ms          40 ms               13.33",
         ]
     )
+    shared = drawn(comparison_table(plan, summary, as_planned=True, shared_step_s=0.048)).splitlines()
+    assert shared[3].split() == ["ranks", "sharing", "cores", "48", "ms", "60", "ms", "1.25"]
     of_two = replace(PLAN.stages[1], replicas=2, micro_batch_forward_s=0.01, micro_batch_backward_s=0.02)
     divided = replace(plan, stages=(PLAN.stages[0], of_two), schedule=replace(plan.schedule, micro_batches=4))
     rows = drawn(comparison_table(divided, summary, as_planned=True)).splitlines()
