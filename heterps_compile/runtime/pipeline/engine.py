@@ -9,7 +9,6 @@ Left out: processes and process groups (``launch/``), the optimiser, reading dat
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -247,7 +246,7 @@ class Engine:
         assert self._state is not None  # noqa: S101 - only training gets here; this tells the type checker
         began_s = perf_counter()
         loss = None
-        with self._naming_waits(step):
+        try:
             self._state.finish()
             norm = None if self._clip is None else self._clip.clip()
             if self.wants_targets:
@@ -260,13 +259,17 @@ class Engine:
             summed_s = perf_counter()
             self._recorder.waited(step, "reduce", began_s, summed_s)
             self._exchange.flush()
+        except Exception as error:
+            raise self._named_wait(error, step) from error
         self._recorder.waited(step, "send", summed_s, perf_counter())
         return loss, norm
 
     def _flush(self, step: int) -> None:
         began_s = perf_counter()
-        with self._naming_waits(step):
+        try:
             self._exchange.flush()
+        except Exception as error:
+            raise self._named_wait(error, step) from error
         self._recorder.waited(step, "send", began_s, perf_counter())
 
     def _named(self, error: Exception, step: int, stage: int, micro_batch: int, *, is_forward: bool) -> RunError:
@@ -277,13 +280,8 @@ class Engine:
             f"micro-batch {micro_batch} in step {step}: {_reason(error)}"
         )
 
-    @contextmanager
-    def _naming_waits(self, step: int) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            where = self._layout.describe(self._rank)
-            raise RunError(f"{where}, at the end of step {step}: {_reason(error)}") from error
+    def _named_wait(self, error: Exception, step: int) -> RunError:
+        return RunError(f"{self._layout.describe(self._rank)}, at the end of step {step}: {_reason(error)}")
 
 
 def _inputs_of(plan: Plan, names: Sequence[str]) -> tuple[str, ...]:

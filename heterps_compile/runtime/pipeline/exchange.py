@@ -170,8 +170,9 @@ class Exchange:
 
     def begin(self) -> None:
         """Begin a step."""
-        self._next = self._ready_bytes = 0
-        self.look_ahead(0)
+        if self._expected:
+            self._next = self._ready_bytes = 0
+            self.look_ahead(0)
 
     def look_ahead(self, place: int) -> None:
         """Make buffers ready for the action at a place in the order, and for some after it."""

@@ -156,8 +156,10 @@ class StageActions:
             recorder.waited(step, "data", began_s, perf_counter())
             if self._reads:
                 values += _columns(data, self._reads)
-        arrived = [receive(step, count) for receive, count in messages.values_in]
-        for received in arrived:
+        arrived = []
+        for receive, count in messages.values_in:
+            received = receive(step, count)
+            arrived.append(received)
             values += received
         recorder.begin(step, self.index, micro_batch, _FORWARD)
         began_s = perf_counter()

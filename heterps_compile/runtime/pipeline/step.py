@@ -39,10 +39,13 @@ class MicroBatchData:
         """
         self._wanted, self._readers, self._device = tuple(wanted), readers, device
         self._is_on_cpu = device.type == "cpu"
+        self._is_as_read = self._is_on_cpu and readers == 1
         self._held: dict[int, tuple[Mapping[str, Any], int]] = {}
 
     def take(self, micro_batch: int, read: Callable[[int, Sequence[str]], Mapping[str, Any]]) -> Mapping[str, Any]:
         """Give the data of a micro-batch to one of its readers."""
+        if self._is_as_read:
+            return read(micro_batch, self._wanted)
         data, left = self._held.pop(micro_batch, (None, self._readers))
         if data is None:
             found = read(micro_batch, self._wanted)
