@@ -15,6 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from heterps_compile.runtime.pipeline.record import Recorders
+from heterps_compile.schedule.order import Phase
+
 _TIMEOUT_S = 240.0
 _WARM_UP = 2
 
@@ -116,6 +119,9 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Any, pinned: bool, rea
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
+    from heterps_compile.runtime.allocator import keep_freed_memory  # noqa: PLC0415
+
+    keep_freed_memory()
     torch.set_num_threads(1)
     if realtime:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -136,28 +142,20 @@ def _serve(rank: int, world_size: int, folder: str, pipe: Any, pinned: bool, rea
             return
 
 
-class ActionTimes:
+class ActionTimes(Recorders):
     """A recorder of what every action takes."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.times_s: dict[tuple[int, str], list[tuple[float, float]]] = {}
         self._began_cpu_s = 0.0
 
-    def begin(self, *_action: Any) -> None:
+    def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
         self._began_cpu_s = time.thread_time()
 
-    def end(self, _step: int, stage: int, _micro_batch: int, phase: str, began_s: float, ended_s: float) -> None:
+    def end(self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float) -> None:
         cpu_s = time.thread_time() - self._began_cpu_s
         self.times_s.setdefault((stage, str(phase)), []).append((ended_s - began_s, cpu_s))
-
-    def message(self, *_message: Any) -> None:
-        pass
-
-    def waited(self, *_wait: Any) -> None:
-        pass
-
-    def step_done(self, *_step: Any) -> None:
-        pass
 
     def medians(self, skipped: int) -> dict[tuple[int, str], tuple[float, float]]:
         """Give the medians, the first so many of each left out."""

@@ -28,6 +28,7 @@ from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import MODES
+from heterps_compile.runtime.allocator import keep_freed_memory
 
 from .cache import Cache
 from .chain import ANY_CALLS, ChainTimes, LayerTiming, time_chain
@@ -100,7 +101,7 @@ def profile_model(
     cache: Cache | None = None,
     on_progress: Progress = lambda _step, _done, _total: None,
 ) -> Profile:
-    """Measure a model.
+    """Measure a model; from here on this process keeps the memory it frees, as the ranks of a run do.
 
     Args:
         read: Reads it.
@@ -117,6 +118,7 @@ def profile_model(
     described = {name: describe_device(name) for name in settings.devices}
     for name in settings.devices:
         make_clock(settings.clock_of(name), name, settings.threads)  # what cannot be timed is told before the long work
+    keep_freed_memory()
     on_progress("reading", 0, 1)
     models = _read_at(read, settings.batches)
     graph = next(iter(models.values())).layers.graph

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from heterps_compile.errors import HeterpsError, InputError, RunError
+from heterps_compile.runtime.allocator import keep_freed_memory
 
 from .agree import agree, statement
 from .carry import TelemetryCollector, TelemetrySender
@@ -77,6 +78,7 @@ def work(member: Membership, task: Task) -> Result:
     """
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
+    keep_freed_memory()
     torch.set_num_threads(task.options.threads)
     hosted = host_store(member.address, member.port) if member.hosts_store else None
     progress = ProgressRecorder(task.left_behind)
