@@ -21,6 +21,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.swap import replacing
 from heterps_compile.runtime.data.identity import Identity, difference
+from heterps_compile.runtime.pipeline.layout import TRAINED_BY
 
 from .checkpoint import (
     SERVERS_NAME,
@@ -200,10 +201,10 @@ def check_weights(options: RunOptions, prepared: Prepared) -> None:
     if options.weights is None:
         return
     for stage in prepared.plan.stages:
-        if stage.backend not in ("torch", "jax"):
+        if stage.backend not in TRAINED_BY:
             raise RunError(
                 f"stage {stage.index} runs on the backend {stage.backend!r}, whose weights are part of it; --weights "
-                f"is for stages of the backends torch and jax"
+                f"is for stages of the backends {' and '.join(TRAINED_BY)}"
             )
     checkpoint = Path(options.weights)
     if not (checkpoint / STATE_NAME).exists():

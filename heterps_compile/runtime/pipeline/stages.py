@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heterps_compile.backends.borders import as_tensor
-from heterps_compile.backends.contract import Stage, place_backend
+from heterps_compile.backends.contract import Stage, WrappedBackend, place_backend
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.tied import tied_in_folder
 from heterps_compile.plan.plan import Plan
@@ -88,11 +88,9 @@ def read_stage(folder: Path, plan: Plan, index: int, device: torch.device) -> Ru
     files = [artifact.file for artifact in plan.artifacts[index]]
     with _threads_of(planned.backend):
         stage: Any = backend.read(folder, [files], [planned])[0]
-    if planned.backend == "jax":
-        from heterps_compile.backends.jax.torch_module import JaxModule  # noqa: PLC0415 - jax only where it runs
-
-        jax_stage: RunnableStage = JaxModule(stage, device)
-        return jax_stage
+    if isinstance(backend, WrappedBackend):
+        wrapped: RunnableStage = backend.as_module(stage, device)
+        return wrapped
     if isinstance(stage, nn.Module):
         module: Any = stage.to(device)
         trainable: RunnableStage = module
