@@ -57,6 +57,8 @@ from heterps_compile.runtime.predict import Overheads, Prediction, predict
 from heterps_compile.schedule.order import Phase
 
 _ROUNDS = 5
+_RUNS = 3
+"""Of a case, whose middle one is shown: a short run can fall wholly into a time in which the machine is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ class Bench:
         self.overheads = Overheads(inside, outside, loss, max(0.0, median(byte_s)))
         self.overheads = replace(self.overheads, together=self._together(inside[Phase.FORWARD]))
         if self.cores < len(THIRDS):
-            self.overheads = replace(self.overheads, crowded=self._crowded())
+            crowded, switched = self._crowded()
+            self.overheads = replace(self.overheads, crowded=crowded, switched=switched)
 
     def _together(self, inside_s: float) -> float:
         """Find how much longer layers take while all cores are busy than in the profile, where one is."""
@@ -167,12 +170,14 @@ class Bench:
                 slower += [cpu_s / (times[s].forward_s + inside_s) for (s, _), (_, cpu_s) in rank.actions_s.items()]
         return max(1.0, median(slower))
 
-    def _crowded(self) -> float:
-        """Find how much longer a step takes than its jobs on shared cores, where there are more ranks than cores."""
+    def _crowded(self) -> tuple[float, float]:
+        """Find how much longer steps and actions take where ranks are more than cores than on shared cores alone."""
         case = Case("busy", False, THIRDS, 512, 8)
         profile = self.profile(case.model, training=False, batches=(case.micro_batch,))
         rows = [self.run(case, profile) for _ in range(_ROUNDS)]
-        return max(1.0, median(row.measured_step_s / row.predicted_step_s for row in rows))
+        slower = median(row.measured_step_s / row.predicted_step_s for row in rows)
+        actions = median(measured_s / predicted_s for row in rows for _, _, predicted_s, measured_s in row.stages)
+        return max(1.0, slower), max(1.0, actions)
 
     def _idle(self, case: Case) -> "Idle":
         profile = self.profile(case.model, training=case.training, batches=(case.micro_batch,))
@@ -216,7 +221,8 @@ class Bench:
             link=self.link,
             message_bytes=partial(message_bytes, graph, layout.micro_batch_size),
         )
-        results = self.measure(case, plan, compiled.folder)
+        runs = [self.measure(case, plan, compiled.folder) for _ in range(_RUNS)]
+        results = sorted(runs, key=measured_step_s)[_RUNS // 2]
         return make_row(case, predicted, compiled.planned_step_s(), results, self.clock)
 
 
@@ -262,9 +268,12 @@ def make_row(case: Case, predicted: Prediction, planned_step_s: float, results: 
         for rank in results
         for (stage, phase), measured in sorted(rank.actions_s.items())
     )
-    ended_s = results[-1].ended_s
-    steps_s = [after - before for before, after in pairwise(ended_s)]
-    return Row(case, stages, predicted.step_s, planned_step_s, median(steps_s), os.getloadavg()[0])
+    return Row(case, stages, predicted.step_s, planned_step_s, measured_step_s(results), os.getloadavg()[0])
+
+
+def measured_step_s(results: Sequence[RankTimes]) -> float:
+    """Give the median time from step to step of a run."""
+    return median(after - before for before, after in pairwise(results[-1].ended_s))
 
 
 def cut_by_shares(layers: LayerGraph, profile: DeviceProfile, case: Case) -> list[int]:

@@ -86,7 +86,8 @@ def print_overheads(added: Overheads, link: LinkProfile, cores: int) -> None:
         return "/".join(f"{times_s[phase] * 1e6:.0f}" for phase in (Phase.FORWARD, Phase.BACKWARD))
 
     print(
-        f"{cores} cores, {added.together:.2f} x as long on all of them at once, {added.crowded:.2f} x with more ranks; "
+        f"{cores} cores, {added.together:.2f} x as long on all of them at once, {added.crowded:.2f} x with more ranks "
+        f"(actions {added.switched:.2f} x); "
         f"link {link.latency_s * 1e6:.0f} us + {link.bytes_per_s / 1e9:.2f} GB/s"
     )
     print(

@@ -39,6 +39,7 @@ class Overheads:
         byte_s: For every byte received or sent.
         together: How much longer computation takes while all cores are busy.
         crowded: How much longer a step takes where ranks are more than cores, and the system changes between them.
+        switched: How much longer an action takes there, in caches that others have used.
     """
 
     inside_s: Mapping[str, float] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Overheads:
     byte_s: float = 0.0
     together: float = 1.0
     crowded: float = 1.0
+    switched: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,9 @@ def predict(
     ends_s = [spans[-1][(step + 1) * len(run.actions[-1]) - 1][1] for step in range(_STEPS)]
     counted = ends_s[_COUNTED]
     step_s = (counted[-1] - counted[0]) / (len(counted) - 1)
-    step_s *= added.crowded if len(queues) > cores else 1.0
     together = added.together if len(queues) > 1 else 1.0
+    if len(queues) > cores:
+        step_s, together = step_s * added.crowded, together * added.switched
     return Prediction({key: together * median(found) for key, found in actions_s.items()}, step_s)
 
 

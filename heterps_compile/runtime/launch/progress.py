@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from heterps_compile.runtime.pipeline.record import Recorders
 from heterps_compile.schedule.order import Phase
 
 from .faults import STARTING, WAITING, Progress
@@ -32,7 +33,7 @@ _NONE = -1
 _PATIENT = {SAVING: 30.0, READING: 6.0}  # kinds whose time is the disk's, not ours
 
 
-class ProgressRecorder:
+class ProgressRecorder(Recorders):
     """Listens to the engine; asked from another thread.
 
     What is asked is one tuple that is replaced as a whole, so that no lock is needed.
@@ -44,6 +45,7 @@ class ProgressRecorder:
         Args:
             file: Where it is left behind for the launcher, which has made it; None for nowhere.
         """
+        super().__init__()
         self._left: mmap.mmap | None = None
         if file is not None:
             with file.open("r+b") as opened:
@@ -64,25 +66,6 @@ class ProgressRecorder:
     ) -> None:
         """Hear that it has ended."""
         self._over(phase.value, ended_s - began_s)
-
-    def message(  # noqa: PLR0917 - as the Recorder has it
-        self, step: int, source: int, target: int, size_bytes: int, began_s: float, ended_s: float
-    ) -> None:
-        """Hear of a message; nothing to note."""
-
-    def waited(self, step: int, what: str, began_s: float, ended_s: float) -> None:
-        """Hear of a wait; nothing to note."""
-
-    def step_done(  # noqa: PLR0917 - as the Recorder has it
-        self,
-        step: int,
-        samples: int,
-        loss: float | None,
-        began_s: float,
-        ended_s: float,
-        gradient_norm: float | None = None,
-    ) -> None:
-        """Hear of a whole step; nothing to note."""
 
     def begin_step(self, step: int) -> None:
         """Note which step begins."""

@@ -19,7 +19,7 @@ import torch
 from heterps_compile.schedule.order import Action, Phase
 
 from .layout import Layout
-from .record import Recorder
+from .record import Recorder, heard
 from .routes import Route, count_tags
 from .step import as_leaves
 from .transport import Receiver, Sender, Transport
@@ -93,7 +93,8 @@ class Exchange:
             device: Where this rank computes.
             recorder: Is told of messages.
         """
-        self._layout, self._rank, self._recorder = layout, rank, recorder
+        self._layout, self._rank = layout, rank
+        self._message, self._waited = heard(recorder, "message"), heard(recorder, "waited")
         self._wire, self._device = wire, device
         own = layout.stages_of(rank)
         self.into = {stage: tuple(route for route in routes if route.target == stage) for stage in own}
@@ -188,8 +189,10 @@ class Exchange:
                 self._ready_bytes -= receiver.size_bytes
         received = receiver.take(tag, count)
         ended_s = perf_counter()
-        self._recorder.message(step, receiver.peer, self._rank, receiver.size_bytes, began_s, ended_s)
-        self._recorder.waited(step, "receive", began_s, ended_s)
+        if self._message is not None:
+            self._message(step, receiver.peer, self._rank, receiver.size_bytes, began_s, ended_s)
+        if self._waited is not None:
+            self._waited(step, "receive", began_s, ended_s)
         return received
 
     def _take_answer(

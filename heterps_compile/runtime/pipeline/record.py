@@ -1,11 +1,13 @@
 """What is told of a run as it happens: actions, messages, waits, steps.
 
-A call is one plain line of numbers, by position, since it stands in the way of the work that it tells of.
+A call is one plain line of numbers, by position, since it stands in the way of the work that it tells of; what nobody
+hears is not told.
 
 Left out: what is made of it (``telemetry/``), and clocks of other processes: times are of ``time.perf_counter()``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from heterps_compile.schedule.order import Phase
@@ -47,7 +49,7 @@ class Recorder(Protocol):
 
 
 class Recorders:
-    """Several recorders as one; of none, it records nothing.
+    """Several recorders as one; of none, it records nothing, but for what a class made of it hears itself.
 
     Attributes:
         recorders: Told in this order.
@@ -88,3 +90,19 @@ class Recorders:
         """Pass it on."""
         for recorder in self.recorders:
             recorder.step_done(step, samples, loss, began_s, ended_s, gradient_norm)
+
+
+def heard(recorder: Recorder, event: str) -> Callable[..., None] | None:
+    """Give what to call at an event, which is the name of a method of :class:`Recorder`; None where nobody hears it."""
+    if not isinstance(recorder, Recorders) or getattr(type(recorder), event) is not getattr(Recorders, event):
+        own: Callable[..., None] = getattr(recorder, event)
+        return own
+    calls = [call for each in recorder.recorders if (call := heard(each, event)) is not None]
+    if len(calls) > 1:
+        return partial(_tell, calls)
+    return calls[0] if calls else None
+
+
+def _tell(calls: Sequence[Callable[..., None]], *what: object) -> None:
+    for call in calls:
+        call(*what)

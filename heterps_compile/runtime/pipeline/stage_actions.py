@@ -31,7 +31,7 @@ from heterps_compile.schedule.order import Phase
 
 from .contract import Loss, ReadMicroBatch
 from .exchange import Exchange, Receive, Send
-from .record import Recorder
+from .record import Recorder, heard
 from .stages import RunnableStage
 from .statistics import RunningStatistics
 from .step import MicroBatchData, seed_forward
@@ -117,7 +117,9 @@ class StageActions:
             statistics: Its running statistics, where they are shared.
         """
         self.index, self._stage, self._setting, self._statistics = index, stage, setting, statistics
-        self._recorder, self._reads, self.is_last = setting.recorder, tuple(reads), is_last
+        self._begin, self._end = heard(setting.recorder, "begin"), heard(setting.recorder, "end")
+        self._waited = heard(setting.recorder, "waited")
+        self._reads, self.is_last = tuple(reads), is_last
         self._reads_data = bool(reads) or (is_last and setting.loss is not None)
         self._take_data = setting.data.take
         self._kept: dict[int, _Forward] = {}
@@ -148,12 +150,13 @@ class StageActions:
         return forward[2]
 
     def _forward(self, step: int, micro_batch: int, read: ReadMicroBatch) -> _Forward:
-        recorder, messages, data = self._recorder, self._messages[micro_batch], None
+        messages, data = self._messages[micro_batch], None
         values: list[Any] = []
         if self._reads_data:
             began_s = perf_counter()
             data = self._take_data(micro_batch, read)
-            recorder.waited(step, "data", began_s, perf_counter())
+            if self._waited is not None:
+                self._waited(step, "data", began_s, perf_counter())
             if self._reads:
                 values += _columns(data, self._reads)
         arrived = []
@@ -161,7 +164,8 @@ class StageActions:
             received = receive(step, count)
             arrived.append(received)
             values += received
-        recorder.begin(step, self.index, micro_batch, _FORWARD)
+        if self._begin is not None:
+            self._begin(step, self.index, micro_batch, _FORWARD)
         began_s = perf_counter()
         seed_forward(self._setting.seed, step, micro_batch, self.index, self._setting.device)
         made = self._run(micro_batch, self._take(values))
@@ -169,7 +173,8 @@ class StageActions:
         if self._give_outputs is not None:
             made = self._give_outputs([*values, *made])
             loss = self._loss_of(made, data)
-        recorder.end(step, self.index, micro_batch, _FORWARD, began_s, perf_counter())
+        if self._end is not None:
+            self._end(step, self.index, micro_batch, _FORWARD, began_s, perf_counter())
         for send, names, give in messages.values_out:
             send(names, give(made))
         return arrived, made, loss
@@ -202,7 +207,7 @@ class StageActions:
 
         Gradients gather in the parameters; a step's loss is the mean over its micro-batches.
         """
-        recorder, messages = self._recorder, self._messages[micro_batch]
+        messages = self._messages[micro_batch]
         arrived, made, loss = self._kept.pop(micro_batch)
         roots: list[Tensor] = []
         seeds: list[Tensor] = []
@@ -213,14 +218,16 @@ class StageActions:
                     if gradient is not None:
                         roots.append(sent[place])
                         seeds.append(gradient)
-        recorder.begin(step, self.index, micro_batch, _BACKWARD)
+        if self._begin is not None:
+            self._begin(step, self.index, micro_batch, _BACKWARD)
         began_s = perf_counter()
         if loss is not None:
             roots.append(loss)
             seeds.append(torch.full_like(loss, 1 / self._setting.micro_batches))
         if roots:
             torch.autograd.backward(roots, seeds)
-        recorder.end(step, self.index, micro_batch, _BACKWARD, began_s, perf_counter())
+        if self._end is not None:
+            self._end(step, self.index, micro_batch, _BACKWARD, began_s, perf_counter())
         for place, (send, names) in enumerate(messages.gradients_out):
             received = arrived[place]
             gradients = [value.grad for value in received if isinstance(value, Tensor) and value.requires_grad]

@@ -49,8 +49,9 @@ def test_the_runtime_adds_to_every_action_and_to_the_loss():
     added = Overheads({"forward": 0.5}, {"forward": 0.25}, together=2.0)
     found = predict(layout(1), [], times(1), 1, overheads=added)
     assert (found.step_s, found.actions_s) == (pytest.approx(4 * 1.75), {(0, "forward"): 1.5})
-    crowded = predict(layout(1, 1), chain(2), times(1, 1), 1, overheads=Overheads(crowded=1.5))
+    crowded = predict(layout(1, 1), chain(2), times(1, 1), 1, overheads=Overheads(crowded=1.5, switched=1.25))
     assert crowded.step_s == pytest.approx(4 * 2 * 1.5)
+    assert crowded.actions_s == {(0, "forward"): 1.25, (1, "forward"): 1.25}
 
 
 def test_a_message_takes_the_time_of_the_link_and_nobody_waits_for_an_empty_one():
