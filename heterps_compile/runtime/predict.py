@@ -24,6 +24,9 @@ from .pipeline.layout import Layout
 from .pipeline.routes import Route, make_routes
 
 _STEPS = 10
+_MOST = 50_000
+"""Micro-batches times the square of the ranks: what a prediction takes grows with it, to half a second here."""
+
 _COUNTED = slice(3, 8)
 """Of the steps: in the first, ranks are not yet as far ahead of their readers as they get; in the last, some are done.
 """
@@ -62,6 +65,8 @@ class Prediction:
 def step_on_cores(plan: Plan, layout: Layout, cores: int) -> float:
     """Give what a step takes at least on so many cores, by the plan's times of a micro-batch; 0 where it has none.
 
+    It is 0 too where working it out would hold up the run, with hundreds of micro-batches on many ranks.
+
     Args:
         plan: The plan.
         layout: Of the run; its replicas and schedule may be others than the plan's.
@@ -70,6 +75,8 @@ def step_on_cores(plan: Plan, layout: Layout, cores: int) -> float:
     stages, micro_batch = plan.stages, plan.batch / plan.schedule.micro_batches
     is_known = all(stage.micro_batch_forward_s > 0 and stage.kind == "cpu" for stage in stages)
     if not is_known or layout.micro_batch_size != micro_batch or layout.training != (plan.request.mode == "training"):
+        return 0.0
+    if layout.micro_batches * layout.world_size**2 > _MOST:
         return 0.0
     times = [Phases(s.micro_batch_forward_s, s.micro_batch_backward_s, s.micro_batch_backward_s) for s in stages]
     return predict(layout, make_routes(stages, plan.graph_outputs), times, cores).step_s

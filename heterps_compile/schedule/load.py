@@ -83,8 +83,7 @@ class StageLoad:
             count,
             read_off(each.forward_s for each in by_size),
             read_off(each.backward_s for each in by_size),
-            read_off(each.moving_s for each in by_size),
-            read_off(each.delay_s for each in by_size),
+            delay_s=read_off(each.delay_s for each in by_size),
         )
 
     @property

@@ -7,7 +7,6 @@ Left out: what is made of it (``telemetry/``), and clocks of other processes: ti
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 from heterps_compile.schedule.order import Phase
@@ -98,11 +97,5 @@ def heard(recorder: Recorder, event: str) -> Callable[..., None] | None:
         own: Callable[..., None] = getattr(recorder, event)
         return own
     calls = [call for each in recorder.recorders if (call := heard(each, event)) is not None]
-    if len(calls) > 1:
-        return partial(_tell, calls)
-    return calls[0] if calls else None
-
-
-def _tell(calls: Sequence[Callable[..., None]], *what: object) -> None:
-    for call in calls:
-        call(*what)
+    all_of_them: Callable[..., None] = getattr(recorder, event)
+    return (calls[0] if len(calls) == 1 else all_of_them) if calls else None

@@ -73,3 +73,4 @@ def test_a_plan_tells_its_step_on_fewer_cores_where_it_knows_a_micro_batch():
     assert step_on_cores(replace(plan, batch=32), layout(1, 1), 1) == 0
     assert step_on_cores(plan, layout(1, 1, training=True), 1) == 0
     assert step_on_cores(replace(plan, stages=PLAN.stages), layout(1, 1), 1) == 0
+    assert step_on_cores(plan, layout(1, 1, micro_batches=100_000), 1) == 0  # rather than hold up the run
