@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend, place_backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
 from heterps_compile.backends.ops import refuse_unsupported
@@ -32,11 +31,10 @@ from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.passes.provision import Provision
-from heterps_compile.plan.plan import Plan, PlannedStage, Verification
+from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
-from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
-from heterps_compile.runtime.verify import compare_outputs
+from heterps_compile.verify_stages import verify_draft
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, steps done, steps in all."""
@@ -187,7 +185,7 @@ def compile(  # noqa: A001 - the product's verb
 
     report(PASS_NAMES[0], done, _STEPS)
     draft = run_passes(Draft(graph, pool, request, measurements=measurements), passes, observe)
-    verification, notes = _verify(chosen, draft, seed) if verify else (None, ())
+    verification, notes = verify_draft(chosen, draft) if verify else (None, ())
     report("done", _STEPS, _STEPS)
     plan = make_plan(draft, chosen)
     total_s = time.perf_counter() - began
@@ -273,22 +271,3 @@ def choose_backend(graph: Graph, name: str | None) -> Backend:
             f"{graph.family}; backends that take it: {', '.join(fitting)}"
         )
     return backend
-
-
-def _verify(backend: Backend, draft: Draft, seed: int) -> tuple[Verification | None, tuple[str, ...]]:
-    """Compare the stages with the whole model; give what was found, None where nothing can be, and notes on it."""
-    assert draft.partition is not None  # noqa: S101 - EmitStages ensures both; this tells the type checker
-    assert draft.runnable is not None  # noqa: S101
-    compared = find_comparable(draft.graph, backend.name)
-    if not compared.outputs:
-        return None, compared.notes
-    graph, cuts = compared.graph, draft.partition.stages
-    stages = draft.runnable if graph is draft.graph else backend.build(graph, draft.partition)
-    inputs = backend.example_inputs(graph, seed)
-    with backend.reproducible(graph, seed):
-        whole = dict(zip(graph.outputs, backend.reference(graph)(inputs), strict=True))
-    with backend.reproducible(graph, seed):
-        staged = run_stages(cuts, stages, inputs, graph.outputs)
-    names, allowed = compared.outputs, max(backend.tolerance(graph.family), compared.rounding)
-    found = compare_outputs(names, [staged[name] for name in names], [whole[name] for name in names], allowed)
-    return found, compared.notes

@@ -29,7 +29,7 @@ ROWS = (
     ("passes", "backends"),
     ("runtime", "report"),
     ("profiling",),
-    ("make_plan", "compiled_model"),
+    ("make_plan", "compiled_model", "verify_stages"),
     ("api",),
     ("compare", "review"),
     ("cli",),
