@@ -1,0 +1,1 @@
+"""What ``tools/hunt.py`` draws, builds, compares and shrinks."""
