@@ -79,6 +79,7 @@ def compile(  # noqa: A001 - the product's verb
     forbidden: Sequence[tuple[str, str]] = (),
     warm_start: Plan | str | Path | None = None,
     profile: ProfileSpec | None = None,
+    baselines: Sequence[str] = (),
     seed: int = 0,
     time_limit: float | None = None,
     verify: bool = True,
@@ -116,6 +117,7 @@ def compile(  # noqa: A001 - the product's verb
         warm_start: An old plan of the model, or the file or folder it lies in, for the search to begin from.
         profile: Measured times of layers, as ``heterps-compile profile`` writes them: a file; ``"v100=FILE"`` for a
             type of the pool, several with commas between; or a mapping from types to files.
+        baselines: Other methods to try beside it, for two seconds each; the best plan of all is taken.
         seed: Of the search and of the inputs generated for verification.
         time_limit: Seconds the search may take; None for no limit.
         verify: Run the stages against the whole model on generated inputs.
@@ -146,7 +148,8 @@ def compile(  # noqa: A001 - the product's verb
         time_limit=time_limit,
     )
     measurements = None if profile is None else read_measurements(pool, profile)
-    find_method(method)  # an unknown name is told before the long work
+    for name in (method, *baselines):
+        find_method(name)  # an unknown name is told before the long work
     if backend is not None:
         find_backend(backend)
     report("reading", 0, _STEPS)
@@ -167,7 +170,7 @@ def compile(  # noqa: A001 - the product's verb
         GroupLayers(),
         AnnotateIntensity(),
         PoseProblem(),
-        PlaceLayers(warm_start=_old_stages(warm_start)),
+        PlaceLayers(warm_start=_old_stages(warm_start), baselines=tuple(baselines)),
         FuseStages(),
         Provision(),
         ChooseSchedule(),

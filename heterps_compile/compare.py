@@ -5,6 +5,7 @@ Left out: building stages; a comparison ends where the plan is known.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,6 @@ def compare_on(
     model: str,
     currency: str,
     *,
-    found: SearchResult | None = None,
     server_price_per_hour: float | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -99,7 +99,6 @@ def compare_on(
         methods: Their names.
         model: Name of the model.
         currency: Of prices.
-        found: What a method has found already, its bound proven; its row comes first.
         server_price_per_hour: Of a parameter server's core, for the paper's StaPSRatio; None where there is none.
         seed: Of every search.
         time_limit: In seconds, for each of them and for the proof.
@@ -109,10 +108,8 @@ def compare_on(
         UnknownNameError: for an unknown method.
     """
     searches = {name: find_method(name) for name in methods}
-    results, bound, best = [], -math.inf, found
-    if found is not None:
-        results.append(MethodResult(found.method, found.value, found.evaluations, found.search_s))
-        bound = found.bound
+    results: list[MethodResult] = []
+    found: list[SearchResult] = []
     for done, (name, search) in enumerate(searches.items()):
         if on_progress is not None:
             on_progress(name, done, len(searches))
@@ -122,15 +119,38 @@ def compare_on(
             results.append(MethodResult(name, math.inf, 0, 0.0, str(error)))
             continue
         results.append(MethodResult(name, result.value, result.evaluations, result.search_s))
-        if best is None or result.value < best.value:
-            best = result
-        if bound == -math.inf:
-            bound = certify(problem, result, time_limit).bound
+        found.append(result)
+    best = min(found, key=lambda result: result.value, default=None)
+    if best is not None:
+        best = replace(best, bound=min(best.value, max(result.bound for result in found)))
+        best = certify(problem, best, time_limit)
+    return comparison_of(problem, model, currency, results, best, server_price_per_hour=server_price_per_hour)
+
+
+def comparison_of(
+    problem: Problem,
+    model: str,
+    currency: str,
+    results: Sequence[MethodResult],
+    best: SearchResult | None,
+    *,
+    server_price_per_hour: float | None = None,
+) -> Comparison:
+    """Give the comparison of methods that have run.
+
+    Args:
+        problem: What was placed.
+        model: Name of the model.
+        currency: Of prices.
+        results: What each method found by itself.
+        best: The best plan that any of them or the proof found, certified; None where there is none.
+        server_price_per_hour: As in :func:`compare_on`.
+    """
     return Comparison(
         model=model,
         layer_count=problem.layer_count,
         type_count=problem.type_count,
-        bound=bound,
+        bound=-math.inf if best is None else best.bound,
         currency=currency,
         objective=problem.objective,
         batch=problem.batch,

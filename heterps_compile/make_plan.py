@@ -53,6 +53,7 @@ def make_plan(draft: Draft, backend: Backend) -> Plan:
         value=value,
         bound=bound,
         method=search.method,
+        found_by=search.found_by,
         evaluations=search.evaluations,
         throughput_samples_per_s=throughput,
         signature=signature_of_graph(graph).to_json(),

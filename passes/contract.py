@@ -17,6 +17,7 @@ from heterps_compile.errors import HeterpsError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
+from heterps_compile.plan.comparison import MethodResult
 from heterps_compile.plan.plan import ParameterServers, PlannedStage, Schedule
 from heterps_compile.plan.request import Request
 
@@ -36,6 +37,7 @@ class Draft:
     times: LayerTimes | None = None
     problem: Problem | None = None
     search: SearchResult | None = None
+    tried: tuple[MethodResult, ...] | None = None
     stages: tuple[PlannedStage, ...] | None = None
     parameter_servers: ParameterServers | None = None
     schedule: Schedule | None = None

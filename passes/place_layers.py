@@ -1,77 +1,162 @@
-"""Place layers on device types: run a search method, then prove how far from the optimum its plan can be.
+"""Place layers on device types: run a search method, prove a bound, and keep the best plan that any of it came upon.
+
+The method of the request goes first. Other methods, where some are named, the old plan and the proof are asked too;
+whoever has the best plan, it is the result, and the result says who that was.
 
 Left out: the methods (``placement/``), replicas in the plan (``provision.py``).
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.problem import PROOF, WARM_START, Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.plan.comparison import MethodResult
 from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.units import counted
 
 from .contract import Draft, refine
-from .placement.certificate import certify
+from .placement.certificate import better_of, certify
 from .placement.exact import Exact
+from .placement.method import PlacementMethod
 from .placement.methods import find_method
 
+BASELINE_S = 2.0
 _NAMED = 3  # missing layers that a message names
 _METHOD_SHARE = 0.7  # of a time limit; the rest is for the proof
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceLayers:
-    """Run a placement method and certify its result.
+    """Run a placement method, others beside it, and the proof; keep the best plan.
 
     Attributes:
         method: Name of the method; "" for the request's.
         proof_s: Most seconds the proof may take; a time limit of the request may leave it less.
         warm_start: Stages of an old plan of the same model, to begin from.
+        baselines: Names of other methods to try, for :data:`BASELINE_S` each.
     """
 
     method: str = ""
     proof_s: float = 20.0
     warm_start: tuple[PlannedStage, ...] = ()
+    baselines: tuple[str, ...] = ()
 
     name: ClassVar[str] = "place-layers"
     requires: ClassVar[tuple[str, ...]] = ("problem",)
-    ensures: ClassVar[tuple[str, ...]] = ("search",)
+    ensures: ClassVar[tuple[str, ...]] = ("search", "tried")
 
     def __call__(self, draft: Draft) -> Draft:
-        """Fill in ``search``.
+        """Fill in ``search``, and ``tried`` with what each method found by itself.
 
         Raises:
             UnknownNameError: where there is no such method.
             InputError: where the warm start is of another model or pool.
-            InfeasibleError: where no placement is feasible, with the constraint and what would help; or where only
-                this method finds none.
+            InfeasibleError: where no placement is feasible, with the constraint and what would help; or where nothing
+                found one in the time.
         """
         assert draft.problem is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
         problem, request = draft.problem, draft.request
         method = find_method(self.method or request.method)
+        others = [find_method(name) for name in self.baselines if name != method.name]
         limit_s, started = request.time_limit_s, time.monotonic()
+        old = to_placement(problem, self.warm_start) if self.warm_start else None
         is_exact = isinstance(method, Exact)
         share = 1.0 if is_exact else _METHOD_SHARE
-        try:
-            result = method(
-                problem,
-                seed=request.seed,
-                time_limit_s=None if limit_s is None else share * limit_s,
-                warm_start=to_placement(problem, self.warm_start) if self.warm_start else None,
-            )
-        except InfeasibleError:
-            if not is_exact:
-                Exact()(problem, time_limit_s=self.proof_s)  # where nothing is feasible, this one says why
-            raise
-        left_s = np.inf if limit_s is None else limit_s - (time.monotonic() - started)
-        if not is_exact:
-            result = certify(problem, result, min(self.proof_s, max(0.0, left_s)))
-        return refine(draft, search=result)
+
+        def left_s(most_s: float) -> float:
+            return most_s if limit_s is None else min(most_s, max(0.0, limit_s - (time.monotonic() - started)))
+
+        own = run_method(
+            method,
+            problem,
+            seed=request.seed,
+            time_limit_s=None if limit_s is None else share * limit_s,
+            warm_start=old,
+        )
+        if isinstance(own, InfeasibleError) and is_exact:
+            raise own
+        runs = [(method.name, own)]
+        runs += [
+            (other.name, run_method(other, problem, seed=request.seed, time_limit_s=left_s(BASELINE_S)))
+            for other in others
+        ]
+        result = _best_of(problem, [found for _, found in runs], old)
+        if result is None:  # the exact search finds a plan, or says why there is none
+            result = _found_by_proof(problem, method.name, own, left_s(self.proof_s))
+        elif not is_exact:
+            starts = [] if old is None else [old]
+            result = certify(problem, result, left_s(self.proof_s), starts)
+        return refine(draft, search=result, tried=tuple(_row(name, found) for name, found in runs))
+
+
+def run_method(
+    method: PlacementMethod,
+    problem: Problem,
+    *,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    warm_start: Placement | None = None,
+) -> SearchResult | InfeasibleError:
+    """Run a method; give what it found, or why it found nothing.
+
+    Raises:
+        BackendError: where what it gives is no result of this problem.
+    """
+    try:
+        found = method(problem, seed=seed, time_limit_s=time_limit_s, warm_start=warm_start)
+    except InfeasibleError as error:
+        return error
+    return found
+
+
+def _best_of(
+    problem: Problem, found: Sequence[SearchResult | InfeasibleError], old: Placement | None
+) -> SearchResult | None:
+    """Give the best result, the first of equal ones; None where there is none. The first is the request's method's."""
+    own, *others = found
+    result = own if isinstance(own, SearchResult) else None
+    if result is not None and result.placement == old:
+        result = replace(result, found_by=WARM_START)
+    for other in others:
+        if isinstance(other, InfeasibleError):
+            continue
+        if result is None:
+            note = f"the method of the request found no plan: {own}"
+            result = replace(other, found_by=other.method, notes=(*other.notes, note))
+        else:
+            result = better_of(problem, result, other.placement, other.method)
+    if result is None or old is None:
+        return result
+    return better_of(problem, result, old, WARM_START)
+
+
+def _found_by_proof(problem: Problem, method: str, own: SearchResult | InfeasibleError, limit_s: float) -> SearchResult:
+    """Give the plan of the exact search, where the method found none.
+
+    Raises:
+        InfeasibleError: where no placement is feasible, with the reason; or the method's own where the time is up.
+    """
+    assert isinstance(own, InfeasibleError)  # noqa: S101 - this tells the type checker
+    try:
+        found = Exact()(problem, time_limit_s=limit_s)
+    except InfeasibleError as error:
+        if limit_s > 0:
+            raise error from own
+        raise own from error
+    return replace(
+        found, method=method, found_by=PROOF, notes=(*found.notes, f"the plan was found by the proof: {own}")
+    )
+
+
+def _row(name: str, found: SearchResult | InfeasibleError) -> MethodResult:
+    if isinstance(found, InfeasibleError):
+        return MethodResult(name, np.inf, 0, 0.0, str(found))
+    return MethodResult(name, found.value, found.evaluations, found.search_s)
 
 
 def to_placement(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:

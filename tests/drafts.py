@@ -1,5 +1,6 @@
 """The plan of ``plans.py`` as the passes would have left it: a graph, its layers, their costs, a pool, a draft."""
 
+import math
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -16,6 +17,7 @@ from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.passes.contract import Draft
+from heterps_compile.plan.comparison import MethodResult
 
 GRAPH = sketch(
     """
@@ -95,7 +97,7 @@ TIMES = layer_times(LAYERS, COSTS, CLUSTER, Measurements({"cpu": CPU}, "5" * 64)
 
 PARTITION = cut_graph(GRAPH, [(0,), (1, 2, 3)])
 
-SEARCH = SearchResult(Placement((0, 1, 1), (2,)), PLAN.value, PLAN.bound, "rl", 7, 1234, 0.75)
+SEARCH = SearchResult(Placement((0, 1, 1), (2,)), PLAN.value, PLAN.bound, "rl", 7, 1234, 0.75, found_by="proof")
 
 DRAFT = Draft(
     graph=GRAPH,
@@ -106,6 +108,7 @@ DRAFT = Draft(
     times=TIMES,
     problem=PROBLEM,
     search=SEARCH,
+    tried=(MethodResult("rl", PLAN.value * 1.01, 1200, 0.5), MethodResult("gpu-only", math.inf, 0, 0.0, "no GPU")),
     stages=PLAN.stages,
     schedule=PLAN.schedule,
     partition=PARTITION,

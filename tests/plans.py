@@ -63,6 +63,7 @@ PLAN = Plan(
     value=2.9 / 3600 / 16000.0 * 1e6,
     bound=0.05,
     method="rl",
+    found_by="proof",
     evaluations=1234,
     throughput_samples_per_s=16000.0,
     signature='{"inputs": ["ids", "dense"]}',

@@ -28,7 +28,7 @@ from heterps_compile.plan.request import (
 from . import options
 from .max_load import MAX_LOAD, solve_workload_file
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
-from .pictures import Drawings, LastDraft
+from .pictures import BASELINES, Drawings, LastDraft
 from .print_after import draft_printer
 
 if TYPE_CHECKING:
@@ -241,6 +241,7 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         "seed": seed,
         "time_limit": time_limit,
         "verify": not no_verify,
+        "baselines": BASELINES if report or plots else (),
     }
     directory = output if output is not None else f"{Path(model).stem or 'model'}.heterps"
     with (

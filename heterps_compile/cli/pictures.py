@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from heterps_compile.report.findings import Findings
     from heterps_compile.report.pareto import Point
 
-_BASELINES = ("greedy", "heuristic", "cpu-only", "gpu-only")
-_BASELINE_LIMIT_S = 2.0  # for each
+BASELINES = ("greedy", "heuristic", "cpu-only", "gpu-only")
+"""The methods that pictures show beside the plan's own."""
+
 _PARETO_LIMIT_S = 8.0
 
 
@@ -119,7 +120,7 @@ class LastDraft:
 
 def _findings(compiled: "CompiledModel", draft: "Draft", on_progress: "Progress", *, searches: bool) -> "Findings":
     """Give what is known of a compilation, with points of throughput and price and other methods where asked for."""
-    from heterps_compile.compare import compare_on  # noqa: PLC0415 - the search methods
+    from heterps_compile.compare import comparison_of  # noqa: PLC0415 - the search methods
     from heterps_compile.report.findings import Findings  # noqa: PLC0415 - as above
     from heterps_compile.report.pareto import pareto, usual_floors  # noqa: PLC0415
     from heterps_compile.report.rows import layer_rows  # noqa: PLC0415
@@ -129,16 +130,12 @@ def _findings(compiled: "CompiledModel", draft: "Draft", on_progress: "Progress"
     known = Findings(plan, rows, compiled.layers, problem, draft.cluster)
     if not searches or problem is None or search is None:
         return known
-    on_progress("throughput against price", 0, 2)
+    on_progress("throughput against price", 0, 1)
     floors = usual_floors(plan.throughput_samples_per_s)
     points: Sequence[Point] = ()
     if plan.price_per_hour > 0:  # what is free has a price to the search alone
         points = pareto(problem, floors, time_limit_s=_PARETO_LIMIT_S, warm_start=search.placement)
-    on_progress("other methods", 1, 2)
-    others = [name for name in _BASELINES if name != search.method]
-    comparison = compare_on(
-        problem, others, plan.model, plan.currency, found=search, seed=plan.request.seed, time_limit=_BASELINE_LIMIT_S
-    )
+    comparison = comparison_of(problem, plan.model, plan.currency, draft.tried or (), search)
     return Findings(plan, rows, compiled.layers, problem, draft.cluster, points, comparison)
 
 

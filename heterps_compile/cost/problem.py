@@ -158,6 +158,10 @@ class Placement:
         return tuple(p for p in range(len(self.types)) if p == 0 or p in forced or self.types[p] != self.types[p - 1])
 
 
+PROOF, WARM_START, SIMPLE_PLAN = "proof", "warm start", "simple plan"
+"""Who came upon a placement, where it was no part of a method: see :attr:`SearchResult.found_by`."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """What a search method gives back.
@@ -171,6 +175,8 @@ class SearchResult:
         evaluations: How many placements it evaluated.
         search_s: Seconds it took, the bound included.
         notes: What the user should know: fallbacks, limits reached.
+        found_by: The part of the run that came upon the placement: :data:`PROOF`, :data:`WARM_START`, the name of
+            another method, or a part of the method itself such as ``"polish"``; "" where the method does not say.
     """
 
     placement: Placement
@@ -181,6 +187,7 @@ class SearchResult:
     evaluations: int
     search_s: float
     notes: tuple[str, ...] = ()
+    found_by: str = ""
 
     @property
     def gap(self) -> float:

@@ -160,7 +160,9 @@ class Plan:
         schedule: How micro-batches flow.
         value: The objective reached; lower is better.
         bound: A proven lower bound on it.
-        method: The search method that found it.
+        method: The search method that ran.
+        found_by: The part of the run that came upon the plan: ``"proof"``, ``"warm start"``, another method's name, a
+            part of the method such as ``"polish"``; "" where the method does not say, or the plan is older.
         evaluations: Placements the search evaluated.
         throughput_samples_per_s: min over stages of batch / ET.
         parameter_servers: Through which replicas synchronise.
@@ -193,6 +195,7 @@ class Plan:
     method: str
     evaluations: int
     throughput_samples_per_s: float
+    found_by: str = ""
     signature: str = ""
     parameter_servers: ParameterServers = field(default_factory=ParameterServers)
     unused_devices: tuple[str, ...] = ()
@@ -206,6 +209,11 @@ class Plan:
     verification: Verification | None = None
     search_s: float = 0.0
     total_s: float = 0.0
+
+    @property
+    def search(self) -> str:
+        """Say which method ran, and who found the plan where that is known: ``"rl, plan found by the proof"``."""
+        return f"{self.method}, plan found by the {self.found_by}" if self.found_by else self.method
 
     @property
     def price_per_hour(self) -> float:

@@ -72,6 +72,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
         "verification": None if plan.verification is None else _verification(plan.verification),
         "provenance": {
             "method": plan.method,
+            "found_by": plan.found_by,
             "evaluations": plan.evaluations,
             "hashes": dict(sorted(plan.hashes.items())),
             "versions": dict(sorted((plan.versions or installed_versions()).items())),
@@ -159,6 +160,7 @@ def to_plan(file: schema.PlanFile) -> Plan:
         value=estimates.value,
         bound=estimates.bound,
         method=file.provenance.method,
+        found_by=file.provenance.found_by,
         evaluations=file.provenance.evaluations,
         throughput_samples_per_s=estimates.throughput_samples_per_s,
         parameter_servers=ParameterServers(decisions.parameter_servers, estimates.parameter_servers_price_per_hour),

@@ -195,6 +195,7 @@ class Provenance(Part):
     """What the plan was made from, and by what."""
 
     method: str
+    found_by: str = ""
     evaluations: Count
     hashes: dict[str, Annotated[str, Field(pattern=_SHA256_OR_NONE)]]
     versions: dict[str, str]

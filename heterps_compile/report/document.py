@@ -40,6 +40,7 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
         "mode": plan.request.mode,
         "backend": plan.backend,
         "method": plan.method,
+        "found_by": plan.found_by,
         "seed": plan.request.seed,
         "batch": plan.batch,
         "min_throughput_samples_per_s": plan.request.min_throughput,

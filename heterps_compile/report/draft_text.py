@@ -96,11 +96,22 @@ def _search(draft: Draft) -> Iterator[str]:
         f"{search.method}, seed {search.seed}: {value}, bound {bound}, gap {100 * search.gap:.3g} %, "
         f"{search.evaluations:,} placements"
     )
+    if search.found_by:
+        yield f"found by the {search.found_by}"
     yield from _columns(
         [name, problem.type_names[kind]] for name, kind in zip(problem.layer_names, search.placement.types, strict=True)
     )
     if search.placement.cuts:
         yield "also cut before " + ", ".join(problem.layer_names[p] for p in search.placement.cuts)
+
+
+def _tried(draft: Draft) -> Iterator[str]:
+    if draft.problem is None:
+        return
+    objective = OBJECTIVES[draft.problem.objective]
+    for row in draft.tried or ():
+        value = objective.describe(row.value, draft.problem.batch, draft.cluster.currency) if row.value > 0 else "0"
+        yield f"{row.method} by itself: {row.fault or value}"
 
 
 def _stages(draft: Draft) -> Iterator[str]:
@@ -165,6 +176,7 @@ SECTIONS: Mapping[str, Callable[[Draft], Iterator[str]]] = MappingProxyType(
         "times": _times,
         "problem": _problem,
         "search": _search,
+        "tried": _tried,
         "stages": _stages,
         "parameter_servers": _parameter_servers,
         "schedule": _schedule,

@@ -40,7 +40,7 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool) -> None:
     rows = [(key, text) for key, text in plan_totals(plan) if key not in _NOT_KEPT]
     place = next((i + 1 for i, (key, _) in enumerate(rows) if key == "schedule"), len(rows))
     rows.insert(place, ("because", plan.schedule.reason))
-    rows += [("method", f"{printable(plan.method)}, placements tried {plan.evaluations:,}"), *_memory(plan)]
+    rows += [("method", f"{printable(plan.search)}, placements tried {plan.evaluations:,}"), *_memory(plan)]
     rows += [("asked for", _asked(plan))] if _asked(plan) else []
     rows.append(("pool", _pool(plan)))
     rows.append(("made by", ", ".join(f"{name} {version}" for name, version in sorted(plan.versions.items()))))

@@ -177,7 +177,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
         ),
         (
             "method",
-            f"{printable(plan.method)}, placements tried {plan.evaluations:,}, in {format_seconds(plan.search_s)}",
+            f"{printable(plan.search)}, placements tried {plan.evaluations:,}, in {format_seconds(plan.search_s)}",
         ),
         (
             "verified",

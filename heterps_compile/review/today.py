@@ -62,6 +62,7 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     # A bound is proven for one problem; where that is another one today, none is known.
     bound = 0.0 if any(name != "weights" for name in posed.stale) else min(plan.bound, value)
     search = SearchResult(placement, value, bound, plan.method, plan.request.seed, plan.evaluations, 0.0)
+    search = replace(search, found_by=plan.found_by)
     draft = refine(
         posed.draft, search=search, stages=_stages(posed, priced), parameter_servers=_parameter_servers(posed)
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.cost.problem import SIMPLE_PLAN, Placement, Problem, SearchResult
 
 from .archive import Archive
 from .climb import Climb, Climbing, Source
@@ -118,9 +118,11 @@ class Rl:
         generator = np.random.default_rng(seed)
         archive = Archive(problem)
         archive.add_placements(seed_placements(problem, warm_start))
+        simple = archive.best.rank
         learning = _Run(self, problem, archive, seed, generator, deadline)
         source = learning.draw_blindly() if self.start == "uniform" else learning.learn()
         drawn, learned_s, learned = archive.evaluations, time.monotonic(), archive.best.value
+        before_polish = archive.best.rank
         climb = Climb(problem, archive, Climbing(kicks=self.kicks), generator, deadline)
         climb.run(source)
         placement = archive.best.placement()
@@ -146,6 +148,7 @@ class Rl:
             evaluations=archive.evaluations,
             search_s=now - started,
             notes=self._notes(problem, trace, is_late=deadline.left_s() < 0),
+            found_by=_who(archive.best.rank, simple, before_polish),
         )
         return result, trace
 
@@ -157,6 +160,13 @@ class Rl:
         if is_late:
             notes.append(f"the time limit ended the search, after {trace.rounds} of {self.rounds} rounds of learning")
         return tuple(notes)
+
+
+def _who(best: tuple[float, float], simple: tuple[float, float], before_polish: tuple[float, float]) -> str:
+    """Say which part found the best plan, from the best ranks at the end, at the start and before the polish."""
+    if best == simple:
+        return SIMPLE_PLAN
+    return "policy" if best == before_polish else "polish"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ def test_a_certificate_is_below_the_optimum(objective: str, data: st.DataObject)
     best, found = solve(Brute(), problem), solve(Greedy(), problem)
     if best is not None and found is not None:
         certified = certify(problem, found)
-        assert certified.placement == found.placement
+        assert certified.value == pytest.approx(best.value, rel=ROUNDING)
+        assert (certified.placement == found.placement) == (certified.found_by == "")
         assert certified.bound == pytest.approx(best.value, rel=ROUNDING)
         assert certified.bound <= best.value * (1 + ROUNDING)

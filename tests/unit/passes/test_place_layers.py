@@ -13,6 +13,7 @@ from heterps_compile.passes.contract import Draft
 from heterps_compile.passes.place_layers import PlaceLayers, to_placement
 from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.fixed import CpuOnly
+from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.plan.plan import PlannedStage
 
 PROBLEM = plain_problem([[1.0, 9.0], [9.0, 1.0]], [1.0, 1.0])
@@ -31,11 +32,43 @@ def test_the_method_of_the_request_runs_where_the_pass_names_none() -> None:
     assert place(PROBLEM, "gpu-only", method="cpu-only").method == "gpu-only"
 
 
-def test_a_plan_that_is_not_best_has_a_gap_and_a_note() -> None:
+def test_the_better_plan_of_the_proof_is_the_result_and_the_result_says_so() -> None:
     found = place(PROBLEM, "cpu-only")
-    assert found.placement.types == (0, 0)
-    assert found.gap == pytest.approx(1 - 2 / 10)
-    assert found.notes == ("the proof came upon a plan 80.00% cheaper; --method exact gives it",)
+    assert (found.placement.types, found.method, found.found_by, found.gap) == ((0, 1), "cpu-only", "proof", 0)
+    assert found.notes == (
+        "the plan was found by the proof and is 80 % cheaper than the one that cpu-only found by itself",
+    )
+
+
+def test_the_better_plan_of_another_method_is_the_result() -> None:
+    found = PlaceLayers("cpu-only", proof_s=0.0, baselines=("cpu-only", "gpu-only", "heuristic"))
+    problem = plain_problem([[9.0, 1.0]], [1.0, 1.0])
+    placed = found(replace(DRAFT, problem=problem, search=None))
+    assert placed.search is not None
+    assert (placed.search.placement.types, placed.search.found_by) == ((1,), "gpu-only")
+    assert [(row.method, row.value > placed.search.value) for row in placed.tried or ()] == [
+        ("cpu-only", True),
+        ("gpu-only", False),
+        ("heuristic", False),
+    ]
+
+
+class Forgetful:
+    """A method that makes nothing of a warm start."""
+
+    name = "forgetful"
+
+    def __call__(self, problem: Problem, **_: object) -> SearchResult:
+        return CpuOnly()(problem)
+
+
+def test_an_old_plan_is_kept_by_a_method_that_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps_compile.passes.place_layers.find_method", lambda _name: Forgetful())
+    old = stages(("cpu", ("layer0",)), ("gpu", ("layer1",)))
+    draft = replace(DRAFT, problem=PROBLEM, search=None, request=replace(DRAFT.request, time_limit_s=1e-9))
+    placed: Draft = PlaceLayers("forgetful", warm_start=old)(draft)
+    assert placed.search is not None
+    assert (placed.search.placement, placed.search.found_by) == (Placement((0, 1)), "warm start")
 
 
 def test_the_best_plan_has_no_gap() -> None:
@@ -46,7 +79,7 @@ def test_the_best_plan_has_no_gap() -> None:
 
 def test_without_time_there_is_still_a_bound() -> None:
     found = place(PROBLEM, "cpu-only", time_limit_s=0.0)
-    assert 0 < found.bound < found.value
+    assert 0 < found.bound <= found.value
 
 
 def test_what_nothing_can_meet_is_explained_whatever_the_method() -> None:
@@ -56,11 +89,12 @@ def test_what_nothing_can_meet_is_explained_whatever_the_method() -> None:
             place(problem, method)
 
 
-def test_what_only_this_method_cannot_meet_is_told_apart() -> None:
+def test_what_only_this_method_cannot_meet_is_told_and_the_proofs_plan_taken() -> None:
     problem = plain_problem([[9.0, 1.0]], [1.0, 1.0], max_units=np.array([1, 1]), min_throughput=3600.0)
-    with pytest.raises(InfeasibleError, match="cpu-only found no feasible placement"):
-        place(problem, "cpu-only")
-    assert place(problem, "gpu-only").gap == 0
+    found = place(problem, "cpu-only")
+    assert (found.placement.types, found.method, found.found_by, found.gap) == ((1,), "cpu-only", "proof", 0)
+    assert "cpu-only found no feasible placement" in " ".join(found.notes)
+    assert place(problem, "gpu-only").found_by == ""
 
 
 def test_an_unknown_method_is_told_the_nearest() -> None:
@@ -68,11 +102,11 @@ def test_an_unknown_method_is_told_the_nearest() -> None:
         place(PROBLEM, "exakt")
 
 
-def test_a_certificate_never_weakens_a_bound_or_moves_a_plan() -> None:
-    result = CpuOnly()(PROBLEM)
+def test_a_certificate_never_weakens_a_bound_or_moves_a_plan_that_is_best() -> None:
+    result = find_method("greedy")(PROBLEM)
     certified = certify(PROBLEM, replace(result, bound=result.value * 0.15), 0.0)
     assert certified.bound >= result.value * 0.15
-    assert certified.placement == result.placement
+    assert (certified.placement, certified.found_by) == (result.placement, "")
     proven = replace(result, bound=result.value)
     assert certify(PROBLEM, proven) is proven
 
