@@ -27,7 +27,7 @@ from torch import Tensor
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
-from .files import data_file
+from .files import DataFile, data_file
 from .identity import Part, digest_of
 from .lines import LINES_A_STEP, line_index
 from .source import check_range
@@ -90,6 +90,11 @@ class CriteoSource:
     def samples(self) -> int:
         """Give the number of lines."""
         return self._index.lines
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Give the file."""
+        return (self._file,)
 
     def parts(self) -> tuple[Part, ...]:
         """Give the file."""

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from heterps_compile.errors import InputError
 
-from .identity import Part, digest_of, parts_of
+from .files import DataFile
+from .identity import FromFiles, Part, digest_of, parts_of
 from .source import Source, check_range, join
 
 BLOCK_SAMPLES = 4096
@@ -70,6 +71,11 @@ class Epochs:
     def samples(self) -> None:
         """Give None: there is no end."""
         return
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Give those of the source; none where it has none."""
+        return self.source.files if isinstance(self.source, FromFiles) else ()
 
     def parts(self) -> tuple[Part, ...]:
         """Give those of the source in their order; as one where they are shuffled."""

@@ -1,8 +1,13 @@
 """Data files that stay as they were: each is remembered as it was opened, and looked at again before it is read.
 
-Left out: locking; a file that is written while it is read is refused, not waited for.
+What tells a file from another one is its SHA-256, up to :data:`WHOLE_BYTES`; of a larger one its size and
+:data:`SAMPLES` pieces from begin to end, 64 MiB in all.
+
+Left out: changes of a larger file that lie between its samples; locking: a file that is written while it is read is
+refused, not waited for.
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -12,6 +17,13 @@ from pathlib import Path
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 
+WHOLE_BYTES = 256 * 2**20
+"""Up to this size all of a file counts."""
+
+SAMPLES = 256
+"""Pieces of a larger file that count, its begin and its end among them."""
+
+_SAMPLE_BYTES = 256 * 2**10
 _END_BYTES = 64 * 2**10
 
 
@@ -57,6 +69,24 @@ class DataFile:
                 yield file.read(_END_BYTES)
                 file.seek(max(0, self.size_bytes - _END_BYTES))
                 yield file.read(_END_BYTES)
+        except OSError as error:
+            raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
+
+    def fingerprint(self) -> str:
+        """Give the SHA-256 of the file, or of samples of a large one.
+
+        Raises:
+            InputError: where it cannot be read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                if self.size_bytes <= WHOLE_BYTES:
+                    return hashlib.file_digest(file, "sha256").hexdigest()
+                made = hashlib.sha256(b"%d" % self.size_bytes)
+                for index in range(SAMPLES):
+                    file.seek((self.size_bytes - _SAMPLE_BYTES) * index // (SAMPLES - 1))
+                    made.update(file.read(_SAMPLE_BYTES))
+                return made.hexdigest()
         except OSError as error:
             raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
 

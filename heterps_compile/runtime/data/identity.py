@@ -7,23 +7,29 @@ count, they may move; nor do files that come after those that were there, until 
     then   day_0  day_1            now   day_0  day_1  day_2       reads on
                                          day_1  day_2              other data
 
+That is quick, and what ranks compare. Where a run writes checkpoints, its first rank takes the contents of the files
+too (``files.py``), four at a time: a file that was changed in the middle is no longer the same.
+
 An iterable is known by its first item: a shuffle without a seed gives every rank another one.
 
-Left out: changes in the middle of a large file, what an iterable gives later; of objects of your own only columns and
+Left out: what an iterable gives later; of objects of your own only columns and
 length are known.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from heterps_compile.escape import printable
 
+from .files import DataFile
 from .source import Source
 
 _DIGITS = 16  # of a digest; it tells data apart, and protects nothing
 _COLUMNS_SHOWN = 8
+_AT_ONCE = 4  # files that are read through; hashing leaves Python's lock alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,24 @@ class Known(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class FileContent:
+    """A data file: its name, which does not count, and its fingerprint."""
+
+    name: str
+    fingerprint: str
+
+
+@runtime_checkable
+class FromFiles(Protocol):
+    """A source that reads files."""
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Give them, in the order of their samples."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
     """What a run reads.
 
@@ -56,11 +80,13 @@ class Identity:
         name: For people; it does not count.
         columns: That there are, by name.
         parts: That the samples lie in, in their order.
+        files: Contents of the files it is read from; empty where there are none, or they were not looked at.
     """
 
     name: str
     columns: tuple[str, ...]
     parts: tuple[Part, ...]
+    files: tuple[FileContent, ...] = ()
 
     @property
     def samples(self) -> int | None:
@@ -72,6 +98,19 @@ class Identity:
 def identity_of(source: Source, name: str) -> Identity:
     """Give what is known of a source."""
     return Identity(name, tuple(sorted(source.columns)), parts_of(source))
+
+
+def with_contents(identity: Identity, source: Source) -> Identity:
+    """Take the contents of the files of a source too.
+
+    Raises:
+        InputError: where one cannot be read.
+    """
+    files = source.files if isinstance(source, FromFiles) else ()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(DataFile.fingerprint, files))
+    contents = (FileContent(file.path.name, one) for file, one in zip(files, found, strict=True))
+    return replace(identity, files=tuple(contents))
 
 
 def parts_of(source: Source) -> tuple[Part, ...]:
@@ -86,7 +125,8 @@ def identity_from_json(content: Mapping[str, Any]) -> Identity:
         KeyError, TypeError, ValueError: where it is something else.
     """
     parts = [Part(None if p["samples"] is None else int(p["samples"]), str(p["digest"])) for p in content["parts"]]
-    return Identity(str(content["name"]), tuple(map(str, content["columns"])), tuple(parts))
+    files = [FileContent(str(f["name"]), str(f["fingerprint"])) for f in content.get("files", ())]
+    return Identity(str(content["name"]), tuple(map(str, content["columns"])), tuple(parts), tuple(files))
 
 
 def difference(then: Identity, now: Identity, samples_read: int | None = None) -> tuple[str, str] | None:
@@ -102,6 +142,9 @@ def difference(then: Identity, now: Identity, samples_read: int | None = None) -
     """
     if then.columns != now.columns:
         return _told(then, f"columns {_listed(then.columns)}"), _told(now, f"columns {_listed(now.columns)}")
+    for old, new in zip(then.files, now.files, strict=False):
+        if old.fingerprint != new.fingerprint:
+            return _told(then, _content(old)), _told(now, _content(new))
     has_grown = now.parts[: len(then.parts)] == then.parts
     if then.parts == now.parts or (has_grown and samples_read is not None and samples_read <= (then.samples or 0)):
         return None
@@ -120,6 +163,10 @@ def digest_of(*words: object, content: Iterable[bytes] = ()) -> str:
 
 def _told(identity: Identity, what: str) -> str:
     return f"{identity.name!r} with {what}"
+
+
+def _content(file: FileContent) -> str:
+    return f"SHA-256 {file.fingerprint[:_DIGITS]}… of {printable(file.name)!r}"
 
 
 def _counted(samples: int | None) -> str:

@@ -8,6 +8,8 @@ smaller than one::
     file 1   | group 0: rows 200-249 |
     samples 150 to 219        group 1 of file 0 from row 50, group 0 of file 1 to row 20
 
+Pages that were written with checksums are checked by them as they are read.
+
 Numbers and booleans make a column [n]; lists of a fixed length make [n, length], lists of lists one more dimension.
 
 Left out: text, times, decimals (no tensor holds them), partitioned folders (``year=2026/...``), files far away.
@@ -94,6 +96,11 @@ class ParquetSource:
         """Give the number of rows of all files."""
         return self._samples
 
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Give the files."""
+        return self._files
+
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
         """Give a range of rows."""
         check_range(self, self._files[0].shown, first, count, columns)
@@ -156,12 +163,14 @@ class ParquetSource:
         file = self._files[group.file]
         file.check()
         try:
-            with self._arrow.parquet.ParquetFile(file.path, metadata=self._footers[group.file]) as opened:
+            with self._arrow.parquet.ParquetFile(
+                file.path, metadata=self._footers[group.file], page_checksum_verification=True
+            ) as opened:
                 # one thread: the cores compute, and a thread of ours reads ahead of them
                 table = opened.read_row_group(group.index, columns=list(columns), use_threads=False)
         except (OSError, self._arrow.ArrowException) as error:
             file.check()
-            raise self._damaged(file, error) from error
+            raise self._damaged(file, f"row group {group.index}: {error}") from error
         tensors = {}
         for name in columns:
             place = Place(file.shown, printable(name), group.first_row)

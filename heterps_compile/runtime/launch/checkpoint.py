@@ -4,7 +4,7 @@
 
     DIR/
       step-000120/
-        state.json               step, samples, batch, seed, model, data
+        state.json               step, samples, batch, seed, model, data; SHA-256 of every other file and of itself
         weights-0.safetensors    weights and buffers of stage 0
         optimizer-0.safetensors  its optimiser's tensors
         optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
@@ -25,31 +25,33 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
 from heterps_compile.plan.swap import locked
 from heterps_compile.runtime.data.identity import Identity, identity_from_json
 from heterps_compile.units import format_bytes
 
+from .checkpoint_files import check_file, check_files, check_seal, files_in, hash_files, is_hash, sealed
 from .optimizer_state import OptimizerState
 from .schedule_state import ScheduleState
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
+_WITHOUT_HASHES = 1  # an earlier format
 STATE_NAME = "state.json"
 SERVERS_NAME = "servers"
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _STEP = re.compile(r"step-(\d{6,})")
 _ASIDE = ".heterps-new-"  # what plan/swap.py calls a folder that is being built
-_WAY_OUT = "remove its folder to go on from the one before"
 _LARGEST_STATE_BYTES = 256 * 2**20
 
 
@@ -67,6 +69,7 @@ class RunState:
         stages: Whose files there are.
         servers: Parameter servers whose tables there are.
         data: What was read; None where an earlier version wrote it.
+        files: SHA-256 of its other files by name; None where an earlier version wrote it.
     """
 
     step: int
@@ -78,6 +81,7 @@ class RunState:
     stages: tuple[int, ...]
     servers: int = 0
     data: Identity | None = None
+    files: Mapping[str, str] | None = None
 
 
 def step_name(step: int) -> str:
@@ -93,8 +97,21 @@ def find_checkpoints(directory: Path) -> list[Path]:
     return [path for _, path in sorted(found) if (path / STATE_NAME).is_file()]
 
 
-def write_stage(folder: Path, stage: int, weights: "Mapping[str, Tensor]", optimizer: OptimizerState | None) -> None:
-    """Write one stage's tensors into a step's folder that is being built.
+def way_out(checkpoint: Path) -> str:
+    """Say what is to be done where a checkpoint is damaged: which one lies before it."""
+    match = _STEP.fullmatch(checkpoint.name)
+    step = int(match[1]) if match else -1
+    before = [one.name for one in find_checkpoints(checkpoint.parent) if int(one.name.removeprefix("step-")) < step]
+    shown = repr(printable(str(checkpoint)))
+    if not before:
+        return f"there is none before it: start anew in another folder, or copy {shown} again"
+    return f"remove the folder {shown} to go on from {before[-1]}"
+
+
+def write_stage(
+    folder: Path, stage: int, weights: "Mapping[str, Tensor]", optimizer: OptimizerState | None
+) -> dict[str, str]:
+    """Write one stage's tensors into a step's folder that is being built; give the SHA-256 of its files by name.
 
     Args:
         folder: The step's.
@@ -107,14 +124,17 @@ def write_stage(folder: Path, stage: int, weights: "Mapping[str, Tensor]", optim
     """
     from safetensors.torch import save_file  # noqa: PLC0415 - only where checkpoints are written
 
+    names = [f"weights-{stage}.safetensors"]
     try:
-        save_file(_with_own_bytes(weights), folder / f"weights-{stage}.safetensors")
+        save_file(_with_own_bytes(weights), folder / names[0])
         if optimizer is not None:
-            save_file(_with_own_bytes(optimizer.tensors), folder / f"optimizer-{stage}.safetensors")
+            names += [f"optimizer-{stage}.safetensors", f"optimizer-{stage}.json"]
+            save_file(_with_own_bytes(optimizer.tensors), folder / names[1])
             content = {"kind": optimizer.kind, "numbers": optimizer.numbers, "options": optimizer.options}
             if optimizer.schedule is not None:
                 content["schedule"] = asdict(optimizer.schedule)
-            (folder / f"optimizer-{stage}.json").write_text(json.dumps(content), "utf-8")
+            (folder / names[2]).write_text(json.dumps(content), "utf-8")
+        return hash_files(folder, names)
     except Exception as error:
         raise _unwritable(folder, error) from error
 
@@ -144,13 +164,26 @@ def make_servers_folder(folder: Path) -> None:
 
 
 def write_state(folder: Path, state: RunState) -> None:
-    """Write ``state.json``, the last file of a checkpoint.
+    """Write ``state.json``, the last file of a checkpoint, with the hashes of all others.
+
+    Args:
+        folder: Where the others lie.
+        state: With the hashes that are known already; files that it does not name are hashed here.
 
     Raises:
-        RunError: where the disk is full or the folder cannot be written.
+        RunError: where the disk is full or the folder cannot be written, or a file is missing.
     """
+    known = dict(state.files or {})
     try:
-        (folder / STATE_NAME).write_text(json.dumps({"format": FORMAT, **asdict(state)}, indent=2) + "\n", "ascii")
+        there = [name for name in files_in(folder) if name != STATE_NAME]
+        missing = sorted(known.keys() - set(there))
+        if missing:
+            raise RunError(
+                f"{missing[0]!r} was written and is not in {printable(str(folder))!r}; is the folder shared?"
+            )
+        files = known | hash_files(folder, [name for name in there if name not in known])
+        content = {"format": FORMAT, **asdict(replace(state, files=files))}
+        (folder / STATE_NAME).write_bytes(sealed(json.dumps(content, indent=2)))
     except OSError as error:
         raise _unwritable(folder, error) from error
 
@@ -161,10 +194,18 @@ def read_state(checkpoint: Path) -> RunState:
     Raises:
         RunError: where it is damaged, or of a later version.
     """
-    content = _read_json(checkpoint / STATE_NAME)
+    path, advice = checkpoint / STATE_NAME, way_out(checkpoint)
+    written = _read_bytes(path)
+    is_sealed = check_seal(path, written, advice)
+    content = _parse_json(path, written)
     try:
-        if content["format"] != FORMAT:
+        if content["format"] not in (FORMAT, _WITHOUT_HASHES):
             raise RunError(f"{str(checkpoint)!r} has format {content['format']!r}; this version reads {FORMAT}")
+        files = content["files"] if is_sealed else None
+        if is_sealed != (content["format"] == FORMAT) or ("files" in content) != is_sealed:
+            raise ValueError("the hash of itself is missing")
+        if files is not None and not all(map(is_hash, files.values())):
+            raise ValueError("a hash is none")
         numbers = {name: content[name] for name in ("step", "samples", "batch", "seed", "servers")}
         if any(type(number) is not int or number < 0 for number in numbers.values()):
             raise ValueError("a number is negative, or none")
@@ -172,9 +213,30 @@ def read_state(checkpoint: Path) -> RunState:
         if not all(type(stage) is int for stage in stages):
             raise ValueError("a stage is no number")
         data = None if content.get("data") is None else identity_from_json(content["data"])
-        return RunState(**numbers, model=str(content["model"]), plan=str(content["plan"]), stages=stages, data=data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{str(checkpoint / STATE_NAME)!r} is damaged ({error}); {_WAY_OUT}") from error
+        model, plan = str(content["model"]), str(content["plan"])
+        return RunState(**numbers, model=model, plan=plan, stages=stages, data=data, files=files)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{str(path)!r} is damaged ({error}); {advice}") from error
+
+
+def check_written(checkpoint: Path, state: RunState) -> None:
+    """Check that every file of a checkpoint is the one that was written; one of an earlier version has no hashes.
+
+    Raises:
+        RunError: naming the file that is missing or changed, with the beginnings of both hashes.
+    """
+    if state.files is not None:
+        check_files(checkpoint, state.files, way_out(checkpoint))
+
+
+def unchecked_note(checkpoint: Path, state: RunState) -> str | None:
+    """Tell that the files of a checkpoint cannot be checked; None where they can."""
+    if state.files is not None:
+        return None
+    return (
+        f"{printable(checkpoint.name)} was written by an earlier version, without hashes: damage in its files is not "
+        f"noticed"
+    )
 
 
 def read_weights(
@@ -191,10 +253,12 @@ def read_weights(
     Raises:
         RunError: where one is missing or a file is damaged.
     """
-    files = [checkpoint / f"weights-{stage}.safetensors" for stage in state.stages]
+    files = [f"weights-{stage}.safetensors" for stage in state.stages]
     wanted = dict.fromkeys(names)
-    found = _read_tensors(files, lambda key: key in wanted)
+    found = _read_tensors(checkpoint, state, files, lambda key: key in wanted)
     if state.servers and len(found) < len(wanted):
+        tables = [name for name in state.files or () if name.startswith(f"{SERVERS_NAME}/")]
+        check_some(checkpoint, state, tables)
         found |= _read_tables(checkpoint, wanted)
     missing = [name for name in wanted if name not in found and name not in optional]
     if missing:
@@ -208,7 +272,7 @@ def _read_tables(checkpoint: Path, wanted: Collection[str]) -> "dict[str, Tensor
 
     with tempfile.TemporaryDirectory(prefix="heterps-tables-") as name:
         export_tables(checkpoint / SERVERS_NAME, Path(name) / "tables.safetensors")
-        return _read_tensors([Path(name) / "tables.safetensors"], lambda key: key in wanted)
+        return _open_tensors(Path(name) / "tables.safetensors", lambda key: key in wanted)
 
 
 def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> OptimizerState | None:
@@ -227,12 +291,13 @@ def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> O
         described = checkpoint / f"optimizer-{stage}.json"
         if not described.is_file():
             continue
-        content = _read_json(described)
+        check_some(checkpoint, state, [described.name])
+        content = _parse_json(described, _read_bytes(described))
         try:
             mine = {name for name in content["options"] if name in wanted}
             if mine:
                 kinds.add(str(content["kind"]))
-                files.append(checkpoint / f"optimizer-{stage}.safetensors")
+                files.append(f"optimizer-{stage}.safetensors")
                 schedules.append(content.get("schedule"))
             numbers.update({name: content["numbers"][name] for name in mine if name in content["numbers"]})
             options.update({name: content["options"][name] for name in mine})
@@ -240,7 +305,7 @@ def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> O
             raise RunError(f"{str(described)!r} is damaged: {error} is missing") from error
     if not kinds:
         return None
-    tensors = _read_tensors(files, lambda key: key.partition(":")[2] in wanted)
+    tensors = _read_tensors(checkpoint, state, files, lambda key: key.partition(":")[2] in wanted)
     return OptimizerState(", ".join(sorted(kinds)), tensors, numbers, options, _one_schedule(checkpoint, schedules))
 
 
@@ -279,30 +344,56 @@ def tidy(directory: Path) -> None:
             shutil.rmtree(path)
 
 
-def _read_tensors(files: Sequence[Path], is_wanted: Any) -> "dict[str, Tensor]":
-    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - only where a run goes on
+def check_some(checkpoint: Path, state: RunState, names: Iterable[str]) -> None:
+    """Check some files of a checkpoint before they are read; errors as in :func:`check_written`."""
+    if state.files is not None:
+        for name in names:
+            check_file(checkpoint, state.files, name, way_out(checkpoint))
 
-    found: dict[str, Any] = {}
-    for file in files:
+
+def _read_tensors(
+    checkpoint: Path, state: RunState, names: Sequence[str], is_wanted: Callable[[str], bool]
+) -> "dict[str, Tensor]":
+    """Read tensors; a file is hashed where it has some of them, or cannot be opened."""
+    found: dict[str, Tensor] = {}
+    for name in names:
         try:
-            with safe_open(file, framework="pt") as opened:
-                for key in opened.keys():  # noqa: SIM118 - safe_open is no mapping
-                    if key not in found and is_wanted(key):
-                        found[key] = opened.get_tensor(key)
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"{str(file)!r} is damaged or missing ({error}); {_WAY_OUT}") from error
+            mine = _open_tensors(checkpoint / name, is_wanted)
+        except RunError:
+            check_some(checkpoint, state, [name])
+            raise
+        if mine:
+            check_some(checkpoint, state, [name])
+        found = mine | found
     return found
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _open_tensors(path: Path, is_wanted: Callable[[str], bool]) -> "dict[str, Tensor]":
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - only where a run goes on
+
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return {key: opened.get_tensor(key) for key in opened.keys() if is_wanted(key)}  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{str(path)!r} is damaged or missing ({error}); {way_out(path.parent)}") from error
+
+
+def _read_bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > _LARGEST_STATE_BYTES:
             raise ValueError(f"it is larger than {format_bytes(_LARGEST_STATE_BYTES)}")
-        content = json.loads(path.read_bytes())
+        return path.read_bytes()
     except (OSError, ValueError) as error:
-        raise RunError(f"{str(path)!r} cannot be read ({error}); {_WAY_OUT}") from error
+        raise RunError(f"{str(path)!r} cannot be read ({error}); {way_out(path.parent)}") from error
+
+
+def _parse_json(path: Path, written: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(written)
+    except ValueError as error:
+        raise RunError(f"{str(path)!r} cannot be read ({error}); {way_out(path.parent)}") from error
     if not isinstance(content, dict):
-        raise RunError(f"{str(path)!r} is damaged (it holds no object); {_WAY_OUT}")
+        raise RunError(f"{str(path)!r} is damaged (it holds no object); {way_out(path.parent)}")
     return content
 
 

@@ -6,12 +6,13 @@
     make the folder aside
     say where          ------> write weights and optimiser       go on with the next step
     write its own stages
-    wait for all       <------ say that they are written
+    wait for all       <------ say that they are written, and the hashes of the files
     write state.json, flush, rename, delete old ones
 
 Nobody waits but rank 0. Left out: the files (``checkpoint.py``).
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from .checkpoint import (
     SERVERS_NAME,
     STATE_NAME,
     RunState,
+    check_written,
     find_checkpoints,
     keep_last,
     make_servers_folder,
@@ -35,9 +37,11 @@ from .checkpoint import (
     read_weights,
     step_name,
     tidy,
+    unchecked_note,
     write_stage,
     write_state,
 )
+from .checkpoint_files import is_hash
 from .faults import PeerError
 from .optimizer_state import put_state, take_state
 from .options import RunOptions
@@ -99,10 +103,13 @@ class Checkpoints:
             with replacing((self.directory / step_name(step)).resolve()) as folder:
                 self.store.set(_folder_key(step), str(folder))
                 self._write_mine(folder, mine, step)
-                self.store.wait([_written_key(step, stage) for stage in self._all_stages()])
-                if self.options.servers.count:
-                    self.store.wait([_written_key(step, SERVERS_NAME)])
-                write_state(folder, self._state(step))
+                servers = [SERVERS_NAME] if self.options.servers.count else []
+                keys = [_written_key(step, part) for part in (*self._all_stages(), *servers)]
+                self.store.wait(keys)
+                files: dict[str, str] = {}
+                for key in keys:
+                    files |= _hashes_from_json(self.store.get(key))
+                write_state(folder, self._state(step, files))
         except OSError as error:
             raise RunError(f"cannot write a checkpoint in {str(self.directory)!r}: {error.strerror}") from error
         keep_last(self.directory, self.options.keep)
@@ -162,14 +169,15 @@ class Checkpoints:
             state = None if self.optimizer is None else take_state(self.optimizer, list(parameters.items()))
             if state is not None and self.scheduler is not None:
                 state = replace(state, schedule=take_schedule(self.scheduler))
-            write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
-            self.store.set(_written_key(step, stage), "1")
+            files = write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
+            self.store.set(_written_key(step, stage), json.dumps(files))
         if self.servers is not None:
             make_servers_folder(folder)
-            self.servers.save(folder / SERVERS_NAME)
-            self.store.set(_written_key(step, SERVERS_NAME), "1")
+            saved = self.servers.save(folder / SERVERS_NAME)
+            files = {f"{SERVERS_NAME}/{name}": found for name, found in saved.items()}
+            self.store.set(_written_key(step, SERVERS_NAME), json.dumps(files))
 
-    def _state(self, step: int) -> RunState:
+    def _state(self, step: int, files: Mapping[str, str]) -> RunState:
         layout = self.prepared.layout
         return RunState(
             step=step,
@@ -181,6 +189,7 @@ class Checkpoints:
             stages=tuple(self._all_stages()),
             servers=self.options.servers.count,
             data=self.data,
+            files=files,
         )
 
     def _all_stages(self) -> range:
@@ -192,11 +201,17 @@ class Checkpoints:
         return [stage for stage in layout.stages_of(self.rank) if layout.ranks_of(stage)[0] == self.rank]
 
 
-def check_weights(options: RunOptions, prepared: Prepared) -> None:
+def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = True) -> None:
     """Check that a run can begin with the weights of the checkpoint it names.
 
+    Args:
+        options: Of the run.
+        prepared: The run.
+        files_too: Whether its files are checked, or have just been.
+
     Raises:
-        RunError: where it is none, is of another model, or a stage's weights are part of what runs it.
+        RunError: where it is none, is of another model, a file was changed, or a stage's weights are part of what
+            runs it.
     """
     if options.weights is None:
         return
@@ -211,19 +226,26 @@ def check_weights(options: RunOptions, prepared: Prepared) -> None:
         found = [printable(str(one)) for one in find_checkpoints(checkpoint)]
         which = f"; it holds some: name one of them (--weights {found[-1]})" if found else f": it has no {STATE_NAME}"
         raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint{which}")
-    _check_model(checkpoint, read_state(checkpoint), prepared)
+    state = read_state(checkpoint)
+    _check_model(checkpoint, state, prepared)
+    if files_too:
+        check_written(checkpoint, state)
 
 
-def find_start(prepared: Prepared, options: RunOptions, data: Identity | None = None) -> Path | None:
+def find_start(
+    prepared: Prepared, options: RunOptions, data: Identity | None = None, *, files_too: bool = True
+) -> Path | None:
     """Give the checkpoint that a run goes on from, None where it starts at the beginning.
 
     Args:
         prepared: The run.
         options: Its options.
         data: What it reads; None where they have not been opened yet, and any will do.
+        files_too: Whether the checkpoint's files are checked, or have just been.
 
     Raises:
-        RunError: where there are checkpoints and nobody asked to resume, or they do not fit the run.
+        RunError: where there are checkpoints and nobody asked to resume, or they do not fit the run, or a file of
+            them was changed.
     """
     if options.checkpoint is None:
         return None
@@ -241,8 +263,18 @@ def find_start(prepared: Prepared, options: RunOptions, data: Identity | None = 
             f"{options.checkpoint!r} holds checkpoints up to {found[-1].name}; go on from there (--resume), or name "
             f"another folder (--checkpoint DIR)"
         )
-    check_fits(found[-1], read_state(found[-1]), prepared, options, data)
+    state = read_state(found[-1])
+    check_fits(found[-1], state, prepared, options, data)
+    if files_too:
+        check_written(found[-1], state)
     return found[-1]
+
+
+def start_notes(options: RunOptions, start: Path | None) -> list[str]:
+    """Say of the checkpoint that a run begins with what a user should know."""
+    found = start if start is not None else None if options.weights is None else Path(options.weights)
+    note = None if found is None else unchecked_note(found, read_state(found))
+    return [] if note is None else [note]
 
 
 def check_fits(
@@ -298,6 +330,21 @@ def _check_tensor(checkpoint: Path, name: str, found: "Tensor", wanted: "Tensor"
 
 def _folder_key(step: int) -> str:
     return f"checkpoint/{step}/folder"
+
+
+def _hashes_from_json(text: bytes) -> dict[str, str]:
+    """Read what a rank says that it has written.
+
+    Raises:
+        RunError: where that is something else.
+    """
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or not all(map(is_hash, said.values())):
+        raise RunError(f"a rank says {printable(repr(text[:60]))} of the files it has written; start the run again")
+    return said
 
 
 def _written_key(step: int, part: int | str) -> str:

@@ -35,7 +35,7 @@ from heterps_compile.runtime.data.wanted import wanted_by_plan
 
 from .checkpoint import tidy
 from .checkpoint_lock import holding_checkpoints
-from .checkpointing import check_weights, find_start
+from .checkpointing import check_weights, find_start, start_notes
 from .faults import Fault, Place, exit_cause, fault_from_json
 from .monitor import Monitor, beat_key, done_key
 from .options import RunOptions, write_private
@@ -89,7 +89,7 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
         # Ranks open it again; here it is refused before anything has started.
         check_spec(options.data, partial(wanted_by_plan, prepared.plan, prepared.folder))
     check_weights(options, prepared)
-    find_start(prepared, options)  # so does rank 0
+    start = find_start(prepared, options)  # so does rank 0
     if options.output is not None:
         make_output_folder(options.output)
     store = host_store()
@@ -113,6 +113,7 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
                 for line in [
                     *header(prepared, options, _devices(prepared)),
                     *core_notes(prepared, options, usable_cores()),
+                    *(f"  {note}" for note in start_notes(options, start)),
                 ]:
                     show.line(line)
             processes: list[_Process] = []

@@ -3,6 +3,7 @@
 Left out: joining the run (``worker.py``), the loop over steps (``loop.py``).
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -13,7 +14,7 @@ from torch.nn import Module, Parameter
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.identity import Identity
+from heterps_compile.runtime.data.identity import Identity, with_contents
 from heterps_compile.runtime.data.source import Source
 from heterps_compile.runtime.data.wanted import wanted_by_plan
 from heterps_compile.runtime.pipeline.engine import Engine
@@ -25,7 +26,7 @@ from heterps_compile.runtime.servers.served import serve_tables
 from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
 
 from .checkpoint import find_checkpoints, read_state
-from .checkpointing import Checkpoints, check_weights, find_start
+from .checkpointing import Checkpoints, check_weights, find_start, start_notes
 from .loop import checked_loss, infer, train
 from .open_data import check_same_data, open_data, say_data
 from .options import RunOptions
@@ -68,7 +69,7 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
     source = data = None
     if rank == 0:
         source, data = open_data(joined, task, training)
-        _decide_steps(joined, task, source, data)
+        data = _decide_steps(joined, task, source, data)
     checkpoint, steps = steps_to_run(joined, options)
     folder, plan = joined.prepared.folder, joined.prepared.plan
     stages = {i: read_stage(folder, plan, i, joined.device) for i in joined.prepared.layout.stages_of(rank)}
@@ -250,13 +251,21 @@ def _connect_servers(
     return client
 
 
-def _decide_steps(joined: Joined, task: Task, source: Source, data: Identity) -> None:
-    """Find out which steps are to be run, and from which checkpoint, and tell all; rank 0 does this."""
+def _decide_steps(joined: Joined, task: Task, source: Source, data: Identity) -> Identity:
+    """Find out which steps are to be run, and from which checkpoint, and tell all; rank 0 does this.
+
+    Gives what a checkpoint keeps of the data.
+    """
     options, store = task.options, joined.store
     if options.output is not None:
         make_output_folder(options.output)
-    check_weights(options, joined.prepared)
-    checkpoint = find_start(joined.prepared, options, data)
+    is_launched = task.parent is not None  # the launcher has checked the files
+    check_weights(options, joined.prepared, files_too=not is_launched)
+    if options.checkpoint is not None:
+        data = with_contents(data, source)
+    checkpoint = find_start(joined.prepared, options, data, files_too=not is_launched)
+    for note in () if is_launched or options.quiet else start_notes(options, checkpoint):
+        print(f"  {note}", file=sys.stderr, flush=True)
     say_data(store, data)
     samples, batch = _samples(source), joined.prepared.layout.batch
     steps = count_steps(samples, options, batch)
@@ -264,6 +273,7 @@ def _decide_steps(joined: Joined, task: Task, source: Source, data: Identity) ->
     store.set(_FILLED_KEY, str(filled))
     store.set(_START_KEY, "" if checkpoint is None else checkpoint.name)
     store.set(_STEPS_KEY, str(steps))
+    return data
 
 
 def steps_to_run(joined: Joined, options: RunOptions) -> tuple[Path | None, range]:

@@ -32,7 +32,7 @@ from heterps_compile.runtime.pipeline.record import Recorder, Recorders
 from .asked import Asked, Lookup, Rows, distinct_rows
 from .link import GroupLink, Link, Wait
 from .protocol import Kind, pack_request, wire_dtype
-from .saved import write_manifest
+from .saved import saved_numbers, unpack_saved, write_manifest
 from .shard import sum_rows
 from .spec import ServerSpec
 from .tiers import Floats, Ints
@@ -229,20 +229,25 @@ class Client:
         next_of = [iter(parts) for parts in asked.positions]
         return [Rows(weights[table], next(next_of[table]), asked.distinct[table]) for table, _ in asked.lookups]
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> dict[str, str]:
         """Have the servers write their tables as they are after the last step that this worker has pushed.
 
         One worker calls this, the others go on; with a staleness, what they push in the meantime may be in it.
+
+        Returns:
+            SHA-256 of the files of the folder, by name.
 
         Raises:
             RunError: where a server is gone or the folder cannot be written.
         """
         name = np.frombuffer(os.fsencode(folder.absolute()), np.uint8).astype(np.int64)
-        updates = [torch.empty(len(self.spec.tables), dtype=torch.int64) for _ in self.spec.ranks]
+        answers = [torch.empty(saved_numbers(len(self.spec.tables)), dtype=torch.int64) for _ in self.spec.ranks]
         began_s = time.perf_counter()
-        wait = self._send(Kind.SAVE, self._pushed, [(index, [name], out) for index, out in enumerate(updates)])
-        self._wait(wait, began_s, updates)
-        write_manifest(folder, self.spec, self._pushed + 1, updates[0].tolist())
+        wait = self._send(Kind.SAVE, self._pushed, [(index, [name], out) for index, out in enumerate(answers)])
+        self._wait(wait, began_s, answers)
+        said = [unpack_saved(answer) for answer in answers]
+        of_tables = list(zip(*(hashes for _, hashes in said), strict=True))
+        return write_manifest(folder, self.spec, self._pushed + 1, said[0][0], of_tables)
 
     def close(self) -> None:
         """Tell the servers that this worker needs nothing more; they end when all workers have.

@@ -1,9 +1,9 @@
 """Tables on disk: what servers write for a checkpoint, and how other servers, or anybody, read it.
 
 Every server writes one ``.npy`` per table: its shard, a record (weights, then optimiser state) per row. One worker
-then writes ``servers.json``, which names them all, in one rename; files that an earlier ``servers.json`` named are
-deleted after that. So the folder always holds one whole checkpoint, old or new. Files are named by numbers: the names
-of tables stand in the JSON alone.
+then writes ``servers.json``, which names them all with their SHA-256, in one rename; files that an earlier
+``servers.json`` named are deleted after that. So the folder always holds one whole checkpoint, old or new. Files are
+named by numbers: the names of tables stand in the JSON alone.
 
 Any number of servers can read what another number wrote. :func:`export_tables` writes the weights alone into one
 safetensors file under the names they have in the model, without ever holding a table.
@@ -11,17 +11,20 @@ safetensors file under the names they have in the model, without ever holding a 
 Left out: when to save (``client.py``).
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
@@ -33,7 +36,9 @@ from .spec import FLOAT_BYTES, ServerSpec, TableSpec, shard_rows
 from .tiers import Floats
 
 MANIFEST = "servers.json"
-_FORMAT = 1
+_HASH_NUMBERS = 4  # of eight bytes in a SHA-256
+_FORMAT = 2
+_WITHOUT_HASHES = 1  # an earlier format
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class SavedTable:
         rows, width: Its shape.
         updates: How many updates it had had.
         files: Its shards, in order.
+        hashes: SHA-256 of each of them; empty where an earlier version wrote it.
     """
 
     name: str
@@ -52,6 +58,7 @@ class SavedTable:
     width: int
     updates: int
     files: tuple[str, ...]
+    hashes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +80,19 @@ class Saved:
     tables: tuple[SavedTable, ...]
 
 
-def write_shard(path: Path, shard: Shard) -> None:
-    """Write one shard.
+def write_shard(path: Path, shard: Shard) -> bytes:
+    """Write one shard; give the SHA-256 of its file.
 
     Raises:
         RunError: where it cannot be written.
     """
     header = {"descr": "<f4", "fortran_order": False, "shape": (shard.rows, shard.record_width)}
     with _written_whole(path, f"table {shard.table.shown} cannot be saved") as file:
-        np.lib.format.write_array_header_1_0(file, header)
+        hashed = _Hashing(file)
+        np.lib.format.write_array_header_1_0(hashed, header)
         for _, records in shard.records():
-            file.write(np.ascontiguousarray(records, "<f4").data)
+            hashed.write(np.ascontiguousarray(records, "<f4").data)
+    return hashed.digest()
 
 
 def shard_file(number: int, index: int, count: int, step: int) -> str:
@@ -91,8 +100,52 @@ def shard_file(number: int, index: int, count: int, step: int) -> str:
     return f"table-{number}.step-{step}.shard-{index}-of-{count}.npy"
 
 
-def write_manifest(folder: Path, spec: ServerSpec, step: int, updates: list[int]) -> None:
+def saved_numbers(tables: int) -> int:
+    """Give how many whole numbers a server answers with when it has saved so many tables."""
+    return tables * (1 + _HASH_NUMBERS)
+
+
+def pack_saved(updates: Sequence[int], hashes: Sequence[bytes]) -> Tensor:
+    """Give what a server answers: the updates of its tables, then the SHA-256 of their files."""
+    numbers = np.frombuffer(b"".join(hashes), "<i8")
+    return torch.from_numpy(np.concatenate([np.array(updates, np.int64), numbers.astype(np.int64)]))
+
+
+def unpack_saved(answer: Tensor) -> tuple[list[int], list[str]]:
+    """Give the updates of a server's tables, and the SHA-256 of their files."""
+    count = len(answer) // (1 + _HASH_NUMBERS)
+    digests = answer[count:].numpy().astype("<i8").reshape(count, _HASH_NUMBERS)
+    return answer[:count].tolist(), [digest.tobytes().hex() for digest in digests]
+
+
+class _Hashing:
+    """A file that is only written to, and hashed on the way."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._hash = file, hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        self._hash.update(content)
+        return self._file.write(content)
+
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+
+def write_manifest(
+    folder: Path, spec: ServerSpec, step: int, updates: list[int], hashes: Sequence[Sequence[str]]
+) -> dict[str, str]:
     """Make the shards that the servers have written the folder's checkpoint.
+
+    Args:
+        folder: Where they lie.
+        spec: Of the servers.
+        step: How many steps of the run they hold.
+        updates: Of every table.
+        hashes: SHA-256 of every table's shards, in the order of the servers.
+
+    Returns:
+        SHA-256 of every file of the folder, by name.
 
     Raises:
         RunError: where it cannot be written.
@@ -104,8 +157,9 @@ def write_manifest(folder: Path, spec: ServerSpec, step: int, updates: list[int]
             "width": table.width,
             "updates": count,
             "files": [shard_file(number, index, spec.count, step) for index in range(spec.count)],
+            "sha256": list(of_shards),
         }
-        for number, (table, count) in enumerate(zip(spec.tables, updates, strict=True))
+        for number, (table, count, of_shards) in enumerate(zip(spec.tables, updates, hashes, strict=True))
     ]
     content = {
         "format": _FORMAT,
@@ -115,12 +169,17 @@ def write_manifest(folder: Path, spec: ServerSpec, step: int, updates: list[int]
         "tables": tables,
     }
     with _written_whole(folder / MANIFEST, "the list of tables cannot be saved") as file:
-        file.write(json.dumps(content, indent=1).encode("ascii"))
-    kept = {file for table in tables for file in table["files"]}
+        hashed = _Hashing(file)
+        hashed.write(json.dumps(content, indent=1).encode("ascii"))
+    found: dict[str, str] = {MANIFEST: hashed.digest().hex()}
+    for table in tables:
+        found |= dict(zip(table["files"], table["sha256"], strict=True))
+    kept = found.keys()
     for old in folder.glob("table-*.npy"):
         if old.name not in kept:
             with suppress(OSError):  # a file too many does no harm
                 old.unlink()
+    return found
 
 
 def read_saved(folder: Path) -> Saved:
@@ -139,11 +198,14 @@ def read_saved(folder: Path) -> Saved:
                 _count(entry["width"]),
                 _count(entry["updates"]),
                 tuple(_file_name(name) for name in entry["files"]),
+                tuple(_text(found) for found in entry["sha256"]) if content["format"] != _WITHOUT_HASHES else (),
             )
             for entry in content["tables"]
         )
-        if content["format"] != _FORMAT:
+        if content["format"] not in (_FORMAT, _WITHOUT_HASHES):
             raise ValueError(f"format {content['format']!r}, expected {_FORMAT}")
+        if any(len(table.hashes) not in (0, len(table.files)) for table in tables):
+            raise ValueError("a shard has no hash")
         saved = Saved(folder, _count(content["step"]), _text(content["optimizer"]), _count(content["states"]), tables)
     except OSError as error:
         raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
@@ -189,6 +251,8 @@ def fill_shard(shard: Shard, index: int, count: int, optimizer: SparseOptimizer,
             f"{os.fspath(saved.folder)!r}: it {found}"
         )
     shard.updates = old.updates
+    for number in {(index + count * row) % len(old.files) for row in range(len(old.files))}:
+        _check_shard(saved, old, number)
     parts = [_open_shard(saved, old, number) for number in range(len(old.files))]
     for first in range(0, shard.rows, CHUNK_ROWS):
         wanted = index + count * np.arange(first, min(first + CHUNK_ROWS, shard.rows))
@@ -245,6 +309,8 @@ def _written_whole(path: Path, fault: str) -> Iterator[IO[bytes]]:
 def _weights(saved: Saved, table: SavedTable) -> Iterator[Floats]:
     """Give a table's weights in order, some rows at a time."""
     count = len(table.files)
+    for index in range(count):
+        _check_shard(saved, table, index)
     parts = [_open_shard(saved, table, index) for index in range(count)]
     for first in range(0, table.rows, CHUNK_ROWS):
         rows = np.arange(first, min(first + CHUNK_ROWS, table.rows))
@@ -267,6 +333,27 @@ def _open_shard(saved: Saved, table: SavedTable, index: int) -> NDArray[np.float
             f"{os.fspath(path)!r} holds {array.dtype}{list(array.shape)}; its {MANIFEST} says float32{list(expected)}"
         )
     return array
+
+
+def _check_shard(saved: Saved, table: SavedTable, index: int) -> None:
+    """Check that a shard is the file that was written, where that is known.
+
+    Raises:
+        InputError: where it is another, or cannot be read.
+    """
+    if not table.hashes:
+        return
+    path = saved.folder / table.files[index]
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read the saved table in {os.fspath(path)!r}: {error.strerror or error}") from error
+    if found != table.hashes[index]:
+        raise InputError(
+            f"{os.fspath(path)!r} is not the file that was saved (SHA-256 {found[:12]}…, expected "
+            f"{table.hashes[index][:12]}…); go on from an earlier checkpoint"
+        )
 
 
 def _stage_weights(table: TableSpec) -> Iterator[tuple[int, Floats]]:

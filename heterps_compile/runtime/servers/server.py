@@ -26,7 +26,7 @@ from heterps_compile.errors import RunError
 
 from .link import WorkersLink
 from .protocol import Kind, Request, pack_floats, wire_dtype
-from .saved import fill_shard, read_saved, shard_file, write_shard
+from .saved import fill_shard, pack_saved, read_saved, shard_file, write_shard
 from .shard import Shard, sum_rows
 from .spec import FLOAT_BYTES, ServerSpec, allot_memory, record_bytes, shard_rows
 from .tiers import Floats, HotColdTier, Ints
@@ -156,9 +156,11 @@ class Server:
 
     def _save(self, request: Request) -> Tensor:
         folder = Path(os.fsdecode(request.ints.astype(np.uint8).tobytes()))
-        for number, shard in enumerate(self.shards):
-            write_shard(folder / shard_file(number, self.index, self._spec.count, request.step + 1), shard)
-        return torch.tensor([shard.updates for shard in self.shards], dtype=torch.int64)
+        names = [
+            shard_file(number, self.index, self._spec.count, request.step + 1) for number in range(len(self.shards))
+        ]
+        hashes = [write_shard(folder / name, shard) for name, shard in zip(names, self.shards, strict=True)]
+        return pack_saved([shard.updates for shard in self.shards], hashes)
 
     def figures(self) -> Mapping[str, int]:
         """Give counts of what the server did: bytes in memory, rows read from and written to the cold tier."""

@@ -1,6 +1,8 @@
 """Data are known again by what they hold, wherever they lie; other data are told apart in words."""
 
+import hashlib
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,8 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from heterps_compile.runtime.data import files
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.identity import Identity, Part, difference, identity_from_json, identity_of
+from heterps_compile.runtime.data.files import data_file
+from heterps_compile.runtime.data.identity import (
+    Identity,
+    Part,
+    difference,
+    identity_from_json,
+    identity_of,
+    with_contents,
+)
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.open import open_source
 from heterps_compile.runtime.data.source import TensorSource
@@ -45,6 +56,46 @@ def test_other_content_of_the_same_size_is_told(tmp_path):
     assert differ[0].startswith("'a' with content ")
     assert differ[1].startswith("'b' with content ")
     assert differ[0][-16:] != differ[1][-16:]
+
+
+@pytest.mark.parametrize("how", ["", "?shuffle=7"])
+def test_64_bytes_in_the_middle_of_a_file_are_told_with_its_name(tmp_path, how):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for day in (0, 1):
+        pq.write_table(pa.table({"x": torch.rand(100_000).numpy() + day}), folder / f"day_{day}.parquet")
+    then = contents(folder, how)
+    assert difference(then, contents(folder, how), samples_read=5) is None
+    path = folder / "day_1.parquet"
+    content = bytearray(path.read_bytes())
+    content[200_000:200_064] = hashlib.shake_128(b"other").digest(64)
+    path.write_bytes(content)
+    differ = difference(then, contents(folder, how), samples_read=5)
+    assert differ is not None
+    assert all(re.fullmatch(rf"'a{re.escape(how)}' with SHA-256 \w+… of 'day_1.parquet'", told) for told in differ)
+    assert differ[0] != differ[1]
+    assert difference(known(f"{folder}{how}"), then, samples_read=5) is None  # an earlier version had not looked
+
+
+def contents(folder: Path, how: str) -> Identity:
+    source = open_source(f"{folder}{how}")
+    made = with_contents(identity_of(source, folder.name + how), source)
+    return identity_from_json(json.loads(json.dumps(asdict(made))))
+
+
+def test_of_a_large_file_begin_end_and_samples_in_between_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "WHOLE_BYTES", 2**20)
+    path = tmp_path / "large.tsv"
+    size = 256 * files.SAMPLES * 2**10 * 2  # every other 256 KiB
+    with path.open("wb") as file:
+        file.truncate(size)
+    seen = [data_file(path).fingerprint()]
+    for place in (0, size // 2, size - 1):
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"x" * (1 if place == size - 1 else 300 * 2**10))
+        seen.append(data_file(path).fingerprint())
+    assert len(set(seen)) == 4
 
 
 def test_data_may_grow_until_they_are_gone_through():

@@ -215,3 +215,20 @@ def test_a_file_that_changes_during_the_run_is_named(folder):
     os.unlink(folder / "b.parquet")
     with pytest.raises(RunError, match=r"b.parquet' was there when the run began and cannot be read now"):
         source.read(12, 1, ["id"])
+
+
+def test_pages_are_checked_by_their_own_checksums(tmp_path):
+    numbers = {"x": pa.array(range(10_000), pa.int64())}
+    how = {"compression": "none", "use_dictionary": False, "row_group_size": 5_000}
+    for name, has_checksums in (("with", True), ("without", False)):
+        pq.write_table(pa.table(numbers), tmp_path / f"{name}.parquet", write_page_checksum=has_checksums, **how)
+        content = bytearray((tmp_path / f"{name}.parquet").read_bytes())
+        content[60_000:60_064] = os.urandom(64)
+        (tmp_path / f"{name}.parquet").write_bytes(content)
+    assert ParquetSource(tmp_path / "without.parquet").read(5_000, 5_000, ["x"])["x"].tolist() != list(
+        range(5_000, 10_000)
+    )
+    source = ParquetSource(tmp_path / "with.parquet")
+    assert source.read(0, 5_000, ["x"])["x"].tolist() == list(range(5_000))
+    with pytest.raises(InputError, match=r"with.parquet' is no Parquet file, or a damaged one .*: row group 1: .*CRC"):
+        source.read(5_000, 1, ["x"])

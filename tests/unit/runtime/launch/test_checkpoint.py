@@ -1,6 +1,8 @@
 """Checkpoints: by name, whole or not at all, the last few kept."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.checkpoint import (
     RunState,
+    check_written,
     find_checkpoints,
     keep_last,
     make_servers_folder,
@@ -17,9 +20,11 @@ from heterps_compile.runtime.launch.checkpoint import (
     read_weights,
     step_name,
     tidy,
+    unchecked_note,
     write_stage,
     write_state,
 )
+from heterps_compile.runtime.launch.checkpoint_files import files_in
 from heterps_compile.runtime.launch.optimizer_state import put_state, take_state
 
 STATE = RunState(step=120, samples=7680, batch=64, seed=3, model="ab", plan="cd", stages=(0, 1))
@@ -138,24 +143,98 @@ def test_a_buffer_that_another_backend_wrote_into_its_code_may_be_missing(tmp_pa
 
 def test_the_state_comes_back(tmp_path):
     write_state(tmp_path, STATE)
-    assert read_state(tmp_path) == STATE
+    assert read_state(tmp_path) == replace(STATE, files={})
 
 
 @pytest.mark.parametrize(
     "broken",
-    [b"", b"{", b"[]", b'{"format": 2}', b'{"format": 1, "step": -1}', json.dumps({"format": 1, "step": "x"}).encode()],
+    [b"", b"{", b"[]", b'{"format": 3}', b'{"format": 1, "step": -1}', json.dumps({"format": 1, "step": "x"}).encode()],
 )
 def test_a_damaged_state_is_told(tmp_path, broken):
-    (tmp_path / "state.json").write_bytes(broken)
-    with pytest.raises(RunError, match=r"state.json.*; remove its folder to go on from the one before|format"):
-        read_state(tmp_path)
+    make_steps(tmp_path, 5, 10)
+    (tmp_path / "step-000010" / "state.json").write_bytes(broken)
+    with pytest.raises(
+        RunError, match=r"state.json.*; remove the folder '.*step-000010' to go on from step-000005|format"
+    ):
+        read_state(tmp_path / "step-000010")
+
+
+def written(folder, state=STATE):
+    """Write a whole checkpoint of two stages, and tables of servers, as far as hashes are concerned."""
+    layers, optimizer = trained(0)
+    write_two_stages(folder, layers, optimizer)
+    (folder / "servers").mkdir()
+    (folder / "servers" / "table-0.npy").write_bytes(bytes(range(256)))
+    write_state(folder, state)
+    return read_state(folder)
+
+
+def test_every_file_of_a_checkpoint_is_hashed_also_one_that_nobody_thought_of(tmp_path):
+    state = written(tmp_path / "step-000120")
+    assert {*state.files, "state.json"} == set(files_in(tmp_path / "step-000120"))
+    assert "servers/table-0.npy" in state.files
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_four_flipped_bytes_in_any_file_are_refused_with_its_name_and_both_hashes(tmp_path, place):
+    make_steps(tmp_path, 5)
+    folder = tmp_path / "step-000120"
+    written(folder)
+    for name in files_in(folder):
+        content = (folder / name).read_bytes()
+        at = {"first": 0, "middle": len(content) // 2, "last": len(content) - 4}[place]
+        flipped = bytes(byte ^ 1 for byte in content[at : at + 4])
+        (folder / name).write_bytes(content[:at] + flipped + content[at + 4 :])
+        with pytest.raises(RunError) as caught:
+            check_written(folder, read_state(folder))
+        said = rf"step-000120/{name}' is not the file .*\(SHA-256 [^ ]+…, expected [^ ]+…\); remove .* from step-000005"
+        assert re.search(said, str(caught.value))
+        (folder / name).write_bytes(content)
+        check_written(folder, read_state(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("weights-1.safetensors", lambda folder, state: read_weights(folder, state, ["1.weight"])),
+        ("optimizer-1.safetensors", lambda folder, state: read_optimizer(folder, state, ["1.weight"])),
+        ("optimizer-1.json", lambda folder, state: read_optimizer(folder, state, ["1.weight"])),
+    ],
+)
+def test_nothing_is_read_from_a_file_that_was_changed(tmp_path, name, read):
+    state = written(tmp_path / "step-000120")
+    path = tmp_path / "step-000120" / name
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=rf"{name}' is not the file .* there is none before it: start anew"):
+        read(path.parent, state)
+
+
+def test_a_file_that_is_gone_is_told(tmp_path):
+    state = written(tmp_path / "step-000120")
+    (tmp_path / "step-000120" / "optimizer-1.json").unlink()
+    with pytest.raises(RunError, match=r"optimizer-1.json' cannot be read \(No such file"):
+        check_written(tmp_path / "step-000120", state)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read_and_a_note_says_that_it_cannot_be_checked(tmp_path):
+    state = written(tmp_path / "step-000120")
+    path = tmp_path / "step-000120" / "state.json"
+    content = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("files", "sha256")}
+    path.write_text(json.dumps({**content, "format": 1}, indent=2) + "\n")
+    old = read_state(path.parent)
+    assert old == replace(state, files=None)
+    check_written(path.parent, old)
+    assert "without hashes: damage in its files is not noticed" in unchecked_note(path.parent, old)
+    assert unchecked_note(path.parent, state) is None
 
 
 def test_damaged_weights_are_told_with_the_way_out(tmp_path):
     layers, optimizer = trained(0)
     write_two_stages(tmp_path / "s", layers, optimizer)
     (tmp_path / "s" / "weights-1.safetensors").write_bytes(b"\xff" * 64)
-    with pytest.raises(RunError, match=r"weights-1.safetensors' is damaged.*go on from the one before"):
+    with pytest.raises(RunError, match=r"weights-1.safetensors' is damaged.*there is none before it"):
         read_weights(tmp_path / "s", STATE, ["1.weight"])
 
 

@@ -9,6 +9,7 @@ from direct_servers import DirectServers, make_spec
 from safetensors.torch import load_file
 
 from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.launch.checkpoint_files import files_in, hash_files
 from heterps_compile.runtime.servers import saved as saved_module
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adam, Sgd
@@ -117,7 +118,8 @@ def test_a_table_of_another_shape_is_named(tmp_path):
         (lambda c: c["tables"][0]["files"].__setitem__(0, "../x.npy"), "'../x.npy' where the name of an .npy file"),
         (lambda c: c["tables"][0]["files"].__setitem__(0, "x.npy"), "cannot read the saved table in .*No such file"),
         (lambda c: c.pop("step"), "is no list of saved tables: 'step'"),
-        (lambda c: c.update(format=2), "format 2, expected 1"),
+        (lambda c: c.update(format=3), "format 3, expected 2"),
+        (lambda c: c["tables"][0]["sha256"].pop(), "a shard has no hash"),
         (lambda c: c.update(optimizer=None), "None where text was expected"),
     ],
 )
@@ -128,6 +130,25 @@ def test_a_damaged_list_of_tables_is_refused(tmp_path, change, fault):
     (folder / "servers.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=fault):
         read_saved(folder)
+
+
+@pytest.mark.parametrize("shard", range(2))
+def test_nothing_is_read_from_a_shard_that_was_changed(tmp_path, shard):
+    folder = saved_folder(tmp_path)
+    path = folder / f"table-0.step-1.shard-{shard}-of-2.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-4] + bytes(byte ^ 1 for byte in content[-4:]))
+    said = rf"shard-{shard}-of-2.npy' is not the file that was saved \(SHA-256 .{{12}}…, expected .{{12}}…\)"
+    with pytest.raises(InputError, match=said):
+        export_tables(folder, tmp_path / "weights.safetensors")
+    with pytest.raises(InputError, match=said):
+        started(tmp_path, servers=3, optimizer=Adam(0.1), resume=folder)
+
+
+def test_what_servers_save_is_hashed_as_it_is_written(tmp_path):
+    _, client = started(tmp_path, servers=2)
+    said = client.save(tmp_path / "hashed")
+    assert said == hash_files(tmp_path / "hashed", files_in(tmp_path / "hashed"))
 
 
 def test_a_pickle_in_place_of_a_shard_is_refused(tmp_path):
