@@ -1,7 +1,8 @@
 """What a backend is: it builds stages in memory, writes them to a folder, and reads them back.
 
 Backends never import passes. A stage that a backend builds is a :class:`Stage`: called with the arrays of its
-cut's inputs in order, it gives those of its cut's outputs in order.
+cut's inputs in order, it gives those of its cut's outputs in order. Buffers that the model changes when it runs are
+kept from one call to the next as the model keeps them; a backend that cannot do that refuses the model by their name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -139,6 +140,15 @@ class WrappedBackend(Protocol):
 
     def as_module(self, stage: Stage, device: Any) -> Any:
         """Give the ``nn.Module`` of a stage; its parameters, inputs and outputs are on a ``torch.device``."""
+        ...
+
+
+@runtime_checkable
+class StatefulBackend(Protocol):
+    """What a backend has besides, if its stages keep buffers of their own from call to call."""
+
+    def buffers_put_back(self) -> AbstractContextManager[None]:
+        """Give the context that on leaving puts back the buffers that stages have changed when they ran in it."""
         ...
 
 

@@ -6,8 +6,8 @@ is what the backends of its last stages give.
 Left out: gradients across backends, which ranks of a pipeline send each other (``runtime/pipeline/``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .borders import as_array, as_tensor
-from .contract import Backend, Reference, Stage, StageDevice, place_backend
+from .contract import Backend, Reference, Stage, StageDevice, StatefulBackend, place_backend
 from .find import find_backend, own_backend
 
 MIXED = "mixed"
@@ -139,9 +139,15 @@ class MixedBackend:
         """Give the whole model as its own family runs it."""
         return own_backend(graph.family).reference(graph)
 
-    def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
-        """Seed the model's own family."""
-        return own_backend(graph.family).reproducible(graph, seed)
+    @contextmanager
+    def reproducible(self, graph: Graph, seed: int) -> Iterator[None]:
+        """Seed the model's own family, and on leaving put back what running it or a stage changes."""
+        with ExitStack() as put_back:
+            put_back.enter_context(own_backend(graph.family).reproducible(graph, seed))
+            for backend in self._all():
+                if isinstance(backend, StatefulBackend):
+                    put_back.enter_context(backend.buffers_put_back())
+            yield
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate inputs as the model's own family does."""

@@ -64,6 +64,7 @@ def make_plan(draft: Draft, backend: Backend) -> Plan:
             *_notes(draft),
             *_skips(draft.partition.stages),
             *_whole_batches(draft, stages),
+            *_replicated_buffers(draft, stages),
             *_untrained(draft, _names(backend, stages)),
             *_other_runtimes(draft, stages, _names(backend, stages)),
             *_other_versions(draft),
@@ -161,3 +162,19 @@ def _whole_batches(draft: Draft, stages: Sequence[PlannedStage]) -> tuple[str, .
         f"the model fixes its batch at {batch}, which replicas cannot share: with {most} of them a step takes {most} "
         f"batches (run --batch {most * batch} --micro-batches {most})",
     )
+
+
+def _replicated_buffers(draft: Draft, stages: Sequence[PlannedStage]) -> Iterator[str]:
+    """Say which stages with replicas change buffers; in training the runtime brings them together, or refuses."""
+    graph = draft.graph
+    if draft.request.mode == "training" or graph.family != "torch" or draft.partition is None:
+        return
+    nodes = list(graph.source.graph.nodes)
+    for cut, stage in zip(draft.partition.stages, stages, strict=True):
+        written = (graph.source.writes.get(nodes[graph.nodes[i].origin].name, ()) for i in cut.nodes)
+        changed = [name for names in written for name in names if name in graph.parameters]
+        if changed and stage.replicas > 1:
+            yield (
+                f"stage {cut.index} changes {printable(changed[0])!r} when it runs, and its {stage.replicas} replicas "
+                f"each keep their own, of the batches that they see: outputs differ from those of one module"
+            )

@@ -67,7 +67,6 @@ def _sink_shapes(graph: Graph, owner: list[int]) -> None:
 
 def _sink_floating(graph: Graph, owner: list[int], last: int) -> bool:
     """Apply rules 3 and 5, from the last node to the first; say whether the last layer is needed."""
-    needed = False
     floating = [i for i, layer in enumerate(owner) if layer == _FLOATING]
     for i in reversed(floating):
         candidates = [owner[r] for r in _readers(graph, i)]
@@ -75,10 +74,9 @@ def _sink_floating(graph: Graph, owner: list[int], last: int) -> bool:
             inputs = graph.nodes[i].inputs
             candidates += [owner[r] for name in inputs for r in graph.consumers.get(name, ()) if owner[r] != _FLOATING]
         owner[i] = min(candidates, default=last)
-        needed = needed or owner[i] == last
     for i in floating:
         owner[i] = min([owner[i], *(owner[p] for p in _producers(graph, i) if _makes_no_tensor(graph, p))])
-    return needed
+    return any(owner[i] == last for i in floating)
 
 
 def _makes_no_tensor(graph: Graph, index: int) -> bool:

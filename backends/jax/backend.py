@@ -1,4 +1,4 @@
-"""The jax backend: every stage a pure function, by way of its ONNX model.
+"""The jax backend: every stage a pure function, by way of its ONNX model, and what it keeps between calls.
 
 Written, a stage is ``stage_0_jax.py`` and ``stage_0.safetensors``, and on request ``stage_0.stablehlo``.
 
@@ -9,7 +9,7 @@ Left out: other random numbers, and devices.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -88,8 +88,17 @@ class JaxBackend:
     @contextmanager
     def reproducible(self, graph: Graph, seed: int) -> Iterator[None]:
         """Seed what the reference draws, let stages drop nothing, and on leaving put back what running changes."""
-        with _jax_stages().nothing_drawn(), own_backend(graph.family).reproducible(graph, seed):
+        with (
+            _jax_stages().nothing_drawn(),
+            self.buffers_put_back(),
+            own_backend(graph.family).reproducible(graph, seed),
+        ):
             yield
+
+    def buffers_put_back(self) -> AbstractContextManager[None]:
+        """Give the context that on leaving puts back the buffers that stages have changed when they ran in it."""
+        context: AbstractContextManager[None] = _jax_stages().buffers_put_back()
+        return context
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate inputs by name as the model's own family takes them: arrays, or tensors of PyTorch."""

@@ -1,5 +1,8 @@
 """A stage that runs: a pure function, its parameters, and how arrays of any kind are handed to it.
 
+The function is pure; the stage is not. A call of the stage keeps the new values of the buffers that the model changes
+when it runs (running statistics, counters, caches), and the next call begins from them, as a call of the module does.
+
 The pure function follows jax's own setting of 64 bits, off by default: int64 is int32 then, and float64 float32. A
 *call* of the stage enables 64 bits for itself alone, so that dtypes are the graph's; nothing global changes.
 
@@ -26,6 +29,7 @@ _REASON_SHOWN = 400
 Function = Callable[..., Any]
 
 _NOTHING_DRAWN: ContextVar[bool] = ContextVar("_NOTHING_DRAWN", default=False)
+_BEFORE: "ContextVar[dict[JaxStage, Mapping[str, Any]] | None]" = ContextVar("_BEFORE", default=None)
 
 
 @contextmanager
@@ -38,6 +42,19 @@ def nothing_drawn() -> Iterator[None]:
         _NOTHING_DRAWN.reset(before)
 
 
+@contextmanager
+def buffers_put_back() -> Iterator[None]:
+    """On leaving give every stage that was called the buffers that it had before."""
+    before: dict[JaxStage, Mapping[str, Any]] = {}
+    token = _BEFORE.set(before)
+    try:
+        yield
+    finally:
+        _BEFORE.reset(token)
+        for stage, arrays in before.items():
+            stage.change(arrays)
+
+
 @dataclass(eq=False)
 class JaxStage:
     """One runnable stage.
@@ -47,7 +64,7 @@ class JaxStage:
         outputs: Names of the values it gives, in order.
         function: ``function(params, *inputs)``, pure: for ``jax.jit``, ``jax.grad`` and ``jax.vmap``. Where the stage
             draws random numbers, it has the keyword ``key`` besides.
-        arrays: Its parameters by name, as numpy arrays.
+        arrays: Its parameters by name, as numpy arrays; buffers that a call has changed, as jax arrays.
         weights: Names of the parameters that are trained.
         known_inputs: Names of inputs that must be known before it runs (static under ``jax.jit``).
         program: What it was built from, or None where it was read from a file.
@@ -70,7 +87,7 @@ class JaxStage:
     updated: Mapping[str, float | None] = field(default_factory=dict)
     draws: bool = False
     stepping: Function | None = field(default=None, repr=False)
-    _params: dict[bool, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
+    _params: dict[bool, tuple[Mapping[str, Any], dict[str, Any]]] = field(default_factory=dict, init=False, repr=False)
     _compiled: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -83,15 +100,33 @@ class JaxStage:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Give the parameters as a pytree: jax arrays by their names in the model, of 64 bits where jax has them."""
+        """Give the parameters as a pytree: jax arrays by their names in the model, of 64 bits where jax has them.
+
+        They are those of the next call: a dict that was given before stays as it is.
+        """
         has_64_bits = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
-        if has_64_bits not in self._params:
-            other = self._params.get(not has_64_bits, {})
-            self._params[has_64_bits] = {
-                name: other[name] if name in other and array.dtype.itemsize < 8 else jnp.asarray(array)
-                for name, array in self.arrays.items()
-            }
-        return self._params[has_64_bits]
+        made_of, params = self._params.get(has_64_bits, ({}, {}))
+        if made_of is not self.arrays:
+            other_of, other = self._params.get(not has_64_bits, ({}, {}))
+            found = {}
+            for name, array in self.arrays.items():
+                is_same = has_64_bits or array.dtype.itemsize < 8
+                if made_of.get(name) is array:
+                    found[name] = params[name]
+                elif is_same and isinstance(array, jax.Array):
+                    found[name] = array
+                elif array.dtype.itemsize < 8 and other_of.get(name) is array:
+                    found[name] = other[name]
+                else:
+                    found[name] = jnp.asarray(np.asarray(array))
+            params = found
+            self._params[has_64_bits] = (self.arrays, params)
+        return dict(params)
+
+    def change(self, arrays: Mapping[str, Any]) -> None:
+        """Take other values of some parameters, by name, for the calls to come; names of one tensor get one value."""
+        by_storage = {self.tied_as.get(name, name): array for name, array in arrays.items()}
+        self.arrays = {name: by_storage.get(self.tied_as.get(name, name), array) for name, array in self.arrays.items()}
 
     @property
     def trained(self) -> dict[str, Any]:
@@ -110,7 +145,8 @@ class JaxStage:
     def __call__(self, *values: Any, key: Any = None) -> tuple[Any, ...]:
         """Run, compiled, on arrays or tensors in the order of ``inputs``; give jax arrays in that of ``outputs``.
 
-        What the model changes when it runs stays as it is; :meth:`step` gives the new values.
+        What the model changes when it runs is kept, and the next call begins from it. Two calls at once, from two
+        threads, begin from the same, as they may with a module.
 
         Raises:
             BackendError: naming the node that cannot run on such inputs, or, of a stage that was read, the inputs; or
@@ -131,18 +167,24 @@ class JaxStage:
             compiled = self.compiled(known)
             with naming_inputs(self.inputs, given):
                 rest = (v for i, v in enumerate(given) if i not in known)
-                results: tuple[Any, ...] = compiled(self.params, *rest, key=key)
-        return results
+                results, changed = compiled(self.params, *rest, key=key)
+        if changed:
+            before = _BEFORE.get()
+            if before is not None:
+                before.setdefault(self, self.arrays)
+            self.change(changed)
+        outputs: tuple[Any, ...] = results
+        return outputs
 
     def compiled(self, known: Mapping[int, Any]) -> Any:
-        """Give the function compiled for the known inputs, which are constants of it."""
+        """Give :meth:`step` compiled for the known inputs, which are constants of it."""
         key = tuple((i, a.dtype.str, a.shape, a.tobytes()) for i, a in known.items())
         if key not in self._compiled:
 
-            def run(params: Mapping[str, Any], *rest: Any, key: Any = None) -> tuple[Any, ...]:
+            def run(params: Mapping[str, Any], *rest: Any, key: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
                 remaining = iter(rest)
                 values = (known[i] if i in known else next(remaining) for i in range(len(self.inputs)))
-                return self.step(params, *values, key=key)[0]
+                return self.step(params, *values, key=key)
 
             self._compiled[key] = jax.jit(run)
         return self._compiled[key]

@@ -22,11 +22,19 @@ from .lower_onnx import find_unsupported, lower_model
 from .print_stage import print_stage
 from .program import Program
 from .read_stage import read_stage
-from .stage import JaxStage, as_array, nothing_drawn
+from .stage import JaxStage, as_array, buffers_put_back, nothing_drawn
 from .table import declared_ops
 from .weights import save_parameters
 
-__all__ = ["build_stages", "declared_ops", "nothing_drawn", "read_stages", "unsupported_nodes", "write_stages"]
+__all__ = [
+    "buffers_put_back",
+    "build_stages",
+    "declared_ops",
+    "nothing_drawn",
+    "read_stages",
+    "unsupported_nodes",
+    "write_stages",
+]
 
 _CONTROL_FLOW = frozenset(f"higher_order.{name}" for name in ("cond", "while_loop", "scan", "map_impl"))
 

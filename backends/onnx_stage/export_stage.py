@@ -61,7 +61,8 @@ def export_training(graph: Graph, cut: StageCut) -> tuple[ir.Model, dict[str, st
     Raises:
         BackendError: naming stage, node and op of what ONNX does not have.
     """
-    stage = build_stage(graph, cut)
+    # PyTorch cannot decompose what changes a tensor that it holds under two names
+    stage = build_stage(graph, cut, with_unread=False)
     changed = changed_buffers(graph, cut)
     return_changed(stage, graph, cut, changed)
     model = _export(graph, cut, stage, changed)

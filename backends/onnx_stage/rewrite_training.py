@@ -31,6 +31,7 @@ from heterps_compile.backends.torch.stage import TorchStage
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_marks import mark_of
+from heterps_compile.frontends.torch_memory import storages, written_operands
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 
@@ -96,6 +97,8 @@ class _Rewriting:
         self.program, self.stage = program, stage
         self.tracer = GraphAppendingTracer(program.graph)
         self.draws: Counter[int] = Counter()
+        # a detached tensor that is changed stays the memory of the other one, or the change would be lost
+        self.written = {s for n in program.graph.nodes for o in written_operands(n) for s in storages(o)}
 
     def rewrite(self) -> None:
         graph = self.program.graph
@@ -129,7 +132,9 @@ class _Rewriting:
         if node.target is _ATTENTION and given.get("dropout_p"):
             return self._attention(node, given)
         if node.target is _aten.detach.default and node.meta["val"].is_floating_point():
-            return DETACH(given["input"])
+            return None if storages(node) & self.written else DETACH(given["input"])
+        if node.target is _aten.embedding_renorm_.default:
+            return self._renorm(given)
         if node.target is _aten.embedding.default:
             return self._embedding(node, given)
         flag = _REFUSED.get(str(node.target).rpartition(".")[0])
@@ -152,6 +157,12 @@ class _Rewriting:
             if given[name] is not None:
                 _aten.copy_.default(given[name], operator.getitem(made, place))
         return operator.getitem(made, 0)
+
+    def _renorm(self, given: dict[str, Any]) -> Any:
+        """Scale rows of a table in place, without a gradient, as PyTorch does it."""
+        table = given["input"]
+        scaled = _aten.embedding_renorm.default(table, given["indices"], given["max_norm"], given["norm_type"])
+        return _aten.copy_.default(table, _aten.add.Tensor(table, DETACH(_aten.sub.Tensor(scaled, table))))
 
     def _embedding(self, node: fx.Node, given: dict[str, Any]) -> Any:
         if given["scale_grad_by_freq"]:

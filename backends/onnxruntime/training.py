@@ -29,6 +29,7 @@ _DROPOUT = frozenset(  # each (x, ratio, whether in training)
     }
 )
 _ATTENTION = (torch.ops.aten.scaled_dot_product_attention.default, nn.functional.scaled_dot_product_attention)
+_IDEMPOTENT = (torch.ops.aten.embedding_renorm_.default,)  # a session does it anew at every call, to the same rows
 _RATIO = 4  # the place of dropout_p in it
 _DROPOUT_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -47,7 +48,8 @@ def refuse_training(graph: Graph, stages: Sequence[StageCut] = ()) -> None:
     placed = [(f"stage {cut.index}", index) for cut in stages for index in cut.nodes]
     for where, index in placed or [(printable(graph.name), index) for index in range(len(graph.nodes))]:
         node = nodes[graph.nodes[index].origin]
-        changed = [name for name in graph.source.writes.get(node.name, ()) if name in graph.parameters]
+        written = () if node.target in _IDEMPOTENT else graph.source.writes.get(node.name, ())
+        changed = [name for name in written if name in graph.parameters]
         fault = f"changes {printable(changed[0])!r} in place" if changed else ""
         if _drops(graph, node):
             fault = "drops elements at random"

@@ -96,7 +96,7 @@ class TorchBackend:
 
     @contextmanager
     def reproducible(self, graph: Graph, seed: int) -> Iterator[None]:
-        """Seed PyTorch's random numbers; on leaving put back their state and the model's buffers.
+        """Seed PyTorch's random numbers; on leaving put back their state, the model's buffers and what else it changes.
 
         A node draws from the random numbers when it runs: masks of dropout are the same for the whole model and for
         stages that run nodes in the same order. ONNX Runtime draws its own.
@@ -107,7 +107,8 @@ class TorchBackend:
                 yield
             return
         source: TorchSource = graph.source
-        buffers = {id(t): t for t in source.tensors.values() if not isinstance(t, nn.Parameter)}
+        written = {name for names in source.writes.values() for name in names}
+        buffers = {id(t): t for n, t in source.tensors.items() if n in written or not isinstance(t, nn.Parameter)}
         whole = source.whole()
         if isinstance(whole, nn.Module):
             buffers.update((id(t), t) for t in whole.buffers())

@@ -54,8 +54,13 @@ class TorchStage(nn.Module):
         return result
 
 
-def build_stage(graph: Graph, cut: StageCut) -> TorchStage:
+def build_stage(graph: Graph, cut: StageCut, *, with_unread: bool = True) -> TorchStage:
     """Build one stage that shares the model's tensors.
+
+    Args:
+        graph: The whole model.
+        cut: The stage.
+        with_unread: Whether to hold what belongs to its modules and no node reads, further names of a tensor too.
 
     Raises:
         BackendError: naming stage and node.
@@ -69,7 +74,7 @@ def build_stage(graph: Graph, cut: StageCut) -> TorchStage:
     tied_as = tied_names(graph, cut)
     for name in cut.parameters:
         own = source.tensors[name]
-        for one in (name, *source.companions.get(name, ())):
+        for one in (name, *(source.companions.get(name, ()) if with_unread else ())):
             tensor = source.tensors[one]
             held[one] = hold_tensor(stage, one, tensor, is_transient=one in source.transient)
             if one != name and storage_key(one, tensor) == storage_key(name, own):

@@ -9,6 +9,7 @@ Left out: programs with custom objects or effect tokens, and backward graphs.
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,11 +19,14 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from heterps_compile.errors import InputError
+from heterps_compile.escape import printable, shorten
 
+from .torch_attributes import attributes_put_back
 from .torch_call import Fixed, Leaf
 from .torch_memory import storages
 from .torch_program import Program, find_aliases, first_reason, module_path, quiet_tracing
 
+_NAME_SHOWN = 80
 _CONSTANT = (int, float, bool, str, complex, type(None))
 
 _TRACEABLE = (
@@ -46,7 +50,7 @@ def export_module(
     if not args and not kwargs:
         raise InputError(f"{name} is traced on example inputs, and none are given; pass example_inputs=(...)")
     try:
-        with quiet_tracing():
+        with quiet_tracing(), attributes_put_back(model) as changed:
             program = torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
         reason, way_out = first_reason(error), _TRACEABLE
@@ -63,6 +67,7 @@ def export_module(
         examples=examples,
         dimension_names=dimensions,
         whole=lambda: model,
+        attributes=tuple(changed),
     )
 
 
@@ -156,6 +161,7 @@ def _read(
     examples: dict[str, Any],
     dimension_names: dict[tuple[str, int], str],
     whole: Callable[[], Callable[..., Any]],
+    attributes: tuple[str, ...] = (),
 ) -> Program:
     in_spec, out_spec = _specs(exported)
     reader = _Reader(exported, name)
@@ -181,7 +187,15 @@ def _read(
         examples=examples,
         ranges={s: (float(r.lower), float(r.upper)) for s, r in exported.range_constraints.items()},
         dimension_names=dimension_names,
-        notes=reader.notes,
+        notes=[*map(partial(_note, name), attributes), *reader.notes],
+        attributes=attributes,
+    )
+
+
+def _note(name: str, attribute: str) -> str:
+    return (
+        f"the forward of {name} changes {printable(shorten(attribute, _NAME_SHOWN))!r}, an attribute and no buffer; "
+        f"stages have it as it was when it was traced: make it a buffer (register_buffer) if outputs depend on it"
     )
 
 

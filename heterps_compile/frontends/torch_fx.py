@@ -14,15 +14,16 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from heterps_compile.errors import InputError
+from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 
 from .torch_clean import erase_checks, inline_regions
 from .torch_export import export_module, read_exported
 from .torch_graph import build_graph
-from .torch_memory import mark_idle_dropout, order_writes
+from .torch_memory import Order, mark_idle_dropout, order_writes
 from .torch_module import read_graph_module
 from .torch_names import name_ties, rename_values
-from .torch_program import Program, check_examples
+from .torch_program import Program, check_examples, overlaps
 from .torch_symbols import Symbols, bind_symbols
 
 
@@ -61,6 +62,7 @@ def import_torch(
     name_ties(program)
     in_leaves = rename_values(program)
     order = order_writes(program.graph, program.writes, program.module_tensors)
+    _judge_written(program, order)
     program.notes.extend(
         f"{program.name} changes its input {name!r} in place; its stages leave it as it is"
         for name in order.changed_inputs
@@ -89,6 +91,25 @@ def _read(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_sha
     if isinstance(model, ExportedProgram):
         return read_exported(model, tuple(args), kwargs, label)
     return read_graph_module(model, tuple(args), kwargs, label)
+
+
+def _judge_written(program: Program, order: Order) -> None:
+    """Take a constant that is changed for the buffer that it is, and refuse two buffers that share a part of memory.
+
+    Raises:
+        InputError: naming two tensors that share memory and are not the same, where a node changes one of them: stages
+            that are written to files could not share it.
+    """
+    written = {name for names in order.writes.values() for name in names if name in program.tensors}
+    program.kinds.update((name, "buffer") for name in written if program.kinds[name] == "constant")
+    everything = {**program.state, **program.tensors}
+    for name in sorted(written):
+        for other, tensor in everything.items():
+            if other != name and overlaps(everything[name], tensor):
+                raise InputError(
+                    f"{printable(name)!r} and {printable(other)!r} of {program.name} share memory and are not the same "
+                    f"tensor, and the forward changes it: stages cannot share it; make one of them a copy (clone())"
+                )
 
 
 def _bind(program: Program, batch: int | None, shapes: Mapping[str, int]) -> Symbols:

@@ -53,6 +53,7 @@ def build_graph(program: Program, order: Order, in_leaves: tuple[Leaf, ...], sym
         whole=program.whole,
         examples=MappingProxyType(program.examples),
         notes=(*program.notes, *notes, *unheld),
+        attributes=program.attributes,
     )
     first = next((v.shape[0] for v in map(values.__getitem__, inputs) if v.shape), 1)
     return Graph(

@@ -52,7 +52,8 @@ class Order:
     """What must hold beyond the data that flows.
 
     Attributes:
-        writes: Names of the values and parameters a node changes, by the node's name.
+        writes: Names of the values and parameters a node changes, also those it changes through a view, by the node's
+            name.
         chains: Nodes that share a stage, in order.
         pinned: Storages that a chain of rule 2 is about.
         changed_inputs: Names of the graph inputs whose memory is changed.
@@ -138,14 +139,26 @@ def order_writes(
     held_by_modules = dict.fromkeys(o for operands in changed.values() for o in operands if isinstance(o, str))
     chains += [_holding(nodes, name, module_tensors) for name in held_by_modules]
     chains += [_with_neighbour(nodes, node) for node in changed if not node.users and memory[node] & held]
-    writes = {
-        n.name: tuple(o if isinstance(o, str) else str(o.target) if o.op == "get_attr" else o.name for o in operands)
-        for n, operands in changed.items()
-    }
+    attributes = [n for n in nodes if n.op == "get_attr"]
+    writes = {n.name: _names_of(operands, attributes, memory) for n, operands in changed.items()}
     written = set().union(*(memory[o] for operands in changed.values() for o in operands if isinstance(o, fx.Node)))
     changed_inputs = tuple(n.name for n in nodes if n.op == "placeholder" and memory[n] & written)
     chains = [chain for chain in dict.fromkeys(chains) if len(chain) > 1]
     return Order(writes, tuple(chains), frozenset(touched), changed_inputs)
+
+
+def _names_of(
+    operands: Iterable[fx.Node | str], attributes: list[fx.Node], memory: dict[fx.Node, set[int]]
+) -> tuple[str, ...]:
+    """Give the names of what a node changes; where that is a view of a parameter or buffer, also the latter's name."""
+    names: dict[str, None] = {}
+    for operand in operands:
+        if isinstance(operand, str):
+            names[operand] = None
+            continue
+        names[str(operand.target) if operand.op == "get_attr" else operand.name] = None
+        names.update((str(a.target), None) for a in attributes if memory[a] & memory[operand])
+    return tuple(names)
 
 
 def _gives_way(

@@ -64,6 +64,7 @@ class Program:
     ranges: Mapping[Any, tuple[float, float]] = field(default_factory=dict)
     dimension_names: Mapping[tuple[str, int], str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    attributes: tuple[str, ...] = ()
 
 
 def module_path(node: fx.Node) -> str:
@@ -86,6 +87,24 @@ def storage_key(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
     return (str(tensor.device), address, tensor.storage_offset())
 
 
+def overlaps(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Say whether two tensors share memory without being the same: a view of a part, or of another shape."""
+    first, second = (_span(t) for t in (tensor, other))
+    if first is None or second is None or first[0] != second[0]:
+        return False
+    is_same = tensor.shape == other.shape and tensor.stride() == other.stride() and first == second
+    return not is_same and first[1] < second[2] and second[1] < first[2]
+
+
+def _span(tensor: torch.Tensor) -> tuple[object, int, int] | None:
+    """Give storage, first byte and end of a tensor's memory; None for one without."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_meta:
+        return None
+    last = sum(int((size - 1) * step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    begin = int(tensor.storage_offset()) * tensor.itemsize
+    return tensor.untyped_storage()._cdata, begin, begin + (last + 1) * tensor.itemsize
+
+
 def find_aliases(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, tuple[str, ...]]:
     """Give all names of a tensor for each of its names, where it has several."""
     groups: dict[tuple[object, ...], list[str]] = {}
@@ -102,7 +121,7 @@ def first_reason(error: Exception) -> str:
 
 @contextmanager
 def quiet_tracing() -> Iterator[None]:
-    """Keep torch from logging or printing what it also raises, and from warning of its own LSTM while it is traced."""
+    """Keep torch from logging or printing what it also raises, and from warning of what notes tell."""
     loggers = [
         logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
     ]
@@ -112,7 +131,10 @@ def quiet_tracing() -> Iterator[None]:
     printed, graph = io.StringIO(), ""
     try:
         with redirect_stderr(printed), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.[\w.]*\b_flat_weights\[")
+            # torch_attributes.py finds them, and torch.nn.LSTM's _flat_weights are no state
+            warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.")
+            # torch.export looks at the gradient of a weight that the model changes
+            warnings.filterwarnings("ignore", message=r"The \.grad attribute of a Tensor that is not a leaf")
             yield
     except Exception as error:
         graph = str(getattr(error, "partial_fx_graph", ""))  # torch.export prints it before it raises

@@ -34,6 +34,7 @@ class TorchSource:
         call: How calls map onto the graph.
         whole: Gives the whole model as its owner wrote it.
         examples: Example inputs by name, as given; empty where none were.
+        attributes: Names of attributes, no parameters or buffers, that the forward changes and the graph does not.
         notes: What was guessed or left out, with its reason.
     """
 
@@ -48,3 +49,4 @@ class TorchSource:
     whole: Callable[[], Callable[..., Any]]
     examples: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
