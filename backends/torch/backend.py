@@ -18,6 +18,7 @@ from heterps_compile.backends.contract import Stage
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
+from heterps_compile.frontends.torch_library import traceable_settings
 from heterps_compile.frontends.torch_program import first_reason
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import Graph
@@ -84,7 +85,8 @@ class TorchBackend:
         def run(values: Mapping[str, Any]) -> tuple[Any, ...]:
             args, kwargs = source.call.unbind(values)
             try:
-                returned = whole(*args, **kwargs)
+                with traceable_settings(whole):
+                    returned = whole(*args, **kwargs)
             except Exception as error:
                 raise BackendError(
                     f"the whole model {graph.name!r} cannot run on these inputs: {first_reason(error)}; if they "

@@ -8,7 +8,7 @@ Left out: programs with custom objects or effect tokens, and backward graphs.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from heterps_compile.escape import printable, shorten
 
 from .torch_attributes import attributes_put_back
 from .torch_call import Fixed, Leaf
+from .torch_library import cache_note, traceable_settings
 from .torch_memory import storages
 from .torch_program import Program, find_aliases, first_reason, module_path, quiet_tracing
 
@@ -50,8 +51,11 @@ def export_module(
     if not args and not kwargs:
         raise InputError(f"{name} is traced on example inputs, and none are given; pass example_inputs=(...)")
     try:
-        with quiet_tracing(), attributes_put_back(model) as changed:
-            program = torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+        with quiet_tracing(), attributes_put_back(model):
+            told = cache_note(model, args, kwargs, name)
+        with quiet_tracing(), traceable_settings(model, name) as notes, attributes_put_back(model) as changed:
+            given, named = _kept_apart(model, args, kwargs)
+            program = torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
         reason, way_out = first_reason(error), _TRACEABLE
         if _UNREGISTERED in reason:  # what follows is advice to PyTorch's own developers
@@ -68,7 +72,26 @@ def export_module(
         dimension_names=dimensions,
         whole=lambda: model,
         attributes=tuple(changed),
+        notes=list(dict.fromkeys((*told, *notes))),
     )
+
+
+def _kept_apart(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give example inputs of which no two are one tensor, and none is the model's: a trace takes them for one."""
+    seen = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+
+    def kept_apart(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in seen:
+            value = value.detach().clone().requires_grad_(value.requires_grad)
+        seen.add(id(value))
+        return value
+
+    given, named = pytree.tree_map(kept_apart, (tuple(args), dict(kwargs)))
+    return given, named
 
 
 def read_exported(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Program:
@@ -162,6 +185,7 @@ def _read(
     dimension_names: dict[tuple[str, int], str],
     whole: Callable[[], Callable[..., Any]],
     attributes: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
 ) -> Program:
     in_spec, out_spec = _specs(exported)
     reader = _Reader(exported, name)
@@ -187,7 +211,7 @@ def _read(
         examples=examples,
         ranges={s: (float(r.lower), float(r.upper)) for s, r in exported.range_constraints.items()},
         dimension_names=dimension_names,
-        notes=[*map(partial(_note, name), attributes), *reader.notes],
+        notes=[*notes, *map(partial(_note, name), attributes), *reader.notes],
         attributes=attributes,
     )
 

@@ -1,0 +1,161 @@
+"""What library models do that no graph can hold, switched off while one is traced or held against its stages.
+
+1. Decoders keep a cache of past keys and values, an object that their forward makes, fills and returns, where
+   ``config.use_cache`` says so: it is off inside. A cache that is returned all the same is left out of the result.
+2. Mixtures of experts call an operator of the library's own where their setting is ``"grouped_mm"``: inside it is
+   ``"batched_mm"``, the same in operators of PyTorch's own.
+3. ``nn.Transformer`` asks the values of a mask whether it is the causal one, to choose a kernel: with the mask or with
+   the hint the numbers are the same, so it is not asked.
+4. ``nn.TransformerEncoder`` has a kernel for evaluation without gradients that gives 0 at padded positions: stages give
+   there what it gives with gradients on, and a note says so.
+
+Left out: caches that are given as inputs (torch.export says that it does not know their type).
+"""
+
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """An attribute of a model's configuration, the value that no graph can hold, the one instead, and what to tell."""
+
+    attribute: str
+    unfit: Any
+    instead: Any
+    told: str = ""
+
+
+_CACHE = (
+    "{} keeps and returns a cache of past keys and values where use_cache is not False: its stages compute without "
+    "one, the same outputs, and return none"
+)
+_PADDED = (
+    "nn.TransformerEncoder in {} gives 0 at padded positions when it is evaluated without gradients "
+    "(enable_nested_tensor): its stages give there what it gives with gradients on"
+)
+_SETTINGS = (
+    _Setting("use_cache", True, False),  # told by cache_note, since many a model that has it keeps none
+    _Setting(
+        "_experts_implementation_internal",
+        "grouped_mm",
+        "batched_mm",
+        "the experts of {} are computed with experts_implementation='batched_mm', the same numbers from a copy of an "
+        "expert's weights for every token, since 'grouped_mm' is an operator that only its library has",
+    ),
+)
+
+
+@contextmanager
+def traceable_settings(model: Any, name: str = "") -> Iterator[list[str]]:
+    """Switch off inside what the module says; give notes on what is, complete when the model was called."""
+    notes: list[str] = []
+    if not isinstance(model, nn.Module):
+        yield notes
+        return
+    changed = _unfit_settings(model)
+    notes += dict.fromkeys(setting.told.format(name) for _, setting in changed if setting.told)
+    if any(isinstance(m, nn.TransformerEncoder) and m.use_nested_tensor and not m.training for m in model.modules()):
+        notes.append(_PADDED.format(name))
+    try:
+        for config, setting in changed:
+            setattr(config, setting.attribute, setting.instead)
+        with _forward_without_caches(model, notes, _CACHE.format(name)), _masks_not_asked():
+            yield notes
+    finally:
+        for config, setting in changed:
+            setattr(config, setting.attribute, setting.unfit)
+
+
+def _unfit_settings(model: nn.Module) -> list[tuple[Any, _Setting]]:
+    configs = {id(c): c for c in (getattr(part, "config", None) for part in model.modules())}.values()
+    return [(c, s) for s in _SETTINGS for c in configs if getattr(c, s.attribute, None) == s.unfit]
+
+
+def cache_note(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Give the note on the cache that a call would keep; none where it would keep none.
+
+    The call is made on fake tensors, which compute nothing, and ends where a cache of transformers is made.
+    """
+    if not any(setting.attribute == "use_cache" for _, setting in _unfit_settings(model)):
+        return ()
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given, named = pytree.tree_map(
+        lambda value: mode.from_tensor(value) if isinstance(value, torch.Tensor) else value, (args, dict(kwargs))
+    )
+    try:
+        with mode, _no_cache_made():
+            keeps = any(map(_is_cache, pytree.tree_leaves(model(*given, **named))))
+    except Exception:  # noqa: BLE001 - a cache is made, or what the trace will tell better
+        keeps = True
+    return (_CACHE.format(name),) if keeps else ()
+
+
+class _CacheMadeError(Exception):
+    """Ends a call that is made to see whether it keeps a cache."""
+
+
+@contextmanager
+def _no_cache_made() -> Iterator[None]:
+    kind: Any = getattr(sys.modules.get("transformers.cache_utils"), "Cache", None)
+    if kind is None:
+        yield
+        return
+    before = kind.__init__
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise _CacheMadeError
+
+    try:
+        kind.__init__ = stop
+        yield
+    finally:
+        kind.__init__ = before
+
+
+@contextmanager
+def _forward_without_caches(model: nn.Module, notes: list[str], told: str) -> Iterator[None]:
+    """Put None in place of the caches in what a module returns."""
+    had_own, forward = "forward" in vars(model), model.forward
+
+    @functools.wraps(forward)
+    def trimmed(*args: Any, **kwargs: Any) -> Any:
+        result = forward(*args, **kwargs)
+        if not any(map(_is_cache, pytree.tree_leaves(result))):
+            return result
+        if told not in notes:
+            notes.append(told)
+        return pytree.tree_map(lambda leaf: None if _is_cache(leaf) else leaf, result)
+
+    try:
+        vars(model)["forward"] = trimmed
+        yield
+    finally:
+        if had_own:
+            vars(model)["forward"] = forward
+        else:
+            del vars(model)["forward"]
+
+
+def _is_cache(leaf: Any) -> bool:
+    return any(kind.__name__.endswith("Cache") for kind in type(leaf).__mro__)
+
+
+@contextmanager
+def _masks_not_asked() -> Iterator[None]:
+    layers: Any = nn.modules.transformer
+    before = layers._detect_is_causal_mask
+    layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        layers._detect_is_causal_mask = before
