@@ -17,10 +17,12 @@ from heterps_compile.cluster.load import load_cluster
 from heterps_compile.compiled_model import CompiledModel, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.errors import GraphError, InputError
+from heterps_compile.frontends.workload import is_workload_file
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.make_plan import make_plan
+from heterps_compile.options import MOST_WHOLE, is_whole, short
 from heterps_compile.passes.annotate_intensity import AnnotateIntensity
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.contract import Draft, Observer, Pass, run_passes
@@ -31,6 +33,7 @@ from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.passes.provision import Provision
+from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TORCH
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
@@ -235,17 +238,44 @@ def read_model(
     dynamic_shapes: Any,
 ) -> Graph:
     """Read a model with the front end of its kind; arguments and errors are those of :func:`compile`."""
-    if isinstance(model, (str, Path)) or type(model).__module__.partition(".")[0] in ("onnx", "onnx_ir"):
+    values = {
+        "example_inputs": example_inputs,
+        "example_kwargs": example_kwargs,
+        "dynamic_shapes": dynamic_shapes,
+        "batch": batch,
+        "shapes": shapes,
+    }
+    READING.refuse(values, [name for name, value in values.items() if not _is_nothing(value)], _subject(model))
+    for what, number in (("batch", batch), *((f"the number of {name!r} in shapes", n) for name, n in shapes.items())):
+        if number is not None and not is_whole(number):
+            raise InputError(f"{what} is {short(number)}; it must be a whole number from 1 to {MOST_WHOLE}")
+    if isinstance(model, (str, Path)) and is_workload_file(model):
+        raise InputError(
+            f"{str(model)!r} is a workload file: costs without operations, from which no stages can be made; solve it "
+            f"with the command (heterps-compile FILE)"
+        )
+    if _subject(model) == ONNX:
         from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
         return import_onnx(model, batch=batch, shapes=shapes)
     if isinstance(model, Graph):
         return model
+    module: Any = model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
     return import_torch(
-        model, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
+        module, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
     )
+
+
+def _subject(model: Any) -> str:
+    if isinstance(model, (str, Path)) or type(model).__module__.partition(".")[0] in ("onnx", "onnx_ir"):
+        return ONNX
+    return READ_ALREADY if isinstance(model, Graph) else TORCH
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or (isinstance(value, (tuple, list, Mapping)) and not value)
 
 
 def _refuse_constant_outputs(graph: Graph) -> None:

@@ -4,6 +4,7 @@
 
     HeterpsError                  everything a user can cause; one clear message, exit code 1
     ├── InputError                an input cannot be read (path, what was expected)
+    │   └── OptionError           an option means nothing for what it is given with (exit code 2)
     ├── GraphError                a graph breaks a law (law, node)
     ├── UnsupportedOpError        an op no table knows (op, domain, node)
     ├── UnknownNameError          a name nobody knows (name, the known ones, the nearest)
@@ -40,6 +41,15 @@ class HeterpsError(Exception):
 
 class InputError(HeterpsError):
     """An input file or object cannot be read."""
+
+
+class OptionError(InputError):
+    """An option that means nothing for what it is given with, or without another."""
+
+    @property
+    def exit_code(self) -> int:
+        """Give the exit code of wrong usage."""
+        return 2
 
 
 class GraphError(HeterpsError):

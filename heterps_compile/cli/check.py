@@ -4,20 +4,20 @@ Left out: the check itself (``review/check.py``) and the looks of it (``report/c
 """
 
 import os
-import re
 import sys
 import tempfile
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from heterps_compile.errors import InputError
+from heterps_compile.options import Asked
+from heterps_compile.plan.command_options import CHECK, ONNX
 
 from . import options
-from .diff import FORMATS
 from .output import Progress, printing, quiet_libraries, result_stream
 from .pictures import check_file, write_changes
 from .summary import append_summary
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
     from heterps_compile.review.check import CheckResult
 
-_PERCENT = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*%\s*")
-
-
-def tolerance(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
-    """Read a share in percent, such as ``1%``."""
-    match = _PERCENT.fullmatch(text)
-    if match is None:
-        raise click.BadParameter(f"{text!r} is no share in percent; give one such as 1%.")
-    return float(match[1]) / 100
-
 
 @click.command(
     "check",
@@ -43,37 +33,9 @@ def tolerance(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     "130 interrupted.",
 )
 @click.argument("model", metavar="MODEL.onnx")
-@click.option("--against", metavar="PLAN", required=True, help="The committed plan: a plan.json or a compiled folder.")
-@click.option(
-    "--tolerance",
-    metavar="N%",
-    default="1%",
-    show_default=True,
-    callback=tolerance,
-    help="How much better a plan may exist.",
-)
-@click.option("--cluster", metavar="NAME|FILE", help="Pool of today.  [default: the plan's, where it is built in]")
-@click.option(
-    "--update", is_flag=True, help="Write the plan found now, where the committed one is not as good or as new."
-)
-@click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers, as compile takes them.")
-@click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step.  [default: the plan's]")
-@options.open_sizes("Number of an open dimension; may be repeated. With it or --batch, none of the plan's own.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="As in diff.")
-@click.option("--report", metavar="FILE.html", help="Write a page too: from the committed plan to the one found now.")
-def check(
-    model: str,
-    *,
-    against: str,
-    tolerance: float,
-    cluster: str | None,
-    profile: str | None,
-    update: bool,
-    batch: int | None,
-    shapes: dict[str, int],
-    form: str,
-    report: str | None,
-) -> int:
+@options.takes(CHECK)
+@click.pass_context
+def check(ctx: click.Context, /, model: str, **_: Any) -> int:
     """Check the committed plan of MODEL.onnx: compile again, without building stages, and compare.
 
     Passes while the plan fits the model, keeps what was asked, and no plan is better by more than the tolerance, all at
@@ -96,6 +58,13 @@ def check(
       heterps-compile check model.onnx --against plan.json --batch 64 --report check.html
       heterps-compile check model.onnx --against plan.json --update
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    with options.asked_of(ctx, CHECK, ONNX) as asked:
+        return _check(model, asked)
+
+
+def _check(model: str, asked: Asked) -> int:
+    against, cluster, profile, report = asked["against"], asked["cluster"], asked["profile"], asked["report"]
+    update, form = asked["update"], asked["form"]
     with (
         result_stream() as stream,
         quiet_libraries(verbose=False),
@@ -111,8 +80,8 @@ def check(
         from heterps_compile.review.check import check_plan  # noqa: PLC0415 - torch and onnx
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
 
-        posed = pose_again(model, plan, cluster=cluster, profile=profile, batch=batch, shapes=shapes)
-        checked = check_plan(posed, tolerance)
+        posed = pose_again(model, plan, cluster=cluster, profile=profile, **asked.some("batch", "shapes"))
+        checked = check_plan(posed, asked["tolerance"])
         if report is not None:
             write_changes(report, checked.committed, checked.found, checked.changes)
         progress.close()

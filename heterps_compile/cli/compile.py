@@ -12,18 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from click.core import ParameterSource
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, OptionError
 from heterps_compile.escape import printable
-from heterps_compile.plan.request import (
-    DEFAULT_CLUSTER,
-    DEFAULT_METHOD,
-    MODES,
-    OBJECTIVES,
-    PROVISIONERS,
-    SYNCHRONISATIONS,
-)
+from heterps_compile.options import Asked
+from heterps_compile.plan.command_options import COMPILE, ONNX, PIPEDREAM, WORKLOAD
 
 from . import options
 from .max_load import MAX_LOAD, solve_workload_file
@@ -36,143 +29,17 @@ if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
 
 
+_REQUEST = (
+    "cluster", "objective", "min_throughput", "budget", "batch", "shapes", "mode", "method", "backend", "min_stages",
+    "max_stages", "provisioner", "synchronisation", "pins", "forbidden", "warm_start", "profile", "seed", "time_limit",
+)  # fmt: skip
+
+
 @click.command("compile")
 @click.argument("model", metavar="MODEL.onnx")
-@click.option("-o", "--output", metavar="DIR", help="Folder to write.  [default: MODEL.heterps here]")
-@click.option("--force", is_flag=True, help="Replace DIR, with all that is in it, also where no compilation wrote it.")
-@click.option(
-    "--cluster",
-    metavar="NAME|FILE",
-    default=DEFAULT_CLUSTER,
-    show_default=True,
-    help="Pool of device types: a built-in one (see the command clusters) or a TOML file.",
-)
-@click.option(
-    "--objective",
-    type=click.Choice(OBJECTIVES),
-    default=OBJECTIVES[0],
-    show_default=True,
-    help="What the plan is the best in: cost of a million samples; throughput; latency of a batch; max-load, the load "
-    "of the busiest device with one unit a stage.",
-)
-@click.option("--min-throughput", metavar="SAMPLES/S", callback=options.amount, help="Throughput the plan must reach.")
-@click.option("--budget", metavar="PRICE/H", help="Most the units may cost, such as '5 USD/h': throughput, latency.")
-@click.option(
-    "--batch", metavar="N", type=click.IntRange(min=1), help="Samples in one step, where the model leaves it open."
-)
-@options.open_sizes()
-@click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="What the stages are for.")
-@click.option("--method", metavar="NAME", default=DEFAULT_METHOD, show_default=True, help="Search method: rl, exact, …")
-@click.option("--backend", metavar="NAME", help="What the stages run on.  [default: the model's own]")
-@click.option(
-    "--min-stages",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Cut into so many or more.",
-)
-@click.option("--max-stages", metavar="N", type=click.IntRange(min=1), help="Cut into so many or fewer.")
-@click.option(
-    "--provisioner",
-    type=click.Choice(PROVISIONERS),
-    default=PROVISIONERS[0],
-    show_default=True,
-    help="How stages get replicas; the rules of the HeterPS paper need --min-throughput.",
-)
-@click.option(
-    "--sync",
-    "synchronisation",
-    type=click.Choice(SYNCHRONISATIONS),
-    default=SYNCHRONISATIONS[0],
-    show_default=True,
-    help="How replicas agree in training.",
-)
-@click.option(
-    "--pin",
-    "pins",
-    metavar="PATTERN=DEVICE",
-    callback=options.pins,
-    multiple=True,
-    help="Device type for layers, by name, kind or pattern.",
-)
-@click.option(
-    "--forbid",
-    "forbidden",
-    metavar="PATTERN=DEVICE",
-    callback=options.pairs,
-    multiple=True,
-    help="Device type that layers must not go to.",
-)
-@click.option("--warm-start", metavar="PLAN", help="An old plan of the model, file or folder, to begin from.")
-@click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers; see the command profile.")
-@click.option(
-    "--seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True, help="Of search and verification."
-)
-@click.option(
-    "--time-limit",
-    metavar="SECONDS",
-    callback=options.positive_amount,
-    help="Stop the search with the best plan so far.",
-)
-@click.option("--contiguous/--non-contiguous", default=True, help="Of a workload: devices in one line, or free.")
-@click.option("--accelerators", metavar="N", type=click.IntRange(min=0), help="Of a workload, in place of the file's.")
-@click.option("--cpus", metavar="N", type=click.IntRange(min=0), help="Of a workload, in place of the file's.")
-@click.option("--no-verify", is_flag=True, help="Do not run the stages against the whole model.")
-@click.option("--stablehlo", is_flag=True, help="Write stages of the backend jax as StableHLO too.")
-@click.option(
-    "--annotate",
-    metavar="FILE.onnx",
-    help="Write the whole model too, every node annotated with its stage for ONNX Runtime's own partitioning.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
-@click.option("--print-after", metavar="PASS", multiple=True, help="Print the draft after a pass; may be repeated.")
-@click.option(
-    "--report",
-    metavar="FILE.html",
-    help="Write a page with pictures of the plan, and of its changes against --warm-start; it fetches nothing.",
-)
-@click.option("--plots", metavar="DIR", help="Write every picture as SVG, and as PNG where resvg-py is installed.")
-@click.option("--trace", metavar="FILE.json", help="Write the simulated step as a Chrome trace, for ui.perfetto.dev.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the folder's path alone.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every layer, and libraries' warnings.")
-def compile_model(  # noqa: PLR0917 - click passes them by name
-    model: str,
-    output: str | None,
-    force: bool,
-    cluster: str,
-    objective: str,
-    min_throughput: float | None,
-    budget: str | None,
-    batch: int | None,
-    shapes: dict[str, int],
-    mode: str,
-    method: str,
-    backend: str | None,
-    min_stages: int,
-    max_stages: int | None,
-    provisioner: str,
-    synchronisation: str,
-    pins: dict[str, str],
-    forbidden: list[tuple[str, str]],
-    warm_start: str | None,
-    profile: str | None,
-    seed: int,
-    time_limit: float | None,
-    contiguous: bool,
-    accelerators: int | None,
-    cpus: int | None,
-    no_verify: bool,
-    stablehlo: bool,
-    annotate: str | None,
-    as_json: bool,
-    print_after: tuple[str, ...],
-    report: str | None,
-    plots: str | None,
-    trace: str | None,
-    quiet: bool,
-    verbose: bool,
-) -> None:
+@options.takes(COMPILE)
+@click.pass_context
+def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
     """Compile MODEL.onnx: print the plan and write a folder that runs.
 
     The folder runs with heterps_compile.load(DIR).run(...) in Python. It is replaced as a whole or left as it is. A
@@ -194,55 +61,38 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
       heterps-compile model.onnx --objective throughput --budget "5 USD/h"
       heterps-compile model.onnx --print-after group-layers
       heterps-compile model.onnx --report plan.html --plots pictures --trace step.json
-      heterps-compile workload.json --objective max-load --non-contiguous
+      heterps-compile workload.json --non-contiguous
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     began = time.perf_counter()
-    if quiet and (verbose or as_json):
-        raise click.UsageError(f"-q and {'-v' if verbose else '--json'} contradict each other.")
-    if max_stages is not None and max_stages < min_stages:
-        raise click.UsageError(f"--min-stages {min_stages} is more than --max-stages {max_stages}.")
-    if objective == MAX_LOAD and not model.endswith(".onnx"):
-        if report or plots or trace:
-            raise click.UsageError("--report, --plots and --trace are of models; a workload has no stages in time.")
-        asked = click.get_current_context().get_parameter_source("method") is not ParameterSource.DEFAULT
-        solve_workload_file(
-            model,
-            output=output,
-            force=force,
-            contiguous=contiguous,
-            accelerators=accelerators,
-            cpus=cpus,
-            mode=mode,
-            method=method if asked else None,
-            seed=seed,
-            time_limit=time_limit,
-            as_json=as_json,
-            quiet=quiet,
-        )
-        return
-    request: dict[str, Any] = {
-        "cluster": cluster,
-        "objective": objective,
-        "min_throughput": min_throughput,
-        "budget": budget,
-        "batch": batch,
-        "shapes": shapes,
-        "mode": mode,
-        "method": method,
-        "backend": backend,
-        "min_stages": min_stages,
-        "max_stages": max_stages,
-        "provisioner": provisioner,
-        "synchronisation": synchronisation,
-        "pins": pins,
-        "forbidden": forbidden,
-        "warm_start": warm_start,
-        "profile": profile,
-        "seed": seed,
-        "time_limit": time_limit,
-        "verify": not no_verify,
-        "baselines": BASELINES if report or plots else (),
-    }
+    subject = _subject(model, ctx.params["objective"] if "objective" in options.given_names(ctx) else None)
+    with options.asked_of(ctx, COMPILE, subject) as asked:
+        if subject == ONNX:
+            _compile(model, asked, began)
+        else:
+            solve_workload_file(model, asked)
+
+
+def _subject(model: str, objective: str | None) -> str:
+    """Say what a file is, by its first characters; what is no model by its name may be asked for as a workload."""
+    from heterps_compile.frontends.workload import workload_form  # noqa: PLC0415 - only when it runs
+
+    form = workload_form(model)
+    if form is None:
+        return WORKLOAD if objective == MAX_LOAD and not model.endswith(".onnx") else ONNX
+    return {"json": WORKLOAD, "pipedream": PIPEDREAM}[form]
+
+
+def _compile(model: str, asked: Asked, began: float) -> None:
+    """Compile a model, write its folder and what else is asked for, print the plan."""
+    quiet, verbose, as_json = asked["quiet"], asked["verbose"], asked["as_json"]
+    cluster, profile, warm_start, force = asked["cluster"], asked["profile"], asked["warm_start"], asked["force"]
+    report, plots, trace = asked["report"], asked["plots"], asked["trace"]
+    output, annotate, stablehlo = asked["output"], asked["annotate"], asked["stablehlo"]
+    if stablehlo and asked["backend"] != "jax":
+        raise OptionError(f"--stablehlo is for the backend jax, not for {asked['backend']!r}; leave one of them out")
+    fewest, most = asked["min_stages"], asked["max_stages"]
+    if most is not None and most < fewest:
+        raise OptionError(f"--min-stages {fewest} is more than --max-stages {most}; no plan has both")
     directory = output if output is not None else f"{Path(model).stem or 'model'}.heterps"
     with (
         result_stream() as stream,
@@ -254,10 +104,17 @@ def compile_model(  # noqa: PLR0917 - click passes them by name
         drawings = Drawings(report, plots, trace, older=_older(warm_start) if report else None)
         drawings.check(directory)
         dumps = sys.stderr if as_json or quiet else stream
-        observer = LastDraft(draft_printer(print_after, dumps, progress))
+        observer = LastDraft(draft_printer(asked["print_after"], dumps, progress))
         from heterps_compile.api import compile as compile_  # noqa: PLC0415 - torch and onnx
 
-        compiled = compile_(model, on_progress=progress.show, observer=observer, **request)
+        compiled = compile_(
+            model,
+            on_progress=progress.show,
+            observer=observer,
+            verify=not asked["no_verify"],
+            baselines=BASELINES if report or plots else (),
+            **asked.some(*_REQUEST),
+        )
         compiled = compiled.save(directory, force=force, stablehlo=stablehlo)
         if annotate is not None:
             _annotate(compiled, annotate)

@@ -3,13 +3,15 @@
 Left out: the comparison itself (``plan/diff.py``) and the looks of it (``report/diff_*.py``).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from heterps_compile.errors import HeterpsError
 from heterps_compile.escape import one_line
+from heterps_compile.plan.command_options import DIFF, TWO_PLANS
 
+from . import options
 from .output import printing, result_stream
 from .pictures import check_file, write_changes
 from .summary import append_summary
@@ -17,7 +19,6 @@ from .summary import append_summary
 if TYPE_CHECKING:
     from heterps_compile.plan.diff import PlanDiff
 
-FORMATS = ("text", "json", "markdown", "github")
 _WRONG_USAGE = 2
 
 
@@ -28,24 +29,9 @@ _WRONG_USAGE = 2
 )
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default=FORMATS[0],
-    show_default=True,
-    help="github: annotations of a workflow, and the summary of its step.",
-)
-@click.option(
-    "--fail-on",
-    metavar="WHAT,...",
-    help="What counts as changed: placement, stages, replicas, layers, settings, and limits on price, cost, "
-    "throughput, step and memory such as price>5% or throughput<-2%.  [default: anything]",
-)
-@click.option(
-    "--report", metavar="FILE.html", help="Write a page too, with pictures of both plans; it fetches nothing."
-)
-def diff(old: str, new: str, form: str, fail_on: str | None, report: str | None) -> int:
+@options.takes(DIFF)
+@click.pass_context
+def diff(ctx: click.Context, /, old: str, new: str, **_: Any) -> int:
     """Compare two plans: what moved, which stages split or merged, and what that does to price and throughput.
 
     OLD and NEW are plan.json files, compiled folders, or git:REV:PATH. Layers are matched by structure, so that other
@@ -67,6 +53,11 @@ def diff(old: str, new: str, form: str, fail_on: str | None, report: str | None)
       heterps-compile diff git:HEAD:plan.json plan.json --report changes.html
       heterps-compile diff old.json new.json --fail-on "placement,price>5%,throughput<-2%"
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    with options.asked_of(ctx, DIFF, TWO_PLANS) as asked:
+        return _diff(old, new, **asked.some("form", "fail_on", "report"))
+
+
+def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None) -> int:
     from heterps_compile.plan.fail_on import met, parse_criteria  # noqa: PLC0415 - only what the command needs
     from heterps_compile.plan.file import from_json  # noqa: PLC0415 - pydantic
     from heterps_compile.plan.source import path_of, read_plan_text  # noqa: PLC0415

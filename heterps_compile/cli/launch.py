@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
+from heterps_compile.runtime.launch.run_options import RUN
+
+from . import options
 from .output import printing, result_stream
-from .run import make_run_options, run_options
+from .run import make_run_options
 
 _PATHS = frozenset({
     "train", "data", "weights", "checkpoint", "server_directory", "trace", "log", "telemetry", "tensorboard", "output"
@@ -20,9 +23,9 @@ _PATHS = frozenset({
 @click.argument("directory", metavar="DIR")
 @click.option("--hosts", metavar="FILE.toml", required=True, help="Machines: address, slots, and if need be speed.")
 @click.option("--no-check", is_flag=True, help="Do not look the machines up from here.")
-@run_options
+@options.takes(RUN)
 @click.pass_context
-def launch(ctx: click.Context, /, directory: str, hosts: str, no_check: bool, **given: Any) -> None:
+def launch(ctx: click.Context, /, directory: str, hosts: str, no_check: bool, **_: Any) -> None:
     """Print the torchrun line of every machine that runs a compiled folder; the options are those of run.
 
     \b
@@ -52,13 +55,13 @@ def launch(ctx: click.Context, /, directory: str, hosts: str, no_check: bool, **
     )
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415
 
+    made = make_run_options(ctx, directory)
     known = read_hosts(hosts)
-    options = make_run_options(directory, given)
-    prepared = prepare(options)
+    prepared = prepare(made)
     check_hosts(known, prepared)
     if not no_check:
         look_up_hosts(known)
-    lines = launch_lines(known, prepared, [options.directory, *_given_words(ctx)])
+    lines = launch_lines(known, prepared, [made.directory, *_given_words(ctx)])
     with result_stream() as stream, printing("the lines"):
         for (address, line), ranks in zip(lines, ranks_of_hosts(known), strict=True):
             what = "; ".join(str(prepared.places[rank]) for rank in ranks)
@@ -85,6 +88,8 @@ def _as_written(name: str, value: Any) -> str:
 
     if name in _PATHS and not (name == "data" and is_random(value)):
         return os.path.abspath(str(value))  # the lines are typed wherever a shell happens to be
+    if name == "server_memory":
+        return f"{value} B"
     if name == "speeds":
         return ";".join(",".join(f"{speed:g}" for speed in part) for part in value)
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""``heterps-compile WORKLOAD --objective max-load``: spread a cost-only graph over its pool.
+"""``heterps-compile WORKLOAD``: spread a cost-only graph over its pool.
 
 A workload has costs and no operations: a plan comes out, and no code.
 
@@ -10,26 +10,16 @@ import sys
 import time
 from contextlib import closing
 
+from heterps_compile.errors import OptionError
+from heterps_compile.options import Asked
+from heterps_compile.plan.command_options import PIPEDREAM, WORKLOAD
+
 from .output import Progress, printing, result_stream, terminal_width
 
 MAX_LOAD = "max-load"
 
 
-def solve_workload_file(
-    path: str,
-    *,
-    output: str | None,
-    force: bool,
-    contiguous: bool,
-    accelerators: int | None,
-    cpus: int | None,
-    mode: str,
-    method: str | None,
-    seed: int,
-    time_limit: float | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def solve_workload_file(path: str, asked: Asked) -> None:
     """Solve a workload file, print the split, and write it where a folder is named.
 
     Raises:
@@ -37,22 +27,37 @@ def solve_workload_file(
         InfeasibleError: where no split exists.
     """
     from heterps_compile.frontends.workload import read_workload  # noqa: PLC0415 - only here
-    from heterps_compile.passes.max_load.solve import solve_max_load  # noqa: PLC0415 - numpy
+    from heterps_compile.passes.max_load.solve import METHODS, solve_max_load  # noqa: PLC0415 - numpy
     from heterps_compile.plan.folder import check_target, write_files  # noqa: PLC0415 - pydantic
     from heterps_compile.report.split import print_split, split_document, split_files  # noqa: PLC0415 - rich
     from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
 
     began = time.perf_counter()
+    output, quiet, as_json = asked["output"], asked["quiet"], asked["as_json"]
+    if asked["objective"] != MAX_LOAD and "objective" in asked.given:
+        raise OptionError(
+            f"--objective {asked['objective']} means nothing for {asked.subject}, which is solved for max-load; leave "
+            f"--objective out"
+        )
+    if asked["force"] and output is None:
+        raise OptionError(f"--force means nothing without -o DIR: of {asked.subject} nothing else is written")
+    cpus = asked["cpus"] if asked.subject == WORKLOAD else None
+    mode = asked["mode"] if asked.subject == PIPEDREAM else None
+    method = asked["method"] if "method" in asked.given else METHODS[0]
     with result_stream() as stream, closing(Progress(sys.stderr, wanted=not quiet)) as progress:
         if output is not None:
-            check_target(output, force=force)
-        workload = read_workload(path, accelerators=accelerators, cpus=cpus, mode=mode)
+            check_target(output, force=asked["force"])
+        workload = read_workload(path, accelerators=asked["accelerators"], cpus=cpus, mode=mode)
         progress.show("solving", 0, 1)
         result = solve_max_load(
-            workload, contiguous=contiguous, method=method or "exact", seed=seed, time_limit_s=time_limit
+            workload,
+            contiguous=asked["contiguous"],
+            method=method,
+            seed=asked["seed"],
+            time_limit_s=asked["time_limit"],
         )
         if output is not None:
-            write_files(output, split_files(workload, result), force=force)
+            write_files(output, split_files(workload, result), force=asked["force"])
         progress.close()
         with printing("the split"):
             if as_json:

@@ -1,88 +1,89 @@
-"""What options take beyond click's own types: amounts and assignments, as click callbacks.
+"""Options as click has them: made from their declarations, and handed to a command as one value.
 
-Left out: checks that need a model or a pool (the library makes them).
+Left out: what an option is (``heterps_compile.options``) and which there are (``plan/command_options.py``,
+``runtime/launch/run_options.py``).
 """
 
-import math
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-T = TypeVar("T")
-Command = TypeVar("Command", bound=Callable[..., object])
+from heterps_compile.errors import HeterpsError, OptionError
+from heterps_compile.options import Asked, Choice, Command, Flag, Option, OptionType, Repeated
 
-
-def of_today(command: Command) -> Command:
-    """Add the options of a command that estimates a plan anew: its pool, its profiles, whether it may be stale."""
-    for option in (
-        click.option("--allow-stale", is_flag=True, help="Go on where the plan was made from something else."),
-        click.option("--profile", metavar="[TYPE=]FILE,...", help="Measured times of layers, as compile takes them."),
-        click.option("--cluster", metavar="NAME|FILE", help="Pool of today.  [default: the plan's, where built in]"),
-    ):
-        command = option(command)
-    return command
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def open_sizes(help_text: str = "Number of an open dimension; may be repeated.") -> Callable[[Command], Command]:
-    """Add ``--shape``, the numbers of dimensions that a model leaves open."""
-    return click.option("--shape", "shapes", metavar="NAME=N", callback=sizes, multiple=True, help=help_text)
+def takes(command: Command) -> Callable[[F], F]:
+    """Add the declared options of a command to its function."""
+
+    def add(function: F) -> F:
+        for option in reversed(command.options):
+            function = click_option(option)(function)
+        return function
+
+    return add
 
 
-def amount(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
-    """Read a finite number of zero or more; the option's metavar tells its unit."""
-    return _read_amount(text, is_enough=lambda number: number >= 0, least="zero or more")
+def click_option(option: Option) -> Callable[[F], F]:
+    """Give the click decorator of an option."""
+    words, help_text = option.words.split(", "), option.help
+    if option.default_words or option.default_text:
+        help_text += f"  [default: {option.default_words or option.default_text}]"
+    kind = option.type
+    if isinstance(kind, Flag):
+        if kind.off:
+            words = [f"{words[0]}/{kind.off}"]
+            return click.option(*words, option.name, default=option.default, help=help_text)
+        return click.option(*words, option.name, is_flag=True, help=help_text)
+    if isinstance(kind, Choice):
+        return click.option(*words, option.name, type=click.Choice(kind.names), default=option.default, help=help_text)
+    is_repeated = isinstance(kind, Repeated)
+    return click.option(
+        *words,
+        option.name,
+        metavar=option.metavar,
+        multiple=is_repeated,
+        required=option.required,
+        callback=_reader(kind, option.default),
+        help=help_text,
+    )
 
 
-def positive_amount(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
-    """Read a finite number above zero."""
-    return _read_amount(text, is_enough=lambda number: number > 0, least="above zero")
+def _reader(kind: OptionType, default: Any) -> Any:
+    """Give the click callback that reads what was written, and gives the default where nothing was."""
+
+    def read(_ctx: click.Context, _param: click.Parameter, written: Any) -> Any:
+        if not written and (written is None or isinstance(kind, Repeated)):
+            return default
+        try:
+            return kind.collect(written) if isinstance(kind, Repeated) else kind.read(written)
+        except HeterpsError as error:
+            raise click.BadParameter(f"{error}.") from error
+
+    return read
 
 
-def _read_amount(text: str | None, is_enough: Callable[[float], bool], least: str) -> float | None:
-    if text is None:
-        return None
+def given_names(ctx: click.Context) -> set[str]:
+    """Give the names of the parameters that the user gave."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name for name, source in sources.items() if source not in (None, ParameterSource.DEFAULT)}
+
+
+@contextmanager
+def asked_of(ctx: click.Context, command: Command, subject: str) -> Iterator[Asked]:
+    """Give the values of a command's options for a subject; what was given must have been read in the block.
+
+    Raises:
+        UsageError: where an option was given that means nothing for the subject.
+    """
+    names = {option.name for option in command.options}
     try:
-        number = float(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no number; give a plain one such as 30.") from error
-    if not (math.isfinite(number) and is_enough(number)):
-        raise click.BadParameter(f"{text!r} must be {least} and finite.")
-    return number
-
-
-def sizes(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
-    """Read ``NAME=N`` any number of times; a name may have a ``=`` in it."""
-    return _collect(_read_size(text) for text in texts)
-
-
-def _read_size(text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not name or not (number.isascii() and number.isdigit()) or int(number) < 1:
-        raise click.BadParameter(f"{text!r} is not NAME=N with a number of 1 or more, such as seq=128.")
-    return name, int(number)
-
-
-def pins(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """Read ``PATTERN=DEVICE`` any number of times; a pattern may have a ``=`` in it."""
-    return _collect(_read_pin(text) for text in texts)
-
-
-def pairs(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Read ``PATTERN=DEVICE`` any number of times, the same pattern with several devices too."""
-    return [_read_pin(text) for text in texts]
-
-
-def _read_pin(text: str) -> tuple[str, str]:
-    pattern, _, device = text.rpartition("=")
-    if not pattern or not device:
-        raise click.BadParameter(f"{text!r} is not PATTERN=DEVICE, such as embedding=cpu-core.")
-    return pattern, device
-
-
-def _collect(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
-    found: dict[str, T] = {}
-    for name, value in pairs:
-        if found.setdefault(name, value) != value:
-            raise click.BadParameter(f"{name!r} is given twice, as {found[name]!r} and as {value!r}.")
-    return found
+        asked = Asked(command, {name: ctx.params[name] for name in names}, given_names(ctx) & names, subject)
+        yield asked
+    except OptionError as error:
+        raise click.UsageError(f"{error}.") from error
+    assert not asked.unread, f"{command.name} read none of {sorted(asked.unread)}"  # noqa: S101 - else dropped in silence

@@ -4,10 +4,13 @@ Left out: the looks of it (``report/show_words.py``), today's estimates (``revie
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, TextIO
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+
+from heterps_compile.options import Asked
+from heterps_compile.plan.command_options import PLAN, PLAN_WITH_MODEL, SCHEMA, SHOW
 
 from . import options
 from .output import printing, quiet_libraries, result_stream, terminal_width
@@ -18,24 +21,9 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.argument("plans", metavar="PLAN...", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as today's version of plan.json.")
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of plan.json; takes no PLAN.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing: only check that every plan is sound.")
-@click.option("-v", "--verbose", is_flag=True, help="Print every layer with its stage and fingerprint.")
-@click.option("--model", metavar="MODEL.onnx", help="Compute every estimate again, for this model and today's pool.")
-@options.of_today
-def show(
-    plans: tuple[str, ...],
-    *,
-    as_json: bool,
-    schema: bool,
-    quiet: bool,
-    verbose: bool,
-    model: str | None,
-    cluster: str | None,
-    profile: str | None,
-    allow_stale: bool,
-) -> None:
+@options.takes(SHOW)
+@click.pass_context
+def show(ctx: click.Context, /, plans: tuple[str, ...], **_: Any) -> None:
     """Show a plan: stages, replicas, price and throughput, memory, and what it was made from.
 
     PLAN is a plan.json, a compiled folder, or git:REV:PATH. A plan that is damaged or contradicts itself is an error
@@ -51,40 +39,60 @@ def show(
       heterps-compile show plan.json --model model.onnx --allow-stale
       heterps-compile show --schema > plan.schema.json
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    if schema == bool(plans) or (as_json and len(plans) > 1):
+    schema, model = ctx.params["schema"], ctx.params["model"]
+    if schema == bool(plans) or (ctx.params["as_json"] and len(plans) > 1):
         raise click.UsageError("Name a plan (one for --json), or give --schema alone.")
-    if model is None and (cluster or profile or allow_stale):
-        raise click.UsageError(
-            "--cluster, --profile and --allow-stale are for today's estimates; name the --model too."
-        )
-    with result_stream() as stream, printing("the plan"):
-        for place, plan in enumerate(_read(plans, model, cluster, profile, allow_stale=allow_stale)):
-            if not quiet:
-                stream.write("\n" if place else "")
-                noted = plan if as_json or model is not None else _noting_another_pool(plan)
-                stream.write(_as_file(plan) if as_json else _shown(noted, stream, all_layers=verbose))
-        if schema:
-            from heterps_compile.plan.schema import published_schema  # noqa: PLC0415 - pydantic
+    subject = SCHEMA if schema else PLAN if model is None else PLAN_WITH_MODEL
+    with options.asked_of(ctx, SHOW, subject) as asked:
+        if asked["schema"]:
+            _show_schema()
+        else:
+            _show(plans, asked)
 
-            stream.write(published_schema())
+
+def _show_schema() -> None:
+    from heterps_compile.plan.schema import published_schema  # noqa: PLC0415 - pydantic
+
+    with result_stream() as stream, printing("the schema"):
+        stream.write(published_schema())
         stream.flush()
 
 
-def _read(
-    plans: tuple[str, ...], model: str | None, cluster: str | None, profile: str | None, *, allow_stale: bool
-) -> "Iterator[Plan]":
+def _show(plans: tuple[str, ...], asked: Asked) -> None:
+    as_json, quiet, verbose = asked["as_json"], asked["quiet"], asked["verbose"]
+    today = _Today(**asked.some("model", "cluster", "profile", "allow_stale")) if asked.subject != PLAN else None
+    with result_stream() as stream, printing("the plan"):
+        for place, plan in enumerate(_read(plans, today)):
+            if not quiet:
+                stream.write("\n" if place else "")
+                noted = plan if as_json or today is not None else _noting_another_pool(plan)
+                stream.write(_as_file(plan) if as_json else _shown(noted, stream, all_layers=verbose))
+        stream.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class _Today:
+    """What estimates of today are computed from."""
+
+    model: str
+    cluster: str | None
+    profile: str | None
+    allow_stale: bool
+
+
+def _read(plans: tuple[str, ...], today: _Today | None) -> "Iterator[Plan]":
     from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
 
     for plan in map(read_plan, plans):
-        if model is None:
+        if today is None:
             yield plan
         else:
             from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - onnx
             from heterps_compile.review.today import plan_today  # noqa: PLC0415 - as above
 
             with quiet_libraries(verbose=False):
-                posed = pose_again(model, plan, cluster=cluster, profile=profile)
-                yield plan_today(posed, allow_stale=allow_stale).plan
+                posed = pose_again(today.model, plan, cluster=today.cluster, profile=today.profile)
+                yield plan_today(posed, allow_stale=today.allow_stale).plan
 
 
 def _noting_another_pool(plan: "Plan") -> "Plan":

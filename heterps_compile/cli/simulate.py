@@ -4,11 +4,13 @@ Left out: the simulation (``report/simulation.py``, ``schedule/``) and the looks
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.options import Asked
+from heterps_compile.plan.command_options import PLAN, PLAN_WITH_MODEL, SIMULATE
 
 from . import options
 from .output import printing, quiet_libraries, result_stream, terminal_width
@@ -21,26 +23,9 @@ if TYPE_CHECKING:
 
 @click.command("simulate")
 @click.argument("plan", metavar="PLAN|FOLDER")
-@click.option("--schedule", metavar="NAME", help="gpipe, 1f1b, interleaved-1f1b or zero-bubble.  [default: all]")
-@click.option(
-    "--micro-batches", metavar="N", type=click.IntRange(min=1), help="In a step.  [default: the best of each schedule]"
-)
-@click.option("--model", metavar="MODEL.onnx", help="Compute times and memory again, and count every operation.")
-@options.of_today
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, with memory over time.")
-@click.option("--trace", metavar="FILE.json", help="Write the shortest step as a Chrome trace, for ui.perfetto.dev.")
-def simulate(
-    plan: str,
-    *,
-    schedule: str | None,
-    micro_batches: int | None,
-    model: str | None,
-    cluster: str | None,
-    profile: str | None,
-    allow_stale: bool,
-    as_json: bool,
-    trace: str | None,
-) -> None:
+@options.takes(SIMULATE)
+@click.pass_context
+def simulate(ctx: click.Context, /, plan: str, **_: Any) -> None:
     """Simulate a step of a plan under every schedule: its time, how long stages wait, what they hold.
 
     PLAN is a plan.json, a FOLDER is a compiled one; git:REV:PATH names either in a commit. Micro-batches must divide
@@ -57,15 +42,22 @@ def simulate(
       heterps-compile simulate plan.json --model model.onnx
       heterps-compile simulate model.heterps --json | jq '.schedules[].step_s'
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    with options.asked_of(ctx, SIMULATE, PLAN if ctx.params["model"] is None else PLAN_WITH_MODEL) as asked:
+        _simulate(plan, asked)
+
+
+def _simulate(plan: str, asked: Asked) -> None:
+    schedule, micro_batches, trace = asked["schedule"], asked["micro_batches"], asked["trace"]
+    model, profile = asked.some("model", "profile").values() if asked.subject != PLAN else (None, None)
     from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
     from heterps_compile.report.simulation import best_steps, plan_loads, possible_counts  # noqa: PLC0415 - only when it runs
     from heterps_compile.schedule.names import SCHEDULES  # noqa: PLC0415 - as above
 
     if schedule is not None and schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
-    if model is None and profile is not None:
-        raise click.UsageError("--profile is for today's times; name the --model too.")
-    read, pool, operations, notes = _today(read_plan(plan), model, cluster, profile, allow_stale=allow_stale)
+    read, pool, operations, notes = _today(
+        read_plan(plan), model, asked["cluster"], profile, allow_stale=asked["allow_stale"]
+    )
     _check_count(read, micro_batches)
     if read.request.mode == "inference" and len(read.stages) > 1:
         bubble = f"{100 * read.schedule.bubble:.3g} %"
@@ -84,7 +76,7 @@ def simulate(
 
         write_file(trace, chrome_trace(read, min(steps, key=lambda step: step.step_s)))
     with result_stream() as stream, printing("the simulation"):
-        if as_json:
+        if asked["as_json"]:
             from heterps_compile.report.steps import steps_document  # noqa: PLC0415 - only what the result needs
 
             stream.write(steps_document(read, steps, notes) + "\n")

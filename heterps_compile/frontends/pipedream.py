@@ -39,7 +39,6 @@ def parse_pipedream(
     text: str,
     path: Path,
     accelerators: int | None,
-    cpus: int,
     memory_bytes: float | None,
     *,
     bandwidth_bytes_per_s: float = DEFAULT_BANDWIDTH_BYTES_PER_S,
@@ -51,7 +50,6 @@ def parse_pipedream(
         text: What the file holds.
         path: Where it came from, for messages.
         accelerators: How many there are.
-        cpus: How many there are; they stay empty.
         memory_bytes: Of an accelerator; None for :data:`DEFAULT_MEMORY_BYTES`.
         bandwidth_bytes_per_s: Between an accelerator and the host.
         mode: ``"inference"`` or ``"training"``.
@@ -108,7 +106,7 @@ def parse_pipedream(
         nodes=tuple(nodes),
         edges=tuple(edges),
         accelerators=accelerators,
-        cpus=cpus,
+        cpus=0,
         memory_bytes=memory_bytes,
         assumptions=tuple(assumptions),
     )

@@ -15,6 +15,7 @@ Left out: PipeDream's text (``pipedream.py``), the laws of a workload (``cost/wo
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,8 @@ from heterps_compile.escape import printable
 from .pipedream import DEFAULT_BANDWIDTH_BYTES_PER_S, parse_pipedream
 
 MAX_FILE_BYTES = 256 * 2**20
+
+_PIPEDREAM_HEAD = re.compile(rb"node[0-9]")
 
 _TOP = {"maxFPGAs": True, "maxCPUs": True, "maxSizePerFPGA": True, "nodes": True, "edges": True, "name": False}
 _NODE = {
@@ -42,18 +45,18 @@ def read_workload(
     accelerators: int | None = None,
     cpus: int | None = None,
     memory_bytes: float | None = None,
-    bandwidth_bytes_per_s: float = DEFAULT_BANDWIDTH_BYTES_PER_S,
-    mode: str = "training",
+    bandwidth_bytes_per_s: float | None = None,
+    mode: str | None = None,
 ) -> Workload:
     """Read a workload; what the file begins with decides which of the two formats it is.
 
     Args:
         path: A file.
         accelerators: How many there are, in place of the file's number; a PipeDream file needs it.
-        cpus: How many there are, in place of the file's number; PipeDream measures none, so 0 there.
+        cpus: How many there are, in place of the file's number; not for a PipeDream file, which has no times on them.
         memory_bytes: Of an accelerator, in place of the file's number.
-        bandwidth_bytes_per_s: Turns the activations of a PipeDream file into times.
-        mode: What a PipeDream file is read as: ``"inference"`` or ``"training"``.
+        bandwidth_bytes_per_s: Turns the activations of a PipeDream file into times; None for 12 GB/s.
+        mode: What a PipeDream file is read as: ``"inference"`` or ``"training"``; None for training.
 
     Raises:
         InputError: where the file cannot be read, is in neither format, or breaks a law of workloads.
@@ -63,10 +66,28 @@ def read_workload(
     if not text.strip():
         raise InputError(f"workload file {str(path)!r} is empty; expected a JSON object or PipeDream's node lines")
     if text.lstrip().startswith("{"):
+        for what, value in (("mode", mode), ("bandwidth_bytes_per_s", bandwidth_bytes_per_s)):
+            if value is not None:
+                raise InputError(
+                    f"{what} is for a PipeDream graph; workload file {str(path)!r} is JSON, whose nodes and edges say "
+                    f"it themselves"
+                )
         workload = _from_json(_parse(text, path), path, accelerators, cpus, memory_bytes)
     elif text.lstrip().startswith("node"):
+        if cpus:
+            raise InputError(
+                f"workload file {str(path)!r} is a PipeDream graph, which has no times on CPUs: its {cpus} CPUs would "
+                f"stay empty; leave them out"
+            )
         workload = parse_pipedream(
-            text, path, accelerators, cpus or 0, memory_bytes, bandwidth_bytes_per_s=bandwidth_bytes_per_s, mode=mode
+            text,
+            path,
+            accelerators,
+            memory_bytes,
+            bandwidth_bytes_per_s=DEFAULT_BANDWIDTH_BYTES_PER_S
+            if bandwidth_bytes_per_s is None
+            else bandwidth_bytes_per_s,
+            mode="training" if mode is None else mode,
         )
     else:
         raise InputError(
@@ -77,8 +98,8 @@ def read_workload(
     return workload
 
 
-def is_workload_file(path: str | Path) -> bool:
-    """Tell by a file's first character whether it may be a workload rather than a model.
+def workload_form(path: str | Path) -> str | None:
+    """Tell by a file's first characters which form of a workload it may be: ``"json"``, ``"pipedream"``, or none.
 
     An ONNX file begins with a protobuf tag, never with a brace or a letter.
     """
@@ -86,8 +107,15 @@ def is_workload_file(path: str | Path) -> bool:
         with Path(path).open("rb") as file:
             head = file.read(256).lstrip()
     except OSError:
-        return False
-    return head.startswith((b"{", b"node"))
+        return None
+    if head.startswith(b"{"):
+        return "json"
+    return "pipedream" if _PIPEDREAM_HEAD.match(head) else None
+
+
+def is_workload_file(path: str | Path) -> bool:
+    """Tell by a file's first characters whether it may be a workload rather than a model."""
+    return workload_form(path) is not None
 
 
 def _read_text(path: Path) -> str:

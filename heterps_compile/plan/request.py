@@ -10,6 +10,7 @@ from heterps_compile.units import NUMBER, counted, parse_price
 
 MODES = ("inference", "training")
 OBJECTIVES = tuple(_OBJECTIVES)
+MOST_SEED = 2**63 - 1
 DEFAULT_CLUSTER = "heterps-paper"
 DEFAULT_METHOD = "rl"
 PROVISIONERS = ("exact", "closed-form", "newton")

@@ -198,7 +198,7 @@ def tensors_in(file):
         (("--wire", "float8"), "unknown wire format 'float8'"),
         (("--clip-norm", "1", "--parameter-servers", "1"), "--clip-norm and --parameter-servers do not go together"),
         (("--data", "gone.tsv"), "cannot read 'gone.tsv': No such file"),
-        (("--resume",), "--resume needs the folder of the checkpoints"),
+        (("--resume",), "--resume means nothing without --checkpoint"),
     ],
 )
 def test_what_does_not_fit_is_told_before_anything_starts(written, words, said):

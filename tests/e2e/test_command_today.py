@@ -142,9 +142,12 @@ def test_a_plan_knows_what_its_micro_batches_take_and_of_an_older_one_operations
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["show", "out", "--allow-stale"], "are for today's estimates; name the --model too."),
-        (["show", "out", "--cluster", "edge"], "are for today's estimates; name the --model too."),
-        (["simulate", "out", "--profile", "p.json"], "--profile is for today's times; name the --model too."),
+        (
+            ["show", "out", "--allow-stale"],
+            "--allow-stale is for a plan with its --model, and means nothing for a plan alone",
+        ),
+        (["show", "out", "--cluster", "edge"], "--cluster is for a plan with its --model, and means nothing"),
+        (["simulate", "out", "--profile", "p.json"], "--profile is for a plan with its --model, and means nothing"),
     ],
 )
 def test_what_needs_the_model_is_wrong_usage_without_it(heterps, words, said):

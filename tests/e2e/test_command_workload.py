@@ -1,4 +1,4 @@
-"""``heterps-compile WORKLOAD --objective max-load``: a cost-only graph becomes a plan, and no code."""
+"""``heterps-compile WORKLOAD``: a cost-only graph becomes a plan, and no code."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def workload(tmp_path: Path) -> Path:
 
 
 def test_a_workload_becomes_a_plan_and_a_split(workload: Path) -> None:
-    done = heterps(workload, "--objective", "max-load", "-o", "out", cwd=workload.parent)
+    done = heterps(workload, "-o", "out", cwd=workload.parent)
     assert (done.returncode, done.stderr) == (0, "")
     assert "largest load  3.5000 ms (contiguous)" in done.stdout
     assert "no split is better" in done.stdout

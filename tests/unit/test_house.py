@@ -21,6 +21,7 @@ PACKAGE = ROOT / "heterps_compile"
 ROWS = (
     ("errors", "examples"),
     ("units", "escape"),
+    ("options",),
     ("ir",),
     ("cluster",),
     ("cost",),

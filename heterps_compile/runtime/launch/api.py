@@ -5,14 +5,16 @@ Left out: the command (``cli/run.py``).
 
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from heterps_compile.errors import InputError, RunError
 
 from .local import run_here
-from .options import GIVEN, RunOptions
+from .options import FIELD_NAMES, GIVEN, RunOptions
 from .prepare import prepare
+from .run_options import RUN
 from .show import Show
 from .store import is_under_torchrun, membership_of
 from .task import Result, Task
@@ -57,7 +59,8 @@ def run(
             f"a {what} cannot be sent to other processes; name a file instead (train=FILE.py, data=FILE), or start "
             f"this script on every rank (torchrun)"
         )
-    made = make_options(directory, train=train, data=data, **options)
+    names = {FIELD_NAMES.get(name, name) for name in options}
+    made = make_options(directory, train=train, data=data, given=names, **options)
     if is_under_torchrun(os.environ):
         task = Task(
             made,
@@ -70,15 +73,31 @@ def run(
 
 
 def make_options(
-    directory: str | Path, *, train: str | Path | Training | None, data: "str | Source", **options: Any
+    directory: str | Path,
+    *,
+    train: str | Path | Training | None,
+    data: "str | Source",
+    given: Collection[str] = (),
+    **options: Any,
 ) -> RunOptions:
-    """Give the options of a run, with paths made absolute: its processes may run elsewhere."""
+    """Give the options of a run, with paths made absolute: its processes may run elsewhere.
+
+    Args:
+        directory: The compiled folder.
+        train: As in :func:`run`.
+        data: As in :func:`run`.
+        given: Names of declared options that the user gave, be it with their default value.
+        options: Others of :class:`RunOptions`.
+
+    Raises:
+        InputError: for an option that is unknown, makes no sense, or means nothing for this run.
+    """
     file = None if train is None else GIVEN if isinstance(train, Training) else os.path.abspath(train)
     for name in ("replicas", "speeds"):
         if options.get(name) is not None:
             options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])
     try:
-        return RunOptions(
+        made = RunOptions(
             directory=os.path.abspath(directory),
             train=file,
             data=data if isinstance(data, str) else GIVEN,
@@ -86,6 +105,8 @@ def make_options(
         )
     except TypeError as error:
         raise InputError(f"run() does not know an option: {error}") from error
+    RUN.refuse(made.by_name, given, made.subject)
+    return made
 
 
 def launch(options: RunOptions, chatter: TextIO) -> tuple[Result, Show]:

@@ -12,14 +12,26 @@ from typing import Any, ClassVar
 
 from heterps_compile.errors import InputError, UnknownNameError
 
-WIRES = ("float32", "float16", "bfloat16")
-OUTPUT_FORMATS = ("safetensors", "npz")
-SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam")
+from .run_options import INFERENCE, OUTPUT_FORMATS, RUN, SERVER_OPTIMIZERS, TRAINING, WIRES
 
 GIVEN = "<object>"
 """What stands for a training file or data that are given as objects."""
 
 _PRIVATE = 0o600
+
+FIELD_NAMES = {
+    "hang_after_s": "hang_after",
+    "servers.count": "parameter_servers",
+    "servers.optimizer": "server_optimizer",
+    "servers.learning_rate": "server_learning_rate",
+    "servers.staleness": "staleness",
+    "servers.memory_bytes": "server_memory",
+    "servers.directory": "server_directory",
+}
+"""What an option is declared as, where its field has another name."""
+
+_DEFAULTS = {option.name: option.default for option in RUN.options}
+_DECLARED = {*_DEFAULTS, "hang_after_s"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,17 +146,8 @@ class RunOptions:
             _positive(clip_norm=self.clip_norm)
         _one_of("wire format", self.wire, WIRES)
         _one_of("output format", self.output_format, OUTPUT_FORMATS)
-        if self.train is None:
-            for name, value in (
-                ("--checkpoint", self.checkpoint),
-                ("--parameter-servers", self.servers.count),
-                ("--exact-sums", self.exact_sums),
-                ("--clip-norm", self.clip_norm),
-            ):
-                if value:
-                    raise InputError(f"{name} is for training, which needs a training file (--train FILE.py)")
-        elif self.output is not None:
-            raise InputError("--output keeps what inference gives; training (--train) gives weights (--checkpoint DIR)")
+        values = self.by_name
+        RUN.refuse(values, [name for name, value in values.items() if value != _DEFAULTS[name]], self.subject)
         if self.weights is not None and (self.servers.count or self.resume):
             name = "--resume" if self.resume else "--parameter-servers"
             raise InputError(f"--weights and {name} do not go together; to go on from a checkpoint take --resume alone")
@@ -153,11 +156,19 @@ class RunOptions:
                 "--clip-norm and --parameter-servers do not go together: a norm is known when all gradients of a step "
                 "are, and servers step their rows as they are pushed; leave one of the two out"
             )
-        if self.checkpoint is None and (self.resume or self.every is not None):
-            name = "--resume" if self.resume else "--every"
-            raise InputError(f"{name} needs the folder of the checkpoints (--checkpoint DIR)")
         if not self.data and self.train is None:
             raise InputError("inference needs data to read (--data FILE, or --data random)")
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """Give the values by the names that the options are declared under."""
+        own = {FIELD_NAMES.get(f.name, f.name): getattr(self, f.name) for f in fields(self) if f.name in _DECLARED}
+        return own | {FIELD_NAMES[f"servers.{f.name}"]: getattr(self.servers, f.name) for f in fields(self.servers)}
+
+    @property
+    def subject(self) -> str:
+        """Say what the run is, in the words of the options' declarations."""
+        return TRAINING if self.training else INFERENCE
 
     @property
     def training(self) -> bool:

@@ -83,12 +83,13 @@ DEFAULTS = {
     "provisioner": "exact",
     "synchronisation": "all-reduce",
     "pins": {},
-    "forbidden": [],
+    "forbidden": (),
     "warm_start": None,
     "profile": None,
     "seed": 0,
     "time_limit": None,
     "verify": True,
+    "baselines": (),
 }
 
 
@@ -127,6 +128,7 @@ def test_every_option_reaches_the_library(library):
         "seed": 9,
         "time_limit": 2.5,
         "verify": False,
+        "baselines": (),
     }
 
 
@@ -207,8 +209,8 @@ def test_names_reach_the_terminal_harmless(library, capsys):
         (["m.onnx", "-q", "-v"], "-q and -v contradict each other"),
         (["m.onnx", "-q", "--json"], "-q and --json contradict each other"),
         (["m.onnx", "--min-stages", "3", "--max-stages", "2"], "--min-stages 3 is more than --max-stages 2"),
-        (["m.onnx", "--batch", "0"], "0 is not in the range x>=1"),
-        (["m.onnx", "--seed", "-1"], "-1 is not in the range x>=0"),
+        (["m.onnx", "--batch", "0"], "'0' is no whole number from 1 to 2147483647"),
+        (["m.onnx", "--seed", "-1"], "'-1' is no whole number from 0 to"),
         (["m.onnx", "--shape", "seq"], "'seq' is not NAME=N"),
         (["m.onnx", "--shape", "a=1", "--shape", "a=2"], "'--shape': 'a' is given twice"),
         (["m.onnx", "--pin", "cpu"], "'cpu' is not PATTERN=DEVICE"),

@@ -35,7 +35,7 @@ def test_a_folder_for_pictures_is_made(tmp_path):
 def test_a_workload_has_no_report(tmp_path):
     done = CliRunner().invoke(command, ["w.json", "--objective", "max-load", "--report", str(tmp_path / "r.html")])
     assert done.exit_code == 2
-    assert "a workload has no stages in time" in done.output
+    assert "--report is for an ONNX model, and means nothing for a workload file" in done.output
 
 
 def test_the_page_tells_the_changes_against_the_plan_it_began_from(tmp_path, monkeypatch):

@@ -50,8 +50,8 @@ def test_an_onnx_model_is_profiled_for_training_too(model, capfd):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--batches", "0,1"], "no list of batches"),
-        (["--batches", "one"], "no list of batches"),
+        (["--batches", "0,1"], "is not a list of batches"),
+        (["--batches", "one"], "is not a list of batches"),
         (["--batches", ",".join(map(str, range(1, 40)))], "39 batches are given"),
         (["--repeats", "1"], "--repeats"),
         (["--clock", "sun"], "--clock"),

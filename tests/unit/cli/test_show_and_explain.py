@@ -77,8 +77,16 @@ def test_showing_needs_neither_torch_nor_onnx():
         (["explain", "--model", MODEL], 2, "Name one LAYER, or give --infeasible alone."),
         (["explain", "a", "--infeasible", "--model", MODEL], 2, "Name one LAYER, or give --infeasible alone."),
         (["explain", "a", "--model", MODEL], 2, "Name the plan that the layer is in (--plan)."),
-        (["explain", "--infeasible", "--model", MODEL, "--plan", "plan.json"], 2, "--plan and --allow-stale are for a"),
-        (["explain", "a", "--model", MODEL, "--plan", "plan.json", "--batch", "2"], 2, "--batch is for --infeasible;"),
+        (
+            ["explain", "--infeasible", "--model", MODEL, "--plan", "plan.json"],
+            2,
+            "--plan is for a LAYER, and means nothing for --infeasible",
+        ),
+        (
+            ["explain", "a", "--model", MODEL, "--plan", "plan.json", "--batch", "2"],
+            2,
+            "--batch is for --infeasible, and means nothing for a LAYER",
+        ),
         (["explain", "a", "--model", MODEL, "--plan", "plan.json"], 1, "the model changed, the plan was made at"),
         (["explain", "--infeasible", "--model", "missing.onnx"], 1, "missing.onnx"),
     ],

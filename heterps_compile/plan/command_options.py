@@ -1,0 +1,367 @@
+"""The options of the commands that plan, and of those that read plans: each declared once, with what it is for.
+
+An option that several commands have is declared at the top and refined where a command says it in other words.
+
+Left out: the options of a run (``runtime/launch/run_options.py``), what an option is (``heterps_compile.options``).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from heterps_compile.options import (
+    Amount,
+    Choice,
+    Command,
+    Flag,
+    Option,
+    Pairs,
+    Percent,
+    Pins,
+    Repeated,
+    Sizes,
+    Text,
+    Whole,
+    Wholes,
+    Words,
+)
+
+from .request import DEFAULT_CLUSTER, DEFAULT_METHOD, MODES, MOST_SEED, OBJECTIVES, PROVISIONERS, SYNCHRONISATIONS
+
+ONNX = "an ONNX model"
+WORKLOAD = "a workload file"
+PIPEDREAM = "a PipeDream graph"
+_COSTS = (WORKLOAD, PIPEDREAM)
+
+PLAN, PLAN_WITH_MODEL = "a plan alone", "a plan with its --model"
+SCHEMA = "--schema"
+LAYER, INFEASIBLE = "a LAYER", "--infeasible"
+TWO_PLANS = "two plans"
+
+FORMATS = ("text", "json", "markdown", "github")
+CLOCKS = ("wall", "cpu")
+
+
+def _option(name: str, words: str, type_: Any, help_text: str, metavar: str = "", **more: Any) -> Option:
+    return Option(name=name, words=words, type=type_, help=help_text, metavar=metavar, **more)
+
+
+_SHOWN_AS = "[TYPE=]FILE,..."
+_CLUSTER = _option("cluster", "--cluster", Text(), "Pool of device types.", "NAME|FILE", default=DEFAULT_CLUSTER)
+_OBJECTIVE = _option("objective", "--objective", Choice(OBJECTIVES), "", default=OBJECTIVES[0])
+_FLOOR = _option("min_throughput", "--min-throughput", Amount(), "Throughput the plan must reach.", "SAMPLES/S")
+_BUDGET = _option(
+    "budget", "--budget", Text(), "Most the units may cost, such as '5 USD/h': throughput, latency.", "PRICE/H"
+)
+_BATCH = _option("batch", "--batch", Whole(), "Samples in one step, where the model leaves it open.", "N")
+_SHAPES = _option("shapes", "--shape", Sizes(), "Number of an open dimension; may be repeated.", "NAME=N", default={})
+_MODE = _option("mode", "--mode", Choice(MODES), "What the stages are for.", default=MODES[0])
+_MIN_STAGES = _option("min_stages", "--min-stages", Whole(), "Cut into so many or more.", "N", default=1)
+_MAX_STAGES = _option("max_stages", "--max-stages", Whole(), "Cut into so many or fewer.", "N")
+_PINS = _option(
+    "pins", "--pin", Pins(), "Device type for layers, by name, kind or pattern.", "PATTERN=DEVICE", default={}
+)
+_PROFILE = _option("profile", "--profile", Text(), "Measured times of layers; see the command profile.", _SHOWN_AS)
+_SEED = _option("seed", "--seed", Whole(0, MOST_SEED), "Of search and verification.", "N", default=0)
+_TIME_LIMIT = _option(
+    "time_limit", "--time-limit", Amount(above_zero=True), "Stop the search with the best plan so far.", "SECONDS"
+)
+_JSON = _option("as_json", "--json", Flag(), "Print one JSON document instead of tables.", default=False)
+_REPORT = _option("report", "--report", Text(), "", "FILE.html")
+_TRACE = _option(
+    "trace", "--trace", Text(), "Write the simulated step as a Chrome trace, for ui.perfetto.dev.", "FILE.json"
+)
+_QUIET = _option("quiet", "-q, --quiet", Flag(), "", default=False)
+_VERBOSE = _option("verbose", "-v, --verbose", Flag(), "", default=False)
+
+
+def _for(option: Option, *subjects: str, **changes: Any) -> Option:
+    """Give an option for some subjects, in a command's own words."""
+    return replace(option, subjects=subjects, **changes)
+
+
+COMPILE = Command(
+    "compile",
+    (ONNX, WORKLOAD, PIPEDREAM),
+    (
+        _option("output", "-o, --output", Text(), "Folder to write.", "DIR", default_words="MODEL.heterps here"),
+        _option(
+            "force", "--force", Flag(),
+            "Replace DIR, with all that is in it, also where no compilation wrote it.", default=False,
+        ),
+        _for(_CLUSTER, ONNX, help="Pool of device types: a built-in one (see the command clusters) or a TOML file."),
+        replace(
+            _OBJECTIVE,
+            help="What the plan is the best in: cost of a million samples; throughput; latency of a batch; max-load, "
+            "the load of the busiest device with one unit a stage, which is what a workload is solved for.",
+        ),
+        _for(_FLOOR, ONNX),
+        _for(_BUDGET, ONNX),
+        _for(_BATCH, ONNX),
+        _for(_SHAPES, ONNX),
+        _for(_MODE, ONNX, PIPEDREAM),
+        _option(
+            "method", "--method", Text(), "Search method: rl, exact, …; of a workload, exact or sample.", "NAME",
+            default=DEFAULT_METHOD,
+        ),
+        _option(
+            "backend", "--backend", Text(), "What the stages run on.", "NAME", default_words="the model's own",
+            subjects=(ONNX,),
+        ),
+        _for(_MIN_STAGES, ONNX),
+        _for(_MAX_STAGES, ONNX),
+        _option(
+            "provisioner", "--provisioner", Choice(PROVISIONERS),
+            "How stages get replicas; the rules of the HeterPS paper need --min-throughput.", default=PROVISIONERS[0],
+            subjects=(ONNX,),
+        ),
+        _option(
+            "synchronisation", "--sync", Choice(SYNCHRONISATIONS), "How replicas agree in training.",
+            default=SYNCHRONISATIONS[0], subjects=(ONNX,),
+        ),
+        _for(_PINS, ONNX),
+        _option(
+            "forbidden", "--forbid", Pairs(), "Device type that layers must not go to.", "PATTERN=DEVICE", default=(),
+            subjects=(ONNX,),
+        ),
+        _option(
+            "warm_start", "--warm-start", Text(), "An old plan of the model, file or folder, to begin from.", "PLAN",
+            subjects=(ONNX,),
+        ),
+        _for(_PROFILE, ONNX),
+        _SEED,
+        _TIME_LIMIT,
+        _option(
+            "contiguous", "--contiguous", Flag("--non-contiguous"), "Of a workload: devices in one line, or free.",
+            default=True, subjects=_COSTS,
+        ),
+        _option(
+            "accelerators", "--accelerators", Whole(0), "Of a workload, in place of the file's.", "N", subjects=_COSTS
+        ),
+        _option("cpus", "--cpus", Whole(0), "Of a workload, in place of the file's.", "N", subjects=(WORKLOAD,)),
+        _option(
+            "no_verify", "--no-verify", Flag(), "Do not run the stages against the whole model.", default=False,
+            subjects=(ONNX,),
+        ),
+        _option(
+            "stablehlo", "--stablehlo", Flag(), "Write stages of the backend jax as StableHLO too.", default=False,
+            subjects=(ONNX,), needs=("backend",),
+        ),
+        _option(
+            "annotate", "--annotate", Text(),
+            "Write the whole model too, every node annotated with its stage for ONNX Runtime's own partitioning.",
+            "FILE.onnx", subjects=(ONNX,),
+        ),
+        _JSON,
+        _option(
+            "print_after", "--print-after", Repeated(), "Print the draft after a pass; may be repeated.", "PASS",
+            default=(), subjects=(ONNX,),
+        ),
+        _for(
+            _REPORT, ONNX,
+            help="Write a page with pictures of the plan, and of its changes against --warm-start; it fetches nothing.",
+        ),
+        _option(
+            "plots", "--plots", Text(), "Write every picture as SVG, and as PNG where resvg-py is installed.", "DIR",
+            subjects=(ONNX,),
+        ),
+        _for(_TRACE, ONNX),
+        replace(_QUIET, help="Print the folder's path alone.", against=("verbose", "as_json")),
+        _for(_VERBOSE, ONNX, help="Print every layer, and libraries' warnings."),
+    ),
+)  # fmt: skip
+
+BENCH = Command(
+    "bench",
+    (ONNX,),
+    (
+        _CLUSTER,
+        replace(_OBJECTIVE, help="What is compared."),
+        replace(_FLOOR, help="Throughput to reach."),
+        _BUDGET,
+        replace(_BATCH, help="Samples in one step, where the model is open."),
+        _SHAPES,
+        _MODE,
+        _option("methods", "--methods", Text(), "Methods to compare.", "A,B,...", default_words="all"),
+        _PROFILE,
+        replace(_SEED, help="Of every search."),
+        replace(_TIME_LIMIT, help="For each method, and proof."),
+        _option("plot", "--plot", Text(), "Draw the comparison as a bar chart.", "FILE.svg"),
+    ),
+)
+
+_TODAY = (
+    _option("cluster", "--cluster", Text(), "Pool of today.", "NAME|FILE", default_words="the plan's, where built in"),
+    _option("profile", "--profile", Text(), "Measured times of layers, as compile takes them.", _SHOWN_AS),
+    _option(
+        "allow_stale", "--allow-stale", Flag(), "Go on where the plan was made from something else.", default=False
+    ),
+)
+_WITH_MODEL = _option(
+    "model", "--model", Text(), "Compute every estimate again, for this model and today's pool.", "MODEL.onnx",
+    subjects=(PLAN_WITH_MODEL,),
+)  # fmt: skip
+
+CHECK = Command(
+    "check",
+    (ONNX,),
+    (
+        _option(
+            "against", "--against", Text(), "The committed plan: a plan.json or a compiled folder.", "PLAN",
+            required=True,
+        ),
+        _option("tolerance", "--tolerance", Percent(), "How much better a plan may exist.", "N%", default=0.01),
+        replace(_TODAY[0], default_words="the plan's, where it is built in"),
+        _option(
+            "update", "--update", Flag(),
+            "Write the plan found now, where the committed one is not as good or as new.", default=False,
+        ),
+        _TODAY[1],
+        replace(_BATCH, help="Samples in one step.", default_words="the plan's"),
+        replace(
+            _SHAPES,
+            help="Number of an open dimension; may be repeated. With it or --batch, none of the plan's own.",
+        ),
+        _option("form", "--format", Choice(FORMATS), "As in diff.", default=FORMATS[0]),
+        replace(_REPORT, help="Write a page too: from the committed plan to the one found now."),
+    ),
+)  # fmt: skip
+
+SHOW = Command(
+    "show",
+    (PLAN, PLAN_WITH_MODEL, SCHEMA),
+    (
+        _for(_JSON, PLAN, PLAN_WITH_MODEL, help="Print the plan as today's version of plan.json."),
+        _option("schema", "--schema", Flag(), "Print the JSON Schema of plan.json; takes no PLAN.", default=False),
+        _for(
+            _QUIET, PLAN, PLAN_WITH_MODEL, help="Print nothing: only check that every plan is sound.",
+            against=("verbose", "as_json"),
+        ),
+        _for(
+            _VERBOSE, PLAN, PLAN_WITH_MODEL, help="Print every layer with its stage and fingerprint.",
+            against=("as_json",),
+        ),
+        _WITH_MODEL,
+        *(_for(option, PLAN_WITH_MODEL) for option in _TODAY),
+    ),
+)  # fmt: skip
+
+SIMULATE = Command(
+    "simulate",
+    (PLAN, PLAN_WITH_MODEL),
+    (
+        _option(
+            "schedule", "--schedule", Text(), "gpipe, 1f1b, interleaved-1f1b or zero-bubble.", "NAME",
+            default_words="all",
+        ),
+        _option(
+            "micro_batches", "--micro-batches", Whole(), "In a step.", "N", default_words="the best of each schedule"
+        ),
+        replace(_WITH_MODEL, help="Compute times and memory again, and count every operation."),
+        _TODAY[0],
+        _for(_TODAY[1], PLAN_WITH_MODEL),
+        _TODAY[2],
+        replace(_JSON, help="Print one JSON document, with memory over time."),
+        replace(_TRACE, help="Write the shortest step as a Chrome trace, for ui.perfetto.dev."),
+    ),
+)  # fmt: skip
+
+
+def _asked(option: Option, help_text: str) -> Option:
+    return _for(option, INFEASIBLE, help=f"With --infeasible: {help_text}")
+
+
+EXPLAIN = Command(
+    "explain",
+    (LAYER, INFEASIBLE),
+    (
+        _option("model", "--model", Text(), "The model.", "MODEL.onnx", required=True),
+        _option(
+            "plan", "--plan", Text(), "Its plan: a plan.json, a compiled folder, or git:REV:PATH.", "PLAN",
+            subjects=(LAYER,),
+        ),
+        _option(
+            "infeasible", "--infeasible", Flag(),
+            "Say why no plan meets the options below, and what would help.", default=False, subjects=(INFEASIBLE,),
+        ),
+        *_TODAY[:2],
+        _for(_TODAY[2], LAYER),
+        replace(_JSON, help="Print one JSON document."),
+        _asked(_OBJECTIVE, "what counts."),
+        _asked(_FLOOR, "throughput the plan must reach."),
+        _asked(_BUDGET, "most the units may cost, such as '5 USD/h'."),
+        _asked(_BATCH, "samples in one step."),
+        _asked(_SHAPES, "number of an open dimension; may be repeated."),
+        _asked(_MODE, "what the stages are for."),
+        _asked(_MIN_STAGES, "cut into so many or more."),
+        _asked(_MAX_STAGES, "cut into so many or fewer."),
+        _asked(_PINS, "device type for layers, by name, kind or pattern; may be repeated."),
+    ),
+)  # fmt: skip
+
+DIFF = Command(
+    "diff",
+    (TWO_PLANS,),
+    (
+        _option(
+            "form", "--format", Choice(FORMATS), "github: annotations of a workflow, and the summary of its step.",
+            default=FORMATS[0],
+        ),
+        _option(
+            "fail_on", "--fail-on", Text(),
+            "What counts as changed: placement, stages, replicas, layers, settings, and limits on price, cost, "
+            "throughput, step and memory such as price>5% or throughput<-2%.",
+            "WHAT,...", default_words="anything",
+        ),
+        replace(_REPORT, help="Write a page too, with pictures of both plans; it fetches nothing."),
+    ),
+)  # fmt: skip
+
+PROFILE = Command(
+    "profile",
+    (ONNX,),
+    (
+        _option("output", "-o, --output", Text(), "File to write.", "FILE", default="profile.json"),
+        _option("devices", "--device", Words(), "cpu, cuda:0, …", "A,B", default=("cpu",)),
+        _option(
+            "batches", "--batches", Wholes("batches", "1,8,64", 32), "To measure; times between are read off.", "N,N",
+            default=(1, 8, 64),
+        ),
+        _SHAPES,
+        replace(_MODE, help="Training: backwards too."),
+        _option(
+            "backend", "--backend", Text(), "What runs the layers.", "NAME",
+            default_words="the model's own; torch for training",
+        ),
+        _option("threads", "--threads", Whole(1, 1024), "Of a layer.", "N", default=1),
+        _option("repeats", "--repeats", Whole(2, 10_000), "Of a time, at least.", "N", default=15),
+        _option(
+            "clock", "--clock", Choice(CLOCKS),
+            "wall, or cpu: the thread's own time, which others lengthen little.",
+            default_words="cpu for one thread on cpu",
+        ),
+        _option("cache", "--cache", Text(), "Times measured before; new ones are added.", "FILE"),
+        _option(
+            "no_replicas", "--no-replicas", Flag(), "Do not measure what several processes gain (alpha).", default=False
+        ),
+        _option(
+            "no_link", "--no-link", Flag(), "Do not measure the link between processes (and beta).", default=False
+        ),
+    ),
+)  # fmt: skip
+
+TORCH, READ_ALREADY = "a PyTorch model", "a graph that is read already"
+
+READING = Command(
+    "compile()",
+    (ONNX, TORCH, READ_ALREADY),
+    (
+        _option("example_inputs", "example_inputs", Text(), "Positional inputs.", subjects=(TORCH,)),
+        _option("example_kwargs", "example_kwargs", Text(), "Keyword inputs.", subjects=(TORCH,)),
+        _option("dynamic_shapes", "dynamic_shapes", Text(), "Passed to torch.export.", subjects=(TORCH,)),
+        _option("batch", "batch", Whole(), _BATCH.help, subjects=(ONNX, TORCH)),
+        _option("shapes", "shapes", Sizes(), _SHAPES.help, subjects=(ONNX, TORCH)),
+    ),
+)
+"""What is read of a model in Python, by every function that takes one."""
+
+COMMANDS = (COMPILE, BENCH, CHECK, SHOW, SIMULATE, EXPLAIN, DIFF, PROFILE)

@@ -1,0 +1,372 @@
+"""Every option of every command, with every kind of input: it is honoured, or refused by name."""
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
+
+import heterps_compile
+from heterps_compile import api, compare
+from heterps_compile.cli import options as cli_options
+from heterps_compile.cli.main import command, run
+from heterps_compile.errors import InputError, OptionError
+from heterps_compile.options import (
+    Asked,
+    Choice,
+    Command,
+    Flag,
+    Option,
+    Pairs,
+    Percent,
+    Pins,
+    Repeated,
+    Size,
+    Sizes,
+    Speeds,
+    Text,
+    Whole,
+    Wholes,
+    Words,
+)
+from heterps_compile.plan import request
+from heterps_compile.plan.command_options import (
+    COMMANDS,
+    COMPILE,
+    EXPLAIN,
+    INFEASIBLE,
+    LAYER,
+    ONNX,
+    PIPEDREAM,
+    PLAN,
+    PLAN_WITH_MODEL,
+    READING,
+    SCHEMA,
+    SHOW,
+    WORKLOAD,
+)  # fmt: skip
+from heterps_compile.runtime.launch.options import RunOptions, ServerOptions
+from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
+
+CLI = Path(cli_options.__file__).parent
+BARE = {"model": "m.onnx", "against": "plan.json", "plan": "plan.json", "train": "train.py", "layer": "fc"}
+START = {
+    (COMPILE.name, ONNX): ["compile", "m.onnx"],
+    (COMPILE.name, WORKLOAD): ["compile", "chain.json"],
+    (COMPILE.name, PIPEDREAM): ["compile", "graph.txt"],
+    (SHOW.name, PLAN): ["show", "plan.json"],
+    (SHOW.name, PLAN_WITH_MODEL): ["show", "plan.json", "--model", "m.onnx"],
+    (SHOW.name, SCHEMA): ["show", "--schema"],
+    ("simulate", PLAN): ["simulate", "plan.json"],
+    ("simulate", PLAN_WITH_MODEL): ["simulate", "plan.json", "--model", "m.onnx"],
+    (EXPLAIN.name, LAYER): ["explain", "fc", "--model", "m.onnx", "--plan", "plan.json"],
+    (EXPLAIN.name, INFEASIBLE): ["explain", "--infeasible", "--model", "m.onnx"],
+    (RUN.name, TRAINING): ["run", "m.heterps", "--train", "train.py"],
+    (RUN.name, INFERENCE): ["run", "m.heterps", "--data", "random"],
+    ("launch", TRAINING): ["launch", "m.heterps", "--hosts", "h.toml", "--train", "train.py"],
+    ("launch", INFERENCE): ["launch", "m.heterps", "--hosts", "h.toml", "--data", "random"],
+}
+
+
+def written(option: Option) -> list[str]:
+    """Give the option as a user would write it."""
+    kind, word = option.type, option.word
+    if isinstance(kind, Flag):
+        return [kind.off or word]
+    texts: dict[type, str] = {
+        Whole: "2", Wholes: "2,1", Percent: "2%", Size: "64 MiB", Speeds: "2,1;1", Sizes: "a=3", Pins: "a=b",
+        Pairs: "a=b", Words: "a,b",
+    }  # fmt: skip
+    if isinstance(kind, Choice):
+        return [word, kind.names[-1]]
+    return [word, texts.get(type(kind), "1")]
+
+
+def node(name: int, accelerator_ms: float) -> dict[str, Any]:
+    return {
+        "id": name, "supportedOnFpga": 1, "cpuLatency": 4.0, "fpgaLatency": accelerator_ms, "isBackwardNode": 0,
+        "size": 8.0,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with a model, a workload and a PipeDream graph."""
+    where = tmp_path_factory.mktemp("inputs")
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in (1, 2, 3)]
+    edges[1]["sourceId"] = 1  # a branch, so that a free split may differ from one in a line
+    nodes = [node(1, 1.0), node(2, 2.0), node(3, 3.0), node(4, 2.0)]
+    workload = {"maxFPGAs": 2, "maxCPUs": 0, "maxSizePerFPGA": 100.0, "nodes": nodes, "edges": edges}
+    (where / "chain.json").write_text(json.dumps(workload))
+    costs = "forward_compute_time={}, backward_compute_time=2.0, activation_size=1000000.0, parameter_size=10.0"
+    lines = [f"node{i} -- Linear -- {costs.format(float(i))}" for i in (1, 2, 3)] + [
+        "\tnode1 -- node2",
+        "\tnode2 -- node3",
+    ]
+    (where / "graph.txt").write_text("\n".join(lines) + "\n")
+    weights = [numpy_helper.from_array(0.1 + 0 * _square(), f"w{n}") for n in (1, 2)]
+    names = (("x", "w1", "h"), ("h", "w2", "y"))
+    steps = [helper.make_node("MatMul", [x, w], [y], name=f"fc{w[1]}") for x, w, y in names]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "rows", 8]) for name in ("x", "y")]
+    graph = helper.make_graph(steps, "two", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), where / "m.onnx")
+    return where
+
+
+@pytest.fixture
+def folder(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to that folder."""
+    monkeypatch.chdir(inputs)
+    return inputs
+
+
+def _square():
+    import numpy as np  # noqa: PLC0415 - beside its use
+
+    return np.zeros((8, 8), np.float32)
+
+
+def declared() -> Iterator[tuple[Command, str, Option]]:
+    for one in (*COMMANDS, RUN, Command("launch", RUN.subjects, RUN.options)):
+        for subject in one.subjects:
+            for option in one.options:
+                yield one, subject, option
+
+
+def dead() -> list[Any]:
+    return [
+        pytest.param(one, subject, option, id=f"{one.name}-{subject}-{option.word}")
+        for one, subject, option in declared()
+        if not one.honours(option, subject) and option.name not in ("schema", "infeasible", "model", "train")
+    ]
+
+
+@pytest.mark.parametrize(("one", "subject", "option"), dead())
+def test_what_means_nothing_is_refused_by_name(one, subject, option, folder, capsys):
+    before = sorted(folder.iterdir())
+    assert run([*START[one.name, subject], *written(option)]) == 2
+    said = capsys.readouterr()
+    takers = " and ".join(option.subjects)
+    assert f"{option.word} is for {takers}, and means nothing for {subject}; leave it out" in said.err
+    assert (said.out, sorted(folder.iterdir())) == ("", before)
+
+
+def test_every_kind_of_input_of_every_command_is_tried():
+    tried = {(one.name, subject) for one, subject, _ in declared() if len(one.subjects) > 1}
+    assert tried == set(START)
+    assert len(dead()) > 80
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "m", "--train", "t.py", "--every", "5"], "give --checkpoint DIR too, or leave --every out"),
+        (["run", "m", "--train", "t.py", "--keep", "3"], "--keep means nothing without --checkpoint"),
+        (["run", "m", "--train", "t.py", "--resume"], "--resume means nothing without --checkpoint"),
+        (["run", "m", "--train", "t.py", "--staleness", "0"], "--staleness means nothing without --parameter-servers"),
+        (["run", "m", "--train", "t.py", "--server-learning-rate", "0.01"], "rate means nothing without"),
+        (["run", "m", "--train", "t.py", "--server-memory", "1 MiB"], "--server-memory means nothing without"),
+        (["run", "m", "--train", "t.py", "--parameter-servers", "0", "--staleness", "1"], "--staleness means nothing"),
+        (
+            ["run", "m", "--train", "t.py", "--parameter-servers", "1", "--server-directory", "d"],
+            "--server-directory means nothing without --server-memory",
+        ),
+        (["run", "m", "--data", "random", "--output-format", "npz"], "--output-format means nothing without --output"),
+        (["run", "m", "--data", "random", "--steps", "5", "--epochs", "1"], "--steps and --epochs contradict"),
+        (["m.onnx", "--stablehlo"], "--stablehlo means nothing without --backend"),
+        (["m.onnx", "--stablehlo", "--backend", "torch"], "--stablehlo is for the backend jax, not for 'torch'"),
+        (["show", "plan.json", "-q", "--json"], "-q and --json contradict each other"),
+        (["show", "plan.json", "-q", "-v"], "-q and -v contradict each other"),
+        (["show", "plan.json", "--json", "-v"], "-v and --json contradict each other"),
+        (["chain.json", "--force"], "--force means nothing without -o DIR"),
+        (["chain.json", "--objective", "cost"], "--objective cost means nothing for a workload file"),
+        (["graph.txt", "--accelerators", "2", "--objective", "latency"], "latency means nothing for a PipeDream graph"),
+    ],
+)  # fmt: skip
+def test_what_means_nothing_without_another_or_beside_it_is_refused(words, said, folder, capsys):
+    assert run(words) == 2
+    assert said in capsys.readouterr().err
+
+
+# ---- and what is not refused is honoured
+
+LIVE = {
+    WORKLOAD: {
+        "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
+        "method": ["--method", "sample"], "seed": ["--seed", "3"], "time_limit": ["--time-limit", "5"],
+        "contiguous": ["--non-contiguous"], "accelerators": ["--accelerators", "1"], "cpus": ["--cpus", "2"],
+        "as_json": ["--json"], "quiet": ["-q"],
+    },
+    PIPEDREAM: {
+        "output": ["-o", "out"], "force": ["-o", "out", "--force"], "objective": ["--objective", "max-load"],
+        "mode": ["--mode", "training"], "method": ["--method", "sample"], "seed": ["--seed", "3"],
+        "time_limit": ["--time-limit", "5"], "contiguous": ["--non-contiguous"],
+        "accelerators": ["--accelerators", "1"], "as_json": ["--json"], "quiet": ["-q"],
+    },
+}  # fmt: skip
+SAME = {"objective", "time_limit"}
+"""What is asked for already where it is left out, or bounds what is soon done."""
+
+
+@pytest.mark.parametrize("subject", LIVE)
+def test_what_is_not_refused_for_a_workload_changes_what_comes_out(subject, folder, tmp_path, monkeypatch, capsys):
+    honoured = {option.name for option in COMPILE.options if COMPILE.honours(option, subject)}
+    assert set(LIVE[subject]) == honoured
+    path, always = {WORKLOAD: ("chain.json", []), PIPEDREAM: ("graph.txt", ["--accelerators", "2"])}[subject]
+
+    def result(name: str, words: list[str]) -> tuple[str, dict[str, str]]:
+        here = tmp_path / subject / name
+        here.mkdir(parents=True)
+        monkeypatch.chdir(here)
+        if name == "force":
+            (here / "out").mkdir()
+            (here / "out" / "mine.txt").write_text("mine")
+            assert run([str(folder / path), *always, "-o", "out"]) == 1  # without it
+            capsys.readouterr()
+        given = [] if name == "accelerators" else always
+        form = [] if name in ("as_json", "quiet", "as text") else ["--json"]
+        assert run([str(folder / path), *given, *words, *form]) == 0
+        out = re.sub(r'"(search_s|total_s)": [^,}]*|in [0-9.e-]+ s', "", capsys.readouterr().out)
+        return out, {p.name: p.read_text() for p in here.rglob("*") if p.is_file()}
+
+    plain, as_text = result("plain", []), result("as text", [])
+    for name, words in LIVE[subject].items():
+        beside = as_text if name in ("as_json", "quiet") else plain
+        assert (result(name, words) == beside) == (name in SAME), name
+
+
+REQUESTED = {
+    "objective": "throughput", "min_throughput": 2.0, "budget": "9 USD/h", "mode": "training", "method": "heuristic",
+    "min_stages": 2, "max_stages": 1, "provisioner": "newton", "synchronisation": "parameter-server",
+    "pins": {"fc1": "v100"}, "forbidden": [("fc1", "v100")], "seed": 3, "time_limit": 7.0,
+}  # fmt: skip
+BESIDE = {"budget": {"objective": "throughput"}, "provisioner": {"min_throughput": 2.0},
+          "synchronisation": {"mode": "training"}}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTED)
+def test_an_option_of_the_request_stands_in_the_request(name):
+    beside = BESIDE.get(name, {})
+    plain = request.make_request("USD", **beside)
+    asked = request.make_request("USD", **beside, **{name: REQUESTED[name]})
+    changed = {f.name for f in fields(plain) if getattr(plain, f.name) != getattr(asked, f.name)}
+    assert changed == {{"budget": "budget_per_hour", "time_limit": "time_limit_s"}.get(name, name)}
+
+
+def test_every_option_of_compile_reaches_the_plan_of_a_model(folder, tmp_path):
+    quick = {"method": "greedy", "verify": False, "batch": 4, "shapes": {"rows": 2}}
+    plain = heterps_compile.compile(folder / "m.onnx", **quick).plan
+    plain_path = str(tmp_path / "old")
+    heterps_compile.compile(folder / "m.onnx", **quick).save(plain_path)
+    profile = tmp_path / "p.json"
+    words = ["--batches", "4", "--repeats", "2", "--no-replicas", "--no-link", "--shape", "rows=2", "-o", str(profile)]
+    assert run(["profile", str(folder / "m.onnx"), *words]) == 0
+
+    def changed(**options: Any) -> set[str]:
+        plan = heterps_compile.compile(folder / "m.onnx", **(quick | options)).plan
+        names = {f.name for f in fields(plan)} - {"search_s", "total_s"}
+        return {name for name in names if getattr(plan, name) != getattr(plain, name)}
+
+    assert "batch" in changed(batch=8)
+    assert "bindings" in changed(shapes={"rows": 3})
+    assert "cluster" in changed(cluster="edge")
+    assert "backend" in changed(backend="torch")
+    assert "hashes" in changed(profile=f"cpu-core={profile}")
+    assert changed(verify=True) == {"verification"} | (changed(verify=True) & {"notes"})
+    assert not changed(warm_start=plain_path, baselines=("gpu-only",)) - {"found_by", "notes", "evaluations"}
+    with pytest.raises(InputError, match="the warm start uses the device type"):
+        changed(warm_start=PLAN_OF_ANOTHER)
+    for name in set(REQUESTED) - set(BESIDE):
+        if name not in ("objective", "max_stages"):
+            assert "request" in changed(**{name: REQUESTED[name]}), name
+
+
+PLAN_OF_ANOTHER = str(Path(__file__).parents[2] / "golden" / "plan" / "plan.json")
+
+
+@pytest.mark.parametrize("name", ["example_inputs", "example_kwargs", "dynamic_shapes"])
+def test_what_python_gives_for_another_kind_of_model_is_refused(name, folder):
+    value = {"example_inputs": (1,), "example_kwargs": {"x": 1}, "dynamic_shapes": {"x": {}}}[name]
+    said = f"{name} is for a PyTorch model, and means nothing for an ONNX model; leave it out"
+    with pytest.raises(OptionError, match=said):
+        heterps_compile.compile(folder / "m.onnx", **{name: value})
+    with pytest.raises(InputError, match="is a workload file: costs without operations"):
+        heterps_compile.compile(folder / "chain.json")
+
+
+@pytest.mark.parametrize("words", [["bench"], ["check", "--against", PLAN_OF_ANOTHER], ["profile"]])
+def test_a_workload_where_a_model_belongs_is_told(words, folder, capsys):
+    assert run([words[0], str(folder / "chain.json"), *words[1:]]) == 1
+    assert "is a workload file: costs without operations" in capsys.readouterr().err
+
+
+# ---- and none can be accepted otherwise
+
+
+def test_an_option_that_a_command_does_not_read_ends_it():
+    @click.command("c")
+    @cli_options.takes(COMPILE)
+    @click.pass_context
+    def forgetful(ctx: click.Context, /, **_: Any) -> None:
+        with cli_options.asked_of(ctx, COMPILE, ONNX) as asked:
+            assert asked["seed"] == 1
+
+    done = CliRunner().invoke(forgetful, ["--seed", "1", "--batch", "2"])
+    assert isinstance(done.exception, AssertionError)
+    assert "compile read none of ['batch']" in str(done.exception)
+    assert CliRunner().invoke(forgetful, ["--seed", "1"]).exception is None
+
+
+def test_what_is_not_declared_for_an_input_cannot_be_read():
+    asked = Asked(COMPILE, {option.name: None for option in COMPILE.options}, (), WORKLOAD)
+    with pytest.raises(AssertionError, match="budget is not declared for a workload file"):
+        asked["budget"]
+
+
+def test_commands_have_no_option_but_the_declared_ones():
+    undeclared = {"clusters.py", "ops.py", "man.py", "launch.py", "main.py"}
+    with_their_own = {
+        path.name for path in CLI.glob("*.py") if re.search(r"@click\.option|click\.option\(", path.read_text())
+    }
+    assert with_their_own <= undeclared | {"options.py"}
+    for one in (*COMMANDS, RUN):
+        made = {param.name for param in command.commands[one.name].params if isinstance(param, click.Option)}
+        assert made == {option.name for option in one.options}
+
+
+def test_the_defaults_of_python_are_those_declared():
+    def defaults(function: Any) -> dict[str, Any]:
+        parameters = inspect.signature(function).parameters
+        return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+
+    def same(found: dict[str, Any], one: Command, *but: str) -> None:
+        of_python = {name: value or None for name, value in found.items()}
+        of_command = {option.name: option.default or None for option in one.options}
+        shared = (set(of_python) & set(of_command)) - set(but)
+        assert {name: of_python[name] for name in shared} == {name: of_command[name] for name in shared}
+
+    same(defaults(heterps_compile.compile), COMPILE)
+    same(defaults(request.make_request), COMPILE)
+    same(defaults(compare.compare_methods), COMPILE)
+    assert set(defaults(request.make_request)) <= set(defaults(heterps_compile.compile))
+    assert {option.name for option in READING.options} <= set(inspect.signature(api.read_model).parameters)
+    run_defaults = RunOptions(directory="m", data="random").by_name
+    assert run_defaults | {"data": ""} == {option.name: option.default for option in RUN.options}
+    assert len(run_defaults) == len(fields(RunOptions)) - 2 + len(fields(ServerOptions))
+
+
+def test_every_type_of_option_has_its_sample():
+    kinds = {type(option.type) for _, _, option in declared()}
+    assert kinds <= {Whole, Wholes, Percent, Size, Speeds, Sizes, Pins, Pairs, Words, Choice, Flag, Text, Repeated} | {
+        kind for kind in kinds if kind.__name__ == "Amount"
+    }
+    assert ast.parse(Path(cli_options.__file__).read_text())
