@@ -4,6 +4,7 @@ Left out: reading the model (``torch_fx.py``).
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +16,7 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Graph, Node, Parameter, Value
 
 from .torch_call import Accepts, CallStructure, Fixed, Leaf
+from .torch_draws import draws
 from .torch_memory import Order
 from .torch_program import Program, storage_key
 from .torch_source import TorchSource
@@ -33,10 +35,13 @@ def build_graph(program: Program, order: Order, in_leaves: tuple[Leaf, ...], sym
     }
     made, read = _tokens(order)
     values.update({token: Value(token, OPAQUE, ()) for tokens in made.values() for token in tokens})
-    nodes = tuple(
-        _node(i, n, program, work[n], read=read.get(n.name, []), made=made.get(n.name, []))
-        for i, n in enumerate(fx_nodes)
-        if n.op.startswith("call_")
+    nodes = _in_order_of_draws(
+        program,
+        tuple(
+            _node(i, n, program, work[n], read=read.get(n.name, []), made=made.get(n.name, []))
+            for i, n in enumerate(fx_nodes)
+            if n.op.startswith("call_")
+        ),
     )
     inputs = tuple(leaf for leaf in in_leaves if isinstance(leaf, str))
     out_leaves = _out_leaves(fx_nodes[-1])
@@ -152,6 +157,17 @@ def _node(index: int, node: fx.Node, program: Program, work: NodeWork, *, read: 
         origin=index,
         module_path=node.meta.get("path", ""),
     )
+
+
+def _in_order_of_draws(program: Program, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Have every node that draws random numbers run after the one that draws before it."""
+    drawing = {n.name for n in program.graph.nodes if n in program.draws or draws(n, program.modules)}
+    latest: tuple[str, ...] = ()
+    found = []
+    for node in nodes:
+        found.append(replace(node, after=latest) if node.name in drawing else node)
+        latest = (node.name,) if node.name in drawing else latest
+    return tuple(found)
 
 
 def _out_leaves(output: fx.Node) -> tuple[Leaf, ...]:

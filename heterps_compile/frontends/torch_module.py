@@ -20,6 +20,7 @@ from heterps_compile.errors import InputError
 
 from .torch_call import Fixed, Leaf
 from .torch_clean import is_check
+from .torch_draws import Watch
 from .torch_program import Program, find_aliases, first_reason, module_path, quiet_tracing
 
 _NUMBER = (bool, int, float)
@@ -62,6 +63,7 @@ def read_graph_module(module: fx.GraphModule, args: tuple[Any, ...], kwargs: Map
         whole=lambda: module,
         examples={reader.env[node].name: value for node, value in given.items() if reader.is_value(node)},
         notes=[],
+        draws=frozenset(reader.draws),
     )
 
 
@@ -149,7 +151,7 @@ def _fake_input(node: fx.Node, example: Any, mode: FakeTensorMode, name: str) ->
 
 
 class _Propagate(fx.Interpreter):
-    """Runs every node on fake tensors, and notes what it changes in place."""
+    """Runs every node on fake tensors, and notes what it changes in place and whether it draws random numbers."""
 
     def __init__(self, module: fx.GraphModule, mode: FakeTensorMode, name: str) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -157,6 +159,7 @@ class _Propagate(fx.Interpreter):
         self.values: dict[fx.Node, Any] = {}
         self._node = next(iter(module.graph.nodes))
         self.writes: dict[fx.Node, tuple[fx.Node | str, ...]] = {}
+        self.draws: set[fx.Node] = set()
 
     def run_node(self, n: fx.Node) -> Any:
         """Run one node, with its shape recorded."""
@@ -166,7 +169,7 @@ class _Propagate(fx.Interpreter):
         self._node = n
         before = {source: self._version(self.values[source]) for source in n.all_input_nodes}
         try:
-            with self.mode:
+            with self.mode, Watch() as watch:
                 result = super().run_node(n)
         except InputError:
             raise
@@ -176,6 +179,8 @@ class _Propagate(fx.Interpreter):
                 f"{first_reason(error)}; pass inputs that the model accepts"
             ) from error
         self.values[n] = result
+        if watch.drew:
+            self.draws.add(n)
         changed = [source for source, version in before.items() if self._version(self.values[source]) != version]
         if changed:
             self.writes[n] = (*self.writes.get(n, ()), *changed)
@@ -228,6 +233,7 @@ class _Reader:
         self.in_leaves: list[Leaf] = []
         self.out_spec = pytree.tree_structure(())
         self.writes: dict[fx.Node, tuple[fx.Node | str, ...]] = {}
+        self.draws: set[fx.Node] = set()
         self.env: dict[fx.Node, Any] = {}
         self._run = run
         self._buffers = {key for key, _ in module.named_buffers(remove_duplicate=False)}
@@ -291,6 +297,8 @@ class _Reader:
                 self._hold(f"{target}.{key}", tensor)
             self.module_tensors[target] = tuple(f"{target}.{key}" for key, _ in held)
         self.env[node] = made
+        if node in self._run.draws:
+            self.draws.add(made)
         if node in self._run.writes:
             changed = self._run.writes[node]
             self.writes[made] = tuple(c if isinstance(c, str) else self.env[c] for c in changed)

@@ -35,6 +35,7 @@ class Program:
         kinds: ``"weight"``, ``"buffer"`` or ``"constant"`` for each name in ``tensors``.
         module_tensors: Names of the tensors a ``call_module`` node reads, by target.
         writes: What each node changes in place: nodes, and names of tensors that modules hold.
+        draws: Nodes that were seen to draw random numbers, beside those whose op says so.
         state: Every tensor of the model's ``state_dict`` by name, those that no node reads included.
         aliases: All names the model has for the tensor of each name, where there are several.
         fixed_shapes: Whether the graph is right for the recorded shapes only, symbolic dimensions aside.
@@ -65,6 +66,7 @@ class Program:
     dimension_names: Mapping[tuple[str, int], str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     attributes: tuple[str, ...] = ()
+    draws: frozenset[fx.Node] = frozenset()
 
 
 def module_path(node: fx.Node) -> str:

@@ -118,6 +118,8 @@ class Node:
         flops: Floating-point operations of one forward run at the graph's bindings; a multiply-add is two.
         origin: Index of the node in the source's own node list.
         module_path: Dotted path of the module it came from, or "" where the front end knows none.
+        after: Names of nodes that run before this one although it reads nothing of theirs: random numbers are drawn in
+            the order of the program.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Node:
     flops: int = 0
     origin: int = -1
     module_path: str = ""
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,25 @@ class Graph:
             for name in dict.fromkeys(node.inputs):
                 readers.setdefault(name, []).append(i)
         return {name: tuple(indices) for name, indices in readers.items()}
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """Give, for every node, the indices of those that must run before it, ascending, each once."""
+        index = {node.name: i for i, node in enumerate(self.nodes)} if any(node.after for node in self.nodes) else {}
+        producer = self.producer
+        return tuple(
+            tuple(sorted({*(producer[n] for n in node.inputs if n in producer), *(index[n] for n in node.after)}))
+            for node in self.nodes
+        )
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """Give, for every node, the indices of those that must run after it, ascending, each once."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for i, before in enumerate(self.predecessors):
+            for j in before:
+                found[j].append(i)
+        return tuple(map(tuple, found))
 
     @cached_property
     def tied(self) -> Mapping[str, tuple[str, ...]]:

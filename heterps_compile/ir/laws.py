@@ -39,6 +39,15 @@ def _defined_before_use(graph: Graph) -> Iterator[str]:
             yield f"output {name!r} is made by no node"
 
 
+def _after_known(graph: Graph) -> Iterator[str]:
+    seen: set[str] = set()
+    for node in graph.nodes:
+        for name in node.after:
+            if name not in seen:
+                yield f"node {node.name!r} has to run after {name!r}, which is no earlier node"
+        seen.add(node.name)
+
+
 def _values_described(graph: Graph) -> Iterator[str]:
     for name in (*graph.inputs, *(out for node in graph.nodes for out in node.outputs)):
         if name not in graph.values:
@@ -70,6 +79,7 @@ LAWS: tuple[Law, ...] = (
     ("every node has a name of its own", _names_unique),
     ("every value is made once", _one_producer),
     ("every value is made before it is read", _defined_before_use),
+    ("every node comes after those it has to run after", _after_known),
     ("every value has a dtype and a shape", _values_described),
     ("every symbolic dimension has a number", _symbols_bound),
     ("no size is negative", _sizes_not_negative),

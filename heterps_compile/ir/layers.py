@@ -22,7 +22,7 @@ class Layer:
     Attributes:
         name: Unique; the anchor node's name.
         kind: The anchor's kind, or the kind of the costliest node where there is no anchor.
-        nodes: Indices into ``Graph.nodes``, ascending.
+        nodes: Indices into ``Graph.nodes``, in the order of the grouping, every node after those it reads.
         parameters: Names of the parameters its nodes read, each once, in order of first use.
     """
 
@@ -78,15 +78,15 @@ class LayerGraph:
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """Give every value that passes between layers, or from a caller to them; O(nodes + edges)."""
+        """Give every value that passes between layers, or from a caller to them, in order; O(nodes + edges)."""
         return tuple(self._find_edges())
 
     def _find_edges(self) -> Iterator[Edge]:
         graph, owner = self.graph, self.layer_of
         returned = set(graph.outputs)
-        for name, value in graph.values.items():
-            maker = graph.producer.get(name)
-            producer = -1 if maker is None else owner[maker]
+        makers = (*((-1, name) for name in graph.inputs), *self._made())
+        for producer, name in makers:
+            value = graph.values[name]
             readers = sorted({owner[i] for i in graph.consumers.get(name, ())} - {producer})
             if readers or name in returned:
                 yield Edge(
@@ -97,6 +97,11 @@ class LayerGraph:
                     graph.size_bytes(name),
                     value.dtype == OPAQUE,
                 )
+
+    def _made(self) -> Iterator[tuple[int, str]]:
+        """Give every value that a node makes, with the layer that makes it, layer by layer."""
+        for index, layer in enumerate(self.layers):
+            yield from ((index, name) for node in layer.nodes for name in self.graph.nodes[node].outputs)
 
     @cached_property
     def tied_layers(self) -> Mapping[str, tuple[int, ...]]:
@@ -127,3 +132,10 @@ def verify_layers(layer_graph: LayerGraph) -> None:
         if backward:
             maker, reader = layer_graph.layers[edge.producer].name, layer_graph.layers[backward[0]].name
             raise GraphError(f"value {edge.value!r} runs backward, from layer {maker!r} to layer {reader!r}")
+    owner = layer_graph.layer_of
+    for index, before in enumerate(layer_graph.graph.predecessors):
+        for other in before:
+            if owner[other] > owner[index]:
+                raise GraphError(
+                    f"node {nodes[index].name!r} has to run after {nodes[other].name!r}, which is in a later layer"
+                )

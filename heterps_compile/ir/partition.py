@@ -136,6 +136,14 @@ def _values_run_forward(graph: Graph, partition: Partition) -> Iterator[str]:
         made.update(stage.outputs)
 
 
+def _order_kept(graph: Graph, partition: Partition) -> Iterator[str]:
+    stage_of = {i: stage.index for stage in partition.stages for i in stage.nodes}
+    for i, before in enumerate(graph.predecessors):
+        for j in before:
+            if stage_of.get(j, -1) > stage_of.get(i, -1):
+                yield f"node {graph.nodes[i].name!r} has to run after {graph.nodes[j].name!r}, which a later stage runs"
+
+
 def _outputs_sent(graph: Graph, partition: Partition) -> Iterator[str]:
     sent = {*graph.inputs, *graph.parameters, *(out for stage in partition.stages for out in stage.outputs)}
     for name in graph.outputs:
@@ -176,6 +184,7 @@ LAWS: tuple[Law, ...] = (
     ("every node is in exactly one stage", _nodes_once),
     ("no stage is empty", _no_stage_empty),
     ("values cross only forward", _values_run_forward),
+    ("nodes keep the order that they have to run in", _order_kept),
     ("every output leaves a stage", _outputs_sent),
     ("every stage holds the parameters it reads", _parameters_held),
     ("shared parameters are colocated or declared replicated", _replication_declared),

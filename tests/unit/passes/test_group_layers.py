@@ -134,7 +134,7 @@ def test_pieces_of_a_split_are_taken_where_it_is_made() -> None:
             elementwise sum : c d -> y 4x8
             out y
         """)
-        == "fc1: split left right fc1 | fc2: fc2 sum"
+        == "fc1: split left fc1 right | fc2: fc2 sum"
     )
 
 

@@ -1,0 +1,63 @@
+"""Which nodes of a torch graph draw random numbers: they run in the order of the program, or draw others.
+
+An op that may draw has PyTorch's own tag. Of those whose arguments say that they drop or draw nothing this time
+(``train=False``, a probability of 0) nothing is asked. A sub-graph draws where a node in it does.
+
+Left out: modules and functions that are called as one (``torch_module.py`` watches them run).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_PROBABILITIES = ("p", "dropout_p", "dropout")
+_SWITCHES = ("train", "training")
+
+
+def draws(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    """Say whether a node of a graph of ops draws random numbers.
+
+    Args:
+        node: The node.
+        modules: The sub-graphs that the graph refers to, by target.
+    """
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, torch._ops.OpOverload):
+        return op_draws(node.target, node.args, node.kwargs)
+    return any(_drawing_inside(modules.get(str(n.target))) for n in node.all_input_nodes if n.op == "get_attr")
+
+
+def op_draws(op: torch._ops.OpOverload, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Say whether an op draws random numbers when it is called so."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    given = {argument.name: argument.default_value for argument in op._schema.arguments if argument.has_default_value()}
+    given |= {argument.name: value for argument, value in zip(op._schema.arguments, args, strict=False)} | dict(kwargs)
+    switched_off = any(given.get(name) is False for name in _SWITCHES)
+    drops = [given[name] for name in _PROBABILITIES if name in given]
+    # bernoulli's probability may be a tensor, and 0 of it still draws
+    return not switched_off and not (drops and "bernoulli" not in op.name() and all(p == 0 for p in drops))
+
+
+def _drawing_inside(module: nn.Module | None) -> bool:
+    if not isinstance(module, fx.GraphModule):
+        return False
+    inner = dict(module.named_modules())
+    return any(draws(node, inner) for node in module.graph.nodes)
+
+
+class Watch(TorchDispatchMode):
+    """Notes whether anything that runs under it draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drew = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op as it is."""
+        self.drew = self.drew or op_draws(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
