@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 def check(ctx: click.Context, /, model: str, **_: Any) -> int:
     """Check the committed plan of MODEL.onnx: compile again, without building stages, and compare.
 
-    Passes while the plan fits the model, keeps what was asked, and no plan is better by more than the tolerance, all at
-    today's model, pool and prices. Other weights alone are no failure; they are told.
+    Passes while the plan fits the model, keeps what was asked, and the search finds none that beats it by more than the
+    tolerance, all at today's model, pool and prices. Other weights alone are no failure; they are told.
 
     \b
     Files:

@@ -7,6 +7,7 @@ from heterps_compile.escape import for_markdown
 from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds
 
 from .plan import Plan
+from .proven import what_the_bound_proves
 
 
 def readme(plan: Plan) -> str:
@@ -52,6 +53,8 @@ def readme(plan: Plan) -> str:
         f"Estimated: {format_rate(plan.throughput_samples_per_s)} for {format_money(plan.price_per_hour)} "
         f"{plan.currency}/h, {format_money(plan.price_per_million_samples)} {plan.currency} per million samples.",
     ]
+    if proven := what_the_bound_proves(plan):
+        lines += ["", f"Proven of these estimates: {proven}."]
     if plan.verification is not None:
         lines += ["", f"Verified against the whole model: largest difference {plan.verification.max_abs:.3g}."]
     return "\n".join(lines) + "\n"

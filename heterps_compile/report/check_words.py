@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.escape import for_markdown, printable
 from heterps_compile.plan.diff import PlanDiff
 from heterps_compile.plan.plan import Plan
@@ -50,10 +51,11 @@ def verdict(checked: Checked, escape: Escape = printable) -> str:
     if checked.fault:
         return f"the plan does not hold any more: {escape(checked.fault)}"
     better = OBJECTIVES[checked.found.request.objective].better
+    searched = plans_of_the_problem(sum(len(stage.layers) for stage in checked.found.stages))
     allowed = f"the tolerance of {format_percent(100 * checked.tolerance)}"
     if checked.passes:
         if checked.gain == 0:
-            return f"the plan holds, and the search finds none that is {better}"
+            return f"the plan holds, and the search finds no {searched} that is {better}"
         return f"the plan holds, and the best found is {format_percent(100 * checked.gain)} {better}: within {allowed}"
     gain = f"{_described(checked, checked.found.value)} in place of {_described(checked, checked.value or 0.0)}"
     return f"a plan that is {format_percent(100 * checked.gain)} {better} exists, {gain}: more than {allowed}"

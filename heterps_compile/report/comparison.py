@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.comparison import Comparison
 from heterps_compile.units import counted, format_money, format_rate, format_seconds
@@ -38,7 +39,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(Text(f"{printable(comparison.model)}: {size}"))
     if math.isfinite(comparison.bound):
         described = objective.describe(comparison.bound, comparison.batch, comparison.currency)
-        console.print(Text(f"proven bound: {described}"))
+        console.print(Text(f"proven bound: {described}, for every {plans_of_the_problem(comparison.layer_count)}"))
     if comparison.provisionings:
         console.print()
         console.print(_provisionings(comparison))
@@ -70,6 +71,9 @@ def comparison_picture(comparison: Comparison) -> Picture:
     unit = OBJECTIVES[comparison.objective].unit(comparison.currency)
     title = f"{shorten(printable(comparison.model), 40)}: {comparison.objective}, {unit}; less is better"
     parts = [text(12, 24, title, "ink head")]
+    if math.isfinite(comparison.bound):
+        holds = f"proven bound: for every {plans_of_the_problem(comparison.layer_count)}"
+        parts.append(text(12, 40, holds, "soft"))
     for index, row in enumerate(rows):
         top = _TOP + index * (_BAR + _GAP)
         middle = top + _BAR * 0.7

@@ -15,6 +15,7 @@ from typing import Any
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.proven import what_the_bound_holds_for
 
 from .rows import LayerRow
 
@@ -51,6 +52,7 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
             "unit": OBJECTIVES[plan.request.objective].unit(plan.currency),
         },
         "bound": plan.bound,
+        "bound_holds_for": what_the_bound_holds_for(plan) or None,
         "gap": plan.gap,
         "evaluations": plan.evaluations,
         "throughput_samples_per_s": plan.throughput_samples_per_s,

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem
+from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.escape import printable
 from heterps_compile.passes.contract import Draft, Pass
 from heterps_compile.plan.plan import PlannedStage
@@ -93,7 +94,8 @@ def _search(draft: Draft) -> Iterator[str]:
         for number in (search.value, search.bound)
     )
     yield (
-        f"{search.method}, seed {search.seed}: {value}, bound {bound}, gap {100 * search.gap:.3g} %, "
+        f"{search.method}, seed {search.seed}: {value}, bound {bound} for every "
+        f"{plans_of_the_problem(problem.layer_count)}, gap {100 * search.gap:.3g} %, "
         f"{search.evaluations:,} placements"
     )
     if search.found_by:

@@ -6,6 +6,7 @@ Left out: the searches (``pareto.py``).
 import math
 from collections.abc import Sequence
 
+from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import format_count, format_money, format_rate
 
@@ -34,7 +35,7 @@ def pareto_front(plan: Plan, points: Sequence[Point]) -> Picture:
         path = f"M{front[0][0]:.1f} {front[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in front[1:])
         parts.append(f'<path class="edge s0" d="{path}"/>')
     for point in paid:
-        parts.append(_dot(point, across(point.throughput_samples_per_s), up(point.price_per_hour), plan.currency))
+        parts.append(_dot(point, across(point.throughput_samples_per_s), up(point.price_per_hour), plan))
     if plan.price_per_hour > 0:
         x, y = across(plan.throughput_samples_per_s), up(plan.price_per_hour)
         parts.append(f'<path class="p4" d="{_star(x, y, 10)}"><title>the plan</title></path>')
@@ -50,9 +51,12 @@ def _price(price_per_hour: float, currency: str) -> str:
     return f"{format_money(price_per_hour)} {currency}/h"
 
 
-def _dot(point: Point, x: float, y: float, currency: str) -> str:
-    proof = "no plan at this floor is cheaper per sample" if point.is_proven else "best found in time"
-    words = f"{format_rate(point.throughput_samples_per_s)}, {_price(point.price_per_hour, currency)}: {proof}"
+def _dot(point: Point, x: float, y: float, plan: Plan) -> str:
+    proof = "best found in time"
+    if point.is_proven:
+        layers = sum(len(stage.layers) for stage in plan.stages)
+        proof = f"no {plans_of_the_problem(layers)} is cheaper per sample at this floor"
+    words = f"{format_rate(point.throughput_samples_per_s)}, {_price(point.price_per_hour, plan.currency)}: {proof}"
     classes = "p0" if point.is_on_front else "soft"
     return f'<circle class="{classes}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{safe(words)}</title></circle>'
 

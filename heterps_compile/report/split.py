@@ -32,6 +32,7 @@ def split_document(workload: Workload, result: MaxLoadResult, directory: str | N
         "seed": result.seed,
         "objective": {"name": "max-load", "value": result.value_ms, "unit": "ms"},
         "bound": result.bound_ms,
+        "bound_holds_for": f"every {_kind(result)} split",
         "gap": result.gap,
         "contiguous": result.contiguous,
         "evaluations": result.evaluations,
@@ -66,14 +67,18 @@ def print_split(console: Console, workload: Workload, result: MaxLoadResult, dir
         cells = [name, str(len(ids)), f"{entry['load']:.4f}", format_bytes(sum(size_of[i] for i in ids))]
         table.add_row(*map(Text, [*cells, ", ".join(map(str, ids[:_IDS_SHOWN])) + more]))
     console.print(table)
-    proof = "no split is better" if result.gap == 0 else f"no split is more than {100 * result.gap:.3g} % better"
-    kind = "contiguous" if result.contiguous else "non-contiguous"
+    by = f"more than {100 * result.gap:.3g} % " if result.gap else ""
+    proof = f"no {_kind(result)} split is {by}better"
     console.print()
     console.print(Text(f"workload      {printable(workload.name)}, {len(workload.nodes)} nodes"))
-    console.print(Text(f"largest load  {result.value_ms:.4f} ms ({kind})"))
+    console.print(Text(f"largest load  {result.value_ms:.4f} ms ({_kind(result)})"))
     console.print(Text(f"proven bound  {result.bound_ms:.4f} ms: {proof}"))
     console.print(Text(f"method        {result.method}, in {result.search_s:.3g} s"))
     if directory is not None:
         console.print(Text(f"written to    {printable(directory)}: plan.json, split.json"))
     for note in result.notes:
         console.print(Text(f"note: {printable(note)}"))
+
+
+def _kind(result: MaxLoadResult) -> str:
+    return "contiguous" if result.contiguous else "non-contiguous"

@@ -18,6 +18,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import NOT_VERIFIED, Plan, PlannedStage
+from heterps_compile.plan.proven import what_the_bound_proves
 from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
 
 from .rows import LayerRow
@@ -214,12 +215,8 @@ def _servers(plan: Plan) -> list[tuple[str, str]]:
 def _bound(plan: Plan) -> str:
     if plan.bound <= 0:
         return "none"
-    objective = OBJECTIVES[plan.request.objective]
-    described = objective.describe(plan.bound, plan.batch, plan.currency)
-    if plan.gap == 0:
-        return f"{described}: no plan is {objective.better}"
-    more = plan.gap if objective.name != "throughput" else plan.value / plan.bound - 1
-    return f"{described}: no plan is more than {100 * more:.3g} % {objective.better}"
+    described = OBJECTIVES[plan.request.objective].describe(plan.bound, plan.batch, plan.currency)
+    return f"{described}: {what_the_bound_proves(plan)}"
 
 
 def notes(plan: Plan) -> list[str]:

@@ -14,6 +14,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.escape import printable
 from heterps_compile.ir.laws import verify_graph
@@ -35,15 +36,17 @@ class Feasibility:
         is_feasible: Whether some plan meets it.
         blocking: Which limit none meets and by how much; what a plan reaches where one does.
         remedies: What would help, one sentence each.
+        layer_count: Layers of the model; another order of them was not searched.
     """
 
     is_feasible: bool
     blocking: str
     remedies: tuple[str, ...]
+    layer_count: int
 
     def to_text(self) -> str:
         """Give the lines for a terminal."""
-        head = "A plan exists" if self.is_feasible else "No plan exists"
+        head = "A plan exists" if self.is_feasible else f"No {plans_of_the_problem(self.layer_count)} exists"
         return "\n".join([f"{head}: {printable(self.blocking)}", *(f"- {printable(r)}" for r in self.remedies)]) + "\n"
 
     def to_json(self) -> str:
@@ -53,6 +56,7 @@ class Feasibility:
             "is_feasible": self.is_feasible,
             "blocking": self.blocking,
             "remedies": list(self.remedies),
+            "holds_for": f"every {plans_of_the_problem(self.layer_count)}",
         }
         return json.dumps(document, indent=2) + "\n"
 
@@ -87,6 +91,6 @@ def why_infeasible(
         found = find_method("exact")(draft.problem, seed=request.seed, time_limit_s=_TIME_LIMIT_S)
     except InfeasibleError as error:
         blocking, *remedies = str(error).split("; ")
-        return Feasibility(False, blocking, tuple(remedies))
+        return Feasibility(False, blocking, tuple(remedies), draft.problem.layer_count)
     objective = OBJECTIVES[request.objective]
-    return Feasibility(True, objective.describe(found.value, graph.batch, pool.currency), ())
+    return Feasibility(True, objective.describe(found.value, graph.batch, pool.currency), (), draft.problem.layer_count)

@@ -90,8 +90,8 @@ def test_parameters_are_counted_in_elements_and_tied_ones_once():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "0.05 USD per million samples: no plan is more than 0.69 % cheaper"),
-        ({"bound": PLAN.value}, "0.0503 USD per million samples: no plan is cheaper"),
+        ({}, "0.05 USD per million samples: no plan that keeps these 3 layers in this order is more than 0.69 %"),
+        ({"bound": PLAN.value}, "0.0503 USD per million samples: no plan that keeps these 3 layers in this order is"),
         ({"bound": 0.0}, "proven bound         none"),
         ({"verification": None}, "verified             no (--no-verify)"),
         ({"currency": "EUR"}, "price                2.90 EUR/h"),

@@ -1,0 +1,30 @@
+"""What a bound is a bound for: the plans of the layers in the order they were posed in."""
+
+import re
+from pathlib import Path
+
+import heterps_compile
+from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.proof import plans_of_the_problem, what_is_proven
+
+COST, FAST = OBJECTIVES["cost"], OBJECTIVES["throughput"]
+
+
+def test_a_bound_that_is_reached_and_one_that_is_not():
+    assert what_is_proven(COST, 54, 0.0) == "no plan that keeps these 54 layers in this order is cheaper"
+    assert (
+        what_is_proven(FAST, 2, 0.0125) == "no plan that keeps these 2 layers in this order is more than 1.25 % faster"
+    )
+    assert plans_of_the_problem(1) == "plan for this one layer"
+
+
+def test_no_sentence_claims_more_than_the_problem():
+    package = Path(heterps_compile.__file__).parent
+    claims = re.compile(r"no plan is (\{|\w+er\b|more than)|No plan exists|no split is|finds none that is|is optimal")
+    said = [
+        f"{path.relative_to(package)}: {line.strip()}"
+        for path in package.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if claims.search(line)
+    ]
+    assert said == []
