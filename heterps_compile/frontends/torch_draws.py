@@ -40,7 +40,7 @@ def op_draws(op: torch._ops.OpOverload, args: Any, kwargs: Mapping[str, Any]) ->
     switched_off = any(given.get(name) is False for name in _SWITCHES)
     drops = [given[name] for name in _PROBABILITIES if name in given]
     # bernoulli's probability may be a tensor, and 0 of it still draws
-    return not switched_off and not (drops and "bernoulli" not in op.name() and all(p == 0 for p in drops))
+    return not switched_off and not (drops and "bernoulli" not in str(op) and all(p == 0 for p in drops))
 
 
 def _drawing_inside(module: nn.Module | None) -> bool:
@@ -50,14 +50,17 @@ def _drawing_inside(module: nn.Module | None) -> bool:
     return any(draws(node, inner) for node in module.graph.nodes)
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has not annotated it
     """Notes whether anything that runs under it draws random numbers."""
 
+    supports_higher_order_operators = True  # which run what they hold under it too
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not annotated it
         self.drew = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an op as it is."""
-        self.drew = self.drew or op_draws(func, args, kwargs or {})
+        if isinstance(func, torch._ops.OpOverload):
+            self.drew = self.drew or op_draws(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))

@@ -1,7 +1,8 @@
 """Why no placement is feasible: which constraint, by how much, and what would help, with numbers.
 
 Constraints are put back one after the other, in the order of the list :data:`_REASONS`; the first under which
-nothing is left is the one to name.
+nothing is left is the one to name. Where several act together, they are taken away again one by one
+(``culprits.py``): what is named is what would help to drop.
 
 Left out: reasons of a single placement (``Fault`` in ``cost/evaluate.py``).
 """
@@ -10,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.units import counted, format_bytes, format_money, format_seconds
 
 from .chain import Chain, Segments, Tile
+from .culprits import MEMORY, PINS, WITHOUT, fewest_to_drop, in_words, without
 from .easy_bounds import longest_s
 from .milp import CoupledPath, coupled_path
 from .paths import Deadline, SegmentPrices, StageCounts, cheapest_path
@@ -78,11 +81,8 @@ def _stage_count(problem: Problem) -> str:
     return ""
 
 
-def _memory(problem: Problem) -> str:
-    chain, slow_s = Chain(problem), longest_s(problem)
-    each_costs_one = replace(_prices(problem, slow_s), price=np.full(problem.type_count, 1 / slow_s))
-    graph = TiledSegments(chain, each_costs_one, Deadline.after(None))
-    fewest = float(graph.to_go(StageCounts.at_least(1))[0, 0])
+def _memory_and_types(problem: Problem) -> str:
+    chain, fewest = Chain(problem), _fewest_stages(problem)
     if np.isinf(fewest):
         usable = problem_tables(problem).usable
         for block in range(chain.length):
@@ -96,12 +96,41 @@ def _memory(problem: Problem) -> str:
                     f"{name} needs {format_bytes(needed)}, and the largest type it may run on, "
                     f"{problem.type_names[largest]!r}, has {format_bytes(problem.memory_bytes[largest])}; "
                 ) + _roomier(problem, first, end, needed)
-    if fewest > problem.max_stages:
-        return (
-            f"memory asks for at least {counted(round(fewest), 'stage')}, and at most {problem.max_stages} are "
-            f"allowed; allow --max-stages {fewest:.0f}, or add a type with more memory"
-        )
-    return ""
+    return _too_many_stages(problem, fewest) if fewest > problem.max_stages else ""
+
+
+def _fewest_stages(problem: Problem) -> float:
+    """Give the fewest stages that memory and the types which layers may run on leave; inf where there are none."""
+    slow_s = longest_s(problem)
+    each_costs_one = replace(_prices(problem, slow_s), price=np.full(problem.type_count, 1 / slow_s))
+    graph = TiledSegments(Chain(problem), each_costs_one, Deadline.after(None))
+    return float(graph.to_go(StageCounts.at_least(1))[0, 0])
+
+
+def _too_many_stages(problem: Problem, fewest: float) -> str:
+    """Say what asks for more stages than are allowed: what they would be without memory, without pins, without both."""
+    by_memory, by_pins = _fewest_stages(without(problem, [PINS])), _fewest_stages(without(problem, [MEMORY]))
+    by_types = _fewest_stages(without(problem, [MEMORY, PINS]))
+    most, stages = problem.max_stages, counted(round(fewest), "stage")
+    allow, pins = f"allow --max-stages {fewest:.0f}", "drop a pin or a pair (--pin, --forbid)"
+    pinned = "pins, forbidden pairs and what the types support, along this order of the layers,"
+    if by_types > most:
+        because = f"no type runs all layers: in this order they ask for at least {stages}"
+        return f"{because}, and at most {most} are allowed; {allow}, or add a type that runs more of them"
+    if by_memory > most and by_pins > most:
+        because = f"memory asks for at least {by_memory:.0f} stages, {pinned} for at least {by_pins:.0f}"
+        return f"{because}, together for {fewest:.0f}, and at most {most} are allowed; {allow}"
+    if by_memory > most:
+        more = "" if by_memory == fewest else f" ({fewest:.0f} with the pins)"
+        because = f"memory asks for at least {counted(round(by_memory), 'stage')}{more}"
+        return f"{because}, and at most {most} are allowed; {allow}, or add a type with more memory"
+    if by_pins > most:
+        more = "" if by_pins == fewest else f" ({fewest:.0f} with the memory of the types)"
+        because = f"{pinned} ask for at least {counted(round(by_pins), 'stage')}{more}"
+        return f"{because}, and at most {most} are allowed; {pins}, or {allow}"
+    because = f"memory and {pinned} together ask for at least {stages} (memory alone {by_memory:.0f}, the pins "
+    because += f"alone {by_pins:.0f})"
+    return f"{because}, and at most {most} are allowed; {pins}, {allow}, or add a type with more memory"
 
 
 def _roomier(problem: Problem, first: int, end: int, needed_bytes: float) -> str:
@@ -118,7 +147,11 @@ def _floor(problem: Problem) -> str:
     chain, slow_s = Chain(problem), slowest_batch_s(problem)
     if not np.isfinite(slow_s) or np.isfinite(_least_price(problem, chain, slow_s)):
         return ""
-    least = [_least_time_s(_alone(chain, block)) for block in range(chain.length)]
+    dropped = fewest_to_drop(problem, partial(_meets, slow_s=slow_s), tuple(WITHOUT))
+    silent = Chain(
+        replace(problem, edge_bytes=np.zeros_like(problem.edge_bytes))
+    )  # beside others, a layer may send less
+    least = [_least_time_s(_alone(silent, block)) for block in range(chain.length)]
     slowest = max(range(chain.length), key=lambda block: least[block][0])
     least_s, type_ = least[slowest]
     if least_s > slow_s:
@@ -127,11 +160,19 @@ def _floor(problem: Problem) -> str:
             f"on {problem.type_names[type_]!r}, its best type, {_with_units(problem)}, and the floor leaves "
             f"{format_seconds(slow_s)}"
         )
+    elif not dropped:
+        blocking = "no single layer blocks, but what the stages have to send to one another does"
     else:
-        blocking = "no single layer blocks, but the stages that memory and the bounds on their number force do"
+        blocking = "no single layer blocks"
+    if dropped:
+        blocking += f", and without {in_words(dropped)} it could be reached"
     return f"a throughput of {_rate(problem.min_throughput)} cannot be reached: {blocking}" + _reachable(
         problem, chain, slow_s, _listed(chain), Deadline.after(_EXPLAIN_S)
     )
+
+
+def _meets(problem: Problem, *, slow_s: float) -> bool:
+    return bool(np.isfinite(_least_price(problem, Chain(problem), slow_s)))
 
 
 def _with_units(problem: Problem) -> str:
@@ -253,7 +294,7 @@ def _solve(
     )
 
 
-_REASONS: tuple[Callable[[Problem], str], ...] = (_no_type, _stage_count, _memory, _floor, _budget, _limits)
+_REASONS: tuple[Callable[[Problem], str], ...] = (_no_type, _stage_count, _memory_and_types, _floor, _budget, _limits)
 
 
 def _listed(chain: Chain) -> Segments | None:
