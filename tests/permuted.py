@@ -47,7 +47,7 @@ def permuted_graph(graph: Graph, seed: int) -> Permuted:
             values={new.get(name, name): replace(v, name=new.get(name, name)) for name, v in graph.values.items()},
             parameters={
                 new.get(name, name): replace(p, name=new.get(name, name), storage=new.get(p.storage, p.storage))
-                for name, p in reversed(graph.parameters.items())
+                for name, p in reversed(list(graph.parameters.items()))
             },
         ),
         {new_name: old_name for old_name, new_name in named.items()},
