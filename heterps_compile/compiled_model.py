@@ -45,7 +45,9 @@ class CompiledModel:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run all stages in this process.
 
-        Takes what the model takes and returns what the model returns, structure included. An ONNX model takes
+        Takes what the model takes and returns what the model returns, structure included: right after ``compile`` in
+        objects of the model's own types, after ``load`` in plain ones with the same keys and attributes, so that no
+        library is needed (``frontends/results.py``). An ONNX model takes
         arrays in the order of its inputs or by their names, and returns a list of arrays, as an ONNX Runtime
         session does.
 

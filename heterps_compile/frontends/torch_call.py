@@ -1,12 +1,14 @@
 """How a torch model's calls map onto its graph: nested structures outside, named values inside.
 
-A model takes and returns tuples, dicts, dataclasses, None; a graph has flat, named inputs and outputs. A structure is
-kept as a tree (``torch.utils._pytree``) with a leaf for every value and every constant.
+A model takes and returns tuples, dicts, dataclasses, None; a graph has flat, named inputs and outputs. Of a model that
+was just read a structure is a tree of its own types (``torch.utils._pytree``), with a leaf for every value and every
+constant; of one that is loaded from a folder it is plain data (``structures.py``), and needs no library.
 
 Left out: the values themselves.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,11 @@ from torch.utils import _pytree as pytree
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 
+from .structures import Structure, structures_of_call
+from .torch_structure import structure_of
+
 _PLAIN = (bool, int, float, str, type(None))
+_OUTLINE_SHOWN = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +62,27 @@ class CallStructure:
     """Maps calls to graph inputs and graph outputs to results.
 
     Attributes:
-        in_spec: Structure of ``(args, kwargs)``, as JSON; its leaves are ``in_leaves``.
-        out_spec: Structure of the result, as JSON or, where JSON cannot have it, as the tree itself.
+        in_spec: Structure of ``(args, kwargs)``; its leaves are ``in_leaves``.
+        out_spec: Structure of the result; its leaves are ``out_leaves``.
         names: Names of the positional parameters of the model's ``forward``, in order.
         accepts: What each named input may be.
     """
 
-    in_spec: pytree.TreeSpec | str
+    in_spec: pytree.TreeSpec | Structure
     in_leaves: tuple[Leaf, ...]
-    out_spec: pytree.TreeSpec | str
+    out_spec: pytree.TreeSpec | Structure
     out_leaves: tuple[Leaf, ...]
     names: tuple[str, ...]
     accepts: Mapping[str, Accepts]
+
+    def __post_init__(self) -> None:
+        """Check that both structures can be written to a file.
+
+        Raises:
+            InputError: naming what cannot.
+        """
+        for spec in (self.in_spec, self.out_spec):
+            _as_data(spec)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Give the graph inputs by name out of a call's arguments.
@@ -75,11 +90,11 @@ class CallStructure:
         Raises:
             InputError: where the arguments are structured otherwise than the example's, or are no such tensors.
         """
-        in_spec = _tree(self.in_spec, "takes")
         leaves, spec = pytree.tree_flatten(self._arrange(args, kwargs))
-        if spec != in_spec:
+        own = self.in_spec
+        if not (own.takes(structure_of(spec)) if isinstance(own, Structure) else spec == own):
             raise InputError(
-                f"the arguments are structured as {_outline(spec)}, the model was read with {_outline(in_spec)}; "
+                f"the arguments are structured as {_outline(spec)}, the model was read with {_outline(own)}; "
                 f"call it as in the example inputs"
             )
         values = {}
@@ -93,21 +108,23 @@ class CallStructure:
     def unbind(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Give a call's arguments out of the graph inputs by name: the inverse of :meth:`bind`."""
         leaves = [values[leaf] if isinstance(leaf, str) else leaf.value for leaf in self.in_leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, _tree(self.in_spec, "takes"))
+        args, kwargs = _build(self.in_spec, leaves)
         return args, kwargs
 
     def assemble(self, values: Mapping[str, Any]) -> Any:
-        """Give what the model itself returns, structure included, out of the graph outputs by name.
+        """Give what the model returns, structure included, out of the graph outputs by name.
+
+        Of a model that was just read that is an object of the model's own type, of one from a file a plain one with
+        the same names (``results.py``).
 
         Raises:
-            InputError: naming the output that is missing, or the type that is unknown here.
+            InputError: naming the output that is missing.
         """
-        out_spec = _tree(self.out_spec, "returns")
         missing = [leaf for leaf in self.out_leaves if isinstance(leaf, str) and leaf not in values]
         if missing:
             raise InputError(f"output {missing[0]!r} is missing; given are {', '.join(map(repr, values))}")
-        return pytree.tree_unflatten(
-            [values[leaf] if isinstance(leaf, str) else leaf.value for leaf in self.out_leaves], out_spec
+        return _build(
+            self.out_spec, [values[leaf] if isinstance(leaf, str) else leaf.value for leaf in self.out_leaves]
         )
 
     def disassemble(self, result: Any) -> tuple[Any, ...]:
@@ -118,7 +135,7 @@ class CallStructure:
         """
         leaves, spec = pytree.tree_flatten(result)
         if len(leaves) != len(self.out_leaves):
-            expected = _outline(_tree(self.out_spec, "returns"))
+            expected = _outline(self.out_spec)
             raise InputError(f"the model returns {_outline(spec)}; when it was read it returned {expected}")
         return tuple(v for leaf, v in zip(self.out_leaves, leaves, strict=True) if isinstance(leaf, str))
 
@@ -127,9 +144,9 @@ class CallStructure:
         return json.dumps(
             {
                 "kind": "torch",
-                "takes": _spec_text(self.in_spec),
+                "takes": _as_data(self.in_spec).to_json(),
                 "inputs": [_leaf_json(leaf) for leaf in self.in_leaves],
-                "returns": _spec_text(self.out_spec),
+                "returns": _as_data(self.out_spec).to_json(),
                 "outputs": [_leaf_json(leaf) for leaf in self.out_leaves],
                 "names": self.names,
                 "accepts": {name: [a.dtype, a.shape] for name, a in self.accepts.items()},
@@ -139,7 +156,7 @@ class CallStructure:
 
     def _arrange(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Move arguments between positions and keywords until they stand as in the example."""
-        positional, keyword = pytree.tree_unflatten([None] * len(self.in_leaves), _tree(self.in_spec, "takes"))
+        positional, keyword = _build(self.in_spec, [None] * len(self.in_leaves))
         count, by_name, moved = len(positional), dict(kwargs), list(args)
         for name in self.names[len(moved) : count]:
             if name not in by_name:
@@ -170,11 +187,12 @@ def call_from_json(content: Mapping[str, Any]) -> CallStructure:
     Raises:
         InputError: where it is not such a thing.
     """
+    takes, returns = structures_of_call(content)
     try:
         return CallStructure(
-            in_spec=str(content["takes"]),
+            in_spec=takes,
             in_leaves=tuple(map(_leaf_from_json, content["inputs"])),
-            out_spec=str(content["returns"]),
+            out_spec=returns,
             out_leaves=tuple(map(_leaf_from_json, content["outputs"])),
             names=tuple(map(str, content["names"])),
             accepts={
@@ -186,30 +204,12 @@ def call_from_json(content: Mapping[str, Any]) -> CallStructure:
         raise InputError(f"the plan does not say how the model is called: {printable(str(error))}") from error
 
 
-def _tree(spec: pytree.TreeSpec | str, what: str) -> pytree.TreeSpec:
-    if not isinstance(spec, str):
-        return spec
-    if spec.startswith("!"):
-        raise InputError(
-            f"the model {what} {spec[1:]}, which no file can hold; give its types a name for files "
-            f"(torch.export.register_dataclass(TYPE, serialized_type_name=NAME)), or run its stages one by one"
-        )
-    try:
-        return pytree.treespec_loads(spec)
-    except (NotImplementedError, KeyError, ValueError, TypeError, IndexError) as error:
-        raise InputError(
-            f"the model {what} a structure that is unknown here: {shorten(printable(str(error)), 200)}; import the "
-            f"library that the model came from first"
-        ) from error
+def _as_data(spec: pytree.TreeSpec | Structure) -> Structure:
+    return spec if isinstance(spec, Structure) else structure_of(spec)
 
 
-def _spec_text(spec: pytree.TreeSpec | str) -> str:
-    if isinstance(spec, str):
-        return spec
-    try:
-        return pytree.treespec_dumps(spec)
-    except (NotImplementedError, TypeError):  # a type that was registered without a name for files
-        return f"!{shorten(_outline(spec), 200)}"
+def _build(spec: pytree.TreeSpec | Structure, leaves: Sequence[Any]) -> Any:
+    return spec.build(leaves) if isinstance(spec, Structure) else pytree.tree_unflatten(leaves, spec)
 
 
 def _leaf_json(leaf: Leaf) -> Any:
@@ -218,13 +218,17 @@ def _leaf_json(leaf: Leaf) -> Any:
     value = leaf.value
     if isinstance(value, Printed):
         return {"printed": value.text}
-    is_finite = not isinstance(value, float) or abs(value) < float("inf")
-    return {"is": value} if type(value) in _PLAIN and is_finite else {"printed": repr(value)}
+    if type(value) is complex or (type(value) is float and not math.isfinite(value)):
+        return {"number": [float(value.real).hex(), float(value.imag).hex()], "of": type(value).__name__}
+    return {"is": value} if type(value) in _PLAIN else {"printed": repr(value)}
 
 
 def _leaf_from_json(leaf: Any) -> Leaf:
     if isinstance(leaf, str):
         return leaf
+    if "number" in leaf:
+        real, imaginary = map(float.fromhex, leaf["number"])
+        return Fixed(real if leaf["of"] == "float" else complex(real, imaginary))
     return Fixed(leaf["is"] if "is" in leaf else Printed(str(leaf["printed"])))
 
 
@@ -264,6 +268,6 @@ def _accepted(name: str, value: Any, accepts: Accepts) -> Any:
     return value
 
 
-def _outline(spec: pytree.TreeSpec) -> str:
+def _outline(spec: pytree.TreeSpec | Structure) -> str:
     """Print a structure on one line, with a star for every leaf."""
-    return printable(" ".join(str(spec).split()))
+    return shorten(str(_as_data(spec)), _OUTLINE_SHOWN)

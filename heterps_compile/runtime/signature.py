@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from heterps_compile.errors import InputError, PlanError
+from heterps_compile.frontends.structures import structures_of_call
 from heterps_compile.ir.graph import Graph
 from heterps_compile.plan.plan import Plan
 
@@ -90,16 +91,33 @@ def signature_of_plan(plan: Plan) -> Signature:
     Raises:
         PlanError: where the plan's signature is none.
     """
-    try:
-        content = json.loads(plan.signature)
-        kind = content["kind"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise PlanError(f"model.signature: {plan.signature[:60]!r} is no signature") from error
-    if kind == "arrays":
+    content = _content(plan)
+    if content["kind"] == "arrays":
         return ArraySignature(plan.graph_inputs, plan.graph_outputs)
-    if kind != "torch":
-        raise PlanError(f"model.signature: unknown kind {str(kind)[:60]!r}; expected 'arrays' or 'torch'")
     from heterps_compile.frontends.torch_call import call_from_json  # noqa: PLC0415 - torch only for torch models
 
     structure: Signature = call_from_json(content)
     return structure
+
+
+def check_signature(plan: Plan) -> None:
+    """Check that a plan says how its model is called, without PyTorch and whatever library the model came from.
+
+    Raises:
+        PlanError: where the plan's signature is none.
+        InputError: where it does not say how the model is called.
+    """
+    content = _content(plan)
+    if content["kind"] != "arrays":
+        structures_of_call(content)
+
+
+def _content(plan: Plan) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(plan.signature)
+        kind = content["kind"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise PlanError(f"model.signature: {plan.signature[:60]!r} is no signature") from error
+    if kind not in ("arrays", "torch"):
+        raise PlanError(f"model.signature: unknown kind {str(kind)[:60]!r}; expected 'arrays' or 'torch'")
+    return content

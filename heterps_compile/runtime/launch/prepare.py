@@ -16,6 +16,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.source import read_plan
 from heterps_compile.runtime.pipeline.layout import Layout, make_layout
 from heterps_compile.runtime.predict import step_on_cores
+from heterps_compile.runtime.signature import check_signature
 from heterps_compile.units import counted, format_seconds
 
 from .faults import Place
@@ -62,7 +63,7 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
 
     Raises:
         InputError: where there is no such folder, or a file that is named does not exist.
-        PlanError: where the plan is wrong.
+        PlanError: where the plan is wrong, or does not say how its model is called.
         StalePlanError: where a file of the folder was changed.
         RunError: where the options do not fit the plan.
     """
@@ -73,6 +74,7 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         raise StalePlanError(
             f"the plan in {printable(options.directory)!r} was changed while the run began; start it again"
         )
+    check_signature(plan)
     if options.train is not None and options.train != GIVEN:
         check_training_file(options.train)
     layout = make_layout(

@@ -29,6 +29,9 @@ BATCH = torch.linspace(-1, 1, 48, dtype=F64).reshape(6, 8)
 class Counts(nn.Module):
     """A buffer as a whole, and one that is not saved."""
 
+    calls: Tensor
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
@@ -42,6 +45,8 @@ class Counts(nn.Module):
 
 class Views(nn.Module):
     """Parts of a buffer, by index, by view and detached."""
+
+    table: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +62,9 @@ class Views(nn.Module):
 class Cache(nn.Module):
     """A ring of rows, and the place of the next."""
 
+    rows: Tensor
+    place: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("rows", torch.zeros(4, 8, dtype=F64))
@@ -70,6 +78,9 @@ class Cache(nn.Module):
 
 class Twice(nn.Module):
     """One tensor under two names."""
+
+    written: Tensor
+    read: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,6 +225,9 @@ def test_an_attribute_that_is_a_tensor_is_not_changed_by_reading_the_model() -> 
 
 
 class Overlapping(nn.Module):
+    whole: Tensor
+    row: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         whole = torch.zeros(2, 8, dtype=F64)

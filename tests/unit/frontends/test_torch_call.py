@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch_models import REAL
 
 from heterps_compile.errors import InputError
+from heterps_compile.frontends.results import Mapped
 from heterps_compile.frontends.torch_call import CallStructure, Fixed, call_from_json
 from heterps_compile.frontends.torch_fx import import_torch
 
@@ -73,21 +74,20 @@ def test_a_missing_output_is_named() -> None:
         call().assemble({"x": X})
 
 
-def test_a_librarys_own_result_type_comes_back_from_a_file() -> None:
+def test_a_librarys_own_result_type_comes_back_from_a_file_as_a_plain_one() -> None:
     model, args, kwargs = REAL["bert"]()
     structure = from_file(import_torch(model.eval(), args, kwargs).source.call)
     result = model(**kwargs)
     flat = structure.disassemble(result)
     again = structure.assemble(dict(zip(("layer_norm_4", "tanh"), flat, strict=True)))
-    assert type(again) is type(result)
-    assert again.pooler_output is result.pooler_output
-
-
-def test_a_result_type_that_is_unknown_here_is_told() -> None:
-    content = json.loads(call().to_json())
-    content["returns"] = content["returns"].replace("builtins.dict", "nowhere.Result")
-    with pytest.raises(InputError, match=r"the model returns a structure that is unknown here: .*import the library"):
-        call_from_json(content).assemble({"mul": X})
+    assert type(again) is Mapped
+    assert list(again) == list(result) == ["last_hidden_state", "pooler_output"]
+    assert again["pooler_output"] is again.pooler_output is again[1] is result.pooler_output
+    assert again[:2] == again.to_tuple() == result.to_tuple()
+    assert again.hidden_states is result.hidden_states is None
+    assert {**again} == {**result}
+    with pytest.raises(AttributeError, match="the model returned no 'nothing'; it returned 'last_hidden_state'"):
+        _ = again.nothing
 
 
 @pytest.mark.parametrize("content", [{}, {"takes": "x"}, {"takes": "", "inputs": 3, "returns": "", "outputs": []}])
@@ -96,7 +96,7 @@ def test_what_is_no_call_structure_is_told(content: dict[str, Any]) -> None:
         call_from_json(content)
 
 
-def test_a_constant_that_json_does_not_have_is_compared_as_printed() -> None:
+def test_a_number_that_json_does_not_have_is_the_same_from_a_file() -> None:
     class Typed(nn.Module):
         def forward(self, x: Tensor, limit: float = 0.0) -> Tensor:
             return x.clamp(max=limit)
@@ -104,6 +104,7 @@ def test_a_constant_that_json_does_not_have_is_compared_as_printed() -> None:
     structure = import_torch(Typed(), (X, float("inf"))).source.call
     assert structure.in_leaves == ("x", Fixed(float("inf")))
     again = from_file(structure)
+    assert again.in_leaves == structure.in_leaves
     assert again.bind((X, float("inf")), {}) == {"x": X}
     with pytest.raises(InputError, match=r"an argument is 1.0, the model was read with inf there"):
         again.bind((X, 1.0), {})

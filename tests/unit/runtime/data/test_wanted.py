@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 from plans import PLAN
 
 from heterps_compile.errors import InputError
+from heterps_compile.frontends.structures import Structure
 from heterps_compile.frontends.torch_call import Accepts, CallStructure
 from heterps_compile.plan.plan import Artifact
 from heterps_compile.runtime.data.source import TensorSource
@@ -19,7 +20,9 @@ IDS = {"ids": Wanted("int64", (3,))}
 
 def test_a_torch_plan_says_what_its_inputs_are():
     accepts = {"ids": Accepts("int64", (None, 26)), "dense": Accepts("float32", (64, None)), "scale": Accepts()}
-    call = CallStructure("!f", ("ids", "dense", "scale"), "!f", ("click",), ("ids", "dense", "scale"), accepts)
+    star = Structure("leaf")
+    takes = Structure("tuple", (star, star, star))
+    call = CallStructure(takes, ("ids", "dense", "scale"), star, ("click",), ("ids", "dense", "scale"), accepts)
     wanted = wanted_by_plan(replace(PLAN, graph_inputs=tuple(accepts), signature=call.to_json()))
     assert wanted == {"ids": Wanted("int64", (26,)), "dense": Wanted("float32", (None,)), "scale": Wanted()}
     assert [str(each) for each in wanted.values()] == ["int64[26]", "float32[any]", "any dtype[...]"]
