@@ -37,7 +37,7 @@ from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TO
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
-from heterps_compile.verify_stages import verify_draft
+from heterps_compile.verification.draft import verify_draft
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, steps done, steps in all."""
@@ -163,6 +163,8 @@ def compile(  # noqa: A001 - the product's verb
     _refuse_constant_outputs(graph)
     chosen = choose_backend(graph, backend)
     refuse_unsupported(chosen, graph)
+    if mode == "training":
+        _refuse_lost_backwards(graph)
 
     def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
         nonlocal chosen
@@ -285,6 +287,15 @@ def _refuse_constant_outputs(graph: Graph) -> None:
                 f"output {name!r} of {graph.name!r} is a constant, not computed by any node; no stage could "
                 f"give it: leave it out of the model's outputs"
             )
+
+
+def _refuse_lost_backwards(graph: Graph) -> None:
+    if graph.family == "torch":
+        from heterps_compile.frontends.torch_backwards import (  # noqa: PLC0415 - torch only for torch models
+            refuse_lost_backwards,
+        )
+
+        refuse_lost_backwards(graph.name, graph.source.lost)
 
 
 def choose_backend(graph: Graph, name: str | None) -> Backend:

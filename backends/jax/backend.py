@@ -9,7 +9,7 @@ Left out: other random numbers, and devices.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -75,12 +75,9 @@ class JaxBackend:
         What PyTorch drops in training mode is another mask than jax's: it drops nothing here.
         """
         reference = own_backend(graph.family).reference(graph)
-        if graph.family != "torch":
-            return reference
-        from heterps_compile.backends.torch.without_dropout import WithoutDropout  # noqa: PLC0415 - PyTorch's models
 
         def run(values: Mapping[str, Any]) -> tuple[Any, ...]:
-            with WithoutDropout():
+            with _nothing_dropped(graph):
                 return reference(values)
 
         return run
@@ -92,6 +89,7 @@ class JaxBackend:
             _jax_stages().nothing_drawn(),
             self.buffers_put_back(),
             own_backend(graph.family).reproducible(graph, seed),
+            _nothing_dropped(graph),  # what a checkpoint computes again in the backward drops nothing either
         ):
             yield
 
@@ -129,6 +127,16 @@ class JaxBackend:
         from .torch_module import JaxModule  # noqa: PLC0415 - it needs jax and PyTorch
 
         return JaxModule(stage, device)
+
+
+def _nothing_dropped(graph: Graph) -> AbstractContextManager[Any]:
+    """Give the context in which PyTorch's own models drop nothing."""
+    if graph.family != "torch":
+        return nullcontext()
+    from heterps_compile.backends.torch.without_dropout import WithoutDropout  # noqa: PLC0415 - PyTorch's models
+
+    context: AbstractContextManager[Any] = WithoutDropout()
+    return context
 
 
 def _jax_stages() -> ModuleType:

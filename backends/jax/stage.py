@@ -55,6 +55,11 @@ def buffers_put_back() -> Iterator[None]:
             stage.change(arrays)
 
 
+def is_nothing_drawn() -> bool:
+    """Say whether stages drop nothing now."""
+    return _NOTHING_DRAWN.get()
+
+
 @dataclass(eq=False)
 class JaxStage:
     """One runnable stage.

@@ -25,7 +25,7 @@ from torch.utils.dlpack import from_dlpack
 from heterps_compile.backends.torch.holder import Slot, hold_tensor
 
 from .pull_back import Forward, Residuals, pull_back
-from .stage import JaxStage, as_array, naming_inputs
+from .stage import JaxStage, as_array, is_nothing_drawn, naming_inputs
 
 _WORD = 2**32  # a key of jax has two of these
 
@@ -82,7 +82,9 @@ class JaxModule(nn.Module):
         given = [_tensor_of(value) for i, value in enumerate(values) if i not in known]
         tensors = [*given, *(table[last] for table, last in self._slots.values())]
         moving = tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
-        key = np.asarray(torch.randint(_WORD, (2,)), np.uint32) if self._stage.draws else None
+        key = (
+            np.asarray(torch.randint(_WORD, (2,)), np.uint32) if self._stage.draws and not is_nothing_drawn() else None
+        )
         with naming_inputs(self.inputs, values):
             compiled = self._compiled_for(known, moving)
             outputs: tuple[Tensor, ...] = (

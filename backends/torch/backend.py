@@ -4,7 +4,7 @@ Left out: devices (a stage runs where its tensors are).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from heterps_compile.backends.contract import Stage
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
+from heterps_compile.frontends.torch_attributes import attributes_put_back
 from heterps_compile.frontends.torch_library import traceable_settings
 from heterps_compile.frontends.torch_program import first_reason
 from heterps_compile.frontends.torch_source import TorchSource
@@ -112,14 +113,20 @@ class TorchBackend:
         written = {name for names in source.writes.values() for name in names}
         buffers = {id(t): t for n, t in source.tensors.items() if n in written or not isinstance(t, nn.Parameter)}
         whole = source.whole()
+        tables: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        attributes: AbstractContextManager[Any] = nullcontext()
         if isinstance(whole, nn.Module):
             buffers.update((id(t), t) for t in whole.buffers())
+            attributes = attributes_put_back(whole)
+            tables += [(module._buffers, dict(module._buffers)) for module in whole.modules()]
         kept = [(buffer, buffer.detach().clone()) for buffer in buffers.values()]
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), attributes:
             torch.manual_seed(seed)
             try:
                 yield
             finally:
+                for table, entries in tables:  # a forward may put a new tensor into the place of a buffer
+                    table.update(entries)
                 with torch.no_grad():
                     for buffer, before in kept:
                         buffer.copy_(before)

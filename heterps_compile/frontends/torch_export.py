@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
@@ -22,6 +23,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 
 from .torch_attributes import attributes_put_back
+from .torch_backwards import LostBackward, hooks_on_tensors, registered_hooks, watch_backwards
 from .torch_call import Fixed, Leaf
 from .torch_library import cache_note, traceable_settings
 from .torch_memory import storages
@@ -53,7 +55,12 @@ def export_module(
     try:
         with quiet_tracing(), attributes_put_back(model):
             told = cache_note(model, args, kwargs, name)
-        with quiet_tracing(), traceable_settings(model, name) as notes, attributes_put_back(model) as changed:
+        with (
+            quiet_tracing(),
+            traceable_settings(model, name) as notes,
+            attributes_put_back(model) as changed,
+            watch_backwards(model) as lost,
+        ):
             given, named = _kept_apart(model, args, kwargs)
             program = torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
@@ -73,6 +80,7 @@ def export_module(
         whole=lambda: model,
         attributes=tuple(changed),
         notes=list(dict.fromkeys((*told, *notes))),
+        lost=(*registered_hooks(model), *lost),
     )
 
 
@@ -111,6 +119,7 @@ def read_exported(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mappi
         examples=examples,
         dimension_names={},
         whole=functools.cache(program.module),
+        lost=tuple(hooks_on_tensors(program.state_dict)),
     )
 
 
@@ -176,6 +185,16 @@ def _step(entry: Any, key: Any) -> Any:
         return None
 
 
+def _refuse_unreadable(exported: ExportedProgram, name: str) -> None:
+    """Refuse a program that ``torch.export`` has made though it could not trace the model."""
+    for tensor in exported.constants.values():
+        if isinstance(tensor, torch.Tensor) and is_functorch_wrapped_tensor(tensor):
+            raise InputError(
+                f"torch.export cannot trace {name}: its forward differentiates with torch.func; "
+                f"take torch.autograd.grad(..., create_graph=True) there, under torch.enable_grad()"
+            )
+
+
 def _read(
     exported: ExportedProgram,
     name: str,
@@ -184,9 +203,11 @@ def _read(
     examples: dict[str, Any],
     dimension_names: dict[tuple[str, int], str],
     whole: Callable[[], Callable[..., Any]],
+    lost: tuple[LostBackward, ...],
     attributes: tuple[str, ...] = (),
     notes: Sequence[str] = (),
 ) -> Program:
+    _refuse_unreadable(exported, name)
     in_spec, out_spec = _specs(exported)
     reader = _Reader(exported, name)
     reader.read()
@@ -213,6 +234,7 @@ def _read(
         dimension_names=dimension_names,
         notes=[*notes, *map(partial(_note, name), attributes), *reader.notes],
         attributes=attributes,
+        lost=lost,
     )
 
 

@@ -6,6 +6,7 @@ Left out: control flow (a ``torch.cond`` is one node), tensors without strided m
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,12 +20,14 @@ from heterps_compile.ir.graph import Graph
 
 from .torch_clean import erase_checks, inline_regions
 from .torch_export import export_module, read_exported
+from .torch_float64 import copy_in_float64, widen_values
 from .torch_graph import build_graph
 from .torch_memory import Order, mark_idle_dropout, order_writes
 from .torch_module import read_graph_module
 from .torch_names import name_ties, rename_values
 from .torch_program import Program, check_examples, overlaps
 from .torch_symbols import Symbols, bind_symbols
+from .torch_write_back import mend_write_backs
 
 
 def import_torch(
@@ -59,6 +62,7 @@ def import_torch(
     inline_regions(program.graph, program.modules, program.name)
     erase_checks(program.graph)
     mark_idle_dropout(program.graph)
+    mend_write_backs(program.graph)
     name_ties(program)
     in_leaves = rename_values(program)
     order = order_writes(program.graph, program.writes, program.module_tensors)
@@ -68,7 +72,18 @@ def import_torch(
         for name in order.changed_inputs
     )
     symbols = _bind(program, batch, shapes)
-    return build_graph(program, order, in_leaves, symbols)
+    graph = build_graph(program, order, in_leaves, symbols)
+    if isinstance(model, ExportedProgram):
+        return graph
+
+    def in_float64() -> Graph:
+        wide = copy_in_float64(model, program.name)
+        inputs, keywords = widen_values(example_inputs), widen_values(dict(example_kwargs or {}))
+        return import_torch(
+            wide, inputs, keywords, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes, name=program.name
+        )
+
+    return replace(graph, source=replace(graph.source, in_float64=in_float64))
 
 
 def _read(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, name: str | None) -> Program:

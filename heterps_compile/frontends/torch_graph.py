@@ -59,6 +59,7 @@ def build_graph(program: Program, order: Order, in_leaves: tuple[Leaf, ...], sym
         examples=MappingProxyType(program.examples),
         notes=(*program.notes, *notes, *unheld),
         attributes=program.attributes,
+        lost=program.lost,
     )
     first = next((v.shape[0] for v in map(values.__getitem__, inputs) if v.shape), 1)
     return Graph(

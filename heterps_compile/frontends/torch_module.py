@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from heterps_compile.errors import InputError
 
+from .torch_backwards import registered_hooks, watch_backwards
 from .torch_call import Fixed, Leaf
 from .torch_clean import is_check
 from .torch_draws import Watch
@@ -39,7 +40,7 @@ def read_graph_module(module: fx.GraphModule, args: tuple[Any, ...], kwargs: Map
     mode = _fake_mode(placeholders)
     fakes = {node: _fake_input(node, given.get(node, _MISSING), mode, name) for node in placeholders}
     run = _Propagate(module, mode, name)
-    with quiet_tracing():
+    with quiet_tracing(), watch_backwards(module) as lost:
         run.run(*fakes.values(), enable_io_processing=False)
     reader = _Reader(module, run, name)
     reader.read(fakes, out_spec)
@@ -64,6 +65,7 @@ def read_graph_module(module: fx.GraphModule, args: tuple[Any, ...], kwargs: Map
         examples={reader.env[node].name: value for node, value in given.items() if reader.is_value(node)},
         notes=[],
         draws=frozenset(reader.draws),
+        lost=(*registered_hooks(module), *lost),
     )
 
 

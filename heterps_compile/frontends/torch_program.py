@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
+from .torch_backwards import LostBackward
 from .torch_call import Leaf
 
 
@@ -67,6 +68,7 @@ class Program:
     notes: list[str] = field(default_factory=list)
     attributes: tuple[str, ...] = ()
     draws: frozenset[fx.Node] = frozenset()
+    lost: tuple[LostBackward, ...] = ()
 
 
 def module_path(node: fx.Node) -> str:

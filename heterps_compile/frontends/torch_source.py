@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from heterps_compile.ir.graph import Graph
+
+from .torch_backwards import LostBackward
 from .torch_call import CallStructure
 
 
@@ -36,6 +39,8 @@ class TorchSource:
         examples: Example inputs by name, as given; empty where none were.
         attributes: Names of attributes, no parameters or buffers, that the forward changes and the graph does not.
         notes: What was guessed or left out, with its reason.
+        in_float64: Reads a copy of the model in float64 in the same way; None where its data types are part of it.
+        lost: What of the model's backward its stages do not have.
     """
 
     graph: fx.Graph
@@ -50,3 +55,5 @@ class TorchSource:
     examples: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
+    lost: tuple[LostBackward, ...] = ()
+    in_float64: Callable[[], Graph] | None = None

@@ -126,19 +126,25 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How far the staged model's outputs are from the whole model's, on generated inputs.
+    """How far the staged model's outputs and gradients are from the whole model's, on generated inputs.
 
     Attributes:
         max_abs: Largest absolute difference over all outputs.
         max_rel: Largest difference relative to the scale (largest magnitude) of its output.
         tolerance: What ``max_rel`` was allowed to be.
         outputs: How many outputs were compared.
+        calls: Of how many calls in a row; more than one where the model keeps something from call to call.
+        gradients: How many gradients were compared; 0 where the plan is not for training.
+        gradients_max_rel: Largest difference of a gradient relative to its scale.
     """
 
     max_abs: float
     max_rel: float
     tolerance: float
     outputs: int
+    calls: int = 1
+    gradients: int = 0
+    gradients_max_rel: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

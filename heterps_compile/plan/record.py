@@ -123,6 +123,9 @@ def _verification(verification: Verification) -> dict[str, Any]:
         "max_rel": verification.max_rel,
         "tolerance": verification.tolerance,
         "outputs": verification.outputs,
+        "calls": verification.calls,
+        "gradients": verification.gradients,
+        "gradients_max_rel": verification.gradients_max_rel,
     }
 
 

@@ -189,6 +189,9 @@ class VerificationPart(Part):
     max_rel: Amount
     tolerance: Amount
     outputs: Count
+    calls: Positive = 1
+    gradients: Count = 0
+    gradients_max_rel: Amount = 0.0
 
 
 class Provenance(Part):

@@ -76,6 +76,9 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
             "max_rel": plan.verification.max_rel,
             "tolerance": plan.verification.tolerance,
             "outputs": plan.verification.outputs,
+            "calls": plan.verification.calls,
+            "gradients": plan.verification.gradients,
+            "gradients_max_rel": plan.verification.gradients_max_rel,
         },
         "parameter_servers": {
             "count": plan.parameter_servers.count,

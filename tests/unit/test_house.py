@@ -30,7 +30,7 @@ ROWS = (
     ("passes", "backends"),
     ("runtime", "report"),
     ("profiling",),
-    ("make_plan", "compiled_model", "verify_stages"),
+    ("make_plan", "compiled_model", "verification"),
     ("api",),
     ("compare", "review"),
     ("cli",),

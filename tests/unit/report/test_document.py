@@ -31,7 +31,8 @@ def test_the_keys_are_these():
 def test_the_keys_inside_are_these():
     found = document()
     assert set(found["objective"]) == {"name", "value", "unit"}
-    assert set(found["verification"]) == {"max_abs", "max_rel", "tolerance", "outputs"}
+    compared = {"outputs", "calls", "gradients"}
+    assert set(found["verification"]) == {"max_abs", "max_rel", "gradients_max_rel", "tolerance", *compared}
     assert set(found["schedule"]) == {"name", "micro_batches", "step_s", "bubble", "reason"}
     assert set(found["stages"][0]) == {
         "device", "replicas", "layers", "time_s", "compute_s", "data_s", "throughput_samples_per_s", "memory_bytes",
