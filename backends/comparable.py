@@ -71,7 +71,8 @@ def _without_dropout(graph: Graph) -> Graph:
     """Give the graph over a copy of its model in which every Dropout is in inference mode, or itself if all are."""
     if graph.family != "onnx":
         return graph
-    from heterps_compile.frontends.onnx_structure import drops, every_node  # noqa: PLC0415 - onnx for its models alone
+    from heterps_compile.frontends.onnx_bodies import every_node  # noqa: PLC0415 - onnx for its models alone
+    from heterps_compile.frontends.onnx_structure import drops  # noqa: PLC0415
 
     if not any(map(drops, every_node(graph.source.model.graph))):
         return graph

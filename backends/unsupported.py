@@ -11,13 +11,8 @@ from heterps_compile.escape import printable, shorten
 _NAME_SHOWN = 80
 
 
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-
-
 def reason_without_row(backend: str, op: str) -> str:
     """Say what is missing where the op table of a backend has no row for an op."""
-    if op in _CONTROL_FLOW:
-        return f"the {backend} backend has no control flow"
     if "Sequence" in op or "Optional" in op:
         return f"the {backend} backend has tensors alone, no sequences and optional values"
     if "String" in op or op == "TfIdfVectorizer":

@@ -8,13 +8,13 @@ What becomes of constants:
    of the value, else it stands in the program.
 3. A constant that must be known (a shape, axes, the scales of a resize) stands in the program, whatever made it.
 
-Left out: subgraphs, strings, sequences.
+Left out: strings, sequences.
 """
 
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -24,26 +24,32 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
+from heterps_compile.backends.onnx_stage.ml_attributes import Prepare, find_prepare, known_attributes
 from heterps_compile.backends.unsupported import UnsupportedNode, reason_without_row
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.onnx_bodies import lift_initializers, shown_name, subgraphs
 
-from .program import Call, Param, Program, Ref
-from .table import MAKES_KNOWN, NEWEST_OPSET, Op, domain_of, find_op, opset_of
+from .known_values import find_known_inputs
+from .program import Body, Call, Param, Program, Ref
+from .table import NEWEST_OPSET, Op, domain_of, find_op, opset_of
 
 _LITERAL_ELEMENTS = 64
+_REASON_SHOWN = 200
 _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "precision"})
 
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
-    """Give the nodes that the table cannot run, and why."""
+    """Give the nodes, those of subgraphs too, that the table cannot run, and why."""
     found = []
     for node in nodes:
         domain = domain_of(node)
         opset = opset_of(opsets, domain)
         reason = _missing(node, domain, opset)
         if reason:
-            found.append(UnsupportedNode(node.name or "", node.op_type, domain or "ai.onnx", opset, reason))
+            found.append(UnsupportedNode(shown_name(node), node.op_type, domain or "ai.onnx", opset, reason))
+        for body in subgraphs(node):
+            found += find_unsupported(list(body), opsets)
     return found
 
 
@@ -53,13 +59,31 @@ def _missing(node: ir.Node, domain: str, opset: int) -> str:
     row = find_op(domain, node.op_type, opset)
     if row is None:
         return reason_without_row("jax", node.op_type)
-    takes = _parameters(row.function)
-    unknown = [name for name in node.attributes if takes and _snake(name) not in takes]
+    takes, prepare = _parameters(row.function), find_prepare(domain, node.op_type)
+    known = known_attributes(node.op_type) if prepare else takes
+    unknown = [name for name in node.attributes if takes and (name if prepare else _snake(name)) not in known]
     if unknown:
         return f"the jax backend does not know its attribute {printable(shorten(unknown[0], 80))!r}"
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return "it refers to an attribute of a function"
+    return _unprepared(node, prepare) if prepare else ""
+
+
+def _unprepared(node: ir.Node, prepare: Prepare) -> str:
+    try:
+        prepare(_attributes(node), are_read(node))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        return printable(shorten(str(error), _REASON_SHOWN))
     return ""
+
+
+def are_read(node: ir.Node) -> list[bool]:
+    """Say of every output of a node whether anybody reads it."""
+    return [bool(out.uses()) or out.is_graph_output() for out in node.outputs]
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: _plain(name, attribute) for name, attribute in node.attributes.items()}
 
 
 @cache
@@ -99,6 +123,7 @@ def lower_model(
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise UnsupportedOpError(f"stage {index}: {faults[0].describe()}{more}")
+    lift_initializers(model.graph)
     return _Lowering(model, index, kinds, described).program(updates)
 
 
@@ -116,19 +141,11 @@ class _Lowering:
     def program(self, updates: Mapping[str, str]) -> Program:
         self.depends_on_weight.update(name for name in self.graph.initializers if self._kind(name) != "constant")
         calls = [self._call(node) for node in self.graph]
-        needed = {name for name in self.outputs if self._is_run(name)}
-        kept: list[Call] = []
-        for call in reversed(calls):
-            if not needed.isdisjoint(call.results):
-                arguments = self._arguments(call)
-                results = tuple(name if name in needed else "" for name in call.results)
-                needed.update(a.name for a in arguments if isinstance(a, Ref))
-                kept.append(replace(call, arguments=arguments, results=results))
-        kept.reverse()
+        kept = self._keep(calls, {name for name in self.outputs if self._is_run(name)})
         returned = tuple(self._argument(name, must_be_known=False) for name in self.outputs)
         own = len(returned) - len(updates)
-        known = _find_known_inputs(self.index, kept, self.inputs)
-        held = dict.fromkeys(a.name for call in kept for a in call.arguments if isinstance(a, Param))
+        known = find_known_inputs(self.index, kept, self.inputs)
+        held = dict.fromkeys(a.name for a in _read(kept) if isinstance(a, Param))
         held.update(dict.fromkeys(r.name for r in returned if isinstance(r, Param)))
         parameters = {name: self.parameters[name] for name in held}
         weights = frozenset(name for name in parameters if self._kind(name) == "weight")
@@ -137,6 +154,53 @@ class _Lowering:
             self.described, dict(zip(updates, returned[own:], strict=True)),
         )  # fmt: skip
 
+    def _keep(self, calls: Sequence[Call], needed: set[str]) -> list[Call]:
+        """Give the calls that make what is needed, with their arguments; what these need is added to it."""
+        kept: list[Call] = []
+        for call in reversed(calls):
+            if needed.isdisjoint(call.results):
+                continue
+            arguments = self._arguments(call)
+            results = tuple(name if name in needed else "" for name in call.results)
+            bodies = {}
+            for name, body in call.bodies.items():
+                inside = {result for result in body.results if self._is_run(result)}
+                inner = tuple(self._keep(body.calls, inside))
+                given = tuple(self._argument(result, must_be_known=False) for result in body.results)
+                bodies[name] = Body(body.inputs, inner, given)
+                needed.update(inside.difference(body.inputs, *(made.results for made in inner)))
+            needed.update(a.name for a in arguments if isinstance(a, Ref))
+            kept.append(replace(call, arguments=arguments, results=results, bodies=bodies))
+        return kept[::-1]
+
+    def _control(self, node: ir.Node, row: Op, names: tuple[str, ...]) -> Call:
+        """Give the call for a node with subgraphs: their results still names too."""
+        bodies = {}
+        options = {}
+        for name, attribute in node.attributes.items():
+            if attribute.type is not ir.AttributeType.GRAPH:
+                options[name] = _plain(name, attribute)
+                continue
+            graph = attribute.as_graph()
+            inputs, results = (tuple(v.name or "" for v in values) for values in (graph.inputs, graph.outputs))
+            bodies[name] = Body(inputs, tuple(self._call(inner) for inner in graph), results)
+        if node.op_type == "Loop" and len(node.outputs) > max(len(names) - 2, 0):
+            options["collects"] = len(node.outputs) - max(len(names) - 2, 0)
+        made = tuple(value.name or "" if value.uses() or value.is_graph_output() else "" for value in node.outputs)
+        return Call(row, names, options, made, node.name or "", bodies=bodies)
+
+    def _prepare(self, node: ir.Node, prepare: Prepare) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Keep what a node has in its attributes as constants; give their names, and the options beside them."""
+        prepared = prepare(_attributes(node), are_read(node))
+        names = []
+        for i, array in enumerate(prepared.arrays):
+            name = f"{node.name or node.op_type}:{i}"
+            while self._is_constant(name):
+                name += "'"
+            self.folded[name] = array
+            names.append(name)
+        return tuple(names), dict(prepared.options)
+
     def _call(self, node: ir.Node) -> Call:
         """Give the call for a node, its arguments still names."""
         names = tuple("" if value is None else value.name or "" for value in node.inputs)
@@ -144,11 +208,18 @@ class _Lowering:
         row = find_op(domain, node.op_type, opset_of(self.opsets, domain))
         if row is None:
             raise AssertionError("find_unsupported has reported it")
+        if any(subgraphs(node)):
+            return self._control(node, row, names)
         count = _parameters(row.function).get("outputs")
         results = [value.name or "" if value.uses() or value.is_graph_output() else "" for value in node.outputs]
         while len(results) > 1 and not results[-1] and (count is None or count.default is not count.empty):
             results.pop()
-        options = self._options(node, row, len(results))
+        prepare = find_prepare(domain, node.op_type)
+        if prepare is None:
+            options = self._options(node, row, len(results))
+        else:
+            more, options = self._prepare(node, prepare)
+            names += more
         key = _parameters(row.function).get("key")  # an input may bear that name too: LinearAttention's keys
         draws = key is not None and key.kind is key.KEYWORD_ONLY
         call = Call(row, names, options, tuple(results), node.name or "", draws)
@@ -235,27 +306,13 @@ class _Lowering:
         self.folded.update((name, np.asarray(r)) for name, r in zip(call.results, results, strict=False) if name)
 
 
-def _find_known_inputs(index: int, calls: Sequence[Call], inputs: Sequence[str]) -> frozenset[str]:
-    """Give the inputs on whose elements shapes depend.
-
-    Raises:
-        BackendError: where a shape depends on the elements of what is computed otherwise than from shapes.
-    """
-    wanted: dict[str, Call] = {}
-    for call in reversed(calls):
-        by = next((wanted[name] for name in call.results if name in wanted), None)
-        if by is not None and call.op.name in MAKES_KNOWN:
-            continue
-        if by is not None and not call.op.keeps:
-            node, maker = (printable(shorten(c.node, 80)) for c in (by, call))
-            raise BackendError(
-                f"stage {index}: node {node!r} ({by.op.name}) takes a shape or axis from what node {maker!r} "
-                f"({call.op.name}) computes; jax must know shapes before it runs"
-            )
-        for i, argument in enumerate(call.arguments):
-            if isinstance(argument, Ref) and (by is not None or i in call.op.known):
-                wanted.setdefault(argument.name, by or call)
-    return frozenset(name for name in inputs if name in wanted)
+def _read(calls: Sequence[Call]) -> Iterator[Any]:
+    """Give the arguments of calls and what their subgraphs read and give."""
+    for call in calls:
+        yield from call.arguments
+        for body in call.bodies.values():
+            yield from _read(body.calls)
+            yield from body.results
 
 
 def _bare(array: Any) -> Any:

@@ -31,12 +31,16 @@ class LocalNames:
     def of(self, value: str) -> str:
         """Give the variable of a value; the same value has the same one."""
         if value not in self._names:
-            base = re.sub(r"[^A-Za-z0-9_]+", "_", value[:1000], flags=re.ASCII).strip("_")[:_LONGEST].rstrip("_")
-            if not base or base[0].isdigit():
-                base = f"v{base}"
-            name, count = base, 1
-            while name in self._taken:
-                name, count = f"{base}_{count}", count + 1
-            self._taken.add(name)
-            self._names[value] = name
+            self._names[value] = self.new(value)
         return self._names[value]
+
+    def new(self, value: str) -> str:
+        """Give a variable of its own to what has no name in the model."""
+        base = re.sub(r"[^A-Za-z0-9_]+", "_", value[:1000], flags=re.ASCII).strip("_")[:_LONGEST].rstrip("_")
+        if not base or base[0].isdigit():
+            base = f"v{base}"
+        name, count = base, 1
+        while name in self._taken:
+            name, count = f"{base}_{count}", count + 1
+        self._taken.add(name)
+        return name

@@ -16,7 +16,7 @@ from heterps_compile.escape import printable, shorten
 from .function_source import IMPORTS, INFIX, PREFIX, Carried, spelled
 from .literals import literal
 from .naming import LocalNames
-from .program import Call, Param, Program, Ref
+from .program import Body, Call, Param, Program, Ref, every_call
 from .stage_template import TEMPLATE
 
 
@@ -31,7 +31,7 @@ def print_stage(program: Program, model: str) -> str:
         BackendError: naming stage, node and op of what has no source.
     """
     carried = Carried()
-    for call in program.calls:
+    for call in every_call(program.calls):
         try:
             carried.add(call.op.function)
         except BackendError as error:
@@ -94,13 +94,8 @@ def _lines(program: Program, carried: Carried) -> Iterator[str]:
     for name, variable in zip(program.inputs, taken, strict=True):
         convert = "np.asarray" if name in program.known_inputs else "jnp.asarray"
         yield f"    {variable} = {convert}({variable}){_comment(program, name)}"
-    for call in program.calls:
-        try:
-            yield _statement(program, call, local)
-        except TypeError as error:
-            raise BackendError(f"stage {program.index} cannot be written: {_place(call)}: {error}") from error
-    results = [_argument(result, local) for result in program.results]
-    given = f"({', '.join(results)}{',' if len(results) == 1 else ''})"
+    yield from _calls(program, program.calls, local)
+    given = _tuple(program.results, local)
     if not program.updates:
         yield f"    return {given}"
         return
@@ -109,10 +104,36 @@ def _lines(program: Program, carried: Carried) -> Iterator[str]:
     yield "    }"
 
 
-def _statement(program: Program, call: Call, local: LocalNames) -> str:
+def _tuple(results: tuple[Any, ...], local: LocalNames) -> str:
+    written = [_argument(result, local) for result in results]
+    return f"({', '.join(written)}{',' if len(written) == 1 else ''})"
+
+
+def _calls(program: Program, calls: tuple[Call, ...], local: LocalNames) -> Iterator[str]:
+    for call in calls:
+        functions = {name: local.new(name) for name in call.bodies}
+        for name, body in call.bodies.items():
+            yield from _function(program, functions[name], body, local)
+        try:
+            yield _statement(program, call, local, functions)
+        except TypeError as error:
+            raise BackendError(f"stage {program.index} cannot be written: {_place(call)}: {error}") from error
+
+
+def _function(program: Program, name: str, body: Body, local: LocalNames) -> Iterator[str]:
+    """Write a subgraph as a function inside the stage's: it sees the variables before it."""
+    yield ""
+    yield f"    def {name}({', '.join(map(local.of, body.inputs))}):"
+    yield from (f"    {line}" if line else "" for line in _calls(program, body.calls, local))
+    yield f"        return {_tuple(body.results, local)}"
+    yield ""
+
+
+def _statement(program: Program, call: Call, local: LocalNames, functions: Mapping[str, str]) -> str:
     arguments = [_argument(argument, local) for argument in call.arguments]
     options = [f"{name}={literal(value)}" for name, value in call.options.items()]
     options += ["key=key"] if call.draws else []
+    options += [f"{name}={function}" for name, function in functions.items()]
     function = call.op.function
     if function in INFIX:
         written = f" {INFIX[function]} ".join(arguments)
@@ -121,6 +142,8 @@ def _statement(program: Program, call: Call, local: LocalNames) -> str:
     else:
         written = f"{spelled(function) or function.__name__}({', '.join(arguments + options)})"
     targets = ", ".join(local.of(name) if name else "_" for name in call.results)
+    if call.bodies and len(call.results) == 1:  # they always give a tuple
+        targets = f"({targets},)"
     read = [name for name in call.results if name]
     return f"    {targets} = {written}{_comment(program, *read)}"
 

@@ -3,7 +3,7 @@
 Left out: where the parameters' arrays are (:mod:`.stage`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,21 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
+class Body:
+    """A subgraph: a function of its own inputs that sees what is computed before it too.
+
+    Attributes:
+        inputs: Names of the values it is given.
+        calls: In order.
+        results: What it gives, as in :class:`Program`.
+    """
+
+    inputs: tuple[str, ...]
+    calls: "tuple[Call, ...]"
+    results: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call of a function.
 
@@ -45,6 +60,7 @@ class Call:
         results: Names of what it makes, "" where nobody reads it.
         node: Name of the node it stands for.
         draws: Whether it draws random numbers, and takes the stage's key.
+        bodies: Subgraphs, by the names the function has for them.
     """
 
     op: Op
@@ -53,6 +69,7 @@ class Call:
     results: tuple[str, ...]
     node: str
     draws: bool = False
+    bodies: Mapping[str, Body] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +116,7 @@ class Program:
     @property
     def draws(self) -> bool:
         """Say whether a call draws random numbers."""
-        return any(call.draws for call in self.calls)
+        return any(call.draws for call in every_call(self.calls))
 
     def __call__(self, params: Mapping[str, Any], *inputs: Any, key: Any = None) -> tuple[Any, ...]:
         """Run; pure, so that jax can transform it. An output that is known (a shape) is a numpy array.
@@ -120,15 +137,20 @@ class Program:
             for name, value in zip(self.inputs, inputs, strict=True)
         }
 
-        def find(argument: Any) -> Any:
-            if isinstance(argument, Ref):
-                return values[argument.name]
-            return params[argument.name] if isinstance(argument, Param) else argument
+        self._run(self.calls, values, params, key)
+        results = tuple(_find(result, values, params) for result in self.results)
+        return results, {name: _find(value, values, params) for name, value in self.updates.items()}
 
-        for call in self.calls:
+    def _run(self, calls: Iterable[Call], values: dict[str, Any], params: Mapping[str, Any], key: Any) -> None:
+        """Run calls on the values there are, and put what they make beside these."""
+        for call in calls:
+            options = {**call.options, **({"key": key} if call.draws else {})}
+            options |= {name: self._function(body, values, params, key) for name, body in call.bodies.items()}
             try:
-                options = {**call.options, "key": key} if call.draws else call.options
-                made = call.op.function(*_as_wide_as_jax([find(a) for a in call.arguments]), **options)
+                given = _as_wide_as_jax([_find(argument, values, params) for argument in call.arguments])
+                made = call.op.function(*given, **options)
+            except BackendError:
+                raise
             except Exception as error:
                 reason = printable(shorten(" ".join(str(error).split()), _REASON_SHOWN))
                 raise BackendError(
@@ -137,7 +159,28 @@ class Program:
                 ) from error
             results = made if isinstance(made, tuple) else (made,)
             values.update(zip(call.results, results, strict=False))
-        return tuple(map(find, self.results)), {name: find(value) for name, value in self.updates.items()}
+
+    def _function(self, body: Body, values: Mapping[str, Any], params: Mapping[str, Any], key: Any) -> Any:
+        def run(*given: Any) -> tuple[Any, ...]:
+            inner = {**values, **dict(zip(body.inputs, given, strict=True))}
+            self._run(body.calls, inner, params, key)
+            return tuple(_find(result, inner, params) for result in body.results)
+
+        return run
+
+
+def every_call(calls: Iterable[Call]) -> Iterator[Call]:
+    """Give calls and, behind each, those of its subgraphs."""
+    for call in calls:
+        yield call
+        for body in call.bodies.values():
+            yield from every_call(body.calls)
+
+
+def _find(argument: Any, values: Mapping[str, Any], params: Mapping[str, Any]) -> Any:
+    if isinstance(argument, Ref):
+        return values[argument.name]
+    return params[argument.name] if isinstance(argument, Param) else argument
 
 
 def _as_wide_as_jax(arguments: list[Any]) -> list[Any]:

@@ -123,6 +123,8 @@ _SYMBOLIC = {
     torch.sym_int: "torch.sym_int",
 }
 
+_CONTROL_FLOW = (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop)
+
 WRITTEN_AS: dict[str, str] = {
     **{f"aten.{name}.default": f"{module}.{name}" for name, module in _FUNCTIONS.items()},
     **_FUNCTION_OVERLOADS,
@@ -142,9 +144,21 @@ def can_write(node: fx.Node) -> bool:
         return True
     if node.op != "call_function":
         return False
+    if is_control_flow(node):
+        return all(map(can_write, (inner for body in bodies_of(node) for inner in body.nodes)))
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target.namespace == "aten"
     return node.target in _ON_NUMBERS or node.target in _SYMBOLIC or node.target in (operator.getitem, operator.neg)
+
+
+def is_control_flow(node: fx.Node) -> bool:
+    """Say whether a node runs graphs that were copied with it: ``torch.cond`` or ``while_loop``."""
+    return node.target in _CONTROL_FLOW and len(bodies_of(node)) == 2
+
+
+def bodies_of(node: fx.Node) -> list[fx.Graph]:
+    """Give the graphs that a node of control flow runs, in the order of its arguments."""
+    return [arg.meta["body"] for arg in node.args if isinstance(arg, fx.Node) and "body" in arg.meta]
 
 
 def write_call(node: fx.Node, find: Callable[[fx.Node], str]) -> str:

@@ -11,7 +11,7 @@ What becomes of constants:
 Left out: what the ops do (``onnx_ops/``), and source code (``lower_onnx.py``, ``print_stage.py``).
 """
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,28 +20,39 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
+from heterps_compile.backends.onnx_stage.ml_attributes import Prepare, find_prepare, known_attributes
 from heterps_compile.backends.unsupported import UnsupportedNode, reason_without_row
 from heterps_compile.errors import BackendError, UnsupportedOpError
-from heterps_compile.escape import printable
+from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.onnx_bodies import lift_initializers, shown_name, subgraphs
 
+from . import control_flow
 from .holder import Slot, hold_tensor
 from .onnx_ops.dtypes import as_tensor
 from .onnx_ops.shape_arithmetic import LARGEST, SHAPE_ARITHMETIC
 from .onnx_ops.table import NEWEST_OPSET, OpVersion, find_op
-from .onnx_stage import Argument, OnnxStage, Step
+from .onnx_stage import Argument, Body, OnnxStage, Step
 
 _MAKES_HOST = frozenset({"Shape", "Size"})
+_REASON_SHOWN = 200
+_SCAN_WITHOUT_BATCH = 9
+"""From this opset on a Scan has no batch dimension of its own."""
+
+
+_CONTROL = frozenset({"If", "Loop", "Scan"})
 
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
-    """Give the nodes that the table cannot run, and why."""
+    """Give the nodes, those of subgraphs too, that the table cannot run, and why."""
     found = []
     for node in nodes:
         domain = "" if node.domain == "ai.onnx" else node.domain
         opset = _opset(opsets, domain)
         reason = _missing(node, domain, opset)
         if reason:
-            found.append(UnsupportedNode(node.name or "", node.op_type, domain or "ai.onnx", opset, reason))
+            found.append(UnsupportedNode(shown_name(node), node.op_type, domain or "ai.onnx", opset, reason))
+        for body in subgraphs(node):
+            found += find_unsupported(list(body), opsets)
     return found
 
 
@@ -55,14 +66,35 @@ def _missing(node: ir.Node, domain: str, opset: int) -> str:
     version = find_op(domain, node.op_type, opset)
     if version is None:
         return reason_without_row("torch", node.op_type)
-    unknown = [name for name in node.attributes if name not in version.attributes]
+    prepare = find_prepare(domain, node.op_type)
+    known = version.attributes if prepare is None else known_attributes(node.op_type)
+    unknown = [name for name in node.attributes if name not in known]
     if unknown:
         return f"the torch backend does not know its attribute {printable(unknown[0])!r}"
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return "it refers to an attribute of a function"
+    if prepare is not None:
+        return _unprepared(node, prepare)
     if any(version.kind(i) is None for i, value in enumerate(node.inputs) if value is not None):
         return f"the torch backend takes {len(version.kinds)} inputs of it, and it has {len(node.inputs)}"
     return ""
+
+
+def _unprepared(node: ir.Node, prepare: Prepare) -> str:
+    try:
+        prepare(_attributes(node), are_read(node))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        return printable(shorten(str(error), _REASON_SHOWN))
+    return ""
+
+
+def are_read(node: ir.Node) -> list[bool]:
+    """Say of every output of a node whether anybody reads it."""
+    return [bool(out.uses()) or out.is_graph_output() for out in node.outputs]
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: _plain(attribute) for name, attribute in node.attributes.items()}
 
 
 @dataclass(frozen=True)
@@ -101,75 +133,120 @@ def convert_model(
         raise UnsupportedOpError(f"stage {index}: {faults[0].describe()}{more}")
     inputs = tuple(value.name or "" for value in model.graph.inputs if not value.is_initializer())
     returned = tuple(value.name or "" for value in model.graph.outputs) if outputs is None else tuple(outputs)
-    return _Converter(model, constants, OnnxStage(index, inputs, returned)).convert()
+    lift_initializers(model.graph)
+    return _Converter(model.graph, model.graph.opset_imports, constants, OnnxStage(index, inputs, returned)).convert()
 
 
 class _Converter:
-    """Lays out the nodes of one model as steps over numbered places."""
+    """Lays out the nodes of one graph, a model's or a subgraph's, as steps over numbered places."""
 
-    def __init__(self, model: ir.Model, constants: ModelConstants, stage: OnnxStage) -> None:
-        self.model, self.constants, self.stage = model, constants, stage
-        self._known: dict[str, Tensor] = {}  # constants other than weights, by name
-        self._initializers = model.graph.initializers
+    def __init__(
+        self,
+        graph: ir.Graph,
+        opsets: Mapping[str, int],
+        constants: ModelConstants,
+        stage: OnnxStage,
+        outer: "_Converter | None" = None,
+    ) -> None:
+        self.graph, self.opsets, self.constants, self.stage = graph, opsets, constants, stage
+        # names are unique in the whole model, so that a subgraph shares what is known of them
+        self._known: dict[str, Tensor] = {} if outer is None else outer._known  # constants other than weights
+        self._initializers: Mapping[str, ir.Value] = graph.initializers if outer is None else outer._initializers
+        self._hosts: set[str] = set() if outer is None else set(outer._hosts)
         self._slots: dict[str, Slot] = {}
-        self._hosts: set[str] = set()
-        self._plan: list[tuple[ir.Node, OpVersion, str]] = []
+        self._plan: list[_Planned] = []
 
     def convert(self) -> OnnxStage:
-        for node in self.model.graph:
+        for node in self.graph:
             self._sort_in(node)
-        wanted = [(node, self._wants(node, version, mode)) for node, version, mode in self._plan]
-        held = dict.fromkeys(
-            name for _, wants in wanted for name, kind in wants if kind == "tensor" and self._is_constant(name)
-        )
-        held.update(dict.fromkeys(name for name in self.stage.outputs if self._is_constant(name)))
-        for name in held:
+        for name in self._held(self.stage.outputs):
             self._hold(name)
-        places = {("tensor", name): i for i, name in enumerate((*self._slots, *self.stage.inputs))}
-        constants: list[Any] = [None] * len(places)
-        last_reader: dict[int, int] = {}
-        steps = []
-        for position, ((node, version, mode), (_, wants)) in enumerate(zip(self._plan, wanted, strict=True)):
-            arguments = []
-            for (name, kind), value in zip(wants, node.inputs, strict=True):
-                place = None if value is None else self._place(name, kind, places, constants)
-                arguments.append(Argument(place, kind, self._number(name)))
-                if place is not None:
-                    last_reader[place] = position
-            outputs = tuple(self._output(out, places, constants) for out in node.outputs)
-            names = tuple(out.name or "" for out in node.outputs)
-            run = SHAPE_ARITHMETIC[node.op_type] if mode == "host" else version.run
-            keywords = self._keywords(node, version, mode)
-            steps.append(Step(node.name or "", node.op_type, run, tuple(arguments), keywords, outputs, (), names))
-        returned = [(places["tensor", name], self._number(name)) for name in self.stage.outputs]
-        kept = {place for place, _ in returned} | {i for i, c in enumerate(constants) if c is not None}
-        kept |= set(range(len(self._slots)))
-        freed: dict[int, list[int]] = {}
-        for place, position in last_reader.items():
-            if place not in kept:
-                freed.setdefault(position, []).append(place)
-        steps = [_with_last(step, tuple(freed.get(i, ()))) for i, step in enumerate(steps)]
+        taken = (*self._slots, *self.stage.inputs)
+        steps, constants, returned = self._lay_out(taken, self.stage.outputs, kept=len(self._slots))
         self.stage.program(self._slots, steps, constants, returned)
         return self.stage
 
+    def _held(self, outputs: Sequence[str]) -> dict[str, None]:
+        """Give the names of constants that are needed as tensors."""
+        wanted = (name for planned in self._plan for name, kind in planned.wants if kind == "tensor")
+        return dict.fromkeys(name for name in (*wanted, *outputs) if self._is_constant(name))
+
+    def _lay_out(
+        self, taken: Sequence[str], outputs: Sequence[str], kept: int
+    ) -> tuple[list[Step], list[Any], list[tuple[int, int]]]:
+        """Give the steps, what lies at every place before they run, and the places of the outputs.
+
+        Args:
+            taken: Names of what is given, in order.
+            outputs: Names of what is returned.
+            kept: How many of what is given must not be let go of.
+        """
+        places = {("tensor", name): i for i, name in enumerate(taken)}
+        constants: list[Any] = [None] * len(places)
+        last_reader: dict[int, int] = {}
+        steps = []
+        for position, planned in enumerate(self._plan):
+            arguments = []
+            for name, kind in planned.wants:
+                place = self._place(name, kind, places, constants) if name else None
+                arguments.append(Argument(place, kind, self._number(name)))
+                if place is not None:
+                    last_reader[place] = position
+            node = planned.node
+            made = tuple(self._output(out, outputs, places, constants) for out in node.outputs)
+            names = tuple(out.name or "" for out in node.outputs)
+            steps.append(
+                Step(node.name or "", node.op_type, planned.run, tuple(arguments), planned.keywords, made, (), names)
+            )
+        returned = [
+            (places["tensor", name] if ("tensor", name) in places else self._place(name, "host", places, constants),
+             self._number(name))
+            for name in outputs
+        ]  # fmt: skip
+        staying = {place for place, _ in returned} | {i for i, c in enumerate(constants) if c is not None}
+        staying |= set(range(kept))
+        freed: dict[int, list[int]] = {}
+        for place, position in last_reader.items():
+            if place not in staying:
+                freed.setdefault(position, []).append(place)
+        return [_with_last(s, tuple(freed.get(i, ()))) for i, s in enumerate(steps)], constants, returned
+
     def _sort_in(self, node: ir.Node) -> None:
         """Compute a node now if it is made of constants, else say how it will run."""
-        opset = _opset(self.model.graph.opset_imports, "" if node.domain == "ai.onnx" else node.domain)
-        version = find_op(node.domain, node.op_type, opset)
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if domain == "" and node.op_type in _CONTROL:
+            self._plan.append(self._control(node))
+            return
+        version = find_op(domain, node.op_type, _opset(self.opsets, domain))
         assert version is not None  # noqa: S101 - find_unsupported has seen to it; this tells the type checker
         names = [value.name or "" for value in node.inputs if value is not None]
         if self._folds(node, version):
             self._fold(node, version)
             return
-        is_arithmetic = node.op_type in SHAPE_ARITHMETIC and node.domain in ("", "ai.onnx")
+        is_arithmetic = node.op_type in SHAPE_ARITHMETIC and domain == ""
         all_host = all(name in self._hosts or self._is_small(name) for name in names)
         if is_arithmetic and all_host and any(name in self._hosts for name in names):
             self._hosts.update(out.name or "" for out in node.outputs)
-            self._plan.append((node, version, "host"))
+            wants = [("" if value is None else value.name or "", "host") for value in node.inputs]
+            self._plan.append(_Planned(node, SHAPE_ARITHMETIC[node.op_type], wants, _attributes(node)))
             return
         if node.op_type in _MAKES_HOST:
             self._hosts.update(out.name or "" for out in node.outputs)
-        self._plan.append((node, version, "op"))
+        wants, keywords = self._wants(node, version), self._keywords(node, version)
+        prepare = find_prepare(domain, node.op_type)
+        if prepare is not None:
+            prepared = prepare(_attributes(node), are_read(node))
+            wants += [(self._constant_of(node, i, array), "tensor") for i, array in enumerate(prepared.arrays)]
+            keywords = dict(prepared.options)
+        self._plan.append(_Planned(node, version.run, wants, keywords))
+
+    def _constant_of(self, node: ir.Node, number: int, array: Any) -> str:
+        """Keep an array of a node's attributes under a name that no value has."""
+        name = f"{node.name or node.op_type}:{number}"
+        while self._is_constant(name):
+            name += "'"
+        self._known[name] = as_tensor(array)
+        return name
 
     def _folds(self, node: ir.Node, version: OpVersion) -> bool:
         for place, value in enumerate(node.inputs):
@@ -179,7 +256,7 @@ class _Converter:
             is_number = version.kind(place) not in ("tensor", "scalar")
             if not self._is_constant(name) or (self._weighs(name) and not is_number):
                 return False
-        return not node.op_type.startswith("Random")
+        return not node.op_type.startswith("Random") and find_prepare(node.domain, node.op_type) is None
 
     def _fold(self, node: ir.Node, version: OpVersion) -> None:
         arguments: list[Any] = []
@@ -195,7 +272,7 @@ class _Converter:
                 arguments.append(numbers if kind in ("ints", "floats") else numbers[0])
         try:
             with torch.no_grad():
-                results = version.run(*arguments, **self._keywords(node, version, "op"))
+                results = version.run(*arguments, **self._keywords(node, version))
         except Exception as error:
             raise BackendError(
                 f"stage {self.stage.index}: node {printable(node.name or '')!r} ({printable(node.op_type)}) makes a "
@@ -204,6 +281,89 @@ class _Converter:
         for out, result in zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False):
             made = result if isinstance(result, Tensor) else as_tensor(np.asarray(result))
             self._known[out.name or ""] = made
+
+    def _control(self, node: ir.Node) -> "_Planned":
+        """Lay out the subgraphs of a node; what they capture comes behind its inputs."""
+        given = [("" if value is None else value.name or "") for value in node.inputs]
+        bodies = {name: a.as_graph() for name, a in node.attributes.items() if a.type is ir.AttributeType.GRAPH}
+        keywords = {name: _plain(a) for name, a in node.attributes.items() if name not in bodies}
+        if node.op_type == "If":
+            inner = {name: self._inside(body, ()) for name, body in bodies.items()}
+            made = [[name in one._hosts or one._is_small(name) for name in _outputs(one)] for one in inner.values()]
+            if self._is_host(given[0]) and all(map(all, made)):
+                self._hosts.update(out.name or "" for out in node.outputs)
+        elif node.op_type == "Loop":
+            inner = {"body": self._loop_body(node, bodies["body"])}
+            goes_on = inner["body"]._is_host(_outputs(inner["body"])[0])
+            keywords["is_counted"] = goes_on and all(name == "" or self._is_host(name) for name in given[:2])
+        else:
+            inner = {"body": self._inside(bodies["body"], ())}
+        free = dict.fromkeys(name for one in inner.values() for name in one._free())
+        as_host = [node.op_type != "Scan"] * len(given)
+        if node.op_type == "Loop":
+            formals = [value.name or "" for value in bodies["body"].inputs]
+            as_host[2:] = [formal in inner["body"]._hosts for formal in formals[2:]]
+        wants = [
+            (name, "any" if not self._is_constant(name) else "host" if host and self._is_small(name) else "tensor")
+            for name, host in zip(given, as_host, strict=False)
+        ]
+        wants += [(name, "tensor" if self._is_constant(name) else "any") for name in free]
+        if node.op_type == "If":
+            keywords |= {name: one._body(free) for name, one in inner.items()}
+            return _Planned(node, control_flow.if_, wants, keywords)
+        body = inner["body"]
+        keywords |= {
+            "body": body._body(free),
+            "given": len(given),
+            "shapes": [_static_shape(out) for out in body.graph.outputs],
+        }
+        run: Callable[..., Any] = control_flow.loop if node.op_type == "Loop" else control_flow.scan
+        if node.op_type == "Scan" and _opset(self.opsets, "") < _SCAN_WITHOUT_BATCH:
+            run = control_flow.scan_of_batch
+        return _Planned(node, run, wants, keywords)
+
+    def _is_host(self, name: str) -> bool:
+        return name in self._hosts or self._is_small(name)
+
+    def _loop_body(self, node: ir.Node, body: ir.Graph) -> "_Converter":
+        """Lay out a Loop's body, with host values for what is known in every trip: the number of the trip, sizes."""
+        names = [value.name or "" for value in body.inputs]
+        given = ["" if value is None else value.name or "" for value in node.inputs]
+        hosts = {
+            formal
+            for formal, name in zip(names, given, strict=False)
+            if formal and (name == "" or (self._is_host(name) and (name in self._hosts or _is_whole(body, formal))))
+        }
+        while True:
+            inner = self._inside(body, hosts)
+            results = [value.name or "" for value in body.outputs]
+            lost = {f for f, r in zip(names[1:], results, strict=False) if f in hosts and not inner._is_host(r)}
+            if names[0] in hosts and not (names[1] in hosts and names[1] not in lost):
+                lost.add(names[0])  # how often it runs is told by what it computes
+            if not lost:
+                return inner
+            hosts -= lost
+
+    def _inside(self, body: ir.Graph, hosts: Collection[str]) -> "_Converter":
+        inner = _Converter(body, self.opsets, self.constants, self.stage, self)
+        inner._hosts |= set(hosts)
+        for node in body:
+            inner._sort_in(node)
+        return inner
+
+    def _free(self) -> list[str]:
+        """Give the names of what a subgraph takes from outside, and of the constants it needs as tensors."""
+        own = {value.name for value in self.graph.inputs} | {o.name for p in self._plan for o in p.node.outputs}
+        wanted = [(n, k) for planned in self._plan for n, k in planned.wants]
+        wanted += [(name, "host" if self._is_small(name) else "tensor") for name in _outputs(self)]
+        return [
+            n for n, k in wanted if n and n not in own and (k == "tensor" or not self._is_constant(n))
+        ]  # fmt: skip
+
+    def _body(self, free: Iterable[str]) -> Body:
+        taken = (*(value.name or "" for value in self.graph.inputs), *free)
+        steps, constants, returned = self._lay_out(taken, _outputs(self), kept=len(taken))
+        return Body(self.stage.index, len(taken), tuple(steps), tuple(constants), tuple(returned))
 
     def _is_constant(self, name: str) -> bool:
         return name in self._known or name in self._initializers
@@ -250,12 +410,12 @@ class _Converter:
         shared[name] = tensor
         self._slots[name] = hold_tensor(self.stage, name, tensor, is_transient=name not in self._initializers)
 
-    def _wants(self, node: ir.Node, version: OpVersion, mode: str) -> list[tuple[str, str]]:
+    def _wants(self, node: ir.Node, version: OpVersion) -> list[tuple[str, str]]:
         """Give name and kind of every input; a number is taken as a tensor where it is one when the model runs."""
         wants = []
         for place, value in enumerate(node.inputs):
             name = "" if value is None else value.name or ""
-            kind = "host" if mode == "host" else version.kind(place) or "tensor"
+            kind = version.kind(place) or "tensor"
             if kind == "scalar" and value is not None:
                 is_number = name in self._hosts or (self._is_small(name) and self._constant(name).dim() == 0)
                 kind = "scalar" if is_number else "tensor"
@@ -271,8 +431,10 @@ class _Converter:
             constants.append((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
         return places["host", name]
 
-    def _output(self, value: ir.Value, places: dict[tuple[str, str], int], constants: list[Any]) -> int | None:
-        if not value.name or not (value.uses() or value.name in self.stage.outputs):
+    def _output(
+        self, value: ir.Value, outputs: Sequence[str], places: dict[tuple[str, str], int], constants: list[Any]
+    ) -> int | None:
+        if not value.name or not (value.uses() or value.name in outputs):
             return None
         places["tensor", value.name] = len(constants)
         constants.append(None)
@@ -285,16 +447,40 @@ class _Converter:
             return 0 if tensor is None else tensor.dtype.value
         return known
 
-    def _keywords(self, node: ir.Node, version: OpVersion, mode: str) -> dict[str, Any]:
-        keywords = {name: _plain(attribute) for name, attribute in node.attributes.items()}
-        if mode == "op":
-            if "outputs" in version.wants:
-                keywords["outputs"] = len(node.outputs)
-            if "types" in version.wants:
-                keywords["types"] = [0 if v is None else self._number(v.name or "") for v in node.inputs]
-            if "result_type" in version.wants:
-                keywords["result_type"] = self._number(node.outputs[0].name or "")
+    def _keywords(self, node: ir.Node, version: OpVersion) -> dict[str, Any]:
+        keywords = _attributes(node)
+        if "outputs" in version.wants:
+            keywords["outputs"] = len(node.outputs)
+        if "types" in version.wants:
+            keywords["types"] = [0 if v is None else self._number(v.name or "") for v in node.inputs]
+        if "result_type" in version.wants:
+            keywords["result_type"] = self._number(node.outputs[0].name or "")
         return keywords
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """How a node will run: what runs it, name and kind of every input, and its keywords."""
+
+    node: ir.Node
+    run: Callable[..., Any]
+    wants: list[tuple[str, str]]
+    keywords: Mapping[str, Any]
+
+
+def _outputs(converter: _Converter) -> list[str]:
+    return [value.name or "" for value in converter.graph.outputs]
+
+
+def _is_whole(body: ir.Graph, name: str) -> bool:
+    """Say whether an input of a body is of whole numbers or booleans, as sizes and conditions are."""
+    dtype = next((value.dtype for value in body.inputs if value.name == name), None)
+    return dtype in (None, ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+
+
+def _static_shape(value: ir.Value) -> list[int] | None:
+    dims = [dim for dim in value.shape or () if isinstance(dim, int)]
+    return dims if value.shape is not None and len(dims) == len(value.shape) else None
 
 
 def _with_last(step: Step, last: tuple[int, ...]) -> Step:

@@ -4,7 +4,9 @@ The steps are traced once with ``torch.export``, on tensors of the right shapes;
 no name of the model comes near it. Dimensions that vary in the model stay open where the ops allow it; what is written
 is right for any size of those, and for the number the model was read with of the others.
 
-Left out: ops that branch on values (``NonMaxSuppression``); such a stage runs in memory alone.
+A branch on a value is written as an ``if``, a loop that a value ends as a ``while``.
+
+Left out: ops whose result has a size that depends on values (``NonMaxSuppression``); such a stage runs in memory alone.
 """
 
 import operator
@@ -148,6 +150,12 @@ def _open(shape: OpenShape, symbols: Mapping[str, Any]) -> dict[int, Any] | None
     return told or None
 
 
+def _body_of(module: Any, node: fx.Node) -> Any:
+    """Give the graph module that a node of an exported program names, or None where it names a tensor."""
+    found = getattr(module, str(node.target), None)
+    return found if isinstance(found, fx.GraphModule) else None
+
+
 class _Reader:
     """Copies an exported program's graph into one of our own, nodes named after the model's values."""
 
@@ -171,7 +179,8 @@ class _Reader:
         nodes = list(self.program.graph.nodes)
         given = [node for node in nodes if node.op == "placeholder"]
         lifted = len(given) - len(self.stage.parameter_names) - len(self.stage.inputs)
-        if lifted or any(node.op == "get_attr" for node in nodes):
+        bodies = {node: _body_of(self.program.graph_module, node) for node in nodes if node.op == "get_attr"}
+        if lifted or None in bodies.values():
             raise BackendError(f"stage {self.stage.index} cannot be written: an op of it makes a constant of its own")
         for node, name in zip(given[len(self.stage.parameter_names) :], self.stage.inputs, strict=True):
             self._name_symbols(node, name)
@@ -183,6 +192,9 @@ class _Reader:
             elif node.op == "output":
                 results = node.args[0]
                 self._made.output(tuple(env[r] if isinstance(r, fx.Node) else r for r in results))
+            elif node.op == "get_attr":
+                env[node] = self._made.node_copy(node)
+                env[node].meta = {"name": node.name, "val": None, "path": "", "body": self._copy_body(bodies[node])}
             elif self._mark(node) == _TIED and isinstance(node.meta.get("val"), Tensor):
                 source = node.args[0]
                 assert isinstance(source, fx.Node)  # noqa: S101 - our own reshape; this tells the type checker
@@ -210,6 +222,18 @@ class _Reader:
                 self._made.erase_node(node)
         return OpGraph(self._made, parameters, tuple(placeholders[count:]))
 
+    def _copy_body(self, module: Any) -> fx.Graph:
+        """Copy a graph that control flow runs; its nodes make no value of the model."""
+        made = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for node in module.graph.nodes:
+            env[node] = made.node_copy(node, env.__getitem__)
+            env[node].meta = {"name": self._own_name(node), "val": node.meta.get("val"), "path": ""}
+            if node.op == "get_attr":
+                env[node].meta["body"] = self._copy_body(_body_of(module, node))
+        erase_checks(made)
+        return made
+
     def origin(self, node: fx.Node) -> str:
         """Give the model's node that a node came from, for a message."""
         step = self._steps.get(node)
@@ -233,7 +257,7 @@ class _Reader:
     def _own_name(self, node: fx.Node) -> str:
         """Give a node that makes no value of the model a name that none of them has."""
         name = node.name
-        while name in self.graph.values:
+        while name in self.graph.values or name in self.values:
             name += " "  # no name of a variable ends so
         if isinstance(node.meta.get("val"), Tensor):
             self._describe(node, name)

@@ -20,7 +20,7 @@ from heterps_compile.escape import one_line, printable, shorten
 
 from .holder import Slot
 from .onnx_ops.dtypes import TORCH_TYPES, as_tensor
-from .onnx_ops.shape_arithmetic import host_tensor
+from .onnx_ops.shape_arithmetic import host_tensor, number_of
 
 _NAME_SHOWN = 80
 _REASON_SHOWN = 300
@@ -33,7 +33,8 @@ class Argument:
 
     Attributes:
         place: Where the value lies, or None for an absent input.
-        kind: As in :class:`~.onnx_ops.table.OpVersion`, or ``"host"`` for a step of shape arithmetic.
+        kind: As in :class:`~.onnx_ops.table.OpVersion`, or ``"host"`` for a step of shape arithmetic, or ``"any"`` for
+            a value that is handed on as it is.
         number: ONNX's data type of it.
     """
 
@@ -65,6 +66,42 @@ class Step:
     outputs: tuple[int | None, ...]
     last: tuple[int, ...]
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A subgraph, as control flow runs it.
+
+    Attributes:
+        index: Of the stage.
+        takes: How many values it takes: its own inputs, then what it captures.
+        steps: Its nodes. Places count the values it takes, then all others.
+        constants: What lies at every place before it runs, None where it is not known.
+        returned: Place and ONNX data type of every output.
+    """
+
+    index: int
+    takes: int
+    steps: tuple[Step, ...]
+    constants: tuple[Any, ...]
+    returned: tuple[tuple[int, int], ...]
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """Run on what it takes; give tensors, and host values as they are.
+
+        Raises:
+            BackendError: naming stage, node and op.
+        """
+        env = [*values, *self.constants[self.takes :]]
+        device = next((value.device for value in values if isinstance(value, Tensor)), None)
+        _run_steps(self.index, self.steps, env, device, None)
+        return tuple(env[place] for place, _ in self.returned)
+
+    def tensors(self, *values: Any) -> tuple[Tensor, ...]:
+        """Run on what it takes; give tensors alone."""
+        device = next((value.device for value in values if isinstance(value, Tensor)), None)
+        made = zip(self(*values), self.returned, strict=True)
+        return tuple(as_given(value, number, device) for value, (_, number) in made)
 
 
 class OnnxStage(nn.Module):
@@ -144,26 +181,38 @@ class OnnxStage(nn.Module):
             raise BackendError(f"stage {self.index} takes {len(self.inputs)} values, and {len(values)} are given")
         env = [*given, *self._constants[len(given) :]]
         device = next((t.device for t in given), None)
-        for step in self._steps:
-            try:
-                with around(step) if around else _NOTHING:
-                    inputs = [_argument(a, env, device) for a in step.arguments]
-                    results = step.run(*inputs, **step.keywords)
-            except HeterpsError:
-                raise
-            except Exception as error:
-                raise BackendError(self._message(step, error)) from error
-            for place, result in zip(step.outputs, results if isinstance(results, tuple) else (results,), strict=False):
-                if place is not None:
-                    env[place] = result
-            for place in step.last:
-                env[place] = None
-        return tuple(_tensor(env[place], number, device) for place, number in self._returned)
+        _run_steps(self.index, self._steps, env, device, around)
+        return tuple(as_given(env[place], number, device) for place, number in self._returned)
 
-    def _message(self, step: Step, error: Exception) -> str:
-        node, op = (printable(shorten(text, _NAME_SHOWN)) for text in (step.node, step.op))
-        reason = shorten(one_line(str(error)), _REASON_SHOWN) or type(error).__name__
-        return f"stage {self.index}: node {node!r} ({op}) cannot be run: {reason}"
+
+def _run_steps(
+    index: int,
+    steps: Sequence[Step],
+    env: list[Any],
+    device: torch.device | None,
+    around: Callable[[Step], AbstractContextManager[Any]] | None,
+) -> None:
+    """Run steps one after the other on the values at their places."""
+    for step in steps:
+        try:
+            with around(step) if around else _NOTHING:
+                inputs = [_argument(a, env, device) for a in step.arguments]
+                results = step.run(*inputs, **step.keywords)
+        except HeterpsError:
+            raise
+        except Exception as error:
+            raise BackendError(_message(index, step, error)) from error
+        for place, result in zip(step.outputs, results if isinstance(results, tuple) else (results,), strict=False):
+            if place is not None:
+                env[place] = result
+        for place in step.last:
+            env[place] = None
+
+
+def _message(index: int, step: Step, error: Exception) -> str:
+    node, op = (printable(shorten(text, _NAME_SHOWN)) for text in (step.node, step.op))
+    reason = shorten(one_line(str(error)), _REASON_SHOWN) or type(error).__name__
+    return f"stage {index}: node {node!r} ({op}) cannot be run: {reason}"
 
 
 def _as_input(value: Any, device: torch.device | None) -> Tensor:
@@ -171,9 +220,10 @@ def _as_input(value: Any, device: torch.device | None) -> Tensor:
     return tensor if device is None or tensor.device == device else tensor.to(device)
 
 
-def _tensor(value: Any, number: int, device: torch.device | None) -> Tensor:
+def as_given(value: Any, number: int, device: torch.device | None) -> Tensor:
+    """Give a tensor or host value as a tensor of an ONNX data type, 0 for the one it has."""
     if not isinstance(value, Tensor):
-        return host_tensor(np.asarray(value), number or 7, device)
+        return host_tensor(np.asarray(value), number or number_of(value), device)
     # an op of the table may give a wider integer than ONNX has there
     wanted = TORCH_TYPES.get(number)
     return value if wanted is None or value.dtype == wanted else value.to(wanted)
@@ -185,10 +235,10 @@ def _argument(argument: Argument, env: Sequence[Any], device: torch.device | Non
     value, kind = env[argument.place], argument.kind
     if kind == "tensor" and isinstance(value, Tensor):
         return value
-    if kind == "host":
+    if kind in ("host", "any"):
         return value
     if kind == "tensor":
-        return host_tensor(np.asarray(value), argument.number or 7, device)
+        return host_tensor(np.asarray(value), argument.number or number_of(value), device)
     if kind == "scalar":
         if isinstance(value, Tensor):
             return value

@@ -8,6 +8,7 @@ Left out: the weights themselves (``weights.py``).
 import math
 import operator
 from collections.abc import Container, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import fx
@@ -15,7 +16,7 @@ from torch import fx
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.graph import OPAQUE, Graph, Value
 
-from .calls import write_call
+from .calls import bodies_of, is_control_flow, write_call
 from .lower import OpGraph
 from .naming import LocalNames, attribute
 from .onnx_stage import OnnxStage
@@ -90,7 +91,46 @@ class _Forward:
             self._expressions[node] = name
         return name
 
+    def _control_flow(self, node: fx.Node) -> Iterator[str]:
+        """Write the graphs that a node runs as functions in front of it, and what calls them."""
+        is_loop = "while" in str(node.target)
+        args: Any = node.args  # as torch.cond and while_loop have them
+        first, second = (
+            self._local(None, wish) for wish in (("goes_on", "body") if is_loop else ("then_branch", "else_branch"))
+        )
+        for name, body in zip((first, second), bodies_of(node), strict=True):
+            yield from (f"        {line}" if line else "" for line in self._function(name, body))
+        if is_loop:
+            carried, extra = ([self._expressions[n] for n in group] for group in args[2:4])
+            result = self._local(node, "carried")
+            given = ", ".join([f"*{result}", *extra])
+            yield f"        {result} = ({', '.join(carried)},)"
+            yield f"        while {first}({given}):"
+            yield f"            {result} = {second}({given})"
+        else:
+            condition, given = self._expressions[args[0]], ", ".join(self._expressions[n] for n in args[3])
+            yield f"        {self._local(node, 'chosen')} = {first}({given}) if {condition} else {second}({given})"
+
+    def _function(self, name: str, body: fx.Graph) -> Iterator[str]:
+        arguments = [self._local(node, str(node.name)) for node in body.nodes if node.op == "placeholder"]
+        yield f"def {name}({', '.join(arguments)}):"
+        self._last |= {operand: node for node in body.nodes for operand in node.all_input_nodes}
+        for node in body.nodes:
+            if node.op == "output":
+                result = node.args[0]
+                lines = [self._return(node) if isinstance(result, (tuple, list)) else f"return {self._find(result)}"]
+            else:
+                lines = [] if node.op in ("placeholder", "get_attr") else list(self._statement(node))
+            yield from (f"    {line.removeprefix('        ')}" for line in lines)
+        yield ""
+
+    def _find(self, result: Any) -> str:
+        return self._expressions[result] if isinstance(result, fx.Node) else repr(result)
+
     def _statement(self, node: fx.Node) -> Iterator[str]:
+        if is_control_flow(node):
+            yield from self._control_flow(node)
+            return
         try:
             call = write_call(node, self._expressions.__getitem__)
         except TypeError as error:
@@ -121,8 +161,8 @@ class _Forward:
 
     def _return(self, node: fx.Node) -> str:
         results = node.args[0]
-        assert isinstance(results, tuple)  # noqa: S101 - our own graphs end so; this tells the type checker
-        written = [self._expressions[r] if isinstance(r, fx.Node) else repr(r) for r in results]
+        assert isinstance(results, (tuple, list))  # noqa: S101 - our own graphs end so; this tells the type checker
+        written = [self._find(result) for result in results]
         return f"        return ({', '.join(written)}{',' if len(written) == 1 else ''})"
 
 

@@ -28,12 +28,13 @@ import onnx_ir as ir
 from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Graph, Node, OpKind, Parameter, Value
 from heterps_compile.units import counted
 
+from .onnx_bodies import subgraphs
 from .onnx_dims import bind_inputs
 from .onnx_files import load_model
 from .onnx_names import module_path, op_name, quote_some
 from .onnx_ops import Operation, classify
 from .onnx_shapes import DTYPES, Inference, find_values, infer
-from .onnx_structure import Roles, find_roles, normalize, subgraphs
+from .onnx_structure import Roles, find_roles, normalize
 
 _KEEPS_STORAGE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
 _FLOATING = ("float", "bfloat")

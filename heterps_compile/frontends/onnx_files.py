@@ -20,8 +20,9 @@ from heterps_compile.errors import GraphError, InputError
 from heterps_compile.escape import one_line, shorten
 from heterps_compile.units import format_bytes
 
+from .onnx_bodies import every_node
 from .onnx_names import quote
-from .onnx_structure import every_node, quiet
+from .onnx_structure import quiet
 
 _PROTOBUF_LIMIT = 2**31 - 1
 _REASON_SHOWN = 300

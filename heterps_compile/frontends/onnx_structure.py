@@ -23,6 +23,7 @@ from heterps_compile.errors import GraphError, UnsupportedOpError
 from heterps_compile.escape import one_line
 from heterps_compile.units import counted
 
+from .onnx_bodies import every_node, lift_initializers, subgraphs
 from .onnx_names import describe, name_nodes, op_name, quote, quote_some
 
 RANDOM_OPS = frozenset(
@@ -62,6 +63,7 @@ def normalize(model: ir.Model) -> list[str]:
         LiftConstantsToInitializersPass(size_limit=_LARGE_ELEMENTS)(model)
     except TypeError as e:
         raise GraphError(f"a Constant node holds no tensor ({one_line(str(e))}); export the model again") from e
+    lift_initializers(graph)
     name_nodes(graph)
     return notes
 
@@ -186,23 +188,6 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """Give the graphs a node holds: the branches of an If, the body of a Loop."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            yield from attribute.as_graphs()
-
-
-def every_node(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Give the nodes of a graph and, each behind its holder, those of its subgraphs."""
-    for node in graph:
-        yield node
-        for body in subgraphs(node):
-            yield from every_node(body)
 
 
 def reads(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:

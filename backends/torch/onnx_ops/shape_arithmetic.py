@@ -29,6 +29,10 @@ _symbolic: Any = torch  # its sym_ functions have no types
 
 _NUMBER_TYPES = {6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16, 11: np.float64}
 
+_NUMBERS_OF_TYPES = {
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "bool": 9, "float16": 10, "float64": 11,
+}  # fmt: skip
+
 LARGEST = 1024
 """Constants of more elements are tensors from the start."""
 
@@ -41,6 +45,11 @@ def host_array(numbers: Sequence[Any]) -> Host:
     for i, n in enumerate(numbers):
         made[i] = n
     return made
+
+
+def number_of(value: Any) -> int:
+    """Give ONNX's data type of a host value of which the model does not tell: int64 where it is of symbols."""
+    return _NUMBERS_OF_TYPES.get(np.asarray(value).dtype.name, 7)
 
 
 def host_tensor(array: Host, number: int, device: torch.device | None) -> Tensor:

@@ -15,7 +15,10 @@ data types of its inputs, ``result_type`` that of its first output (0 where nobo
 Functions of packages installed beside this one are found through the entry points ``heterps_compile.torch_ops``: each
 names a module that registers ops when it is imported.
 
-Left out: control flow, and ops on sequences, optional values and strings.
+Ops of ``ai.onnx.ml`` whose attributes are tables take these as tensors behind their inputs. If, Loop and Scan stand in
+the table as names alone: ``control_flow.py`` runs them.
+
+Left out: ops on sequences, optional values and strings.
 """
 
 import inspect
@@ -42,8 +45,9 @@ NEWEST_OPSET = 28
 """The newest opset of ONNX's own domain whose changes the table knows."""
 
 _FILES = (
-    "activation", "attention", "conv", "elementwise", "gather", "geometry", "linear", "loss", "norm", "pool",
-    "quantize", "recurrent", "reduce", "reshape", "resize", "scatter", "select", "signal", "training", "types",
+    "activation", "attention", "classic_ml", "contrib", "control", "conv", "elementwise", "gather", "geometry",
+    "linear", "loss", "norm", "pool", "quantize", "recurrent", "reduce", "reshape", "resize", "scatter", "select",
+    "signal", "training", "types",
 )  # fmt: skip
 _NOT_ATTRIBUTES = frozenset({"outputs", "types", "result_type"})
 _UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})

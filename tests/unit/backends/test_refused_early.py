@@ -13,25 +13,24 @@ from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.errors import UnsupportedOpError
 from heterps_compile.frontends.torch_fx import import_torch
 
-BRANCH = """g (float[2, 4] x, bool c) => (float[2, 4] y) {
-    a = Relu(x)
-    y = If (c) <
-        then_branch = t () => (float[2, 4] o) { o = Neg(a) },
-        else_branch = e () => (float[2, 4] o) { o = Abs(a) }
-    >
-}"""
 LOOP = """g (float[2, 4] x, int64 n, bool c) => (float[2, 4] y) {
     a = Relu(x)
     y = Loop (n, c, a) <body = b (int64 i, bool ci, float[2, 4] v) => (bool co, float[2, 4] w) {
         co = Identity(ci)
-        w = Neg(v)
+        s = SequenceConstruct(v, v)
+        l = SequenceLength(s)
+        f = Cast<to = 1>(l)
+        w = Mul(v, f)
     }>
 }"""
-SCAN = """g (float[2, 4] x) => (float[4] s, float[2, 4] y) <float[4] z = {0, 0, 0, 0}> {
-    s, y = Scan <num_scan_inputs = 1, body = b (float[4] acc, float[4] v) => (float[4] o, float[4] p) {
-        o = Add(acc, v)
-        p = Identity(o)
-    }> (z, x)
+COLLECTS = """g (float[2, 4] x) => (float[2, 4] y, float[n, 2, 4] ys) <int64 m = {9}, bool c = {1}, float most = {9}> {
+    a = Relu(x)
+    y, ys = Loop (m, c, a) <body = b (int64 i, bool ci, float[2, 4] v) => (bool co, float[2, 4] w, float[2, 4] z) {
+        w = Add(v, a)
+        t = ReduceSum<keepdims = 0>(w)
+        co = Less(t, most)
+        z = Identity(w)
+    }>
 }"""
 LISTED = """g (float[2, 4] x) => (float[4, 4] y) {
     s = SequenceConstruct(x, x)
@@ -43,22 +42,25 @@ DROPPED = "g (float[2, 4] x) => (float[2, 4] y) <float r = {0.5}, bool t = {1}> 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 @pytest.mark.parametrize(
-    ("text", "op", "reason"),
+    ("text", "node", "reason"),
     [
-        (BRANCH, "If", "has no control flow"),
-        (LOOP, "Loop", "has no control flow"),
-        (SCAN, "Scan", "has no control flow"),
-        (LISTED, "SequenceConstruct", "has tensors alone, no sequences and optional values"),
+        (LISTED, r"'SequenceConstruct_\d' is SequenceConstruct", "has tensors alone, no sequences and optional values"),
+        (LOOP, "'s' is SequenceConstruct", "has tensors alone, no sequences and optional values"),
     ],
 )
-def test_control_flow_and_sequences_are_refused_by_node_with_the_way_out(
-    backend: str, text: str, op: str, reason: str
+def test_sequences_are_refused_by_node_with_the_way_out_in_subgraphs_too(
+    backend: str, text: str, node: str, reason: str
 ) -> None:
-    with pytest.raises(UnsupportedOpError, match=rf"node '{op}_\d' is {op} .*{reason}; .*support it: onnxruntime"):
+    with pytest.raises(UnsupportedOpError, match=rf"node {node} .*{reason}; .*support it: onnxruntime"):
         refuse_unsupported(find_backend(backend), read(text))
 
 
-@pytest.mark.parametrize("text", [BRANCH, LOOP, SCAN, LISTED])
+def test_a_loop_that_collects_as_many_values_as_its_own_values_say_is_refused_on_jax() -> None:
+    with pytest.raises(UnsupportedOpError, match=r"is Loop .*how often it runs is told by what node 'Relu_0'"):
+        refuse_unsupported(find_backend("jax"), read(COLLECTS))
+
+
+@pytest.mark.parametrize("text", [LOOP, COLLECTS, LISTED])
 def test_onnx_runtime_takes_them(text: str) -> None:
     refuse_unsupported(find_backend("onnxruntime"), read(text))
 
