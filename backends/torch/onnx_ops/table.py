@@ -45,9 +45,9 @@ NEWEST_OPSET = 28
 """The newest opset of ONNX's own domain whose changes the table knows."""
 
 _FILES = (
-    "activation", "attention", "classic_ml", "contrib", "control", "conv", "elementwise", "gather", "geometry",
-    "linear", "loss", "norm", "pool", "quantize", "recurrent", "reduce", "reshape", "resize", "scatter", "select",
-    "signal", "training", "types",
+    "activation", "attention", "classic_ml", "contrib", "contrib_quantize", "control", "conv", "elementwise", "gather",
+    "geometry", "linear", "loss", "norm", "pool", "quantize", "recurrent", "reduce", "reshape", "resize", "scatter",
+    "select", "signal", "training", "types",
 )  # fmt: skip
 _NOT_ATTRIBUTES = frozenset({"outputs", "types", "result_type"})
 _UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
