@@ -141,12 +141,20 @@ class MixedBackend:
 
     @contextmanager
     def reproducible(self, graph: Graph, seed: int) -> Iterator[None]:
-        """Seed the model's own family, and on leaving put back what running it or a stage changes."""
-        with ExitStack() as put_back:
-            put_back.enter_context(own_backend(graph.family).reproducible(graph, seed))
-            for backend in self._all():
+        """Seed what every backend draws, and on leaving put back what running the model changes.
+
+        Where there are several, a model of PyTorch drops nothing: each backend has masks of its own.
+        """
+        used = {backend.name: backend for backend in self._all()}
+        with ExitStack() as entered:
+            for backend in used.values():
+                entered.enter_context(backend.reproducible(graph, seed))
                 if isinstance(backend, StatefulBackend):
-                    put_back.enter_context(backend.buffers_put_back())
+                    entered.enter_context(backend.buffers_put_back())
+            if len(used) > 1 and graph.family == "torch":
+                from .torch.without_dropout import WithoutDropout  # noqa: PLC0415 - torch only for torch models
+
+                entered.enter_context(WithoutDropout())
             yield
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import Any
 from heterps_compile.backends.contract import Backend, place_backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
 from heterps_compile.backends.ops import refuse_unsupported
+from heterps_compile.backends.shared_state import keep_mode
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.compiled_model import CompiledModel, backend_of
+from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.errors import GraphError, InputError
 from heterps_compile.frontends.workload import is_workload_file
@@ -36,7 +37,9 @@ from heterps_compile.passes.provision import Provision
 from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TORCH
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
+from heterps_compile.plan.scoring_plan import plan_for_scoring
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
+from heterps_compile.scoring import make_scoring
 from heterps_compile.verification.draft import verify_draft
 
 Progress = Callable[[str, int, int], None]
@@ -156,9 +159,13 @@ def compile(  # noqa: A001 - the product's verb
     if backend is not None:
         find_backend(backend)
     report("reading", 0, _STEPS)
-    graph = read_model(
-        model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=dynamic_shapes
-    )
+
+    def read(model: Any) -> Graph:
+        return read_model(
+            model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=dynamic_shapes
+        )
+
+    graph = read(model)
     verify_graph(graph)
     _refuse_constant_outputs(graph)
     chosen = choose_backend(graph, backend)
@@ -194,15 +201,25 @@ def compile(  # noqa: A001 - the product's verb
     report(PASS_NAMES[0], done, _STEPS)
     draft = run_passes(Draft(graph, pool, request, measurements=measurements), passes, observe)
     verification, notes = verify_draft(chosen, draft) if verify else (None, ())
+    scored = make_scoring(model, draft, chosen, read, verify=verify)
     report("done", _STEPS, _STEPS)
     plan = make_plan(draft, chosen)
     total_s = time.perf_counter() - began
     plan = replace(plan, verification=verification, notes=(*plan.notes, *notes), total_s=total_s)
+    if scored is not None:
+        plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))
     assert draft.runnable is not None  # noqa: S101 - EmitStages ensures it; this tells the type checker
     assert draft.costs is not None  # noqa: S101
-    return CompiledModel(
+    made = CompiledModel(
         plan, draft.runnable, signature_of_graph(graph), graph, draft.partition, draft.layers, draft.costs
     )
+    others = None if scored is None else scored.stages
+    if others is None:
+        return made
+    if others.stages is not made.stages:
+        for stage in made.stages:
+            keep_mode(stage, training=True)
+    return replace(made, scoring=lambda: others)
 
 
 def _old_stages(plan: Plan | str | Path | None) -> tuple[PlannedStage, ...]:
@@ -216,6 +233,8 @@ def _old_stages(plan: Plan | str | Path | None) -> tuple[PlannedStage, ...]:
 def load(directory: str | Path) -> CompiledModel:
     """Load a folder that ``save`` or the command wrote; every artefact's hash is checked before it is opened.
 
+    Of a folder compiled for training it gives the stages that train; ``load(DIR).eval()`` gives those that score.
+
     Raises:
         InputError: no such folder, or no plan in it.
         PlanError: the plan is not what its schema says.
@@ -226,8 +245,22 @@ def load(directory: str | Path) -> CompiledModel:
     plan, files = read_folder(Path(directory))
     names = [[path.name for path in paths] for paths in files]
     stages = backend_of(plan).read(Path(directory), names, plan.stages)
-    signature = signature_of_plan(plan)
-    return CompiledModel(plan, stages, signature)
+    made = CompiledModel(plan, stages, signature_of_plan(plan))
+    if plan.scoring is None or plan.scoring.refused:
+        return made
+
+    scoring = plan_for_scoring(plan)
+    if scoring.artifacts == plan.artifacts:
+        return replace(made, scoring=lambda: ScoringStages(stages, signature_of_plan(scoring)))
+    for stage in stages:
+        keep_mode(stage, training=True)
+
+    def read_scoring() -> ScoringStages:
+        of_stages = [[artifact.file for artifact in files] for files in scoring.artifacts]
+        read = backend_of(plan).read(Path(directory), of_stages, scoring.stages)
+        return ScoringStages(read, signature_of_plan(scoring))
+
+    return replace(made, scoring=read_scoring)
 
 
 def read_model(

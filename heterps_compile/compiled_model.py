@@ -3,6 +3,7 @@
 Left out: how it is made (``api.py``), running it in several processes (``runtime/launch``).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,33 @@ from typing import Any
 from heterps_compile.backends.contract import Backend, place_backend
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.mixed import MIXED, MixedBackend
+from heterps_compile.backends.shared_state import keep_mode, share_state
 from heterps_compile.cost.intensity import LayerCost
 from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.scoring_plan import plan_for_scoring
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringStages:
+    """The stages of a model compiled for training as they are in evaluation mode.
+
+    Attributes:
+        stages: What runs, one a stage.
+        signature: How calls map to the graph's inputs and outputs in that mode.
+        graph: The whole model in that mode; None where it was loaded from a folder.
+        partition: How it was cut; None where it was loaded from a folder.
+    """
+
+    stages: tuple[Any, ...]
+    signature: Signature
+    graph: Graph | None = None
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +52,7 @@ class CompiledModel:
         partition: How it was cut; None where it was loaded from a folder.
         layers: Its layers; None where it was loaded from a folder.
         costs: The work of each layer, in the same order; empty where it was loaded from a folder.
+        scoring: Gives the stages in evaluation mode of a model compiled for training; None for others.
     """
 
     plan: Plan
@@ -41,9 +62,32 @@ class CompiledModel:
     partition: Partition | None = field(default=None, repr=False)
     layers: LayerGraph | None = field(default=None, repr=False)
     costs: tuple[LayerCost, ...] = field(default=(), repr=False)
+    scoring: Callable[[], ScoringStages] | None = field(default=None, repr=False)
+
+    def eval(self) -> "CompiledModel":
+        """Give the model in evaluation mode: it scores as the module does after ``eval()``.
+
+        One that was compiled for inference is that already. Stages of torch share their tensors with these, so that
+        what is trained here is scored with there; stages of jax have the arrays as they are at this call.
+
+        Raises:
+            RunError: where a model compiled for training cannot score, saying why.
+        """
+        plan = plan_for_scoring(self.plan)
+        if self.scoring is None:
+            return replace(self, plan=plan)
+        other = self.scoring()
+        stages = tuple(
+            stage if stage is trained else keep_mode(share_state(stage, trained), training=False)
+            for stage, trained in zip(other.stages, self.stages, strict=True)
+        )
+        return CompiledModel(plan, stages, other.signature)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run all stages in this process.
+        """Run all stages in this process, in the mode in which the model was compiled.
+
+        A model compiled for training in training mode drops at random and moves running statistics, as the module
+        itself would; ``eval().run(...)`` scores.
 
         Takes what the model takes and returns what the model returns, structure included: right after ``compile`` in
         objects of the model's own types, after ``load`` in plain ones with the same keys and attributes, so that no
@@ -79,7 +123,23 @@ class CompiledModel:
         def write(target: Path) -> list[list[str]]:
             return backend.write(graph, self.stages, cuts, target)
 
-        return replace(self, plan=write_folder(Path(directory), self.plan, write, force=force))
+        return replace(self, plan=write_folder(Path(directory), self.plan, write, self._write_scoring(), force=force))
+
+    def _write_scoring(self) -> Callable[[Path], list[list[str]]] | None:
+        """Give what writes the stages in evaluation mode; None where they are those of the training, or none."""
+        other = None if self.scoring is None or not _can_score(self.plan) else self.scoring()
+        if other is None or other.graph is self.graph or other.graph is None or other.partition is None:
+            return None
+        backend, stages, graph, cuts = backend_of(self.plan), other.stages, other.graph, other.partition.stages
+
+        def write(target: Path) -> list[list[str]]:
+            return backend.write(graph, stages, cuts, target)
+
+        return write
+
+
+def _can_score(plan: Plan) -> bool:
+    return plan.scoring is not None and not plan.scoring.refused
 
 
 def backend_of(plan: Plan) -> Backend:

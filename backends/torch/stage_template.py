@@ -92,5 +92,5 @@ def load(path=None):
     """Give the stage with its weights, read from the safetensors file beside this one or from another."""
     from safetensors.torch import load_file
 
-    return Stage@@INDEX@@(load_file(path or Path(__file__).with_suffix(".safetensors")))
+    return Stage@@INDEX@@(load_file(path or Path(__file__).with_name("stage_@@INDEX@@.safetensors")))
 '''

@@ -51,6 +51,9 @@ def _parts_have_the_same_stages(plan: PlanFile) -> Iterator[Fault]:
     count = len(plan.decisions.stages)
     if len(plan.estimates.stages) != count:
         yield "estimates.stages", f"{counted(len(plan.estimates.stages), 'estimate')} for {counted(count, 'stage')}"
+    scoring = plan.decisions.scoring
+    if scoring is not None and not scoring.refused and len(scoring.stages) != count:
+        yield "decisions.scoring.stages", f"{counted(len(scoring.stages), 'stage')} for {counted(count, 'stage')}"
     if plan.artifacts and len(plan.artifacts) != count:
         yield "artifacts", f"artefacts of {counted(len(plan.artifacts), 'stage')} for {counted(count, 'stage')}"
 

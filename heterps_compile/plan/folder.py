@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from .file import from_json, to_json
 from .plan import Artifact, Plan
 from .readme import readme
 from .schema import FILE_NAME
+from .scoring_files import add_scoring
 from .swap import recover, replacing
 
 PLAN_NAME = "plan.json"
@@ -64,6 +65,7 @@ def write_folder(
     directory: str | os.PathLike[str],
     plan: Plan,
     write_stages: Callable[[Path], list[list[str]]],
+    write_scoring: Callable[[Path], list[list[str]]] | None = None,
     *,
     force: bool = False,
 ) -> Plan:
@@ -73,6 +75,7 @@ def write_folder(
         directory: Where it is to be; missing parents are made.
         plan: What was decided; its artefacts are filled in here.
         write_stages: Writes every stage into an empty folder; gives the names of the files of each stage.
+        write_scoring: The same for the stages in evaluation mode; None where they are the same, or there are none.
         force: Whether a folder that we did not write may be replaced, with all that is in it.
 
     Returns:
@@ -87,9 +90,12 @@ def write_folder(
         with replacing(target) as new:
             names = write_stages(new)
             _check_written(new, names)
-            plan = replace(
-                plan, artifacts=tuple(tuple(Artifact(n, _sha256(new / n)) for n in files) for files in names)
-            )
+            scoring = names if write_scoring is None else add_scoring(new, names, write_scoring)
+            _check_written(new, [sorted({*files, *more}) for files, more in zip(names, scoring, strict=True)])
+            artifacts = [_artifacts(new, of_stages) for of_stages in (names, scoring)]
+            plan = replace(plan, artifacts=artifacts[0])
+            if plan.scoring is not None and not plan.scoring.refused:
+                plan = replace(plan, scoring=replace(plan.scoring, artifacts=artifacts[1]))
             (new / PLAN_NAME).write_text(to_json(plan), "ascii")
             (new / README_NAME).write_text(readme(plan), "utf-8")
             _mark(new)
@@ -97,6 +103,10 @@ def write_folder(
     except OSError as error:
         raise _unwritable(directory, error) from error
     return plan
+
+
+def _artifacts(folder: Path, names: Sequence[Sequence[str]]) -> tuple[tuple[Artifact, ...], ...]:
+    return tuple(tuple(Artifact(name, _sha256(folder / name)) for name in files) for files in names)
 
 
 def write_files(directory: str | os.PathLike[str], files: Mapping[str, str], *, force: bool = False) -> None:
@@ -147,9 +157,9 @@ def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path
     if not plan.artifacts:
         raise PlanError(f"{os.path.join(shown, PLAN_NAME)}: artifacts: the plan names no files to run; compile again")
     paths = [[folder / artifact.file for artifact in files] for files in plan.artifacts]
-    for files in plan.artifacts:
-        for artifact in files:
-            _check_artifact(folder, artifact, shown)
+    scoring = () if plan.scoring is None else plan.scoring.artifacts
+    for artifact in dict.fromkeys(artifact for files in (*plan.artifacts, *scoring) for artifact in files):
+        _check_artifact(folder, artifact, shown)
     return plan, paths
 
 

@@ -148,6 +148,28 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a folder compiled for training carries for scoring: the same stages as they are in evaluation mode.
+
+    Attributes:
+        refused: Why it cannot score; "" where it can, and the rest is empty where it cannot.
+        graph_inputs, graph_outputs: Names of the model's inputs and outputs in evaluation mode.
+        signature: How calls map to them, as in the plan.
+        boundaries: Of every stage, the names of the values it takes and of those it gives.
+        artifacts: Per stage, the files it was written to; empty until saved.
+        verification: How far it is from the whole model in evaluation mode; None where that was not looked at.
+    """
+
+    refused: str = ""
+    graph_inputs: tuple[str, ...] = ()
+    graph_outputs: tuple[str, ...] = ()
+    signature: str = ""
+    boundaries: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    artifacts: tuple[tuple[Artifact, ...], ...] = ()
+    verification: Verification | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A compiled model's decisions, estimates and provenance.
 
@@ -181,6 +203,7 @@ class Plan:
         fingerprints: What every layer is and where it stands, by its name (``fingerprint.py``); empty where not known.
         artifacts: Per stage, the files it was written to; empty until saved.
         verification: None where it was switched off.
+        scoring: How a plan for training scores; None for inference, and where an earlier version made it.
         search_s: Seconds the search took.
         total_s: Seconds the whole compilation took.
     """
@@ -213,6 +236,7 @@ class Plan:
     fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     artifacts: tuple[tuple[Artifact, ...], ...] = ()
     verification: Verification | None = None
+    scoring: Scoring | None = None
     search_s: float = 0.0
     total_s: float = 0.0
 

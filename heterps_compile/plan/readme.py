@@ -30,6 +30,7 @@ def readme(plan: Plan) -> str:
         "```",
         "",
         f"It takes {inputs} and gives {outputs}, at a batch of {plan.batch}.",
+        *_scoring(plan),
         *_processes(plan),
         "Loading checks every file against its SHA-256 in `plan.json`.",
         "",
@@ -58,6 +59,15 @@ def readme(plan: Plan) -> str:
     if plan.verification is not None:
         lines += ["", f"Verified against the whole model: largest difference {plan.verification.max_abs:.3g}."]
     return "\n".join(lines) + "\n"
+
+
+def _scoring(plan: Plan) -> list[str]:
+    """Say how what was compiled for training scores."""
+    if plan.scoring is None:
+        return []
+    if plan.scoring.refused:
+        return ["It was compiled for training and does not score."]
+    return ["It was compiled for training, and runs as it trains; `compiled.eval().run(...)` scores."]
 
 
 def _processes(plan: Plan) -> list[str]:

@@ -3,14 +3,14 @@
 Left out: checks (``schema.py``, ``consistency.py``), the text (``file.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
 
 from . import schema
-from .plan import Artifact, ParameterServers, Plan, PlannedStage, PoolDevice, Schedule, Verification
+from .plan import Artifact, ParameterServers, Plan, PlannedStage, PoolDevice, Schedule, Scoring, Verification
 from .provenance import installed_versions
 from .request import Request
 
@@ -53,6 +53,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "schedule": {"name": plan.schedule.name, "micro_batches": plan.schedule.micro_batches},
             "parameter_servers": plan.parameter_servers.count,
             "replicated": list(plan.replicated),
+            "scoring": None if plan.scoring is None else _scoring(plan.scoring),
         },
         "estimates": {
             "currency": plan.currency,
@@ -77,7 +78,26 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "hashes": dict(sorted(plan.hashes.items())),
             "versions": dict(sorted((plan.versions or installed_versions()).items())),
         },
-        "artifacts": [[{"file": a.file, "sha256": a.sha256} for a in files] for files in plan.artifacts],
+        "artifacts": [_artifacts(files) for files in plan.artifacts],
+    }
+
+
+def _artifacts(files: Sequence[Artifact]) -> list[dict[str, str]]:
+    return [{"file": a.file, "sha256": a.sha256} for a in files]
+
+
+def _scoring(scoring: Scoring) -> dict[str, Any]:
+    files = scoring.artifacts or [()] * len(scoring.boundaries)
+    return {
+        "refused": scoring.refused,
+        "inputs": list(scoring.graph_inputs),
+        "outputs": list(scoring.graph_outputs),
+        "signature": scoring.signature,
+        "stages": [
+            {"inputs": list(inputs), "outputs": list(outputs), "artifacts": _artifacts(of_stage)}
+            for (inputs, outputs), of_stage in zip(scoring.boundaries, files, strict=True)
+        ],
+        "verification": None if scoring.verification is None else _verification(scoring.verification),
     }
 
 
@@ -176,8 +196,26 @@ def to_plan(file: schema.PlanFile) -> Plan:
             {layer.name: layer.fingerprint for stage in decisions.stages for layer in stage.layers if layer.fingerprint}
         ),
         artifacts=tuple(tuple(Artifact(a.file, a.sha256) for a in files) for files in file.artifacts),
-        verification=None if file.verification is None else Verification(**_fields(file.verification)),
+        verification=_to_verification(file.verification),
+        scoring=None if decisions.scoring is None else _to_scoring(decisions.scoring),
     )
+
+
+def _to_scoring(part: schema.ScoringPart) -> Scoring:
+    files = tuple(tuple(Artifact(a.file, a.sha256) for a in stage.artifacts) for stage in part.stages)
+    return Scoring(
+        refused=part.refused,
+        graph_inputs=tuple(part.inputs),
+        graph_outputs=tuple(part.outputs),
+        signature=part.signature,
+        boundaries=tuple((tuple(stage.inputs), tuple(stage.outputs)) for stage in part.stages),
+        artifacts=files if any(files) else (),
+        verification=_to_verification(part.verification),
+    )
+
+
+def _to_verification(part: schema.VerificationPart | None) -> Verification | None:
+    return None if part is None else Verification(**_fields(part))
 
 
 def _request(part: schema.RequestPart) -> Request:

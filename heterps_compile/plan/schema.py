@@ -126,6 +126,44 @@ class ScheduleDecision(Part):
     micro_batches: Positive
 
 
+class VerificationPart(Part):
+    """How far the staged model was from the whole one."""
+
+    max_abs: Amount
+    max_rel: Amount
+    tolerance: Amount
+    outputs: Count
+    calls: Positive = 1
+    gradients: Count = 0
+    gradients_max_rel: Amount = 0.0
+
+
+class ArtifactPart(Part):
+    """A file of the compiled folder."""
+
+    file: Annotated[str, Field(pattern=FILE_NAME)]
+    sha256: Sha256
+
+
+class ScoringStage(Part):
+    """What enters and leaves a stage in evaluation mode, and its files."""
+
+    inputs: list[Name]
+    outputs: list[Name]
+    artifacts: list[ArtifactPart]
+
+
+class ScoringPart(Part):
+    """How a plan for training scores: the stages in evaluation mode; ``refused`` says why it cannot, if it cannot."""
+
+    refused: str
+    inputs: list[Name]
+    outputs: list[Name]
+    signature: str
+    stages: list[ScoringStage]
+    verification: VerificationPart | None
+
+
 class Decisions(Part):
     """What was chosen."""
 
@@ -134,6 +172,7 @@ class Decisions(Part):
     schedule: ScheduleDecision
     parameter_servers: Count
     replicated: list[Name]
+    scoring: ScoringPart | None = None
 
 
 class MemoryEstimate(Part):
@@ -182,18 +221,6 @@ class Estimates(Part):
     unused_devices: list[Name]
 
 
-class VerificationPart(Part):
-    """How far the staged model was from the whole one."""
-
-    max_abs: Amount
-    max_rel: Amount
-    tolerance: Amount
-    outputs: Count
-    calls: Positive = 1
-    gradients: Count = 0
-    gradients_max_rel: Amount = 0.0
-
-
 class Provenance(Part):
     """What the plan was made from, and by what."""
 
@@ -202,13 +229,6 @@ class Provenance(Part):
     evaluations: Count
     hashes: dict[str, Annotated[str, Field(pattern=_SHA256_OR_NONE)]]
     versions: dict[str, str]
-
-
-class ArtifactPart(Part):
-    """A file of the compiled folder."""
-
-    file: Annotated[str, Field(pattern=FILE_NAME)]
-    sha256: Sha256
 
 
 class PlanFile(Part):

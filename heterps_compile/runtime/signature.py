@@ -85,6 +85,14 @@ def signature_of_graph(graph: Graph) -> Signature:
     return ArraySignature(graph.inputs, graph.outputs)
 
 
+def is_of_a_module(plan: Plan) -> bool:
+    """Tell whether a plan is of a PyTorch model, which has a training and an evaluation mode."""
+    try:
+        return bool(json.loads(plan.signature)["kind"] == "torch")
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
 def signature_of_plan(plan: Plan) -> Signature:
     """Give the signature of a model that is loaded from its plan.
 

@@ -31,6 +31,7 @@ ROWS = (
     ("runtime", "report"),
     ("profiling",),
     ("make_plan", "compiled_model", "verification"),
+    ("scoring",),
     ("api",),
     ("compare", "review"),
     ("cli",),

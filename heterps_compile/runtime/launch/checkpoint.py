@@ -275,6 +275,13 @@ def _read_tables(checkpoint: Path, wanted: Collection[str]) -> "dict[str, Tensor
         return _open_tensors(Path(name) / "tables.safetensors", lambda key: key in wanted)
 
 
+def read_tables(folder: Path) -> dict[str, tuple[int, int]]:
+    """Give rows and width of the tables that parameter servers have saved, by name."""
+    from heterps_compile.runtime.servers.saved import read_saved  # noqa: PLC0415 - only for such checkpoints
+
+    return {table.name: (table.rows, table.width) for table in read_saved(folder).tables}
+
+
 def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> OptimizerState | None:
     """Read the optimiser's state of the named parameters; None where no stage had an optimiser.
 

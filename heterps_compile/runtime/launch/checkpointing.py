@@ -14,7 +14,7 @@ Nobody waits but rank 0. Left out: the files (``checkpoint.py``).
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ from .checkpoint import (
     write_state,
 )
 from .checkpoint_files import is_hash
+from .checkpoint_tensors import check_tensors, refuse_other, refuse_untied
 from .faults import PeerError
 from .optimizer_state import put_state, take_state
 from .options import RunOptions
@@ -73,6 +74,7 @@ class Checkpoints:
         optimizer: Of this rank; None where it trains nothing.
         scheduler: Of its learning rates; None where they stay.
         data: What the run reads, as rank 0 knows it; None elsewhere.
+        tied_as: Of every stage, the names that the plan has for tensors that go by several, by the stage's own.
         servers: Has parameter servers write their tables; None on all ranks but one, and where there are none.
     """
 
@@ -87,6 +89,7 @@ class Checkpoints:
     scheduler: Scheduler | None = None
     data: Identity | None = None
     servers: "Client | None" = None
+    tied_as: "Mapping[int, Mapping[str, str]]" = field(default_factory=dict)
 
     def write(self, step: int) -> None:
         """Write what is known after ``step`` steps; called by every rank.
@@ -125,10 +128,17 @@ class Checkpoints:
         state = read_state(checkpoint)
         for stage, parameters in self.parameters.items():
             into: dict[str, Tensor] = {**parameters, **self.buffers[stage]}
+            tied_as = self.tied_as.get(stage, {})
+            names = dict.fromkeys([*into, *tied_as.values()])
+            found = read_weights(checkpoint, state, names, optional=[*self.buffers[stage], *tied_as.values()])
+            for name, tensor in found.items():
+                if name in into:
+                    refuse_other(checkpoint, name, _described(tensor), _described(into[name]))
+            refuse_untied(checkpoint, found, into, tied_as)
             with torch.no_grad():
-                for name, tensor in read_weights(checkpoint, state, into, optional=self.buffers[stage]).items():
-                    _check_tensor(checkpoint, name, tensor, into[name])
-                    into[name].copy_(tensor)
+                for name, tensor in found.items():
+                    if name in into:
+                        into[name].copy_(tensor)
 
     def restore(self, checkpoint: Path) -> None:
         """Put a checkpoint's weights, buffers and optimiser state into those of this rank; no other is needed for it.
@@ -226,10 +236,10 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
         found = [printable(str(one)) for one in find_checkpoints(checkpoint)]
         which = f"; it holds some: name one of them (--weights {found[-1]})" if found else f": it has no {STATE_NAME}"
         raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint{which}")
-    state = read_state(checkpoint)
-    _check_model(checkpoint, state, prepared)
     if files_too:
+        state = read_state(checkpoint)
         check_written(checkpoint, state)
+        check_tensors(checkpoint, state, prepared)
 
 
 def find_start(
@@ -267,14 +277,18 @@ def find_start(
     check_fits(found[-1], state, prepared, options, data)
     if files_too:
         check_written(found[-1], state)
+        check_tensors(found[-1], state, prepared)
     return found[-1]
 
 
-def start_notes(options: RunOptions, start: Path | None) -> list[str]:
+def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> list[str]:
     """Say of the checkpoint that a run begins with what a user should know."""
     found = start if start is not None else None if options.weights is None else Path(options.weights)
-    note = None if found is None else unchecked_note(found, read_state(found))
-    return [] if note is None else [note]
+    if found is None:
+        return []
+    state = read_state(found)
+    note = unchecked_note(found, state)
+    return [*([] if note is None else [note]), *check_tensors(found, state, prepared)]
 
 
 def check_fits(
@@ -283,9 +297,8 @@ def check_fits(
     """Check that a run can go on from a checkpoint.
 
     Raises:
-        RunError: where it is of another model, or counts its samples otherwise, or has read other data.
+        RunError: where it counts its samples otherwise, or has read other data.
     """
-    _check_model(checkpoint, state, prepared)
     batch = prepared.layout.batch
     if state.batch != batch:
         raise RunError(
@@ -311,21 +324,8 @@ def check_fits(
         )
 
 
-def _check_model(checkpoint: Path, state: RunState, prepared: Prepared) -> None:
-    model = prepared.plan.hashes.get("model", "")
-    if state.model != model:
-        raise RunError(
-            f"{checkpoint.name} is of another model (SHA-256 {state.model[:12]}…, the plan's is {model[:12]}…); name "
-            f"another folder"
-        )
-
-
-def _check_tensor(checkpoint: Path, name: str, found: "Tensor", wanted: "Tensor") -> None:
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
-        raise RunError(
-            f"{checkpoint.name} has {printable(name)!r} as {found.dtype}{list(found.shape)}, the plan's model as "
-            f"{wanted.dtype}{list(wanted.shape)}"
-        )
+def _described(tensor: "Tensor") -> tuple[str, tuple[int, ...]]:
+    return str(tensor.dtype), tuple(tensor.shape)
 
 
 def _folder_key(step: int) -> str:

@@ -113,7 +113,7 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
                 for line in [
                     *header(prepared, options, _devices(prepared)),
                     *core_notes(prepared, options, usable_cores()),
-                    *(f"  {note}" for note in start_notes(options, start)),
+                    *(f"  {note}" for note in start_notes(options, prepared, start)),
                 ]:
                     show.line(line)
             processes: list[_Process] = []

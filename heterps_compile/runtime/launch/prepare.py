@@ -13,10 +13,11 @@ from heterps_compile.errors import RunError, StalePlanError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.scoring_plan import plan_for_scoring
 from heterps_compile.plan.source import read_plan
 from heterps_compile.runtime.pipeline.layout import Layout, make_layout
 from heterps_compile.runtime.predict import step_on_cores
-from heterps_compile.runtime.signature import check_signature
+from heterps_compile.runtime.signature import check_signature, is_of_a_module
 from heterps_compile.units import counted, format_seconds
 
 from .faults import Place
@@ -74,9 +75,13 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         raise StalePlanError(
             f"the plan in {printable(options.directory)!r} was changed while the run began; start it again"
         )
-    check_signature(plan)
     if options.train is not None and options.train != GIVEN:
         check_training_file(options.train)
+    if options.training:
+        _refuse_inference(plan)
+    else:
+        plan = plan_for_scoring(plan)
+    check_signature(plan)
     layout = make_layout(
         plan,
         training=options.training,
@@ -87,6 +92,15 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         speeds=options.speeds or None,
     )
     return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count))
+
+
+def _refuse_inference(plan: Plan) -> None:
+    """Refuse to train what was read as it infers; an ONNX model says itself what it does, in one mode alone."""
+    if plan.request.mode != "training" and is_of_a_module(plan):
+        raise RunError(
+            f"{printable(plan.model)!r} was compiled for inference, so its stages would train without dropout, and "
+            f"without moving the statistics of batch norms; compile it with --mode training (mode='training')"
+        )
 
 
 def places_of(layout: Layout, servers: int = 0) -> tuple[Place, ...]:
@@ -167,6 +181,8 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
     """Give the lines that a run begins with."""
     plan, layout = prepared.plan, prepared.layout
     what = "training" if options.training else "inference"
+    if not options.training and plan.request.mode == "training":
+        what = "scoring in evaluation mode of a folder compiled for training"
     servers = prepared.world_size - layout.world_size
     also = f" + {counted(servers, 'parameter server')}" if servers else ""
     lines = [

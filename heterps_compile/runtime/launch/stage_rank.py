@@ -227,6 +227,7 @@ def _checkpoints(
         scheduler=scheduler,
         data=data,
         servers=client if client is not None and client.spec.workers[0] == rank else None,
+        tied_as={index: getattr(stage, "tied_as", {}) for index, stage in stages.items()},
     )
 
 
@@ -264,7 +265,7 @@ def _decide_steps(joined: Joined, task: Task, source: Source, data: Identity) ->
     if options.checkpoint is not None:
         data = with_contents(data, source)
     checkpoint = find_start(joined.prepared, options, data, files_too=not is_launched)
-    for note in () if is_launched or options.quiet else start_notes(options, checkpoint):
+    for note in () if is_launched or options.quiet else start_notes(options, joined.prepared, checkpoint):
         print(f"  {note}", file=sys.stderr, flush=True)
     say_data(store, data)
     samples, batch = _samples(source), joined.prepared.layout.batch

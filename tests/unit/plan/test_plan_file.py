@@ -11,10 +11,19 @@ from plans import PLAN, VERSIONS, as_read, with_stage
 
 from heterps_compile.errors import PlanError
 from heterps_compile.plan.file import from_json, to_json
-from heterps_compile.plan.plan import Artifact, Plan
+from heterps_compile.plan.plan import Artifact, Plan, Scoring, Verification
 from heterps_compile.plan.provenance import installed_versions
 
-SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))
+FILES = ((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),))
+SCORING = Scoring(
+    graph_inputs=("ids",),
+    graph_outputs=("score",),
+    signature="{}",
+    boundaries=((("ids",), ("rows",)), (("rows",), ("score",))),
+    artifacts=((Artifact("stage_0_scoring.onnx", "f" * 64),), FILES[1]),
+    verification=Verification(1e-7, 1e-7, 1e-4, 1),
+)
+SAVED = replace(PLAN, artifacts=FILES, scoring=SCORING)
 
 
 def edited(path: str, value: object) -> str:
@@ -158,6 +167,7 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("estimates.currency", "<script>", "estimates.currency: String should match pattern"),
         ("provenance.hashes.model", "A" * 64, "provenance.hashes.model: String should match pattern"),
         ("artifacts[0]", ..., "artifacts: artefacts of 1 stage for 2 stages"),
+        ("decisions.scoring.stages[0]", ..., "decisions.scoring.stages: 1 stage for 2 stages"),
         ("artifacts[0][0].file", "../../etc/passwd", "artifacts[0][0].file: String should match pattern"),
         ("artifacts[0][0].file", "/etc/passwd", "artifacts[0][0].file: String should match pattern"),
         ("artifacts[0][0].file", "..", "artifacts[0][0].file: String should match pattern"),

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from plans import PLAN
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed import HashStore
 
 from heterps_compile.errors import RunError
+from heterps_compile.plan.plan import Artifact
 from heterps_compile.runtime.data.identity import Identity, Part
 from heterps_compile.runtime.launch.checkpoint import (
     RunState,
@@ -20,6 +22,7 @@ from heterps_compile.runtime.launch.checkpoint import (
     read_state,
     write_state,
 )
+from heterps_compile.runtime.launch.checkpoint_tensors import check_tensors
 from heterps_compile.runtime.launch.checkpointing import Checkpoints, check_fits, check_weights, find_start
 from heterps_compile.runtime.launch.faults import PeerError, is_from_a_peer
 from heterps_compile.runtime.launch.options import RunOptions, ServerOptions
@@ -165,10 +168,48 @@ def test_a_tensor_of_another_shape_is_told(tmp_path):
         other.restore_weights(tmp_path / "step-000001")
 
 
+def in_folder(folder: Path, tensors: dict, source: str = "TIED = {}") -> Prepared:
+    """Give a run of a folder whose first stage has some tensors."""
+    folder.mkdir()
+    save_file(tensors, folder / "stage_0.safetensors")
+    (folder / "stage_0.py").write_text(source)
+    files = (Artifact("stage_0.py", "0" * 64), Artifact("stage_0.safetensors", "0" * 64))
+    return replace(PREPARED, folder=folder, plan=replace(TORCH_PLAN, artifacts=(files, ())))
+
+
+def test_tensors_are_taken_by_name_and_shape_whatever_the_mode_and_the_cuts(tmp_path):
+    write_together(tmp_path, 1)
+    checkpoint = tmp_path / "step-000001"
+    state = replace(read_state(checkpoint), model="ef" * 32)
+    both = {f"layer{n}.weight": torch.ones(2, 2) for n in (0, 1)}
+    prepared = in_folder(tmp_path / "m", both, "TIED = {}\nTIED_AS = {'layer0.bias': 'layer1.bias'}")
+    assert check_tensors(checkpoint, state, prepared) == [
+        "step-000001 was written by a model in another mode or of other code (SHA-256 efefefefefef…): its tensors are "
+        "taken by name",
+        "3 tensors of step-000001 without a place in this plan: 'layer0.count', 'layer1.bias', 'layer1.count'",
+    ]
+    other = in_folder(tmp_path / "other", {**both, "layer1.bias": torch.ones(3)})
+    with pytest.raises(RunError, match=r"step-000001 has 'layer1.bias' as F32\[2\], the plan's model as F32\[3\]"):
+        check_tensors(checkpoint, state, other)
+
+
+def test_what_is_one_tensor_in_the_model_must_be_one_in_the_checkpoint(tmp_path):
+    write_together(tmp_path, 1)
+    _, checkpoints = rank_with(tmp_path, HashStore(), 0, seed=0)
+    tied = replace(checkpoints, tied_as={0: {"layer0.weight": "layer1.weight"}})  # which the other stage holds
+    said = "step-000001 has other numbers in 'layer0.weight' than in 'layer1.weight', which are one tensor"
+    with pytest.raises(RunError, match=said):
+        tied.restore_weights(tmp_path / "step-000001")
+    one = nn.Parameter(torch.zeros(2, 2))
+    both = replace(checkpoints, parameters={0: {"layer0.weight": one, "layer1.weight": one}}, buffers={0: {}})
+    with pytest.raises(RunError, match=r"has other numbers in 'layer\d\.weight' than in 'layer\d\.weight'"):
+        both.restore_weights(tmp_path / "step-000001")
+    checkpoints.restore_weights(tmp_path / "step-000001")
+
+
 @pytest.mark.parametrize(
     ("changed", "given", "said"),
     [
-        ({"model": "ef" * 32}, {}, "is of another model"),
         ({"batch": 32}, {}, "go on with --batch 32"),
         ({"seed": 3}, {}, "with the seed 3, this run has 0; go on with --seed 3"),
         ({"servers": 2}, {}, "go on with --parameter-servers 2"),
@@ -220,9 +261,9 @@ def test_a_folder_of_checkpoints_is_no_checkpoint(tmp_path):
 
 
 def test_weights_of_another_model_or_for_another_backend_are_refused(tmp_path):
-    write_state(tmp_path, replace(STATE, model="ef"))
-    options = RunOptions(directory="m", data="x", weights=str(tmp_path))
-    with pytest.raises(RunError, match="is of another model"):
-        check_weights(options, PREPARED)
+    write_together(tmp_path, 1)
+    options = RunOptions(directory="m", data="x", weights=str(tmp_path / "step-000001"))
+    with pytest.raises(RunError, match="is of another model: none of its 6 tensors has the name of one of the plan's"):
+        check_weights(options, in_folder(tmp_path / "m", {"head.weight": torch.ones(2, 2)}))
     with pytest.raises(RunError, match="stage 0 runs on the backend 'onnxruntime'"):
         check_weights(options, replace(PREPARED, plan=PLAN))
