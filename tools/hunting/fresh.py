@@ -18,7 +18,7 @@ import torch
 
 from .observe import Seen, observe, stage_gradients
 
-PARTS = ("results", "gradients", "inputs")
+PARTS = ("results", "gradients", "inputs", "scored")
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,24 @@ class Fault:
     trace: str = ""
 
 
-def write_job(folder: Path, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]], level: str, paths: Any) -> None:
-    """Write beside the folder ``out`` what it is to be called with."""
+def write_job(
+    folder: Path,
+    calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    level: str,
+    paths: Any,
+    *,
+    scores: bool = False,
+) -> None:
+    """Write beside the folder ``out`` what it is to be called with, and whether it is to score besides."""
     described = []
     for number, (args, named) in enumerate(calls):
         values = [*args, *named.values()]
-        arrays = {f"v{i}": v.numpy() for i, v in enumerate(values) if isinstance(v, torch.Tensor)}
-        np.savez(folder / f"call_{number}.npz", **arrays)  # type: ignore[arg-type]
+        arrays: dict[str, Any] = {f"v{i}": v.numpy() for i, v in enumerate(values) if isinstance(v, torch.Tensor)}
+        np.savez(folder / f"call_{number}.npz", **arrays)
         numbers = {str(i): v for i, v in enumerate(values) if not isinstance(v, torch.Tensor)}
         described.append({"positional": len(args), "named": list(named), "numbers": numbers, "count": len(values)})
-    (folder / "job.json").write_text(json.dumps({"calls": described, "level": level, "paths": paths}))
+    job = {"calls": described, "level": level, "paths": paths, "scores": scores}
+    (folder / "job.json").write_text(json.dumps(job))
 
 
 def run_fresh(folders: Sequence[Path]) -> list[list[Seen] | Fault]:
@@ -90,6 +98,7 @@ def _answer(folder: Path, job: Any) -> dict[str, Any]:
     import heterps_compile  # noqa: PLC0415 - what is tried
 
     compiled = heterps_compile.load(folder / "out")
+    scoring = compiled.eval().run if job["scores"] else None
     call, gradients = differentiable(compiled) if job["level"] != "none" else (compiled.run, dict)
     paths = [tuple(map(tuple, path)) for path in job["paths"]]
     places: list[Any] = []
@@ -102,7 +111,10 @@ def _answer(folder: Path, job: Any) -> dict[str, Any]:
             ]
         named = dict(zip(described["named"], values[described["positional"] :], strict=True))
         args = values[: described["positional"]]
+        # scored before anything is trained or moved: on the state that was saved
+        scored = observe(scoring, args, named, paths=paths) if scoring is not None and number == 0 else Seen()
         seen = observe(call, args, named, level=job["level"], seed=number + 1, parameters=gradients, paths=paths)
+        seen.scored = scored.results
         kept: dict[str, Any] = {}
         where: dict[str, dict[str, str]] = {}
         simple: dict[str, Any] = {}

@@ -30,7 +30,13 @@ CALLS = (1, 2)
 _TOLERANCE = {"torch": 1e-5, "onnxruntime": 2e-4, "jax": 2e-4}
 _NUDGE = 3e-7
 _FACTOR = 20.0
-_PARTS = {"results": "forward", "gradients": "gradients", "inputs": "inputs changed", "state": "state"}
+_PARTS = {
+    "results": "forward",
+    "gradients": "gradients",
+    "inputs": "inputs changed",
+    "state": "state",
+    "scored": "scoring",
+}
 _UNTRUE = re.compile(r"\bbug\b|runs backward")  # what no user can do anything about
 
 
@@ -139,13 +145,14 @@ def observe_plain(description: Description, noise: int = 0) -> Plain | None:
             scored = (
                 observe_module(description, build(description).eval(), "none", noise) if description.training else []
             )
+            seen[0].scored = scored[0].results if scored else {}
+            args, named = as_call(description, list(arguments(description)))
+            result = build(description)(*args, **named)
             break
         except Exception:  # noqa: BLE001, S112 - then the next level, or another module
             continue
     else:
         return None
-    args, named = as_call(description, list(arguments(description)))
-    result = build(description)(*args, **named)
     return Plain(level, seen, scored, [path for path, _ in taken_apart(result)])
 
 
@@ -218,7 +225,9 @@ def _tried(
     try:
         compiled.save(Path(kept) / "out")
         if folder is not None:
-            write_job(folder, calls_of(description), level, plain.paths)
+            scoring = getattr(compiled.plan, "scoring", None)
+            scores = training and scoring is not None and not scoring.refused
+            write_job(folder, calls_of(description), level, plain.paths, scores=scores)
         where = "run"
         found = _observe_compiled(description, module, compiled, level, backend)
     except HeterpsError as error:
@@ -363,7 +372,7 @@ def _beyond(description: Description, differing: Sequence[Difference], as_descri
             base.seen if as_described else base.scored, moved.seen if as_described else moved.scored, strict=True
         )
         for number, (one, other) in enumerate(pairs):
-            for part in ("results", "gradients", "inputs", "state"):
+            for part in _PARTS:
                 for name, value in getattr(one, part).items():
                     size = difference(getattr(other, part).get(name), value)
                     key = (number, part, name)

@@ -25,12 +25,14 @@ class Seen:
         gradients: Of parameters by name, and of floating inputs by ``"input N"``; zeros where there is none.
         inputs: The tensors that were given, after the call.
         state: Buffers after the call, by name.
+        scored: The leaves of what the same call gives in evaluation mode, of the first call alone.
     """
 
     results: dict[str, Any] = field(default_factory=dict)
     gradients: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    scored: dict[str, Any] = field(default_factory=dict)
 
 
 def taken_apart(result: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
