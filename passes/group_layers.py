@@ -80,8 +80,14 @@ def _sink_floating(graph: Graph, owner: list[int], last: int) -> bool:
             inputs = graph.nodes[i].inputs
             candidates += [owner[r] for name in inputs for r in graph.consumers.get(name, ()) if owner[r] != _FLOATING]
         owner[i] = min(candidates, default=last)
-    for i in floating:
-        owner[i] = min([owner[i], *(owner[p] for p in _producers(graph, i) if _makes_no_tensor(graph, p))])
+    before: list[int] = []
+    while before != owner:
+        before = owner.copy()
+        for i in floating:
+            owner[i] = min([owner[i], *(owner[p] for p in _producers(graph, i) if _makes_no_tensor(graph, p))])
+        for i in reversed(floating):  # what a node reads that was moved up goes with it; all of it floats too
+            for p in graph.predecessors[i]:
+                owner[p] = min(owner[p], owner[i])
     return any(owner[i] == last for i in floating)
 
 

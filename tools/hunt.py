@@ -86,7 +86,7 @@ class Hunt:
     def try_batch(self, seeds: Sequence[int]) -> None:
         """Draw and judge modules; what they leave in folders is tried in one fresh process at the end."""
         with tempfile.TemporaryDirectory() as name:
-            waiting: list[tuple[Description, str, Plain, Path, int]] = []
+            waiting: list[tuple[Description, str, Plain, Path, Outcome]] = []
             for seed in seeds:
                 description = draw_module(seed)
                 plain = observe_plain(description)
@@ -98,12 +98,12 @@ class Hunt:
                     folder.mkdir()
                     found = judge(description, backend, plain, folder if self.with_fresh else None)
                     if found.kind == "waiting":
-                        waiting.append((description, backend, plain, folder, found.stages))
+                        waiting.append((description, backend, plain, folder, found))
                     else:
                         self.count(description, found)
             saw = run_fresh([entry[3] for entry in waiting]) if waiting else []
-            for (description, backend, plain, _, stages), answer in zip(waiting, saw, strict=True):
-                self.count(description, judge_fresh(description, backend, plain, answer, stages))
+            for (description, backend, plain, _, found), answer in zip(waiting, saw, strict=True):
+                self.count(description, judge_fresh(description, backend, plain, answer, found))
 
     def count(self, description: Description, outcome: Outcome) -> None:
         """Count an outcome; print a finding."""

@@ -48,6 +48,7 @@ class Outcome:
         kind: ``"equal"``, ``"refused"`` or what is wrong.
         reason: The refusal or the fault.
         trace: Of what was raised and is no :class:`HeterpsError`.
+        told: Parts of what is seen in which the plan's notes say that stages differ.
     """
 
     backend: str
@@ -55,6 +56,7 @@ class Outcome:
     reason: str = ""
     trace: str = ""
     stages: int = 0
+    told: frozenset[str] = frozenset()
 
     @property
     def is_finding(self) -> bool:
@@ -237,10 +239,11 @@ def _tried(
     finally:
         if folder is None:
             shutil.rmtree(kept)
-    wrong = compare(description, backend, found, expected, training == description.training)
+    told = frozenset({"inputs"} if any("changes its input" in note for note in compiled.plan.notes) else ())
+    wrong = compare(description, backend, found, expected, as_described=training == description.training, told=told)
     if wrong is not None:
         return wrong
-    return Outcome(backend, "equal" if folder is None else "waiting", stages=len(compiled.stages))
+    return Outcome(backend, "equal" if folder is None else "waiting", stages=len(compiled.stages), told=told)
 
 
 def _observe_compiled(
@@ -257,7 +260,7 @@ def _observe_compiled(
 
 
 def judge_fresh(
-    description: Description, backend: str, plain: Plain, saw: list[Seen] | Fault, stages: int = 0
+    description: Description, backend: str, plain: Plain, saw: list[Seen] | Fault, waiting: Outcome
 ) -> Outcome:
     """Judge what a fresh process saw of the folder."""
     if isinstance(saw, Fault):
@@ -265,9 +268,11 @@ def judge_fresh(
         return Outcome(backend, kind, f"{saw.kind}: {saw.message}", saw.trace)
     training = _mode(description, backend)
     expected = plain.seen if training == description.training else plain.scored
-    wrong = compare(description, backend, saw, expected, training == description.training)
+    wrong = compare(
+        description, backend, saw, expected, as_described=training == description.training, told=waiting.told
+    )
     if wrong is None:
-        return Outcome(backend, "equal", stages=stages)
+        return Outcome(backend, "equal", stages=waiting.stages)
     return replace(wrong, kind=f"{wrong.kind} in a fresh process")
 
 
@@ -281,7 +286,11 @@ def judge_whole(description: Description, backend: str, with_fresh: bool) -> Out
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         found = judge(description, backend, plain, folder)
-        return judge_fresh(description, backend, plain, run_fresh([folder])[0]) if found.kind == "waiting" else found
+        return (
+            judge_fresh(description, backend, plain, run_fresh([folder])[0], found)
+            if found.kind == "waiting"
+            else found
+        )
 
 
 def _raised(backend: str, kind: str, error: Exception) -> Outcome:
@@ -290,10 +299,16 @@ def _raised(backend: str, kind: str, error: Exception) -> Outcome:
 
 
 def compare(
-    description: Description, backend: str, found: Sequence[Seen], expected: Sequence[Seen], as_described: bool
+    description: Description,
+    backend: str,
+    found: Sequence[Seen],
+    expected: Sequence[Seen],
+    *,
+    as_described: bool,
+    told: frozenset[str] = frozenset(),
 ) -> Outcome | None:
     """Give the first thing that differs by more than the module's own sensitivity."""
-    differing = list(_differences(found, expected, _TOLERANCE[backend]))
+    differing = [d for d in _differences(found, expected, _TOLERANCE[backend]) if d[5] not in told]
     if not differing:
         return None
     rest = [d for d in differing if d[3] == np.inf] or _beyond(description, differing, as_described)

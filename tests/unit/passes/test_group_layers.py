@@ -1,7 +1,10 @@
 """Layers are anchors with the cheap nodes around them, in an order in which every edge runs forward."""
 
+import torch
 from sketch import layers_text, sketch
+from torch import nn
 
+from heterps_compile.frontends.torch_fx import import_torch
 from heterps_compile.ir.layers import verify_layers
 from heterps_compile.passes.group_layers import group_nodes
 
@@ -164,3 +167,24 @@ def test_nodes_that_feed_no_layer_form_the_last_one() -> None:
         """)
         == "fc1: fc1 | fc2: copy fc2 | double: double"
     )
+
+
+class MovingAverage(nn.Module):
+    """Reads a buffer before it moves it, as an observer does, and has work after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.register_buffer("average", torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        centred = x - self.average
+        self.average.mul_(0.9).add_(0.1 * x.mean(0))
+        made: torch.Tensor = self.layer(centred)
+        return made
+
+
+def test_what_a_moved_buffer_is_moved_by_is_in_the_layer_that_moves_it() -> None:
+    layers = group_nodes(import_torch(MovingAverage(), (torch.randn(4, 8),)))
+    verify_layers(layers)
+    assert [layer.name for layer in layers.layers] == ["linear"]
