@@ -20,6 +20,8 @@ from heterps_compile.runtime.pipeline.layout import TRAINED_BY
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 
+_LOST_SHOWN = 3
+
 
 def make_plan(draft: Draft, backend: Backend) -> Plan:
     """Give the plan of a draft that every pass has run on, not verified."""
@@ -90,6 +92,12 @@ def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
 def _notes(draft: Draft) -> tuple[str, ...]:
     assert draft.search is not None  # noqa: S101 - PlaceLayers ensures it; this tells the type checker
     notes: Sequence[str] = getattr(draft.graph.source, "notes", ())
+    lost = getattr(draft.graph.source, "lost", ())
+    if lost and draft.request.mode != "training":
+        shown = ", ".join(map(str, lost[:_LOST_SHOWN])) + f" and {len(lost) - _LOST_SHOWN} more" * (
+            len(lost) > _LOST_SHOWN
+        )
+        notes = (*notes, f"for inference alone: stages lack {shown}, and would train with other gradients")
     kinds = {layer.kind.value for layer in draft.layers.layers} if draft.layers is not None else set()
     for device in draft.cluster.device_types:
         if device.supports is not None and not kinds.intersection(device.supports):

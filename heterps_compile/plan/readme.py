@@ -57,7 +57,9 @@ def readme(plan: Plan) -> str:
     if proven := what_the_bound_proves(plan):
         lines += ["", f"Proven of these estimates: {proven}."]
     if plan.verification is not None:
-        lines += ["", f"Verified against the whole model: largest difference {plan.verification.max_abs:.3g}."]
+        found = plan.verification
+        gradients = f", of gradients {found.gradients_max_rel:.3g} of their scale" if found.gradients else ""
+        lines += ["", f"Verified against the whole model: largest difference {found.max_abs:.3g}{gradients}."]
     return "\n".join(lines) + "\n"
 
 

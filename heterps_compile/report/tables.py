@@ -17,7 +17,7 @@ from rich.text import Text
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
-from heterps_compile.plan.plan import NOT_VERIFIED, Plan, PlannedStage
+from heterps_compile.plan.plan import NOT_VERIFIED, Plan, PlannedStage, Verification
 from heterps_compile.plan.proven import what_the_bound_proves
 from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
 
@@ -148,6 +148,15 @@ def totals_table(plan: Plan, directory: str | None) -> Table:
     return table
 
 
+def _verified(found: Verification) -> str:
+    """Say how far stages and whole model are apart, and what was compared beside one call's outputs."""
+    beside = [f"{found.calls} calls in a row"] if found.calls > 1 else []
+    if found.gradients:
+        beside.append(f"{found.gradients} gradients, {found.gradients_max_rel:.3g} of their scale")
+    told = f"largest difference {found.max_abs:.3g}, {found.max_rel:.3g} of the output's scale"
+    return "; ".join([told, *beside])
+
+
 def _unverified(plan: Plan) -> str:
     return "no (see the notes)" if any(note.startswith(NOT_VERIFIED) for note in plan.notes) else "no (--no-verify)"
 
@@ -182,9 +191,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
         ),
         (
             "verified",
-            _unverified(plan)
-            if verification is None
-            else f"largest difference {verification.max_abs:.3g}, {verification.max_rel:.3g} of the output's scale",
+            _unverified(plan) if verification is None else _verified(verification),
         ),
         ("time spent", format_seconds(plan.total_s)),
     ]

@@ -34,7 +34,9 @@ def test_training_is_refused_before_the_search_and_inference_is_not() -> None:
     with pytest.raises(InputError, match=r"'Reverse'.*k = -1 reverses it"):
         heterps_compile.compile(module, (X,), mode="training", observer=lambda step, _: steps.append(step))
     assert steps == []
-    assert torch.equal(heterps_compile.compile(module, (X,), method="greedy").run(X), module(X))
+    staged = heterps_compile.compile(module, (X,), method="greedy")
+    assert torch.equal(staged.run(X), module(X))
+    assert any("for inference alone: stages lack the backward of" in note for note in staged.plan.notes)
 
 
 def test_a_traced_module_is_refused_for_what_its_leaves_do() -> None:
