@@ -8,10 +8,10 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.method import PlacementMethod
-from heterps_compile.passes.placement.paths import Deadline, TimeUpError
 from heterps_compile.passes.placement.seeds import seed_placements
 
 ROUNDING = 1e-8

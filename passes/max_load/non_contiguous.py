@@ -109,7 +109,7 @@ def _solve(best: Best, blocks: Blocks, deadline_s: float) -> float:
     from .milp import solve_milp  # noqa: PLC0415 - HiGHS is loaded only where a proof is wanted
 
     known = blocks.gather(best.assignment) if best.assignment else None
-    result = solve_milp(blocks, known, best.value_ms, deadline_s - time.perf_counter())
+    result = solve_milp(blocks, known, best.value_ms, deadline_s)
     if result.is_infeasible:
         raise InfeasibleError(
             f"workload {best.workload.name!r}: no split keeps every accelerator within its memory; "

@@ -41,11 +41,11 @@ def improve_regions(
         top = int(loads.argmax())
         others = sorted((d for d in range(len(loads)) if d != top), key=lambda d: loads[d])
         for chosen in combinations(others, min(_OTHERS, len(others))):
-            left_s = deadline_s - time.perf_counter()
-            if left_s <= 0:
+            now_s = time.perf_counter()
+            if now_s >= deadline_s:
                 return tuple(map(int, current))
             region = sorted([top, *chosen])
-            found = _solve_region(blocks, current, region, float(loads[top]), min(left_s, _REGION_S))
+            found = _solve_region(blocks, current, region, float(loads[top]), min(deadline_s, now_s + _REGION_S))
             if found is None:
                 continue
             changed = _loads(blocks, found)
@@ -56,7 +56,7 @@ def improve_regions(
 
 
 def _solve_region(
-    blocks: Blocks, current: Ints, region: Sequence[int], value_ms: float, time_limit_s: float
+    blocks: Blocks, current: Ints, region: Sequence[int], value_ms: float, deadline_s: float
 ) -> Ints | None:
     """Place the blocks of some devices anew on those devices; None where that gives nothing."""
     inside = np.flatnonzero(np.isin(current, region))
@@ -89,7 +89,7 @@ def _solve_region(
         cpus=len(region) - accelerators,
     )
     known = np.searchsorted(region, current[inside])
-    result = solve_milp(part, known.tolist(), value_ms, time_limit_s, anchored)
+    result = solve_milp(part, known.tolist(), value_ms, deadline_s, anchored)
     if result.devices is None:
         return None
     found = current.copy()

@@ -17,6 +17,7 @@ from heterps_compile.cost.evaluate import evaluate, to_arrays
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import HeterpsError
 
+from .deadline import Deadline
 from .sampling import StageRules, stage_rules
 from .seeds import require_feasible, seed_placements
 
@@ -51,7 +52,7 @@ class Bayes:
         Raises:
             HeterpsError: where optuna is not installed.
         """
-        started = time.monotonic()
+        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
         try:
             import optuna  # noqa: PLC0415 - an extra that only this method needs
         except ImportError as e:
@@ -68,7 +69,7 @@ class Bayes:
         study = optuna.create_study(sampler=sampler)
         notes: tuple[str, ...] = ()
         for _ in range(self.trials):
-            if time_limit_s is not None and time.monotonic() - started > time_limit_s:
+            if deadline.left_s() < 0:
                 notes = ("the time limit ended the search",)
                 break
             trial = study.ask()

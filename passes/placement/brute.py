@@ -14,8 +14,8 @@ from heterps_compile.cost.evaluate import evaluate, to_placement
 from heterps_compile.cost.problem import Bools, Ints, Placement, Problem, SearchResult
 from heterps_compile.errors import HeterpsError
 
+from .deadline import Deadline
 from .infeasible import explain_infeasible
-from .paths import Deadline
 from .seeds import require_feasible, seed_placements
 
 MOST_PLACEMENTS = 2_000_000
@@ -59,7 +59,7 @@ class Brute:
             if deadline.left_s() < 0:
                 break
         if evaluations == count and np.isinf(best_value):
-            raise explain_infeasible(problem)
+            raise explain_infeasible(problem, deadline)
         value = require_feasible(problem, best, self.name)
         return SearchResult(
             placement=best,

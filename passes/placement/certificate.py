@@ -12,8 +12,8 @@ from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import PROOF, Placement, Problem, SearchResult
 from heterps_compile.units import format_percent
 
+from .deadline import Deadline
 from .interval_search import GAP
-from .paths import Deadline
 from .prove import prove
 
 

@@ -21,6 +21,7 @@ from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand, StageWork
 from heterps_compile.cost.segments import MEMORY_TOLERANCE, problem_tables
 
+from .deadline import NO_DEADLINE, Deadline
 from .traffic import Crossings, SegmentTraffic, Traffic, Values, box_sums
 
 PER_TYPE = (slice(None), None, None)
@@ -272,11 +273,16 @@ class Chain:
         """Give [T, R, W], whether a type may run all layers between a position and an end."""
         return np.asarray(_between(self._unusable, rows, ends) == 0)
 
-    def all_segments(self) -> Segments:
-        """List every possible segment."""
+    def all_segments(self, deadline: Deadline = NO_DEADLINE) -> Segments:
+        """List every possible segment.
+
+        Raises:
+            TimeUpError: where the deadline comes first.
+        """
         parts = []
         rows = max(1, _CELLS_PER_TILE // (self.problem.type_count * self.length))
         for low in range(0, self.length, rows):
+            deadline.check()
             high = min(low + rows, self.length)
             tile = self.tile(self.traffic(low, high, self.length), np.arange(low + 1, self.length + 1))
             parts.append(tile.segments(tile.possible))

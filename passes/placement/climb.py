@@ -23,8 +23,8 @@ from heterps_compile.cost.problem import Bools, Ints, Problem
 
 from .archive import Archive, Found
 from .cuts import Cut
+from .deadline import Deadline
 from .kicks import cross, divide_run
-from .paths import Deadline
 from .polish import Polish
 from .rungs import Rung, Rungs, ladder
 from .sampling import Proposal, Proposals, draw_plans, stage_rules

@@ -19,8 +19,8 @@ from heterps_compile.cost.problem import Ints, Placement, Problem
 from heterps_compile.cost.segments import problem_tables
 
 from .chain import Chain
+from .deadline import Deadline
 from .interval_search import IntervalSearch, marches_at_once
-from .paths import Deadline
 
 _SHORT = 300  # positions that need no coarse start
 _COARSE = 150

@@ -15,6 +15,8 @@ import numpy as np
 
 from heterps_compile.cost.problem import Problem
 
+from .deadline import NO_DEADLINE, Deadline
+
 PINS = "pins and forbidden pairs (--pin, --forbid)"
 MEMORY = "memory"
 MOST_STAGES = "the most stages allowed (--max-stages)"
@@ -51,22 +53,29 @@ def without(problem: Problem, names: Sequence[str]) -> Problem:
 
 
 def fewest_to_drop(
-    problem: Problem, is_possible: Callable[[Problem], bool], among: Sequence[str]
-) -> tuple[tuple[str, ...], ...]:
+    problem: Problem, is_possible: Callable[[Problem], bool], among: Sequence[str], deadline: Deadline = NO_DEADLINE
+) -> tuple[tuple[str, ...], ...] | None:
     """Give the smallest sets of constraints without which something is possible, all of one size.
 
     Args:
         problem: For which it is impossible.
         is_possible: Whether it is for another problem; monotonic in constraints.
         among: The constraints to take away, names of :data:`WITHOUT`.
+        deadline: When to stop.
 
     Returns:
-        Every set of the smallest size that will do; none where it stays impossible without all of them.
+        Every set of the smallest size that will do, empty where it stays impossible without all of them; None where
+        the time did not suffice.
     """
     for size in range(1, len(among) + 1):
-        found = tuple(names for names in combinations(among, size) if is_possible(without(problem, names)))
+        found = []
+        for names in combinations(among, size):
+            if deadline.left_s() <= 0:
+                return None
+            if is_possible(without(problem, names)):
+                found.append(names)
         if found:
-            return found
+            return tuple(found)
     return ()
 
 

@@ -16,8 +16,8 @@ from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
 
+from .deadline import Deadline
 from .infeasible import explain_infeasible
-from .paths import Deadline
 from .prove import prove
 from .seeds import seed_placements
 
@@ -51,7 +51,7 @@ class Exact:
         proof = prove(problem, deadline, seed_placements(problem, warm_start))
         if proof.placement is None:
             if np.isinf(proof.bound):
-                raise explain_infeasible(problem)
+                raise explain_infeasible(problem, deadline)
             within = "" if time_limit_s is None else f" within {time_limit_s:g} s"
             raise InfeasibleError(
                 f"no feasible plan found{within}, and none proven impossible; allow more time (--time-limit), "

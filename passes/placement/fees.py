@@ -14,8 +14,9 @@ import numpy as np
 from heterps_compile.cost.problem import Floats, Placement
 
 from .chain import Chain, Segments
+from .deadline import Deadline
 from .linked_chain import LinkedChain
-from .paths import ROUNDING, Deadline, SegmentGraph, SegmentPrices, StageCounts, cheapest_path
+from .paths import ROUNDING, SegmentGraph, SegmentPrices, StageCounts, cheapest_path
 from .segment_graph import segment_graph
 
 _STEPS_FIRST, _STEPS = 40, 8  # for all times of a batch; for a range of them

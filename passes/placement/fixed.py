@@ -17,7 +17,7 @@ from heterps_compile.cost.problem import Bools, Ints, Placement, Problem, Search
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError
 
-from .paths import Deadline
+from .deadline import Deadline
 from .prove import prove
 from .seeds import require_feasible, seed_placements
 
@@ -52,9 +52,9 @@ class FixedRule:
         Raises:
             InfeasibleError: where the pool lacks a kind of device the rule needs, or its placements are infeasible.
         """
-        started = time.monotonic()
+        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
         rules, usable = self.rules(problem), problem_tables(problem).usable
-        placements = [_divided(problem, _usable_types(problem, rule, usable), time_limit_s) for rule in rules]
+        placements = [_divided(problem, _usable_types(problem, rule, usable), deadline) for rule in rules]
         if warm_start is not None:
             placements.append(seed_placements(problem, warm_start)[0])
         evaluation = evaluate(problem, *to_arrays(placements))
@@ -144,14 +144,13 @@ def _usable_types(problem: Problem, rule: Ints, usable: Bools) -> Ints:
     return types
 
 
-def _divided(problem: Problem, types: Ints, time_limit_s: float | None) -> Placement:
+def _divided(problem: Problem, types: Ints, deadline: Deadline) -> Placement:
     """Give the placement with these types, with as few cuts as are asked for, or else those that make it feasible."""
     placement = divide(problem, to_placement(types))
     if np.isfinite(evaluate_one(problem, placement)):
         return placement
     as_ruled = replace(problem, allowed=problem.allowed & (np.arange(problem.type_count) == types[:, None]))
-    limit_s = _DIVIDING_S if time_limit_s is None else min(time_limit_s, _DIVIDING_S)
-    return prove(as_ruled, Deadline.after(limit_s), [placement]).placement or placement
+    return prove(as_ruled, deadline.within(_DIVIDING_S), [placement]).placement or placement
 
 
 def divide(problem: Problem, placement: Placement) -> Placement:

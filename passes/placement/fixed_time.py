@@ -25,11 +25,12 @@ from heterps_compile.cost.replicas import ReplicaDemand
 from heterps_compile.cost.segments import problem_tables
 
 from .chain import Chain, Segments
+from .deadline import Deadline, TimeUpError
 from .easy_bounds import longest_s
 from .interval_search import GAP
 from .linked_chain import LinkedChain
 from .milp import coupled_path
-from .paths import ROUNDING, Deadline, SegmentGraph, StageCounts, TimeUpError, cheapest_path
+from .paths import ROUNDING, SegmentGraph, StageCounts, cheapest_path
 from .segment_graph import segment_graph
 
 _MOST_LISTED = 120_000  # segments that a mixed-integer programme takes
@@ -229,7 +230,7 @@ class FixedTimeSearch:
     def _programme(self, time_s: float, best: _Solved, target: float) -> _Found:
         """Solve the mixed-integer programme over the segments that may be on a path that costs less than a target."""
         if self._is_short:
-            self._listed = self._chain.all_segments() if self._listed is None else self._listed
+            self._listed = self._chain.all_segments(self.deadline) if self._listed is None else self._listed
             segments: Segments | None = self._listed
         else:
             limit = target * (1 + GAP) + best.given_back
@@ -248,7 +249,7 @@ class FixedTimeSearch:
             limits=self._limits[:-1],
             least=problem.min_stages,
             most=problem.max_stages,
-            time_limit_s=min(self.deadline.left_s(), _PROGRAMME_S),
+            deadline=self.deadline.within(_PROGRAMME_S),
             enough=problem.budget_per_hour if problem.objective == "throughput" else -np.inf,
             spent=np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0),
             budget=problem.budget_per_hour * (1 + BUDGET_TOLERANCE),

@@ -16,6 +16,7 @@ import numpy as np
 from heterps_compile.cost.evaluate import Evaluation, evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem, SearchResult
 
+from .deadline import Deadline
 from .sampling import StageRules, draw_plans, stage_rules, uniform_proposal
 from .seeds import require_feasible, seed_placements
 
@@ -51,7 +52,7 @@ class Genetic:
         warm_start: Placement | None = None,
     ) -> SearchResult:
         """Search; see :class:`.method.PlacementMethod`."""
-        started = time.monotonic()
+        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
         generator = np.random.default_rng(seed)
         rules = stage_rules(problem)
         types, begins = self._first(problem, rules, warm_start, generator)
@@ -59,7 +60,7 @@ class Genetic:
         evaluations, idle = len(fitness), 0
         notes: tuple[str, ...] = ()
         for _ in range(self.generations):
-            if time_limit_s is not None and time.monotonic() - started > time_limit_s:
+            if deadline.left_s() < 0:
                 notes = ("the time limit ended the search",)
                 break
             if idle >= self.patience:

@@ -15,8 +15,8 @@ import numpy as np
 from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 
+from .deadline import Deadline
 from .fixed import divide
-from .paths import Deadline
 from .seeds import require_feasible, seed_placements
 
 

@@ -23,22 +23,29 @@ from heterps_compile.units import counted, format_bytes, format_money, format_se
 
 from .chain import Chain, Segments, Tile
 from .culprits import MEMORY, PINS, WITHOUT, fewest_to_drop, in_words, without
+from .deadline import NO_DEADLINE, Deadline, TimeUpError
 from .easy_bounds import longest_s
 from .milp import CoupledPath, coupled_path
-from .paths import Deadline, SegmentPrices, StageCounts, cheapest_path
+from .paths import SegmentPrices, StageCounts, cheapest_path
 from .tiled_paths import TiledSegments
 
-_EXPLAIN_S = 10.0  # for finding out what would help; the reason itself is known before
+_EXPLAIN_S, _LEAST_EXPLAIN_S = 10.0, 1.0  # for finding out what would help; the reason itself is known before
 _MOST_LISTED = 100_000
 
 
-def explain_infeasible(problem: Problem) -> InfeasibleError:
-    """Give the error that says why a problem without any feasible placement has none."""
+def explain_infeasible(problem: Problem, deadline: Deadline = NO_DEADLINE) -> InfeasibleError:
+    """Give the error that says why a problem without any feasible placement has none.
+
+    Args:
+        problem: The problem.
+        deadline: Of the search that found out; it leaves a second at least for the reason, which is the answer.
+    """
+    deadline = Deadline.after(min(_EXPLAIN_S, max(deadline.left_s(), _LEAST_EXPLAIN_S)))
     if problem.objective == "max-load":  # one unit a stage: what replicas cannot divide
         serial = np.zeros(problem.type_count)
         problem = replace(problem, compute_parallel=serial, data_parallel=serial)
     for reason in _REASONS:
-        message = reason(problem)
+        message = reason(problem, deadline)
         if message:
             return InfeasibleError(message)
     return InfeasibleError(
@@ -49,7 +56,7 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
     )
 
 
-def _no_type(problem: Problem) -> str:
+def _no_type(problem: Problem, _deadline: Deadline) -> str:
     usable, chain = problem_tables(problem).usable, Chain(problem)
     for layer in np.flatnonzero(~usable.any(axis=1)):
         forbidden = _names(problem, ~problem.allowed[layer])
@@ -69,7 +76,7 @@ def _no_type(problem: Problem) -> str:
     return ""
 
 
-def _stage_count(problem: Problem) -> str:
+def _stage_count(problem: Problem, _deadline: Deadline) -> str:
     most = Chain(problem).length
     if problem.min_stages > most:
         return (
@@ -81,7 +88,7 @@ def _stage_count(problem: Problem) -> str:
     return ""
 
 
-def _memory_and_types(problem: Problem) -> str:
+def _memory_and_types(problem: Problem, _deadline: Deadline) -> str:
     chain, fewest = Chain(problem), _fewest_stages(problem)
     if np.isinf(fewest):
         usable = problem_tables(problem).usable
@@ -143,11 +150,11 @@ def _roomier(problem: Problem, first: int, end: int, needed_bytes: float) -> str
     return "use a smaller batch, or add a type with more memory"
 
 
-def _floor(problem: Problem) -> str:
+def _floor(problem: Problem, deadline: Deadline) -> str:
     chain, slow_s = Chain(problem), slowest_batch_s(problem)
     if not np.isfinite(slow_s) or np.isfinite(_least_price(problem, chain, slow_s)):
         return ""
-    dropped = fewest_to_drop(problem, partial(_meets, slow_s=slow_s), tuple(WITHOUT))
+    dropped = fewest_to_drop(problem, partial(_meets, slow_s=slow_s), tuple(WITHOUT), deadline)
     silent = Chain(
         replace(problem, edge_bytes=np.zeros_like(problem.edge_bytes))
     )  # beside others, a layer may send less
@@ -160,14 +167,14 @@ def _floor(problem: Problem) -> str:
             f"on {problem.type_names[type_]!r}, its best type, {_with_units(problem)}, and the floor leaves "
             f"{format_seconds(slow_s)}"
         )
-    elif not dropped:
+    elif dropped == ():
         blocking = "no single layer blocks, but what the stages have to send to one another does"
     else:
         blocking = "no single layer blocks"
     if dropped:
         blocking += f", and without {in_words(dropped)} it could be reached"
     return f"a throughput of {_rate(problem.min_throughput)} cannot be reached: {blocking}" + _reachable(
-        problem, chain, slow_s, _listed(chain), Deadline.after(_EXPLAIN_S)
+        problem, chain, slow_s, _listed(chain), deadline
     )
 
 
@@ -179,10 +186,10 @@ def _with_units(problem: Problem) -> str:
     return "with its one unit" if problem.objective == "max-load" else "however many replicas it has"
 
 
-def _budget(problem: Problem) -> str:
+def _budget(problem: Problem, deadline: Deadline) -> str:
     if math.isinf(problem.budget_per_hour):
         return ""
-    chain, deadline = Chain(problem), Deadline.after(_EXPLAIN_S)
+    chain = Chain(problem)
     slow_s, segments = min(slowest_batch_s(problem), longest_s(problem)), _listed(chain)
     if segments is None:
         price = _least_price(problem, chain, slow_s)
@@ -190,8 +197,11 @@ def _budget(problem: Problem) -> str:
         units = segments.demand.units(slow_s)
         paid, limits = problem.price_per_hour[segments.type] * units, problem.max_units.astype(np.float64)
         unbound = replace(problem, budget_per_hour=math.inf)
-        chosen = _solve(unbound, chain, segments, (paid, units, limits), deadline).chosen
-        price = math.inf if chosen is None else float(paid[chosen].sum())
+        found = _solve(unbound, chain, segments, (paid, units, limits), deadline)
+        if found.chosen is None and not found.is_optimal:  # the time did not suffice to tell one from the other
+            budget = _money(problem, problem.budget_per_hour)
+            return f"the budget of {budget} an hour and the limits on units together leave no plan; raise one of them"
+        price = math.inf if found.chosen is None else float(paid[found.chosen].sum())
     if math.isinf(price) or price <= problem.budget_per_hour:
         return ""
     reaching = f" that reaches {_rate(problem.min_throughput)}" if problem.min_throughput > 0 else ""
@@ -202,8 +212,8 @@ def _budget(problem: Problem) -> str:
     return message + (_reachable(problem, chain, slow_s, segments, deadline) if problem.min_throughput > 0 else "")
 
 
-def _limits(problem: Problem) -> str:
-    chain, deadline = Chain(problem), Deadline.after(_EXPLAIN_S)
+def _limits(problem: Problem, deadline: Deadline) -> str:
+    chain = Chain(problem)
     slow_s = min(slowest_batch_s(problem), longest_s(problem))
     graph, counts = TiledSegments(chain, _prices(problem, slow_s), Deadline.after(None)), _counts(problem)
     to_go = graph.to_go(counts)
@@ -226,7 +236,7 @@ def _limits(problem: Problem) -> str:
 
 
 def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s: float, deadline: Deadline) -> str:
-    best = (math.inf, 0, 0.0, 0.0)
+    best, is_certain = (math.inf, 0, 0.0, 0.0), True
     units = segments.demand.units(slow_s)
     for budget in dict.fromkeys((problem.budget_per_hour, math.inf)):  # within the budget, else beyond it
         allowed = replace(problem, budget_per_hour=budget)
@@ -234,7 +244,8 @@ def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s
             limits = problem.max_units.astype(np.float64)
             limits[t] = np.inf
             cost = np.where(segments.type == t, units, 0.0)
-            chosen = _solve(allowed, chain, segments, (cost, units, limits), deadline).chosen
+            found = _solve(allowed, chain, segments, (cost, units, limits), deadline)
+            chosen, is_certain = found.chosen, is_certain and found.is_optimal
             if chosen is not None:
                 needed = float(units[chosen][segments.type[chosen] == t].sum())
                 paid = float(problem.price_per_hour[segments.type[chosen]] @ units[chosen])
@@ -243,7 +254,7 @@ def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s
             break
     price, t, needed, paid = best
     if not math.isfinite(price):
-        return "; no limit is enough to raise alone"
+        return "; no limit is enough to raise alone" if is_certain else ""
     within = "" if paid <= problem.budget_per_hour else f" with --budget {_cents(paid)}"
     return (
         f"; {needed:.0f} {problem.type_names[t]!r} would be enough{within} ({needed - problem.max_units[t]:.0f} more, "
@@ -254,25 +265,32 @@ def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s
 def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments | None, deadline: Deadline) -> str:
     """Say what throughput can be reached, as far as the time suffices; without a list, as if units had no limits."""
     most = min(problem.budget_per_hour, sys.float_info.max)  # which the price of what cannot be is above
+    is_certain = True
 
     def reached_s(time_s: float) -> float:
-        """Give the time of a batch of some plan that needs at most so much; inf where there is none."""
+        """Give the time of a batch of some plan that needs at most so much; inf where none is found."""
+        nonlocal is_certain
         if segments is None:
             return time_s if _least_price(problem, chain, time_s) <= most else math.inf
         units = segments.demand.units(time_s)
         terms = (np.zeros(len(units)), units, problem.max_units.astype(np.float64))
-        chosen = _solve(problem, chain, segments, terms, deadline).chosen
+        found = _solve(problem, chain, segments, terms, deadline)
+        chosen, is_certain = found.chosen, is_certain and (found.is_optimal or found.chosen is not None)
         return math.inf if chosen is None else float(segments.demand.take(chosen).time_s(units[chosen]).max())
 
     impossible_s, possible_s = slow_s, reached_s(longest_s(problem))
+    if math.isinf(possible_s) and not is_certain:
+        return ""
     if math.isinf(possible_s):
-        return f"; even without a floor {explain_infeasible(replace(problem, min_throughput=0.0))}"
+        return f"; even without a floor {explain_infeasible(replace(problem, min_throughput=0.0), deadline)}"
     while possible_s > impossible_s * 1.0001 and deadline.left_s() > 0:
         middle_s = math.sqrt(impossible_s * possible_s)
         reached = reached_s(middle_s)
         impossible_s, possible_s = (middle_s, possible_s) if math.isinf(reached) else (impossible_s, reached)
     reachable = _round_down(problem.batch / possible_s)
-    return f"; the best reachable throughput is {_rate(reachable)} (--min-throughput {reachable:.10g})"
+    is_best = is_certain and possible_s <= impossible_s * 1.0001
+    what = "the best reachable throughput is" if is_best else "what was found to be reachable in the time is"
+    return f"; {what} {_rate(reachable)} (--min-throughput {reachable:.10g})"
 
 
 def _solve(
@@ -280,21 +298,33 @@ def _solve(
 ) -> CoupledPath:
     """Find the cheapest path for the terms (cost [M], units [M], limits [T]), within the budget."""
     cost, units, limits = terms
-    return coupled_path(
-        segments,
-        cost,
-        units,
-        length=chain.length,
-        limits=limits,
-        least=problem.min_stages,
-        most=problem.max_stages,
-        time_limit_s=max(0.1, deadline.left_s()),
-        spent=problem.price_per_hour[segments.type] * units,
-        budget=problem.budget_per_hour,
-    )
+    try:
+        return coupled_path(
+            segments,
+            cost,
+            units,
+            length=chain.length,
+            limits=limits,
+            least=problem.min_stages,
+            most=problem.max_stages,
+            deadline=deadline,
+            spent=problem.price_per_hour[segments.type] * units,
+            budget=problem.budget_per_hour,
+        )
+    except TimeUpError:
+        return CoupledPath(-math.inf, None, False)
 
 
-_REASONS: tuple[Callable[[Problem], str], ...] = (_no_type, _stage_count, _memory_and_types, _floor, _budget, _limits)
+Reason = Callable[[Problem, Deadline], str]
+
+_REASONS: tuple[Reason, ...] = (
+    _no_type,
+    _stage_count,
+    _memory_and_types,
+    _floor,
+    _budget,
+    _limits,
+)
 
 
 def _listed(chain: Chain) -> Segments | None:

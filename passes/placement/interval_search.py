@@ -31,13 +31,14 @@ from heterps_compile.cost.problem import Floats, Placement, Problem
 from heterps_compile.cost.segments import flatten_stages
 
 from .chain import Chain, Segments
+from .deadline import Deadline, TimeUpError
 from .easy_bounds import longest_s, trivial_bound
 from .fees import FeeBounds, FeeSolution
 from .limited_paths import LimitedPaths
 from .linked_chain import LinkedChain
 from .march import March, TimeRange
 from .milp import coupled_path
-from .paths import ROUNDING, Deadline, SegmentPrices, TimeUpError
+from .paths import ROUNDING, SegmentPrices
 from .range_sweep import RangeSweep
 
 GAP = 1e-9
@@ -292,7 +293,7 @@ class IntervalSearch:
             limits=self.problem.max_units.astype(np.float64),
             least=self.problem.min_stages,
             most=self.problem.max_stages,
-            time_limit_s=self.deadline.left_s(),
+            deadline=self.deadline,
         )
         if np.isinf(found.bound):
             return 0.0

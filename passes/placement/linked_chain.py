@@ -20,7 +20,9 @@ from heterps_compile.cost.problem import Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand, StageWork
 
 from .chain import Chain, Segments, Steps
+from .deadline import NO_DEADLINE, Deadline
 
+_MADE_AT_ONCE = 100_000  # segments, between two looks at the clock
 MOST_SEGMENTS = 3_000_000
 """A chain with more segments than that is too long."""
 
@@ -35,12 +37,15 @@ class LinkedChain:
     """
 
     def __init__(self, chain: Chain, alone: Segments | None = None) -> None:
-        """Take a chain of positions, and those of its segments that may be used; all of them without a list."""
+        """Take a chain of positions, and those of its segments that may be used; all of them without a list.
+
+        Nothing is listed before it is asked for.
+        """
         self.problem: Problem = chain.problem
         self._chain, self._types = chain, chain.problem.type_count
         self.length = 1 + (chain.length - 1) * self._types**2
         self.is_exact = has_near_readers(chain)
-        self._alone = chain.all_segments() if alone is None else alone
+        self._alone = alone
         self._segments: Segments | None = None
 
     @property
@@ -53,27 +58,48 @@ class LinkedChain:
         first, end = self._positions(path.first), self._positions(path.end)
         return self._chain.placement(Segments(first, end, path.type, _NO_DEMAND))
 
-    def all_segments(self) -> Segments:
-        """List every possible segment; made once."""
+    def all_segments(self, deadline: Deadline = NO_DEADLINE) -> Segments:
+        """List every possible segment; made once.
+
+        Raises:
+            TimeUpError: where the deadline comes first.
+        """
         if self._segments is None:
-            self._segments = self._made()
+            self._segments = self._made(deadline)
         return self._segments
 
-    def _made(self) -> Segments:
-        alone, types, last, count = self._alone, self._types, self._chain.length, len(self._alone)
+    def _made(self, deadline: Deadline) -> Segments:
+        if self._alone is None:
+            self._alone = self._chain.all_segments(deadline)
+        alone, types, last = self._alone, self._types, self._chain.length
         # a type is next to a segment only where some segment on it ends, or begins
         ends, begins = np.zeros((last + 1, types), np.bool_), np.zeros((last + 1, types), np.bool_)
         ends[alone.end, alone.type] = begins[alone.first, alone.type] = True
         ends[0, 0] = begins[last, 0] = True  # stands for none
         before, after = ends.sum(axis=1)[alone.first], begins.sum(axis=1)[alone.end]
-        copies = before * after
-        of = np.repeat(np.arange(count), copies)
-        rank = np.arange(len(of)) - np.repeat(np.cumsum(copies) - copies, copies)
-        first, end, type_ = alone.first[of], alone.end[of], alone.type[of]
         nth_before, nth_after = (np.argsort(~there, axis=1, kind="stable") for there in (ends, begins))
-        p, q = nth_before[first, rank // after[of]], nth_after[end, rank % after[of]]
+        links, parts = _Links(self._chain, deadline), list[Segments]()
+        # states are ordered by position first, so that parts of whole positions are sorted one after the other
+        copied = np.concatenate([[0], np.cumsum(before * after)])
+        starts = np.searchsorted(alone.first, np.arange(last + 1))
+        low = 0
+        while low < last:
+            deadline.check()
+            room = copied[starts[low]] + _MADE_AT_ONCE
+            high = max(low + 1, int(np.searchsorted(copied[starts], room, side="right")) - 1)
+            of = np.repeat(np.arange(starts[low], starts[high]), np.diff(copied[starts[low] : starts[high] + 1]))
+            rank = copied[starts[low]] + np.arange(len(of)) - copied[of]
+            first, end, type_ = alone.first[of], alone.end[of], alone.type[of]
+            p, q = nth_before[first, rank // after[of]], nth_after[end, rank % after[of]]
+            parts.append(self._between(links, (first, end, type_), (p, q)))
+            low = high
+        return Segments.join(parts)
+
+    def _between(self, links: "_Links", segment: tuple[Ints, Ints, Ints], neighbours: tuple[Ints, Ints]) -> Segments:
+        """Give segments (first, end, type) between the types of their neighbours, sorted."""
+        (first, end, type_), (p, q), types, last = segment, neighbours, self._types, self._chain.length
         compute_s, data_s, sync_s, shared_s = self._chain.work_between(first, end, type_)
-        data_s = data_s + _Links(self._chain).talking_s(first, end, type_, p, q)
+        data_s = data_s + links.talking_s(first, end, type_, p, q)
         parallel = self.problem.compute_parallel[type_], self.problem.data_parallel[type_]
         demand = StageWork(compute_s, data_s, sync_s, *parallel, shared_s).demand()
         state = np.where(first == 0, 0, 1 + (first - 1) * types**2 + p * types + type_)
@@ -88,7 +114,7 @@ class LinkedChain:
 class _Links:
     """What stages pay to talk; see :meth:`talking_s`."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, deadline: Deadline) -> None:
         problem, types = chain.problem, chain.problem.type_count
         if problem.link_seconds_per_byte is None or problem.link_latency_s is None:
             raise ValueError("the problem has no links between pairs of types")
@@ -102,6 +128,7 @@ class _Links:
         shape = (2, firsts, ends, types, types)
         self._received, self._sent = np.zeros(shape), np.zeros(shape)
         for producer, readers, size_bytes in chain.values_between():
+            deadline.check()
             self._receive(producer, readers, size_bytes, tables)
             self._send(producer, readers, size_bytes, tables)
 

@@ -21,9 +21,9 @@ from heterps_compile.cost.problem import Bools, Placement, Problem
 
 from .chain import Chain, Segments
 from .coarse import thinned
+from .deadline import Deadline
 from .interval_search import GAP, IntervalSearch
 from .linked_chain import MOST_SEGMENTS, LinkedChain, has_near_readers, linked_segment_count
-from .paths import Deadline
 
 _MOST_WORK = 200_000_000  # segments listed in a whole tree
 _WIDTHS = (5e-2, 5e-3, 2e-4, 1e-5, 5e-7)  # relative; how narrow ranges of the time of a batch get

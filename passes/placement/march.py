@@ -28,7 +28,7 @@ from heterps_compile.cost.problem import Bools, Floats, Ints, Placement
 
 from .blocks import Cells
 from .chain import Chain, Segments
-from .paths import Deadline
+from .deadline import Deadline
 from .reach import Entries, Reach, counted_up
 from .reach_loops import Ends
 
@@ -185,6 +185,7 @@ class March:
         if is_half:
             tried = tried.halves()
         while True:
+            self._deadline.check()
             tried = tried.singles(self._are_exact(tried))
             ends = self._reach.ends(tried, slow_s)
             to_go = self._reach.to_go(tried, ends)

@@ -22,6 +22,7 @@ import numpy as np
 from heterps_compile.cost.problem import Floats, Ints
 
 from .chain import Segments
+from .deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +49,7 @@ def coupled_path(
     limits: Floats,
     least: int,
     most: int,
-    time_limit_s: float,
+    deadline: Deadline,
     spent: Floats | None = None,
     budget: float = np.inf,
     enough: float = -np.inf,
@@ -63,11 +64,15 @@ def coupled_path(
         limits: [T].
         least: Fewest stages.
         most: Most stages.
-        time_limit_s: Stop after this.
+        deadline: Stop then; what it takes to write the programme down counts too.
         spent: [M], what a segment takes of the budget; None for nothing.
         budget: For all segments of the path.
         enough: Stop at a path that costs this or less.
+
+    Raises:
+        TimeUpError: where the programme is not written down in time.
     """
+    deadline.check()
     import highspy  # noqa: PLC0415 - half a second that only coupled limits need
 
     usable = np.flatnonzero(np.isfinite(cost) & np.isfinite(units))
@@ -108,10 +113,11 @@ def coupled_path(
         ("primal_feasibility_tolerance", 1e-9),
         ("dual_feasibility_tolerance", 1e-9),
         ("objective_target", enough / scale if np.isfinite(enough) else -1e300),
-        ("time_limit", float(min(time_limit_s, 1e9))),
     ):
         solver.setOptionValue(option, value)
     solver.passModel(model)
+    deadline.check()
+    solver.setOptionValue("time_limit", float(min(deadline.left_s(), 1e9)))  # as late as can be: it counts from run
     solver.run()
     status, info = solver.getModelStatus(), solver.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:

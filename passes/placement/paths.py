@@ -12,7 +12,6 @@ dropped for good. O(segments) per pass; memory O(positions * Q) and one tile.
 Left out: the branch and bound that calls this (``interval_search.py``).
 """
 
-import time
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -23,35 +22,7 @@ from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.replicas import ReplicaDemand
 
 from .chain import Segments
-
-
-class TimeUpError(Exception):
-    """The time limit has passed; never leaves a search method."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """When a search must stop.
-
-    Attributes:
-        end_s: On the clock of ``time.monotonic``; inf for never.
-    """
-
-    end_s: float
-
-    @classmethod
-    def after(cls, time_limit_s: float | None) -> "Deadline":
-        """Give the deadline that lies so far ahead."""
-        return cls(float("inf") if time_limit_s is None else time.monotonic() + time_limit_s)
-
-    def left_s(self) -> float:
-        """Give the time that is left."""
-        return self.end_s - time.monotonic()
-
-    def check(self) -> None:
-        """Raise :class:`TimeUpError` where no time is left."""
-        if time.monotonic() > self.end_s:
-            raise TimeUpError
+from .deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints
 
 from .cuts import Cut, Move, apart, apply
-from .paths import Deadline
+from .deadline import Deadline
 from .stage_prices import Priced, StagePrices, Terms
 
 _WIDEST = 3  # stages in a window

@@ -19,11 +19,13 @@ from heterps_compile.errors import InputError
 from .brute import every_placement, placement_count
 from .chain import Chain
 from .coarse import search_all
+from .deadline import Deadline
+from .easy_bounds import trivial_bound as trivial_price
 from .fixed_time import FixedTimeSearch
+from .fixed_time import trivial_bound as trivial_time
 from .interval_search import per_million_samples
 from .linked_chain import MOST_SEGMENTS, LinkedChain, has_near_readers, linked_segment_count
 from .linked_search import LinkedSearch
-from .paths import Deadline
 
 _MOST_ENUMERATED = 100_000  # placements; some seconds
 
@@ -60,6 +62,8 @@ def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()
         raise InputError(
             "the objective 'latency' is for inference, where nothing synchronises; this problem has sync_s"
         )
+    if deadline.left_s() <= 0:
+        return _at_once(problem, starts)
     chain = Chain(problem)
     if not (chain.is_exact or has_near_readers(chain)) and placement_count(problem) <= _MOST_ENUMERATED:
         return _enumerate(problem, deadline, starts)
@@ -71,6 +75,16 @@ def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()
     timed = FixedTimeSearch(LinkedChain(chain) if is_listed else chain, deadline, starts)
     timed.run()
     return Proof(timed.placement, timed.best, timed.bound, timed.evaluations)
+
+
+def _at_once(problem: Problem, starts: Sequence[Placement]) -> Proof:
+    """Price the given placements, and bound the others by computation alone, as where no time is left."""
+    is_cost = problem.objective == "cost"
+    bound = per_million_samples(problem, trivial_price(problem)) if is_cost else trivial_time(problem)
+    values = evaluate(problem, *to_arrays(list(starts))).values if starts else np.array([np.inf])
+    best = int(np.argmin(values))
+    found = starts[best] if np.isfinite(values[best]) else None
+    return Proof(found, float(values[best]), min(bound, float(values[best])), len(starts))
 
 
 def _enumerate(problem: Problem, deadline: Deadline, starts: Sequence[Placement]) -> Proof:

@@ -25,7 +25,8 @@ from heterps_compile.cost.problem import Floats, Placement
 from .block_paths import BlockPaths
 from .blocks import Blocks, CellDemand, Cells
 from .chain import Chain, Segments
-from .paths import Deadline, SegmentPrices
+from .deadline import Deadline
+from .paths import SegmentPrices
 
 _SIZES = (1024, 256, 64, 16, 4, 2, 1)  # positions of a block
 _TOP_BLOCKS = 160  # of the largest size

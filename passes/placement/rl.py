@@ -24,7 +24,7 @@ from heterps_compile.cost.problem import SIMPLE_PLAN, Placement, Problem, Search
 
 from .archive import Archive
 from .climb import Climb, Climbing, Source
-from .paths import Deadline
+from .deadline import Deadline
 from .sampling import Proposals, draw_plans, stage_rules, uniform_proposal
 from .seeds import require_feasible, seed_placements
 

@@ -4,8 +4,9 @@ Left out: paths over it (``paths.py``, ``tiled_paths.py``).
 """
 
 from .chain import Chain, Segments
+from .deadline import Deadline
 from .linked_chain import LinkedChain
-from .paths import Deadline, ListedSegments, Prices, SegmentGraph
+from .paths import ListedSegments, Prices, SegmentGraph
 from .tiled_paths import TiledSegments
 
 
@@ -15,4 +16,6 @@ def segment_graph(
     """Give some segments of a chain with their prices; all of them without a list."""
     if segments is None and isinstance(chain, Chain):
         return TiledSegments(chain, prices, deadline)
-    return ListedSegments(chain.all_segments() if segments is None else segments, prices, chain.length, deadline)
+    return ListedSegments(
+        chain.all_segments(deadline) if segments is None else segments, prices, chain.length, deadline
+    )

@@ -17,7 +17,8 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints
 
 from .chain import PER_TYPE, Chain, Segments, Tile
-from .paths import Deadline, Prices, StageCounts
+from .deadline import Deadline
+from .paths import Prices, StageCounts
 from .traffic import Traffic
 
 _CHUNK = 32
@@ -118,6 +119,7 @@ class TiledSegments:
         ends = (chunks[:, None] * _CHUNK + np.arange(_CHUNK)).ravel()
         ends = ends[ends <= low + traffic.sent_bytes.shape[1]]
         for start in range(0, len(ends), _COLUMNS_AT_ONCE):
+            self._deadline.check()
             yield ends[start : start + _COLUMNS_AT_ONCE]
 
     def _chunk_bounds(self, rows: Ints, traffic: Traffic) -> Floats:

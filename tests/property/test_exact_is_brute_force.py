@@ -12,11 +12,11 @@ from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.fixed import CpuOnly
 from heterps_compile.passes.placement.greedy import Greedy
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.method import PlacementMethod
-from heterps_compile.passes.placement.paths import Deadline
 
 
 @settings(max_examples=250, deadline=None)

@@ -10,10 +10,11 @@ from small_problems import small_problem, small_problems
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.placement import interval_search, march, range_sweep
 from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.easy_bounds import longest_s
 from heterps_compile.passes.placement.interval_search import IntervalSearch
 from heterps_compile.passes.placement.march import March, TimeRange
-from heterps_compile.passes.placement.paths import Deadline, ListedSegments, SegmentPrices, StageCounts
+from heterps_compile.passes.placement.paths import ListedSegments, SegmentPrices, StageCounts
 from heterps_compile.passes.placement.reach import Entries, Reach
 
 ROUNDING = 1e-8

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from small_problems import plain_problem
 
 from heterps_compile.passes.placement.chain import Chain, Segments
+from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.limited_paths import LimitedPaths
 from heterps_compile.passes.placement.milp import coupled_path
 
@@ -46,7 +47,14 @@ def test_labels_find_what_a_programme_finds(
     price, fee, most = np.array(prices, np.float64), np.array(fees), np.array(limits)
     cost = price[SEGMENTS.type] * UNITS * np.random.default_rng(noise).uniform(1, 2, len(SEGMENTS))
     optimum = coupled_path(
-        SEGMENTS, cost, UNITS * 1.0, length=LENGTH, limits=most * 1.0, least=1, most=LENGTH, time_limit_s=60.0
+        SEGMENTS,
+        cost,
+        UNITS * 1.0,
+        length=LENGTH,
+        limits=most * 1.0,
+        least=1,
+        most=LENGTH,
+        deadline=Deadline.after(60.0),
     )
     with_fees = cost + fee[SEGMENTS.type] * UNITS
     to_go = cheapest_rest(SEGMENTS, with_fees)

@@ -10,7 +10,7 @@ from heterps_compile.passes.placement.archive import Archive
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.climb import Climb, Climbing
 from heterps_compile.passes.placement.cuts import Cut
-from heterps_compile.passes.placement.paths import Deadline
+from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.rungs import Rungs, ladder
 from heterps_compile.passes.placement.sampling import Proposals, uniform_proposal
 from heterps_compile.passes.placement.seeds import seed_placements

@@ -9,8 +9,8 @@ from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement import coarse
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.coarse import search_all, thinned
+from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.interval_search import IntervalSearch
-from heterps_compile.passes.placement.paths import Deadline
 
 
 def test_of_neighbouring_positions_the_one_that_the_fewest_bytes_cross_is_kept() -> None:

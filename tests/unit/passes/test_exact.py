@@ -13,10 +13,10 @@ from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.easy_bounds import trivial_bound
 from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
-from heterps_compile.passes.placement.paths import Deadline
 
 
 def types(problem: Problem) -> str:

@@ -5,6 +5,7 @@ import pytest
 from small_problems import plain_problem
 
 from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.milp import CoupledPath, coupled_path
 
 # two layers; on type 0 a layer costs 1 and takes 2 units, on type 1 it costs 3 and takes 1 unit
@@ -17,7 +18,7 @@ UNITS = np.where(SEGMENTS.type == 0, 2.0, 1.0) * LENGTHS
 
 def solve(*limits: float, least: int = 1, most: int = 9, cost: np.ndarray = COST) -> CoupledPath:
     return coupled_path(
-        SEGMENTS, cost, UNITS, length=2, limits=np.array(limits), least=least, most=most, time_limit_s=60.0
+        SEGMENTS, cost, UNITS, length=2, limits=np.array(limits), least=least, most=most, deadline=Deadline.after(60.0)
     )
 
 
