@@ -152,6 +152,17 @@ class StatefulBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class DataBackend(Protocol):
+    """What a backend has besides, if its written stages may be data, so that reading and running them runs no code.
+
+    ``stages_are_data`` says whether they are: of what lies in the folder, only the installed runtime is run.
+    """
+
+    @property
+    def stages_are_data(self) -> bool: ...  # noqa: D102 - above
+
+
 def place_backend(backend: Backend, stages: Sequence[StageDevice]) -> Backend:
     """Tell a backend the devices of its stages, if it wants to know."""
     return backend.on(stages) if isinstance(backend, PlacedBackend) else backend

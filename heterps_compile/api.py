@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from heterps_compile.backends.contract import Backend, place_backend
+from heterps_compile.backends.contract import Backend, DataBackend, place_backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
 from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.backends.shared_state import keep_mode
@@ -17,7 +17,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
-from heterps_compile.errors import GraphError, InputError
+from heterps_compile.errors import GraphError, InputError, UnknownNameError
 from heterps_compile.frontends.workload import is_workload_file
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
@@ -230,19 +230,36 @@ def _old_stages(plan: Plan | str | Path | None) -> tuple[PlannedStage, ...]:
     return () if plan is None else plan.stages
 
 
-def load(directory: str | Path) -> CompiledModel:
-    """Load a folder that ``save`` or the command wrote; every artefact's hash is checked before it is opened.
+def load(
+    directory: str | Path, *, expect_sha256: str | None = None, trust: Literal["code", "data"] = "code"
+) -> CompiledModel:
+    """Load a folder that ``save`` or the command wrote. Stages of torch and jax are code, which this runs.
+
+    Load only what you would run. The hashes in ``plan.json`` find damage: who can write an artefact can write the plan
+    as well. For a folder that came over a network, pass the hash that its maker told you in another way
+    (``expect_sha256``), or take no code from it at all (``trust="data"``).
+
+    Args:
+        directory: The folder.
+        expect_sha256: SHA-256 of its ``plan.json``, which covers every artefact, since it holds their hashes; it is
+            checked before anything else is looked at. The command prints it where it writes or shows a folder.
+        trust: ``"code"`` to run what is in the folder; ``"data"`` to refuse a folder whose stages are code. Stages of
+            ONNX Runtime are data.
 
     Of a folder compiled for training it gives the stages that train; ``load(DIR).eval()`` gives those that score.
 
     Raises:
-        InputError: no such folder, or no plan in it.
+        InputError: no such folder, or no plan in it, or its stages are code and ``trust`` is ``"data"``.
         PlanError: the plan is not what its schema says.
-        StalePlanError: an artefact is not the one the plan was written with.
+        StalePlanError: an artefact is not the one the plan was written with, or the plan is not the expected one.
     """
     from heterps_compile.plan.folder import read_folder  # noqa: PLC0415 - pydantic only when loading
 
-    plan, files = read_folder(Path(directory))
+    if trust not in ("code", "data"):
+        raise UnknownNameError("trust", str(trust), ("code", "data"))
+    plan, files = read_folder(Path(directory), expect_sha256=expect_sha256)
+    if trust == "data":
+        _refuse_code(plan, str(directory))
     names = [[path.name for path in paths] for paths in files]
     stages = backend_of(plan).read(Path(directory), names, plan.stages)
     made = CompiledModel(plan, stages, signature_of_plan(plan))
@@ -261,6 +278,22 @@ def load(directory: str | Path) -> CompiledModel:
         return ScoringStages(read, signature_of_plan(scoring))
 
     return replace(made, scoring=read_scoring)
+
+
+def _refuse_code(plan: Plan, shown: str) -> None:
+    """Refuse stages that are code.
+
+    Raises:
+        InputError: naming the first.
+    """
+    for stage, files in zip(plan.stages, plan.artifacts, strict=True):
+        backend = find_backend(stage.backend)
+        if not (isinstance(backend, DataBackend) and backend.stages_are_data):
+            raise InputError(
+                f"stage {stage.index} of {shown!r} ({files[0].file}) is code of the backend {stage.backend!r}, and "
+                f"only data are trusted; load it where you trust who made it (trust='code', expect_sha256=...), or "
+                f"have it compiled for onnxruntime"
+            )
 
 
 def read_model(

@@ -24,6 +24,7 @@ from heterps_compile.frontends.onnx_session import CPU
 from heterps_compile.ir.graph import Graph, Value
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
+from .check_stage_file import check_stage_file
 from .providers import choose_providers
 from .stage import LazySession, OnnxRuntimeStage
 from .whole_model import WholeModel
@@ -42,6 +43,7 @@ class OnnxRuntimeBackend:
     """
 
     name: ClassVar[str] = "onnxruntime"
+    stages_are_data: ClassVar[bool] = True
     families: ClassVar[tuple[str, ...]] = FAMILIES
 
     provider: str = CPU
@@ -152,6 +154,7 @@ class OnnxRuntimeBackend:
         stages = []
         for cut, names in zip(cuts, files, strict=True):
             path = directory / names[0]
+            check_stage_file(path, names, cut.index)
             session = self._session(f"stage {cut.index} ({path})", cut.index, path)
             if cut.outputs:
                 _check_boundary(session, cut)

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -175,7 +176,8 @@ def _print_result(
     compiled: "CompiledModel", directory: str, stream: TextIO, *, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
     """Print the plan on stdout."""
-    from heterps_compile.report.document import to_document  # noqa: PLC0415 - only what the result needs
+    from heterps_compile.plan.file import to_json  # noqa: PLC0415 - only what the result needs
+    from heterps_compile.report.document import to_document  # noqa: PLC0415
     from heterps_compile.report.rows import layer_rows  # noqa: PLC0415
     from heterps_compile.report.tables import make_console, print_plan  # noqa: PLC0415
 
@@ -189,4 +191,6 @@ def _print_result(
             else:
                 console = make_console(stream, terminal_width(stream))
                 print_plan(console, compiled.plan, rows, directory=directory, all_layers=verbose)
+                digest = sha256(to_json(compiled.plan).encode()).hexdigest()
+                stream.write(f"SHA-256 of plan.json, for --expect-sha256: {digest}\n")
         stream.flush()

@@ -5,16 +5,19 @@ Left out: the run itself (``runtime/launch/``).
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from heterps_compile.errors import InputError
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
 from . import options
 from .output import printing, result_stream, terminal_width
 from .pictures import write_file
+from .run_words import given_words
 
 if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
@@ -35,8 +38,9 @@ _SERVER_FIELDS = {
 @click.command("run")
 @click.argument("directory", metavar="DIR")
 @options.takes(RUN)
+@click.option("--host", metavar="N", type=click.IntRange(min=1), help="Start the ranks of this one of the hosts.")
 @click.pass_context
-def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
+def run(ctx: click.Context, /, directory: str, host: int | None, **_: Any) -> int:
     """Run the stages of a compiled folder as a pipeline: one process a replica, on this machine or under torchrun.
 
     DIR is the compiled folder. The training file has loss(outputs, batch) and optimizer(parameters), and may have
@@ -58,6 +62,8 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
     made = make_run_options(ctx, directory)
     if is_under_torchrun(os.environ):
         return run_rank(Task(made, prints_end=True)).exit_code
+    if made.hosts is not None or host is not None:
+        return _run_host(made, host, [directory, *given_words(ctx)])
     with result_stream() as stream, printing("the summary"):
         result, show = launch(made, sys.stderr)
         if made.trace is not None and show.is_as_planned:
@@ -68,6 +74,21 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
         print_end(make_console(stream, terminal_width(stream)), result, show)
         stream.flush()
     return result.exit_code
+
+
+def _run_host(made: "RunOptions", host: int | None, words: Sequence[str]) -> int:
+    """Start the ranks of one host of several."""
+    from heterps_compile.runtime.launch.host import start_host  # noqa: PLC0415 - only where there are several
+    from heterps_compile.runtime.launch.hosts import check_hosts, read_hosts  # noqa: PLC0415
+    from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415
+
+    if made.hosts is None:
+        raise InputError("--host needs the file of hosts (--hosts FILE.toml)")
+    if host is None:
+        raise InputError("--hosts needs to know which of them this machine is (--host N); launch prints the lines")
+    known = read_hosts(made.hosts)
+    check_hosts(known, prepare(made))
+    return start_host(known, host, words)
 
 
 def _add_simulated(trace: str, plan: "Plan") -> None:

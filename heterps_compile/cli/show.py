@@ -5,6 +5,7 @@ Left out: the looks of it (``report/show_words.py``), today's estimates (``revie
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -66,7 +67,7 @@ def _show(plans: tuple[str, ...], asked: Asked) -> None:
             if not quiet:
                 stream.write("\n" if place else "")
                 noted = plan if as_json or today is not None else _noting_another_pool(plan)
-                stream.write(_as_file(plan) if as_json else _shown(noted, stream, all_layers=verbose))
+                stream.write(_as_file(plan) if as_json else _shown(noted, stream, plans[place], all_layers=verbose))
         stream.flush()
 
 
@@ -113,11 +114,13 @@ def _as_file(plan: "Plan") -> str:
     return to_json(plan)
 
 
-def _shown(plan: "Plan", stream: TextIO, *, all_layers: bool) -> str:
+def _shown(plan: "Plan", stream: TextIO, where: str, *, all_layers: bool) -> str:
+    from heterps_compile.plan.source import read_plan_text  # noqa: PLC0415 - pydantic
     from heterps_compile.report.show_words import print_shown  # noqa: PLC0415 - rich
     from heterps_compile.report.tables import make_console  # noqa: PLC0415
 
     console = make_console(stream, terminal_width(stream))
     with console.capture() as captured:
-        print_shown(console, plan, all_layers=all_layers)
+        digest = sha256(read_plan_text(where).encode()).hexdigest()
+        print_shown(console, plan, all_layers=all_layers, file_sha256=digest)
     return captured.get()

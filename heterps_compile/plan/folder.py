@@ -4,8 +4,8 @@ The folder is written and replaced as a whole (``swap.py``). The mark lists the 
 it, or with files beside those, is somebody's work and is replaced only with ``force``. Reading checks every
 artefact against its SHA-256 in the plan before anything else looks at it.
 
-Left out: what is inside an artefact (``backends/``), signatures (a hash finds damage, not malice: who can write
-an artefact can write the plan).
+Left out: what is inside an artefact (``backends/``), signatures. Hashes in the folder find damage, not malice: who can
+write an artefact can write the plan. Against malice a hash of the plan comes from elsewhere (``expect_sha256``).
 """
 
 import hashlib
@@ -130,8 +130,15 @@ def _mark(folder: Path) -> None:
     (folder / MARK_NAME).write_text("\n".join([_MARK, *sorted(os.listdir(folder))]) + "\n", "ascii")
 
 
-def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path]]]:
+def read_folder(
+    directory: str | os.PathLike[str], *, expect_sha256: str | None = None
+) -> tuple[Plan, list[list[Path]]]:
     """Read a compiled folder's plan and check every artefact against it.
+
+    Args:
+        directory: The folder.
+        expect_sha256: Of its ``plan.json``, which holds the hashes of all other files, from somewhere that can be
+            trusted; None to take the folder's own word, which finds damage and no malice.
 
     Returns:
         The plan, and the paths of every stage's files, the one to open first.
@@ -139,10 +146,12 @@ def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path
     Raises:
         InputError: where there is no such folder, or it is no compiled one.
         PlanError: where the plan is wrong, naming the JSON path.
-        StalePlanError: where an artefact is missing or not the one the plan was written with.
+        StalePlanError: where an artefact is missing or not the one the plan was written with, or the plan is not the
+            one that is expected.
     """
     folder = Path(directory)
     shown = os.fspath(directory)
+    expected = None if expect_sha256 is None else _read_expected(expect_sha256)
     try:
         recover(folder.absolute())
         if not folder.is_dir():
@@ -153,6 +162,11 @@ def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path
         raise InputError(f"{shown!r} is no compiled folder: it has no {PLAN_NAME}") from error
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {os.path.join(shown, PLAN_NAME)!r}: {_reason(error)}") from error
+    if expected is not None and (found := hashlib.sha256(text.encode()).hexdigest()) != expected:
+        raise StalePlanError(
+            f"{shown!r} is not the folder that is expected: its {PLAN_NAME} has the SHA-256 {found}, expected "
+            f"{expected}; nothing of it was opened: get it anew from who told you the hash"
+        )
     plan = from_json(text, os.path.join(shown, PLAN_NAME))
     if not plan.artifacts:
         raise PlanError(f"{os.path.join(shown, PLAN_NAME)}: artifacts: the plan names no files to run; compile again")
@@ -161,6 +175,15 @@ def read_folder(directory: str | os.PathLike[str]) -> tuple[Plan, list[list[Path
     for artifact in dict.fromkeys(artifact for files in (*plan.artifacts, *scoring) for artifact in files):
         _check_artifact(folder, artifact, shown)
     return plan, paths
+
+
+def _read_expected(text: str) -> str:
+    if not re.fullmatch(r"[0-9A-Fa-f]{64}", text):
+        raise InputError(
+            f"{text!r} is no SHA-256: expected the 64 hexadecimal digits of {PLAN_NAME}, as heterps-compile prints "
+            f"them where it writes or shows a folder"
+        )
+    return text.lower()
 
 
 def compiled_folder(path: str | os.PathLike[str]) -> Path | None:

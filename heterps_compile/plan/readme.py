@@ -9,6 +9,11 @@ from heterps_compile.units import format_bytes, format_money, format_rate, forma
 from .plan import Plan
 from .proven import what_the_bound_proves
 
+_CODE = (
+    " The stages are code, and loading runs it: load this folder only where you trust who made it, or with the hash of "
+    "`plan.json` that its maker told you: `load(..., expect_sha256=...)`, `run --expect-sha256 ...`."
+)
+
 
 def readme(plan: Plan) -> str:
     """Write the README of a plan whose artefacts are known; every name is escaped."""
@@ -32,7 +37,8 @@ def readme(plan: Plan) -> str:
         f"It takes {inputs} and gives {outputs}, at a batch of {plan.batch}.",
         *_scoring(plan),
         *_processes(plan),
-        "Loading checks every file against its SHA-256 in `plan.json`.",
+        "Loading checks every file against its SHA-256 in `plan.json`, which finds damage and no malice: who can change "
+        "a file can change its hash." + (_CODE if _has_code(plan) else ""),
         "",
         "## Stages",
         "",
@@ -70,6 +76,9 @@ def _scoring(plan: Plan) -> list[str]:
     if plan.scoring.refused:
         return ["It was compiled for training and does not score."]
     return ["It was compiled for training, and runs as it trains; `compiled.eval().run(...)` scores."]
+
+def _has_code(plan: Plan) -> bool:
+    return any(files and not files[0].file.endswith(".onnx") for files in plan.artifacts)
 
 
 def _processes(plan: Plan) -> list[str]:

@@ -16,13 +16,14 @@ _HASH_SHOWN = 12  # hexadecimal digits
 _NOT_KEPT = frozenset({"time spent", "method"})
 
 
-def print_shown(console: Console, plan: Plan, *, all_layers: bool) -> None:
+def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: str | None = None) -> None:
     """Print a plan.
 
     Args:
         console: Where to.
         plan: The plan.
         all_layers: Print every layer, with its stage and fingerprint.
+        file_sha256: Of the plan's file; None where the plan is not as its file has it.
     """
     if all_layers:
         table = plain_table()
@@ -45,6 +46,7 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool) -> None:
     rows.append(("pool", _pool(plan)))
     rows.append(("made by", ", ".join(f"{name} {version}" for name, version in sorted(plan.versions.items()))))
     rows += [(f"hash of {name}", f"{digest[:_HASH_SHOWN] or 'none'}") for name, digest in sorted(plan.hashes.items())]
+    rows += [] if file_sha256 is None else [("SHA-256", f"{file_sha256} (of plan.json, for --expect-sha256)")]
     width = max(len(key) for key, _ in rows)
     for key, text in rows:
         console.print(Text(f"{printable(key).ljust(width)}  {printable(text)}"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from network_hosts import NotPermittedError, two_hosts
@@ -41,7 +42,8 @@ def hosts(tmp_path_factory):
             slots = "".join(
                 f'[[host]]\naddress = "{h.address}"\nslots = {n}\n' for h, n in zip(made, (2, 1), strict=True)
             )
-            (folder / "hosts.toml").write_text(slots)
+            (folder / "hosts.toml").write_text(f'secret = "{token_hex(32)}"\n{slots}')
+            (folder / "hosts.toml").chmod(0o600)
             yield made
     except NotPermittedError as error:
         pytest.skip(f"no network namespaces here: {error}")
@@ -81,12 +83,36 @@ def ends(started: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(process.returncode, text) for process, text in zip(started, said, strict=True)]
 
 
-def test_two_hosts_train_as_one_process(hosts, tmp_path):
+STRANGER = """
+import os, socket, sys, time
+end, lines = time.monotonic() + 60, []
+while time.monotonic() < end and os.getppid() == int(sys.argv[1]):
+    try:
+        lines.append(socket.create_connection(("10.231.77.1", 29500), timeout=1))
+        lines[-1].sendall(os.urandom(200))
+    except OSError:
+        time.sleep(0.05)
+    del lines[:-300]
+"""
+
+
+@pytest.fixture
+def stranger(hosts):
+    """Somebody on the second machine who does not know the secret, and sends garbage to the store again and again."""
+    process = subprocess.Popen(hosts[1].words("sh", "-c", 'exec "$0" -c "$1" $PPID', sys.executable, STRANGER))
+    yield
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.usefixtures("stranger")
+def test_two_hosts_train_as_one_process_whoever_knocks(hosts, tmp_path):
     log = hosts[0].mounted / "log.jsonl"
     words = ("--train", str(hosts[0].mounted / "train.py"), "--steps", str(STEPS), *RUN, "--log", str(log))
     told = ends(start(hosts, *words, "--checkpoint", str(tmp_path / "ck")))
     assert [code for code, _ in told] == [0, 0], told
     assert f"{STEPS} steps, {STEPS * BATCH} samples" in told[0][1]
+    assert told[0][1].count("note: a stranger at 10.231.77.2 was turned away from the store of the run") == 1
     steps = [json.loads(line) for line in (hosts[0].disk / "log.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == list(range(STEPS))  # told by ranks of both, though they share no folder
     ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")

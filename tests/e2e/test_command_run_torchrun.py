@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from commands import heterps
@@ -42,13 +43,15 @@ def free_port() -> int:
 def hosts_file(folder: Path, *slots: int) -> tuple[str, int]:
     port = free_port()
     hosts = "".join(f'[[host]]\naddress = "127.0.0.{n}"\nslots = {count}\n' for n, count in enumerate(slots, 1))
-    (folder / "hosts.toml").write_text(f"port = {port}\n{hosts}")
+    (folder / "hosts.toml").write_text(f'secret = "{token_hex(32)}"\nport = {port}\n{hosts}')
+    (folder / "hosts.toml").chmod(0o600)
     return str(folder / "hosts.toml"), port
 
 
 def environment() -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": str(Path(__file__).parents[1])}
+    modules = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path, "PYTHONPATH": modules}
 
 
 def agents(lines: list[list[str]], cwd: Path) -> list[tuple[int, str, str]]:
@@ -93,7 +96,8 @@ def test_a_host_waits_no_longer_than_the_file_says_for_one_that_never_comes(writ
     printed = heterps("launch", "model2.heterps", "--hosts", hosts, *TRAIN, cwd=written)
     ((code, _, err),) = agents([shlex.split(printed.stdout.splitlines()[1])], tmp_path)
     assert code == 1
-    assert "1/2 clients joined" in err
+    assert "1 of 3 ranks did not come within 2 s, rank 2 first; start all of them" in err
+    assert err.count("Error: ") == 1
 
 
 def torchrun(processes: int, *words: str) -> list[str]:
@@ -118,16 +122,16 @@ def test_a_world_size_that_does_not_fit_is_told(written):
 
 @pytest.mark.slow
 def test_ranks_with_other_options_are_told(written, tmp_path):
-    _, port = hosts_file(tmp_path, 1, 2)
+    hosts, _ = hosts_file(tmp_path, 1, 2)
     head = [
         sys.executable,
         "-m",
         "torch.distributed.run",
         "--nnodes=2",
         "--master-addr=127.0.0.1",
-        f"--master-port={port}",
+        f"--master-port={free_port()}",
     ]
-    tail = ["-m", "heterps_compile", "run", "model2.heterps", *TRAIN]
+    tail = ["-m", "heterps_compile", "run", "model2.heterps", *TRAIN, "--hosts", hosts]
     ends = agents(
         [
             [*head, "--node-rank=0", "--nproc-per-node=1", *tail],
@@ -141,10 +145,12 @@ def test_ranks_with_other_options_are_told(written, tmp_path):
 
 @pytest.mark.slow
 def test_ranks_that_come_late_are_told_what_the_first_machine_refused(written, tmp_path):
-    _, port = hosts_file(tmp_path, 1, 2)
+    hosts, _ = hosts_file(tmp_path, 1, 2)
+    port = free_port()
     late = "import runpy, time; time.sleep(5); runpy.run_module('heterps_compile', run_name='__main__')"
     (tmp_path / "late.py").write_text(late)
     words = ("run", str(written / "model2.heterps"), *TRAIN, "--train", str(written / "train.py"), "--batch", "7")
+    words = (*words, "--hosts", hosts)
     head = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--master-addr=127.0.0.1"]
     ends = agents(
         [

@@ -96,6 +96,8 @@ def make_options(
     for name in ("replicas", "speeds"):
         if options.get(name) is not None:
             options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])
+    if options.get("hosts") is not None:
+        options["hosts"] = os.path.abspath(options["hosts"])
     try:
         made = RunOptions(
             directory=os.path.abspath(directory),

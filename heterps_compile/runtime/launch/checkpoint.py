@@ -48,9 +48,11 @@ FORMAT = 2
 _WITHOUT_HASHES = 1  # an earlier format
 STATE_NAME = "state.json"
 SERVERS_NAME = "servers"
+STEP_PATTERN = "step-[0-9]{6,18}"
+"""What the name of a checkpoint looks like: a step, never a path."""
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-_STEP = re.compile(r"step-(\d{6,})")
+_STEP = re.compile(r"step-([0-9]{6,18})")
 _ASIDE = ".heterps-new-"  # what plan/swap.py calls a folder that is being built
 _LARGEST_STATE_BYTES = 256 * 2**20
 

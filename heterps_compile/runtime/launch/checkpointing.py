@@ -13,6 +13,7 @@ Nobody waits but rank 0. Left out: the files (``checkpoint.py``).
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ from .faults import PeerError
 from .optimizer_state import put_state, take_state
 from .options import RunOptions
 from .prepare import Prepared
+from .said import said_word
 from .schedule_state import put_schedule, take_schedule
 from .training import Scheduler
 
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from heterps_compile.runtime.servers.client import Client
+
+_NEW_FOLDER = re.compile(r"\.heterps-new-[A-Za-z0-9_-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,12 @@ class Checkpoints:
         mine = self._stages_to_write()
         if self.rank != 0:
             if mine or self.servers is not None:
-                self._write_for_first(Path(self.store.get(_folder_key(step)).decode()), mine, step)
+                name = said_word(self.store, _folder_key(step), _NEW_FOLDER, "the name of a new folder")
+                self._write_for_first((self.directory / step_name(step)).resolve().parent / name, mine, step)
             return
         try:
             with replacing((self.directory / step_name(step)).resolve()) as folder:
-                self.store.set(_folder_key(step), str(folder))
+                self.store.set(_folder_key(step), folder.name)
                 self._write_mine(folder, mine, step)
                 servers = [SERVERS_NAME] if self.options.servers.count else []
                 keys = [_written_key(step, part) for part in (*self._all_stages(), *servers)]

@@ -2,6 +2,7 @@
 
 A file of hosts::
 
+    secret = "8f4c...e1"         # 32 characters or more, which only these hosts know; the file has mode 0600 for it
     port = 29500                # of the first host, where the ranks meet; may be left out
     wait_s = 120                # how long the hosts wait for one another to begin; may be left out
 
@@ -15,15 +16,19 @@ A file of hosts::
     speed = 2.0                 # of its processes beside the others' 1.0; may be left out
     device = "v100"             # the plan's device type that it has; may be left out
 
-Ranks fill the hosts in the file's order. Left out: starting the lines (ssh, a cluster's scheduler).
+Ranks fill the hosts in the file's order. Left out: typing the lines (ssh, a cluster's scheduler), starting the ranks of
+one host (``host.py``).
 """
 
+import os
 import re
 import shlex
 import socket
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +47,8 @@ _LONGEST_PORT = 65535
 _LONGEST_WAIT_S = 86_400
 _ANSWER_S = 3.0
 _KEYS = {"address", "slots", "speed", "device"}
+_SECRET = re.compile(r"[A-Za-z0-9+/=_-]{32,256}")
+_OF_OTHERS = 0o077
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +70,30 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The machines of a run; ranks meet at ``port`` of the first, which waits ``wait_s`` seconds for the others."""
+    """The machines of a run; ranks meet at ``port`` of the first, which waits ``wait_s`` seconds for the others.
+
+    All of them know ``secret``, and nobody else does.
+    """
 
     hosts: tuple[Host, ...]
     port: int = DEFAULT_PORT
     wait_s: int = DEFAULT_WAIT_S
+    secret: bytes = field(default=b"", repr=False)
 
 
 def read_hosts(path: str | Path) -> Hosts:
-    """Read a file of hosts.
+    """Read a file of hosts, which nobody else may read: it has the secret of the run.
 
     Raises:
-        InputError: where it cannot be read or is none, naming the entry.
+        InputError: where it cannot be read or is none, naming the entry; where others may read it, or it has no secret.
     """
     shown = repr(printable(str(path)))
     try:
-        file = Path(path)
-        if file.stat().st_size > _LARGEST_FILE_BYTES:
-            raise InputError(f"{shown} is larger than a list of hosts can be")
-        content = tomllib.loads(file.read_text("utf-8"))
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_size > _LARGEST_FILE_BYTES:
+                raise InputError(f"{shown} is larger than a list of hosts can be")
+            content = tomllib.loads(file.read().decode("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the hosts {shown}: {getattr(error, 'strerror', None) or error}") from error
     port = content.get("port", DEFAULT_PORT)
@@ -90,9 +102,10 @@ def read_hosts(path: str | Path) -> Hosts:
     wait_s = content.get("wait_s", DEFAULT_WAIT_S)
     if type(wait_s) is not int or not 0 < wait_s <= _LONGEST_WAIT_S:
         raise InputError(f"{shown}: wait_s is {wait_s!r}; expected whole seconds from 1 to {_LONGEST_WAIT_S}")
-    unknown = sorted(set(content) - {"port", "wait_s", "host"})
+    unknown = sorted(set(content) - {"secret", "port", "wait_s", "host"})
     if unknown:
-        raise InputError(f"{shown}: unknown key {unknown[0]!r}; expected port, wait_s and [[host]]")
+        raise InputError(f"{shown}: unknown key {unknown[0]!r}; expected secret, port, wait_s and [[host]]")
+    secret = _secret(content.get("secret"), status, str(path))
     entries = content.get("host", [])
     if not isinstance(entries, list) or not entries:
         raise InputError(f"{shown} names no [[host]]; each has an address and slots")
@@ -101,7 +114,33 @@ def read_hosts(path: str | Path) -> Hosts:
     twice = next((address for address in addresses if addresses.count(address) > 1), None)
     if twice is not None and not is_loopback(twice):
         raise InputError(f"{shown} names {twice!r} twice; give it once, with all its slots")
-    return Hosts(hosts, port, wait_s)
+    return Hosts(hosts, port, wait_s, secret)
+
+
+def _secret(text: object, status: os.stat_result, path: str) -> bytes:
+    shown, quoted = repr(printable(path)), shlex.quote(printable(path))
+    if text is None:
+        raise InputError(
+            f"{shown} has no secret, by which the processes of the run know each other; put one in, and leave it to "
+            f"nobody else: sed -i \"1i secret = '$(openssl rand -hex 32)'\" {quoted} && chmod 600 {quoted}"
+        )
+    if not isinstance(text, str) or not _SECRET.fullmatch(text):
+        raise InputError(
+            f"{shown}: secret is too short, or not made of letters, digits and +/=_-; expected 32 to 256 characters "
+            f"that nobody can guess, such as openssl rand -hex 32 prints"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & _OF_OTHERS:
+        raise InputError(
+            f"{shown} has the secret of the run, and others may read or change it (mode {mode:04o}); keep it to "
+            f"yourself: chmod 600 {quoted}"
+        )
+    if status.st_uid != os.geteuid():
+        raise InputError(
+            f"{shown} has the secret of the run and belongs to user {status.st_uid}, who can read it; make a file of "
+            f"your own (this is user {os.geteuid()})"
+        )
+    return sha256(text.encode()).digest()
 
 
 def _host(entry: Any, place: str) -> Host:
@@ -175,23 +214,16 @@ def launch_lines(hosts: Hosts, prepared: Prepared, words: Sequence[str]) -> list
     Args:
         hosts: The machines.
         prepared: The run.
-        words: Of the command: the folder and its options.
+        words: Of the command: the folder and its options, the file of hosts among them.
 
     Returns:
         Pairs of address and line.
     """
     words = [*words, *_speed_words(hosts, prepared)]
-    lines = []
-    for number, host in enumerate(hosts.hosts):
-        line = [
-            *("torchrun", f"--nnodes={len(hosts.hosts)}", f"--node-rank={number}"),
-            *(f"--nproc-per-node={host.slots}", f"--master-addr={hosts.hosts[0].address}"),
-            # After "--" torchrun leaves words alone: it would take --log for the beginning of an option of its own.
-            *(f"--master-port={hosts.port}", f"--rdzv-conf=timeout={hosts.wait_s}", "--max-restarts=0"),
-            *("-m", "--", "heterps_compile", "run"),
-        ]
-        lines.append((host.address, shlex.join([*line, *words])))
-    return lines
+    return [
+        (host.address, shlex.join(["heterps-compile", "run", *words, "--host", str(number)]))
+        for number, host in enumerate(hosts.hosts, 1)
+    ]
 
 
 def ranks_of_hosts(hosts: Hosts) -> list[range]:

@@ -21,11 +21,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import RunError, RunKilledError
@@ -37,6 +37,7 @@ from .checkpoint import tidy
 from .checkpoint_lock import holding_checkpoints
 from .checkpointing import check_weights, find_start, start_notes
 from .faults import Fault, Place, exit_cause, fault_from_json
+from .meeting import new_secret, write_secret
 from .monitor import Monitor, beat_key, done_key
 from .options import RunOptions, write_private
 from .outputs import make_output_folder
@@ -45,13 +46,10 @@ from .progress import left_behind, make_left_behind
 from .run_folder import run_folder, writing_temporary_files
 from .show import Show, clear_telemetry
 from .stop_signals import heeded
-from .store import host_store, worker_environment
+from .store import RunStore, StorePlace, connect_store, host_store, worker_environment
 from .task import RESULT_KEY, Result, result_from_json
 from .watch import FAULT_KEY, STOP_KEY, post_fault
 from .worker import CONFIG_NAME, PROGRESS_NAME
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore
 
 _POLL_S = 0.1
 _MONITOR_S = 0.5
@@ -92,13 +90,11 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
     start = find_start(prepared, options)  # so does rank 0
     if options.output is not None:
         make_output_folder(options.output)
-    store = host_store()
-    with holding_checkpoints(options.checkpoint), run_folder() as directory:
+    with holding_checkpoints(options.checkpoint), run_folder() as directory, _hosting(directory) as store:
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
         config = {
             "options": asdict(options),
-            "port": store.port,
             "parent": os.getpid(),
             "world_size": prepared.world_size,
             "plan": prepared.plan_sha256,
@@ -129,6 +125,16 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
                         tidy(Path(options.checkpoint))  # nobody builds there any more
                 show.poll()
     return result, show
+
+
+@contextmanager
+def _hosting(directory: Path) -> Iterator[RunStore]:
+    """Host the store of a run in its folder while a block runs; give a connection to it."""
+    place = StorePlace(new_secret(), folder=directory)
+    with writing_temporary_files():
+        write_secret(directory, place.secret)
+    with closing(host_store(place)):
+        yield connect_store(place, "the launcher")
 
 
 def _devices(prepared: Prepared) -> list[str]:
@@ -165,9 +171,7 @@ def _pass_on(popen: "subprocess.Popen[str]", place: Place, show: Show) -> None:
         show.line(f"[{place}] {printable(line.rstrip())}")
 
 
-def _watch(
-    processes: Sequence[_Process], store: "TCPStore", options: RunOptions, show: Show, signals: list[int]
-) -> None:
+def _watch(processes: Sequence[_Process], store: RunStore, options: RunOptions, show: Show, signals: list[int]) -> None:
     """Wait until every rank has left in good order.
 
     Raises:
@@ -220,7 +224,7 @@ def _found(monitor: Monitor, processes: Sequence[_Process]) -> Fault | None:
     return fault if progress is None else replace(fault, progress=progress)
 
 
-def _find_dead(processes: Sequence[_Process], store: "TCPStore", monitor: Monitor, killed_before: int) -> Fault | None:
+def _find_dead(processes: Sequence[_Process], store: RunStore, monitor: Monitor, killed_before: int) -> Fault | None:
     """Look for a process that ended other than it should."""
     if store.check([FAULT_KEY]):
         return None
@@ -234,7 +238,7 @@ def _find_dead(processes: Sequence[_Process], store: "TCPStore", monitor: Monito
     return None
 
 
-def _find_late(processes: Sequence[_Process], store: "TCPStore", now: float) -> Fault | None:
+def _find_late(processes: Sequence[_Process], store: RunStore, now: float) -> Fault | None:
     """Look for a rank that has not given its first heartbeat."""
     for process in processes:
         waited_s = now - process.began_s

@@ -97,6 +97,8 @@ class RunOptions:
         output: Folder for what inference gives; None where it is thrown away.
         output_format: One of :data:`OUTPUT_FORMATS`.
         quiet: Whether the run says nothing but its summary.
+        expect_sha256: Of the folder's ``plan.json``, from somewhere that can be trusted; None to take its own word.
+        hosts: File of hosts, where ranks are of several machines; None where they are of one.
         servers: The parameter servers.
     """
 
@@ -130,6 +132,8 @@ class RunOptions:
     output: str | None = None
     output_format: str = OUTPUT_FORMATS[0]
     quiet: bool = False
+    expect_sha256: str | None = None
+    hosts: str | None = None
     servers: ServerOptions = field(default_factory=ServerOptions)
 
     def __post_init__(self) -> None:
@@ -184,7 +188,7 @@ class RunOptions:
     def shared(self) -> dict[str, Any]:
         """Give the options that all ranks must agree on; of those that say where a host keeps things, that it does."""
         local = {"directory", "train", "data", "checkpoint", "output", "trace", "log", "telemetry", "tensorboard"}
-        local |= {"weights", "threads", "quiet"}
+        local |= {"weights", "threads", "quiet", "hosts"}
         agreed = {f.name: asdict(self)[f.name] for f in fields(self) if f.name not in local}
         return agreed | {name: getattr(self, name) is not None for name in ("train", "checkpoint", "weights", "output")}
 

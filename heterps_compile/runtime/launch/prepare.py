@@ -69,7 +69,11 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         RunError: where the options do not fit the plan.
     """
     folder = Path(options.directory)
-    plan = read_folder(folder)[0] if checked_sha256 is None else read_plan(options.directory)
+    plan = (
+        read_folder(folder, expect_sha256=options.expect_sha256)[0]
+        if checked_sha256 is None
+        else read_plan(options.directory)
+    )
     plan_sha256 = hashlib.sha256((folder / PLAN_NAME).read_bytes()).hexdigest()
     if checked_sha256 not in (None, plan_sha256):
         raise StalePlanError(

@@ -9,17 +9,20 @@ Left out: the store, which all reach before (``store.py``).
 
 import fcntl
 import os
+import re
 import socket
 import struct
 import sys
+import threading
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import RunError
 
+from .said import said_word
 from .store import is_loopback, loopback_interface
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
+_ADDRESS_AND_PORT = re.compile(r"[0-9A-Fa-f.:%]{2,80} [0-9]{1,5}")
 _CONNECT_S = 10.0
 _DISCARD_PORT = 9  # any will do: nothing is sent
 _SIOCGIFCONF = 0x8912  # linux/sockios.h: name and IPv4 address of every interface
@@ -87,16 +91,37 @@ def check_reach(store: "Store", rank: int, world_size: int, own: str, *, patienc
     Raises:
         RunError: naming the rank that is not reached, and its address.
     """
-    with socket.create_server((own, 0), family=_family(own), backlog=world_size) as listener:
+    with _answering(own) as listener:
         store.set(f"reach/{rank}", f"{own} {listener.getsockname()[1]}")
         met = {own}
         for other in range(world_size):
-            address, _, port = store.get(f"reach/{other}").decode("ascii").partition(" ")
+            said = said_word(store, f"reach/{other}", _ADDRESS_AND_PORT, "an address and a port")
+            address, _, port = said.partition(" ")
             if address not in met:
                 met.add(address)
                 _connect(rank, other, address, int(port), patience_s)
         store.set(f"reached/{rank}", "1")
         store.wait([f"reached/{other}" for other in range(world_size)])
+
+
+@contextmanager
+def _answering(own: str) -> Iterator[socket.socket]:
+    """Listen and take whoever comes, so that strangers who come in numbers are in no rank's way."""
+    with socket.create_server((own, 0), family=_family(own)) as listener:
+
+        def answer() -> None:
+            with suppress(OSError):  # it was shut: all have reached all
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=answer, name="reach", daemon=True)
+        thread.start()
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def _connect(rank: int, other: int, address: str, port: int, patience_s: float) -> None:

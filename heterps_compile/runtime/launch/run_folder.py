@@ -16,7 +16,9 @@ from pathlib import Path
 from heterps_compile.errors import RunError
 from heterps_compile.plan.swap import locked
 
-_PREFIX = "heterps-run-"
+PREFIX = "heterps-run-"
+"""How the names of these folders begin."""
+
 _YOUNG_S = 600.0  # between making a folder and locking it lies a moment
 
 
@@ -39,7 +41,7 @@ def make_run_folder() -> tuple[Path, int]:
     """
     with writing_temporary_files():
         _tidy()
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return folder, held
@@ -61,9 +63,26 @@ def writing_temporary_files() -> Iterator[None]:
         ) from error
 
 
+def is_held(folder: Path) -> bool:
+    """Tell whether the process that made a folder still lives.
+
+    Raises:
+        OSError: where there is no such folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others may look at the same time
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
 def _tidy() -> None:
     """Delete this user's folders that no process holds."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             status = folder.lstat()
             if status.st_uid != os.getuid() or time.time() - status.st_mtime < _YOUNG_S:

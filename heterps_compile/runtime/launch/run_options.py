@@ -119,6 +119,14 @@ RUN = Command(
             needs=_SERVED, help="By how many steps pulls may miss pushes.",
         ),
         Option(
+            name="expect_sha256", words="--expect-sha256", metavar="HEX",
+            help="Of the folder's plan.json: refuse another, its stages may be code.",
+        ),
+        Option(
+            name="hosts", words="--hosts", metavar="FILE.toml", help="Several machines and the secret they share.",
+            default_words="this one",
+        ),
+        Option(
             name="trace", words="--trace", metavar="FILE.json",
             help="Write some steps as a Chrome trace, for ui.perfetto.dev.",
         ),

@@ -3,14 +3,19 @@
 Left out: what lies there (``checkpoint.py``, ``telemetry/``).
 """
 
+import re
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import RunError
 
+from .said import said_word
+
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+_NUMBER = re.compile(r"[0-9a-f]{32}")
 
 
 def ranks_without(store: "Store", rank: int, world_size: int, folder: Path, what: str) -> list[int]:
@@ -29,7 +34,7 @@ def ranks_without(store: "Store", rank: int, world_size: int, folder: Path, what
     key = f"shared/{what}"
     if rank == 0:
         _put(store, folder, key, token_hex(16))  # nobody has looked for that name: no NFS client takes it to be absent
-    token = folder / _name(store.get(key).decode("ascii"))
+    token = folder / _name(said_word(store, key, _NUMBER, "a number"))
     store.set(f"{key}/{rank}", "seen" if token.exists() else "")
     answers = [store.get(f"{key}/{other}") for other in range(world_size)]
     if rank == 0:

@@ -3,6 +3,7 @@
 Left out: joining the run (``worker.py``), the loop over steps (``loop.py``).
 """
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from heterps_compile.runtime.servers.pulls_ahead import PullsAhead, Reader
 from heterps_compile.runtime.servers.served import serve_tables
 from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
 
-from .checkpoint import find_checkpoints, read_state
+from .checkpoint import STEP_PATTERN, find_checkpoints, read_state
 from .checkpointing import Checkpoints, check_weights, find_start, start_notes
 from .loop import checked_loss, infer, train
 from .open_data import check_same_data, open_data, say_data
@@ -33,6 +34,7 @@ from .options import RunOptions
 from .outputs import make_output_folder
 from .prepare import count_steps
 from .reading import ALL, MicroBatches, telling_ids
+from .said import said_number, said_word
 from .schedule_state import take_schedule
 from .server_rank import make_spec
 from .task import RESULT_KEY, Joined, Result, Task
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 _START_KEY = "start"
 _STEPS_KEY = "steps"
 _FILLED_KEY = "filled"
+_CHECKPOINT_OR_NONE = re.compile(rf"({STEP_PATTERN})?")
 _TRACED_STEPS = 20  # a trace of more is slow to look at
 _WARM_STEPS = 2
 
@@ -283,8 +286,8 @@ def steps_to_run(joined: Joined, options: RunOptions) -> tuple[Path | None, rang
     Raises:
         RunError: where this rank cannot see the checkpoint.
     """
-    name = joined.store.get(_START_KEY).decode()
-    last = int(joined.store.get(_STEPS_KEY))
+    name = said_word(joined.store, _START_KEY, _CHECKPOINT_OR_NONE, "the name of a checkpoint")
+    last = said_number(joined.store, _STEPS_KEY, "the count of steps")
     if not name or options.checkpoint is None:
         return None, range(last)
     checkpoint = Path(options.checkpoint) / name
@@ -299,7 +302,7 @@ def steps_to_run(joined: Joined, options: RunOptions) -> tuple[Path | None, rang
 
 def _filled(joined: Joined) -> int:
     """Give how many samples of the last step only fill it up, and were read before."""
-    return int(joined.store.get(_FILLED_KEY))
+    return said_number(joined.store, _FILLED_KEY, "a count of samples")
 
 
 def _samples(source: Source) -> int | None:

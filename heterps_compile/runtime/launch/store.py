@@ -1,30 +1,50 @@
-"""The key-value store through which the processes of a run find each other.
+"""The key-value store through which the processes of a run find each other, and who they are.
 
-The launcher hosts it on the loopback interface, at a port that the system chooses; under torchrun its agent does. What
-goes through it is JSON and small numbers, and everything read from it is checked.
+The launcher hosts it, or under torchrun rank 0, for those alone who know the secret of the run. What goes through it is
+JSON and small numbers, and everything read from it is checked.
 
-Left out: who writes what (``watch.py``, ``agree.py``, ``checkpointing.py``).
+Left out: who writes what (``watch.py``, ``agree.py``, ``checkpointing.py``), the other side (``store_server.py``), and
+how a rank finds it (``meeting.py``).
 """
 
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from torch._C._distributed_c10d import Store  # torch.distributed has it, but does not declare so
+from torch.distributed import DistNetworkError, DistStoreError
 
 from heterps_compile.errors import RunError
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, but does not declare so
+from .channel import OtherRunError, Sealed, StrangerError, enter, run_mark
+from .store_server import (
+    FOUND,
+    Kind,
+    StoreServer,
+    listen_on_address,
+    listen_on_path,
+    pack,
+    short_path,
+    tell_on_stderr,
+    unpack,
+)
 
 LOOPBACK = "127.0.0.1"
 
 CONNECT_S = 60
-"""How long a process tries to reach the store."""
+"""How long a process tries to reach the store, where nothing else says."""
+
+SOCKET_NAME = "store"
 
 _PATIENCE = timedelta(days=7)  # waits end by what the watchers find, not by a clock
-_BACKLOG = 1024
+_GREETING_S = 10.0
+_RETRY_S = 0.1
+_READ_BYTES = 2**18
 _LONGEST_PORT = 65535
 
 
@@ -36,9 +56,8 @@ class Membership:
         rank: Of this process.
         world_size: Processes in all.
         local_rank: Among those of this machine.
-        address: Of the store.
-        port: Of the store.
-        hosts_store: Whether this process hosts it.
+        address: At which ranks meet, as whoever started them says.
+        port: The same.
     """
 
     rank: int
@@ -46,7 +65,6 @@ class Membership:
     local_rank: int
     address: str
     port: int
-    hosts_store: bool = False
 
 
 def is_under_torchrun(environment: Mapping[str, str]) -> bool:
@@ -74,67 +92,207 @@ def membership_of(environment: Mapping[str, str]) -> Membership:
             f"the environment has RANK={rank}, WORLD_SIZE={world_size}, MASTER_PORT={port}; these do not fit"
         )
     local = environment.get("LOCAL_RANK", str(rank))
-    is_agents = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Membership(
-        rank,
-        world_size,
-        int(local) if local.isdigit() else rank,
-        environment["MASTER_ADDR"],
-        port,
-        hosts_store=rank == 0 and not is_agents,
-    )
+    return Membership(rank, world_size, int(local) if local.isdigit() else rank, environment["MASTER_ADDR"], port)
 
 
-def host_store(address: str = LOOPBACK, port: int = 0) -> "TCPStore":
-    """Host the store of a run; its ``port`` says where.
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Where the store of a run is, and what opens it.
+
+    Attributes:
+        secret: Of the run.
+        folder: Of the Unix socket, on one machine; None where there are several.
+        address: To listen on and to connect to, on several machines.
+        port: The same.
+        run: Which of the runs with this secret.
+        patience_s: How long a process tries to reach it.
+    """
+
+    secret: bytes = field(repr=False)
+    folder: Path | None = None
+    address: str = ""
+    port: int = 0
+    run: str = ""
+    patience_s: float = CONNECT_S
+
+    def __str__(self) -> str:
+        return f"{self.address}:{self.port}" if self.folder is None else repr(str(self.folder / SOCKET_NAME))
+
+
+def host_store(place: StorePlace, tell: Callable[[str], object] = tell_on_stderr) -> StoreServer:
+    """Host the store of a run in a thread of this process.
 
     Args:
-        address: The interface to listen on.
-        port: 0 lets the system choose.
+        place: Where.
+        tell: Takes the one line about strangers that knock.
 
     Raises:
-        RunError: where the port is in use, or the address is not of this machine.
+        RunError: where nothing can listen there.
     """
-    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415 - torch only where a run starts
-
-    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise RunError(
-            f"the run cannot listen on {address}:{port}: {error.strerror}; choose another port, or end what holds it"
-        ) from error
-    chosen = listener.getsockname()[1]
-    # The descriptor of a bound socket: otherwise the store would listen on every interface.
-    store = TCPStore(
-        address, chosen, is_master=True, wait_for_workers=False, timeout=_PATIENCE, master_listen_fd=listener.fileno()
-    )
-    listener.detach()
-    return store
+    if place.folder is not None:
+        listener = listen_on_path(place.folder, SOCKET_NAME)
+    else:
+        listener = listen_on_address(place.address, place.port)
+    return StoreServer(listener, place.secret, place.run, tell)
 
 
-def connect_store(member: Membership) -> "TCPStore":
+def connect_store(place: StorePlace, who: str) -> "RunStore":
     """Connect to the store of a run, once for every thread that waits in it.
 
-    Raises:
-        RunError: where the host cannot be reached.
-    """
-    from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415 - as above
-    from torch.distributed import DistNetworkError, DistStoreError  # noqa: PLC0415
+    Args:
+        place: Where it is.
+        who: This process, for messages.
 
+    Raises:
+        RunError: where it cannot be reached, or what listens there does not know the secret.
+    """
+    deadline_s = time.monotonic() + place.patience_s
+    while True:
+        line: socket.socket | None = None
+        try:
+            line = _new_line(place)
+            sealed = enter(line, place.secret, run_mark(place.run))
+            line.settimeout(None)
+            return RunStore(line, sealed, place)
+        except (OSError, StrangerError, OtherRunError) as error:
+            if line is not None:
+                line.close()
+            if time.monotonic() > deadline_s:
+                reason = getattr(error, "strerror", None) or str(error) or "it is of another run"
+                hint = "; has every host the same secret in its file of hosts, and" if place.folder is None else "; "
+                raise RunError(
+                    f"{who} cannot reach the store of the run at {place} within {place.patience_s:g} s: {reason}"
+                    f"{hint} is the first host up, and its port open?"
+                ) from error
+            time.sleep(_RETRY_S)
+
+
+def _new_line(place: StorePlace) -> socket.socket:
+    if place.folder is None:
+        line = socket.create_connection((place.address, place.port), timeout=_GREETING_S)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return line
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        store = TCPStore(member.address, member.port, is_master=False, timeout=timedelta(seconds=CONNECT_S))
-    except (DistNetworkError, DistStoreError, ValueError) as error:
-        raise RunError(
-            f"rank {member.rank} cannot reach the store of the run at {member.address}:{member.port} within "
-            f"{CONNECT_S} s: {_first_line(error)}; is the first host up, and its port open?"
-        ) from error
-    store.set_timeout(_PATIENCE)
-    return store
+        line.settimeout(_GREETING_S)
+        with short_path(place.folder, SOCKET_NAME) as path:
+            line.connect(path)
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+class RunStore(Store):
+    """One connection to the store of a run, as ``torch.distributed`` takes stores; it is for one thread at a time."""
+
+    def __init__(self, line: socket.socket, sealed: Sealed, place: StorePlace) -> None:
+        super().__init__()
+        self._patience = _PATIENCE
+        self._line, self._sealed, self._place = line, sealed, place
+        self._one_at_a_time = threading.Lock()
+
+    @property
+    def timeout(self) -> timedelta:
+        """Give how long is waited for values."""
+        return self._patience
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long is waited for values."""
+        self._patience = timeout
+
+    def clone(self) -> "RunStore":
+        """Give another connection."""
+        return connect_store(self._place, "a process of the run")
+
+    def close(self) -> None:
+        """Leave; so does a connection that nobody holds any more."""
+        self._line.close()
+
+    def __del__(self) -> None:
+        self._line.close()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a value."""
+        self._ask(Kind.SET, key.encode(), _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Wait for a value."""
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Wait for several values."""
+        return self._wait(keys, self._patience)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until keys are there.
+
+        Raises:
+            DistStoreError: where they are not in time.
+        """
+        self._wait(keys, self._patience if timeout is None else timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tell whether all of some keys are there."""
+        return self._ask(Kind.CHECK, *(key.encode() for key in keys)) == [b"1"]
+
+    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        """Set a value where it is what is expected, "" for none; give the one that stands there then."""
+        return self._ask(Kind.COMPARE_SET, key.encode(), _bytes(expected_value), _bytes(desired_value))[0]
+
+    def add(self, key: str, value: int) -> int:
+        """Add to a number and give it."""
+        return int(self._ask(Kind.ADD, key.encode(), str(value).encode())[0])
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Add to the end of a value."""
+        self._ask(Kind.APPEND, key.encode(), _bytes(value))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Set several values."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def delete_key(self, key: str) -> bool:
+        """Take a value away; tell whether there was one."""
+        return self._ask(Kind.DELETE, key.encode()) == [b"1"]
+
+    def num_keys(self) -> int:
+        """Give how many keys there are."""
+        return int(self._ask(Kind.COUNT)[0])
+
+    def has_extended_api(self) -> bool:
+        """Say that several values can be asked for at once."""
+        return True
+
+    def _wait(self, keys: Sequence[str], timeout: timedelta) -> list[bytes]:
+        return self._ask(Kind.GET, str(timeout.total_seconds()).encode(), *(key.encode() for key in keys))
+
+    def _ask(self, kind: Kind, *parts: bytes) -> list[bytes]:
+        """Ask and wait for the answer.
+
+        Raises:
+            DistNetworkError: where the store is gone.
+            DistStoreError: where what is waited for does not come in time.
+        """
+        with self._one_at_a_time:
+            try:
+                self._line.sendall(self._sealed.seal(pack(kind, parts)))
+                while (content := self._sealed.next_message()) is None:
+                    came = self._line.recv(_READ_BYTES)
+                    if not came:
+                        raise ConnectionResetError("connection closed by peer")
+                    self._sealed.feed(came)
+                found, values = unpack(content)
+            except (OSError, ValueError, StrangerError) as error:
+                raise DistNetworkError(f"the store of the run is lost: {error}") from error
+        if found != FOUND:
+            raise DistStoreError("wait timeout: not all keys came in time")
+        return values
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def is_loopback(address: str) -> bool:
@@ -156,7 +314,3 @@ def worker_environment(threads: int) -> dict[str, str]:
     environment["PYTHONUNBUFFERED"] = "1"
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and told in one line
     return environment
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0][:200]

@@ -10,7 +10,7 @@ from heterps_compile.errors import SIGNALLED, RunError
 from .options import RunOptions
 from .prepare import Prepared
 from .progress import ProgressRecorder
-from .store import Membership
+from .store import Membership, StorePlace
 from .training import Training
 from .watch import Watch
 
@@ -37,6 +37,7 @@ class Task:
         prints_end: Whether rank 0 prints what the run came to, where there is no launcher that does.
         checked_sha256: Of the plan file whose folder the launcher has checked; None where this rank does.
         left_behind: File for what this rank does, for the launcher to read; None for nowhere.
+        store: Where the launcher hosts the store of the run; None where there is no launcher.
     """
 
     options: RunOptions
@@ -45,6 +46,7 @@ class Task:
     parent: int | None = None
     telemetry: Path | None = None
     left_behind: Path | None = None
+    store: StorePlace | None = None
     prints_end: bool = False
     checked_sha256: str | None = None
 

@@ -50,6 +50,7 @@ from .faults import (
 )
 from .monitor import OVERSLEPT_S, Monitor, beat_key, done_key
 from .progress import ProgressRecorder
+from .said import said_number
 from .silence import SilenceAlarm
 from .stop_signals import STOPPING
 from .training import from_training_file
@@ -89,6 +90,7 @@ class Watch:
         monitored: Sequence[int] = (),
         parent: int | None = None,
         late_s: float | None = None,
+        host: int | None = None,
     ) -> None:
         """Set up; :meth:`start` begins.
 
@@ -102,6 +104,7 @@ class Watch:
             parent: The launcher's process; None where it is not ours to follow.
             late_s: How long to stay, once a fault is known, for ranks that have not come yet; None leaves at once,
                 since a launcher stays.
+            host: The rank that hosts the store; None where the launcher does.
         """
         self.stopped_by: int | None = None
         self._store = store
@@ -112,6 +115,7 @@ class Watch:
         self._monitor = Monitor(store, [self._places[other] for other in monitored], hang_after_s)
         self._parent = parent
         self._late_s = late_s
+        self._host = host
         self._signals: int | None = None
         self._listening = threading.Lock()
         self._asked_s: float | None = None
@@ -262,7 +266,10 @@ class Watch:
                 return
             cause = exception_cause(error)
             if isinstance(error, RuntimeError):  # what torch raises where a connection breaks
-                cause = f"lost the store of the run: its launcher or host is gone ({type(error).__name__})"
+                if self._host not in (None, self._rank):
+                    cause = "is gone, and with it the store of the run: its process is dead, or its machine is gone"
+                    self._end(Fault(self._places[self._host], self._monitor.last_progress(self._host), cause))
+                cause = f"lost the store of the run: its launcher is gone ({type(error).__name__})"
             self._end(Fault(self._places[self._rank], self._progress.now(), cause))
 
     def look(self, woke_s: float) -> None:
@@ -313,11 +320,11 @@ class Watch:
         with self._gate:
             if not self._held:
                 self._held = True
-                self.stopped_by = int(self._store.get(STOP_KEY))
+                self.stopped_by = said_number(self._store, STOP_KEY, "the number of a signal")
                 self._store.set(_stop_answer(self._rank), str(self._step))
         if self._store.check(keys):
             with self._gate:
-                self._last_step = max(int(answer) for answer in self._store.multi_get(keys))
+                self._last_step = max(said_number(self._store, key, "a step", least=-1) for key in keys)
                 self._gate.notify_all()
 
 

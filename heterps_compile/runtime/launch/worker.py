@@ -18,10 +18,11 @@ Left out: the steps themselves (``pipeline/``), and how the launcher sees the en
 import atexit
 import json
 import os
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -34,23 +35,26 @@ from rich.console import Console
 
 from heterps_compile.errors import HeterpsError, InputError, RunError
 from heterps_compile.runtime.allocator import keep_freed_memory
+from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
-from .agree import agree, statement
+from .agree import COME_S, agree, statement
 from .carry import TelemetryCollector, TelemetrySender
 from .checkpoint_lock import holding_checkpoints
 from .end import print_end
 from .faults import Place
+from .meeting import address_of, has_agent, meet, read_secret
 from .options import RunOptions, options_from_json
 from .prepare import check_world_size, choose_device, header, prepare
 from .progress import ProgressRecorder
 from .reach import check_reach, choose_address, own_address
-from .run_folder import make_run_folder
+from .run_folder import PREFIX, make_run_folder
+from .said import said_word
 from .server_rank import run_server_rank
 from .shared_folder import ranks_without, refuse_own_folders
 from .show import Show, clear_telemetry
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
-from .store import CONNECT_S, LOOPBACK, Membership, connect_store, host_store
+from .store import LOOPBACK, Membership, StorePlace, connect_store, host_store
 from .task import Joined, Result, Task
 from .watch import Watch
 
@@ -61,7 +65,7 @@ CONFIG_NAME = "run.json"
 PROGRESS_NAME = "rank-{rank}.progress"
 """Files of the run's folder: what ranks are started with, and what each left behind."""
 
-_AGENTS_VARIABLE = "TORCHELASTIC_RUN_ID"  # set by torchrun's agent, which is the parent of its ranks then
+_RUN_FOLDER = re.compile(rf"/(?:[^\0]{{0,4000}}/)?{PREFIX}[A-Za-z0-9_]{{1,64}}")
 _OUTSTAY_S = 5.0
 _PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -80,26 +84,33 @@ def work(member: Membership, task: Task) -> Result:
 
     keep_freed_memory()
     torch.set_num_threads(task.options.threads)
-    hosted = host_store(member.address, member.port) if member.hosts_store else None
     progress = ProgressRecorder(task.left_behind)
     is_launched = task.parent is not None
-    # The launcher hosts a store for each run; that of torchrun serves all runs of a script, one after the other.
-    prefix = "" if is_launched else f"run {next(_RUNS)}"
+    # The launcher hosts a store for each run; else rank 0 does, for all runs of a script, one after the other.
+    place = task.store or meet(member, task.options.hosts, str(next(_RUNS)), os.environ)
+    hosted = host_store(place) if member.rank == 0 and not is_launched else None
+    member = replace(member, address=address_of(member, place))
+    connect = partial(connect_store, place, f"rank {member.rank}")
+    come_s = COME_S if task.options.hosts is None else place.patience_s
     monitored = [] if is_launched else list(range(member.world_size)) if member.rank == 0 else [0]
     watch = Watch(
-        _connect(member, prefix),
+        connect(),
         [Place(rank) for rank in range(member.world_size)],
         member.rank,
         progress,
         hang_after_s=task.options.hang_after_s,
         monitored=[rank for rank in monitored if rank != member.rank],
-        late_s=None if is_launched else CONNECT_S,
-        parent=os.getppid() if task.parent is None and _AGENTS_VARIABLE in os.environ else task.parent,
+        late_s=None if is_launched else place.patience_s,
+        parent=os.getppid() if task.parent is None and has_agent(os.environ) else task.parent,
+        host=None if is_launched else 0,
     )
+    if hosted is not None and place.folder is not None:
+        watch.before_end(remove := partial(shutil.rmtree, place.folder, ignore_errors=True))
+        atexit.register(remove)
     watch.start()
     with stopping_on_signals(watch.listen):
         try:
-            result = _run(member, task, prefix, watch, progress)
+            result = _run(member, task, connect, watch, progress, come_s=come_s)
             watch.finish()
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
@@ -107,20 +118,22 @@ def work(member: Membership, task: Task) -> Result:
     _leave()
     if hosted is not None:
         watch.outstay(_OUTSTAY_S)
+        hosted.close()
     return result
 
 
-def _connect(member: Membership, prefix: str) -> "Store":
-    from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415 - not declared in torch.distributed
-
-    store = connect_store(member)
-    return PrefixStore(prefix, store) if prefix else store
-
-
-def _run(member: Membership, task: Task, prefix: str, watch: Watch, progress: ProgressRecorder) -> Result:
+def _run(
+    member: Membership,
+    task: Task,
+    connect: "Callable[[], Store]",
+    watch: Watch,
+    progress: ProgressRecorder,
+    *,
+    come_s: float,
+) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
-    store = _connect(member, prefix)
+    store = connect()
     prepared = prepare(task.options, checked_sha256=task.checked_sha256)
     check_world_size(prepared, member.world_size)
     watch.know(prepared.places)
@@ -128,7 +141,7 @@ def _run(member: Membership, task: Task, prefix: str, watch: Watch, progress: Pr
     if device.type == "cuda":
         torch.cuda.set_device(device)
     mine = statement(prepared, task.options, str(device), own_address(member.address))
-    said = agree(store, member.rank, member.world_size, mine)
+    said = agree(store, member.rank, member.world_size, mine, patience_s=come_s)
     own = choose_address([str(said_by.get("address", "")) for said_by in said])
     if own:
         check_reach(store, member.rank, member.world_size, own)
@@ -142,7 +155,7 @@ def _run(member: Membership, task: Task, prefix: str, watch: Watch, progress: Pr
         if task.options.checkpoint is not None:
             refuse_own_folders(store, member.rank, member.world_size, Path(task.options.checkpoint))
         with holding_checkpoints(task.options.checkpoint if member.rank == 0 else None):
-            return _run_and_tell(joined, task, _connect(member, prefix))
+            return _run_and_tell(joined, task, connect())
     return _run_part(joined, task)
 
 
@@ -180,7 +193,7 @@ def _telemetry_folder(joined: Joined, options: RunOptions) -> tuple[Path, list[i
         else:
             clear_telemetry(folder := Path(options.telemetry))
         store.set(_TELEMETRY_KEY, str(folder))
-    folder = Path(options.telemetry or store.get(_TELEMETRY_KEY).decode())
+    folder = Path(options.telemetry or said_word(store, _TELEMETRY_KEY, _RUN_FOLDER, "the folder of a run"))
     without = ranks_without(store, rank, joined.member.world_size, folder, "telemetry")
     return _make_telemetry_folder(joined) if rank in without else folder, without
 
@@ -195,18 +208,25 @@ def _make_telemetry_folder(joined: Joined) -> Path:
 
 def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any]]) -> None:
     """Join the process group: nccl where every rank has a GPU of its own, else gloo, which copies through the host."""
-    import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
+    import torch  # noqa: PLC0415 - torch only in the processes of a run
+    import torch.distributed as dist  # noqa: PLC0415
     from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415 - not declared in torch.distributed
 
     homes = {tuple(said_by.get(key) for key in ("address", "host", "device")) for said_by in said}
     has_own_gpu = all(str(device).startswith("cuda") for _, _, device in homes) and len(homes) == len(said)
-    dist.init_process_group(
-        "nccl" if has_own_gpu else "gloo",
-        store=PrefixStore("group", store),
-        rank=member.rank,
-        world_size=member.world_size,
-        timeout=_PATIENCE,
-    )
+    rank, world_size = member.rank, member.world_size
+
+    def join(tried: "Store", timeout: timedelta) -> Any:
+        name = "nccl" if has_own_gpu else "gloo"
+        dist.init_process_group(name, store=tried, rank=rank, world_size=world_size, timeout=timeout)
+        world: Any = dist.group.WORLD
+        return None if has_own_gpu else world._get_backend(torch.device("cpu"))
+
+    group = PrefixStore("group", store)
+    if has_own_gpu:
+        join(group, _PATIENCE)
+    else:
+        connect_without_strangers(join, _leave, group, rank, world_size, patience=_PATIENCE)
 
 
 def _leave() -> None:
@@ -227,7 +247,8 @@ def start(directory: Path, rank: int) -> int:
     try:
         content = json.loads((directory / CONFIG_NAME).read_text("utf-8"))
         options = options_from_json(json.dumps(content["options"]))
-        port, parent, world_size = int(content["port"]), int(content["parent"]), int(content["world_size"])
+        parent, world_size = int(content["parent"]), int(content["world_size"])
+        place = StorePlace(read_secret(directory), folder=directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {str(directory / CONFIG_NAME)!r}: {error}") from error
     if os.getppid() != parent:  # it died before the system was asked to tell
@@ -235,9 +256,14 @@ def start(directory: Path, rank: int) -> int:
     telemetry = Path(content["telemetry"]) if content.get("telemetry") else None
     left_behind = directory / PROGRESS_NAME.format(rank=rank)
     task = Task(
-        options, parent=parent, telemetry=telemetry, left_behind=left_behind, checked_sha256=str(content["plan"])
+        options,
+        parent=parent,
+        telemetry=telemetry,
+        left_behind=left_behind,
+        checked_sha256=str(content["plan"]),
+        store=place,
     )
-    work(Membership(rank, world_size, rank, LOOPBACK, port), task)
+    work(Membership(rank, world_size, rank, LOOPBACK, 0), task)
     return 0
 
 

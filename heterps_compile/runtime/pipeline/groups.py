@@ -11,10 +11,11 @@ Left out: other backends than gloo; tensors of a GPU go through the CPU's memory
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+
+from .strangers import connect_without_strangers
 
 _PATIENCE = timedelta(minutes=30)  # whoever launched the ranks notices long before that one of them is gone
 
@@ -40,7 +41,15 @@ class Group:
         _made[self.ranks] += 1
         store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
         self._places = {member: place for place, member in enumerate(self.ranks)}
-        self._gloo: Any = dist.ProcessGroupGloo(store, self._places[rank], len(self.ranks), _PATIENCE)
+        place, size = self._places[rank], len(self.ranks)
+        self._gloo = connect_without_strangers(
+            lambda tried, timeout: dist.ProcessGroupGloo(tried, place, size, timeout),
+            lambda: None,
+            store,
+            place,
+            size,
+            patience=_PATIENCE,
+        )
 
     def sum(self, tensor: Tensor) -> dist.Work:
         """Begin to sum a tensor in place; dense, or sparse with every row once."""

@@ -148,10 +148,18 @@ def write_with_schedulers(folder: Path, steps: list[int]) -> None:
 
 def test_what_a_rank_cannot_write_because_the_first_gave_up_is_not_its_fault(tmp_path):
     store = HashStore()
-    store.set("checkpoint/1/folder", str(tmp_path / "deleted"))
+    store.set("checkpoint/1/folder", ".heterps-new-deleted")
     with pytest.raises(PeerError, match="rank 0 has given the checkpoint up") as caught:
         rank_with(tmp_path, store, 1, seed=0)[1].write(1)
     assert is_from_a_peer(caught.value)
+
+
+@pytest.mark.parametrize("said", ["/elsewhere", "../elsewhere", ".heterps-new-/../elsewhere", "", "step-000001"])
+def test_the_folder_of_a_checkpoint_is_a_name_and_no_path(tmp_path, said):
+    store = HashStore()
+    store.set("checkpoint/1/folder", said)
+    with pytest.raises(RunError, match="where the name of a new folder is due"):
+        rank_with(tmp_path, store, 1, seed=0)[1].write(1)
 
 
 def test_only_the_last_few_stay(tmp_path):

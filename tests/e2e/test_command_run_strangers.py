@@ -1,0 +1,84 @@
+"""Another user of this machine beside a run: what is in docs/runtime.md's table, row by row."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, loopback_ports
+from written_ctrdnn import BATCH, DATA, MICRO_BATCHES, write_ctrdnn
+
+STEPS = 30
+PATIENCE_S = 180.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)]
+
+
+def children_of(pid: int) -> list[int]:
+    """Give the processes that a process has started, as everybody can read."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if entry.name.isdigit() and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def attack(launcher: int, temporary: str, ports: frozenset[int], until_s: float) -> dict[str, object]:
+    """Look for the secret of a run wherever others can look, knock at its doors, and write where it reads."""
+    opened: list[str] = []
+    words: set[str] = set()
+    seen: set[int] = set()
+    while time.monotonic() < until_s and not opened:
+        folders = [path for path in Path(temporary).iterdir() if path.name.startswith("heterps-run-")]
+        for folder in folders:
+            for name in ("", "secret", "run.json", "store", "telemetry"):
+                with suppress(OSError):
+                    os.listdir(folder) if not name else (folder / name).read_bytes()
+                    opened.append(str(folder / name))
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
+                line.connect(str(folder / "store"))
+                opened.append("store")
+        for pid in (launcher, *children_of(launcher)):
+            with suppress(OSError):
+                words.add(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace"))
+                seen.add(pid)
+            for name in ("environ", "mem", "fd", "maps"):
+                with suppress(OSError):
+                    path = Path(f"/proc/{pid}/{name}")
+                    os.listdir(path) if name == "fd" else path.open("rb").close()
+                    opened.append(f"/proc/{pid}/{name}")
+        hammer(time.monotonic() + 0.2, before=ports)
+    return {"opened": opened, "seen": len(seen), "words": sorted(words)}
+
+
+def test_another_user_learns_nothing_changes_nothing_and_does_not_end_a_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    write_ctrdnn(folder)
+    temporary = tmp_path_factory.mktemp("temporary")
+    for place in (temporary, *temporary.parents):
+        with suppress(OSError):
+            place.chmod(0o777 | 0o1000 if place == temporary else place.stat().st_mode | 0o055)
+    words = ("--train", "train.py", "--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
+    ports = frozenset(loopback_ports())
+    run = subprocess.Popen(
+        [sys.executable, "-m", "heterps_compile", "run", "model2.heterps", *words, "--replicas", "1,2", "--steps",
+         str(STEPS), "--checkpoint", str(folder / "ck"), "--every", "5"],
+        cwd=folder, env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    stranger = AnotherUser(partial(attack, run.pid, str(temporary), ports, time.monotonic() + 25.0))
+    out, err = run.communicate(timeout=PATIENCE_S)
+    found = stranger.found()
+    assert run.returncode == 0, err
+    assert f"{STEPS} steps, {STEPS * BATCH} samples" in out
+    assert found["opened"] == []
+    assert found["seen"] >= 4, found  # the launcher and three ranks: it did look
+    assert not any(
+        len(word) >= 32 and set(word) <= set("0123456789abcdef") for line in found["words"] for word in line.split("\0")
+    )
