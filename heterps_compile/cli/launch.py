@@ -63,7 +63,9 @@ def launch(ctx: click.Context, /, directory: str, no_check: bool, **_: Any) -> N
         look_up_hosts(known)
     lines = launch_lines(known, prepared, [made.directory, *given_words(ctx)])
     with result_stream() as stream, printing("the lines"):
-        for (address, line), ranks in zip(lines, ranks_of_hosts(known), strict=True):
+        for number, ((address, line), ranks) in enumerate(zip(lines, ranks_of_hosts(known), strict=True), 1):
+            if made.host not in (None, number):
+                continue
             what = "; ".join(str(prepared.places[rank]) for rank in ranks)
             stream.write(f"# {address}: {what}\n{line}\n")
         stream.flush()

@@ -38,9 +38,8 @@ _SERVER_FIELDS = {
 @click.command("run")
 @click.argument("directory", metavar="DIR")
 @options.takes(RUN)
-@click.option("--host", metavar="N", type=click.IntRange(min=1), help="Start the ranks of this one of the hosts.")
 @click.pass_context
-def run(ctx: click.Context, /, directory: str, host: int | None, **_: Any) -> int:
+def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
     """Run the stages of a compiled folder as a pipeline: one process a replica, on this machine or under torchrun.
 
     DIR is the compiled folder. The training file has loss(outputs, batch) and optimizer(parameters), and may have
@@ -62,8 +61,8 @@ def run(ctx: click.Context, /, directory: str, host: int | None, **_: Any) -> in
     made = make_run_options(ctx, directory)
     if is_under_torchrun(os.environ):
         return run_rank(Task(made, prints_end=True)).exit_code
-    if made.hosts is not None or host is not None:
-        return _run_host(made, host, [directory, *given_words(ctx)])
+    if made.hosts is not None:
+        return _run_host(made, made.hosts, [directory, *given_words(ctx)])
     with result_stream() as stream, printing("the summary"):
         result, show = launch(made, sys.stderr)
         if made.trace is not None and show.is_as_planned:
@@ -76,19 +75,17 @@ def run(ctx: click.Context, /, directory: str, host: int | None, **_: Any) -> in
     return result.exit_code
 
 
-def _run_host(made: "RunOptions", host: int | None, words: Sequence[str]) -> int:
+def _run_host(made: "RunOptions", hosts: str, words: Sequence[str]) -> int:
     """Start the ranks of one host of several."""
     from heterps_compile.runtime.launch.host import start_host  # noqa: PLC0415 - only where there are several
     from heterps_compile.runtime.launch.hosts import check_hosts, read_hosts  # noqa: PLC0415
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415
 
-    if made.hosts is None:
-        raise InputError("--host needs the file of hosts (--hosts FILE.toml)")
-    if host is None:
+    if made.host is None:
         raise InputError("--hosts needs to know which of them this machine is (--host N); launch prints the lines")
-    known = read_hosts(made.hosts)
+    known = read_hosts(hosts)
     check_hosts(known, prepare(made))
-    return start_host(known, host, words)
+    return start_host(known, made.host, words)
 
 
 def _add_simulated(trace: str, plan: "Plan") -> None:

@@ -37,8 +37,8 @@ def readme(plan: Plan) -> str:
         f"It takes {inputs} and gives {outputs}, at a batch of {plan.batch}.",
         *_scoring(plan),
         *_processes(plan),
-        "Loading checks every file against its SHA-256 in `plan.json`, which finds damage and no malice: who can change "
-        "a file can change its hash." + (_CODE if _has_code(plan) else ""),
+        "Loading checks every file against its SHA-256 in `plan.json`, which finds damage and no malice: who can "
+        "change a file can change its hash." + (_CODE if _has_code(plan) else ""),
         "",
         "## Stages",
         "",

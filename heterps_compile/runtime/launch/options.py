@@ -99,6 +99,7 @@ class RunOptions:
         quiet: Whether the run says nothing but its summary.
         expect_sha256: Of the folder's ``plan.json``, from somewhere that can be trusted; None to take its own word.
         hosts: File of hosts, where ranks are of several machines; None where they are of one.
+        host: Which of them this machine is, from 1; None where a rank is started already.
         servers: The parameter servers.
     """
 
@@ -134,6 +135,7 @@ class RunOptions:
     quiet: bool = False
     expect_sha256: str | None = None
     hosts: str | None = None
+    host: int | None = None
     servers: ServerOptions = field(default_factory=ServerOptions)
 
     def __post_init__(self) -> None:
@@ -188,7 +190,7 @@ class RunOptions:
     def shared(self) -> dict[str, Any]:
         """Give the options that all ranks must agree on; of those that say where a host keeps things, that it does."""
         local = {"directory", "train", "data", "checkpoint", "output", "trace", "log", "telemetry", "tensorboard"}
-        local |= {"weights", "threads", "quiet", "hosts"}
+        local |= {"weights", "threads", "quiet", "hosts", "host"}
         agreed = {f.name: asdict(self)[f.name] for f in fields(self) if f.name not in local}
         return agreed | {name: getattr(self, name) is not None for name in ("train", "checkpoint", "weights", "output")}
 

@@ -127,6 +127,10 @@ RUN = Command(
             default_words="this one",
         ),
         Option(
+            name="host", words="--host", metavar="N", type=Whole(), needs=("hosts",),
+            help="Which of them, from 1, this machine is: start its ranks.",
+        ),
+        Option(
             name="trace", words="--trace", metavar="FILE.json",
             help="Write some steps as a Chrome trace, for ui.perfetto.dev.",
         ),
