@@ -77,6 +77,7 @@ def _scoring(plan: Plan) -> list[str]:
         return ["It was compiled for training and does not score."]
     return ["It was compiled for training, and runs as it trains; `compiled.eval().run(...)` scores."]
 
+
 def _has_code(plan: Plan) -> bool:
     return any(files and not files[0].file.endswith(".onnx") for files in plan.artifacts)
 
