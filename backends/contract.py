@@ -163,6 +163,15 @@ class DataBackend(Protocol):
     def stages_are_data(self) -> bool: ...  # noqa: D102 - above
 
 
+@runtime_checkable
+class ChecksWriting(Protocol):
+    """A backend that can say, before anything is placed, whether stages that it runs can be written to a folder."""
+
+    def unwritable(self, graph: Graph) -> str:
+        """Say which node keeps a stage from being written; "" where all can be."""
+        ...
+
+
 def place_backend(backend: Backend, stages: Sequence[StageDevice]) -> Backend:
     """Tell a backend the devices of its stages, if it wants to know."""
     return backend.on(stages) if isinstance(backend, PlacedBackend) else backend

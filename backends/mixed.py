@@ -18,7 +18,7 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .borders import as_array, as_tensor
-from .contract import Backend, Reference, Stage, StageDevice, StatefulBackend, place_backend
+from .contract import Backend, ChecksWriting, Reference, Stage, StageDevice, StatefulBackend, place_backend
 from .find import find_backend, own_backend
 
 MIXED = "mixed"
@@ -134,6 +134,11 @@ class MixedBackend:
             partition.stages, lambda backend, cuts: backend.build(graph, Partition(tuple(cuts), partition.replicated))
         )
         return tuple(self._border(stage, cut) for stage, cut in zip(made, partition.stages, strict=True))
+
+    def unwritable(self, graph: Graph) -> str:
+        """Say which node keeps a stage from being written by any of the backends; "" where one can write all."""
+        reasons = [backend.unwritable(graph) if isinstance(backend, ChecksWriting) else "" for backend in self._all()]
+        return "" if "" in reasons else reasons[0]
 
     def reference(self, graph: Graph) -> Reference:
         """Give the whole model as its own family runs it."""

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.ir.graph import Graph
 
-from .contract import Backend
+from .contract import Backend, ChecksWriting
 from .find import BACKENDS, find_backend
 from .unsupported import UnsupportedNode
 
@@ -33,6 +33,12 @@ class ChecksNodes(Protocol):
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
         """Give the nodes that no stage of this backend could run."""
         ...
+
+
+def why_unwritable(backend: Backend, graph: Graph) -> str:
+    """Say in one sentence why a backend, though it runs a model, cannot write its stages; "" where it can."""
+    reason = backend.unwritable(graph) if isinstance(backend, ChecksWriting) else ""
+    return f"the backend {backend.name!r} runs {graph.name!r} and cannot save its stages: {reason}" if reason else ""
 
 
 def refuse_unsupported(backend: Backend, graph: Graph) -> None:

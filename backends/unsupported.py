@@ -11,6 +11,19 @@ from heterps_compile.escape import printable, shorten
 _NAME_SHOWN = 80
 
 
+_WAYS_OUT = {
+    "transformers.grouped_mm": "batch the experts (experts_implementation='batched_mm' in the model's config)",
+    "transformers.grouped_mm_fallback": "batch the experts (experts_implementation='batched_mm' in the model's config)",
+}
+"""What helps, by op without its overload, where it is a choice of the library that the model came from."""
+
+
+def way_out(op: str) -> str:
+    """Give what helps where a model has an op that no file can have, "" where only leaving it out does."""
+    name = op if op in _WAYS_OUT else op.rpartition(".")[0]
+    return _WAYS_OUT.get(name, "")
+
+
 def reason_without_row(backend: str, op: str) -> str:
     """Say what is missing where the op table of a backend has no row for an op."""
     if "Sequence" in op or "Optional" in op:
@@ -43,4 +56,5 @@ class UnsupportedNode:
         name = printable(shorten(self.node, _NAME_SHOWN))
         others = f"; backends that support it: {', '.join(supported_by)}" if supported_by else ""
         what = f"{printable(shorten(self.op, _NAME_SHOWN))} ({printable(self.domain)}, opset {self.opset})"
-        return f"node '{name}' is {what}: {self.reason}{others}"
+        helps = way_out(self.op)
+        return f"node '{name}' is {what}: {self.reason}{others}{f'; {helps}' if helps else ''}"

@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from heterps_compile.backends.contract import Backend, DataBackend, place_backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
-from heterps_compile.backends.ops import refuse_unsupported
+from heterps_compile.backends.ops import refuse_unsupported, why_unwritable
 from heterps_compile.backends.shared_state import keep_mode
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
-from heterps_compile.errors import GraphError, InputError, UnknownNameError
+from heterps_compile.errors import BackendError, GraphError, InputError, UnknownNameError
 from heterps_compile.frontends.workload import is_workload_file
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
@@ -89,6 +89,7 @@ def compile(  # noqa: A001 - the product's verb
     seed: int = 0,
     time_limit: float | None = None,
     verify: bool = True,
+    must_save: bool = False,
     dynamic_shapes: Any = None,
     on_progress: Progress | None = None,
     observer: Observer | None = None,
@@ -127,6 +128,8 @@ def compile(  # noqa: A001 - the product's verb
         seed: Of the search and of the inputs generated for verification.
         time_limit: Seconds the search may take; None for no limit.
         verify: Run the stages against the whole model on generated inputs.
+        must_save: Refuse, before the search, a model whose stages run and cannot be saved; else a note of the plan says
+            so.
         dynamic_shapes: Passed to ``torch.export.export``.
         on_progress: Called as the work proceeds.
         observer: Called with every pass and the draft after it.
@@ -172,6 +175,9 @@ def compile(  # noqa: A001 - the product's verb
     refuse_unsupported(chosen, graph)
     if mode == "training":
         _refuse_lost_backwards(graph)
+    unsaved = why_unwritable(chosen, graph)
+    if unsaved and must_save:
+        raise BackendError(unsaved)
 
     def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
         nonlocal chosen
@@ -205,7 +211,9 @@ def compile(  # noqa: A001 - the product's verb
     report("done", _STEPS, _STEPS)
     plan = make_plan(draft, chosen)
     total_s = time.perf_counter() - began
-    plan = replace(plan, verification=verification, notes=(*plan.notes, *notes), total_s=total_s)
+    plan = replace(
+        plan, verification=verification, notes=(*plan.notes, *filter(None, (unsaved,)), *notes), total_s=total_s
+    )
     if scored is not None:
         plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))
     assert draft.runnable is not None  # noqa: S101 - EmitStages ensures it; this tells the type checker

@@ -3,7 +3,7 @@
 Left out: what jax itself is not needed for (``backend.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,13 +91,26 @@ def unsupported_nodes(graph: Graph) -> list[UnsupportedNode]:
     """Give the nodes that the table does not have; of a PyTorch model those that ONNX has not, and control flow."""
     if graph.family != "onnx":
         control = [node for node in graph.nodes if node.op in _CONTROL_FLOW]
-        return unwritable_nodes(graph) + [
-            UnsupportedNode(node.name, node.op, "torch", 1, "the jax backend has no control flow") for node in control
+        return [
+            *unwritable_nodes(graph),
+            *(UnsupportedNode(n.name, n.op, "torch", 1, "the jax backend has no control flow") for n in control),
+            *_data_sizes(graph),
         ]
     model = graph.source.model
     all_nodes, opsets = list(model.graph), model.graph.opset_imports
     nodes = [all_nodes[node.origin] for node in graph.nodes]
     return find_unsupported(nodes, opsets) or find_dependent(nodes, opsets, graph.parameters)
+
+
+def _data_sizes(graph: Graph) -> Iterator[UnsupportedNode]:
+    """Give, with all of them in its reason, the first node of a PyTorch model that makes a size out of elements."""
+    from heterps_compile.frontends.torch_data_sizes import all_told, data_sizes  # noqa: PLC0415 - torch for its models
+
+    makers = data_sizes(graph.source.graph.nodes)
+    by_name = {node.name: node for node in graph.nodes}
+    reason = f"jax must know shapes before it runs, and sizes depend on data: {all_told(makers)}"
+    for node in list(makers.values())[:1]:
+        yield UnsupportedNode(node.name, by_name[node.name].op, "torch", 1, reason)
 
 
 def write_stages(

@@ -9,11 +9,8 @@ What a node changes in place (a running mean) is one more output where that is a
 Left out: gradients.
 """
 
-import logging
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -24,13 +21,15 @@ from torch.export.graph_signature import InputKind
 from heterps_compile.backends.torch.stage import TorchStage, build_stage
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.frontends.torch_data_sizes import all_told, data_sizes
 from heterps_compile.frontends.torch_marks import marks_kept
 from heterps_compile.frontends.torch_program import quiet_tracing
 from heterps_compile.ir.graph import Graph
-from heterps_compile.ir.partition import StageCut
+from heterps_compile.ir.partition import StageCut, cut_graph
 
 from .embedding_bags import rewrite_embedding_bags
 from .missing_translations import MISSING, OPSET
+from .quiet_export import quiet_export
 from .rewrite_training import changed_buffers, return_changed, rewrite_training
 from .tidy import tidy
 from .training_ops import TRANSLATIONS
@@ -38,7 +37,11 @@ from .wide_constants import restore_wide_constants
 
 _REASON_SHOWN = 300
 _WAY_OUT = "the backend torch runs the model as it is"
+_ADVICE = re.compile(
+    r"\n\s*(?:While executing|Use tlparse|Original traceback|For more information)"
+)  # to its developers
 _NODE_AT_FAULT = re.compile(r"translating node %(\w+) :")
+_LEAST = 2
 _FORMAT = 10  # what the exporter writes
 
 
@@ -74,14 +77,14 @@ def _export(graph: Graph, cut: StageCut, stage: TorchStage, changed: tuple[str, 
     """Export a stage that gives ``changed`` after its outputs; None in evaluation mode."""
     if not cut.inputs and not stage.parameter_names:
         return tidy(_constants(stage), graph, cut, {})
-    program = _trace(graph, stage)
+    program = _trace(graph, cut, stage)
     rewrite_embedding_bags(program, cut.index)
     if changed is not None:
         rewrite_training(program, cut.index)
     originals = _name_harmlessly(program)
     try:
         # with gradients on, PyTorch would choose other kernels than it traced, whose results lie otherwise in memory
-        with _quiet_export(), torch.no_grad():
+        with quiet_export(), torch.no_grad():
             exported = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -90,7 +93,9 @@ def _export(graph: Graph, cut: StageCut, stage: TorchStage, changed: tuple[str, 
                 custom_translation_table={**MISSING, **({} if changed is None else TRANSLATIONS)},
             )
     except Exception as error:
-        raise BackendError(f"stage {cut.index} cannot become ONNX: {_reason(error)}; {_WAY_OUT}") from error
+        raise BackendError(
+            f"stage {cut.index} cannot become ONNX{_on_data(graph, cut)}: {_reason(error)}; {_WAY_OUT}"
+        ) from error
     assert exported is not None  # noqa: S101 - it is with dynamo=True; this tells the type checker
     restore_wide_constants(exported.model, program)
     return tidy(exported.model, graph, cut, originals, changed or ())
@@ -126,32 +131,63 @@ def _constants(stage: TorchStage) -> ir.Model:
     return ir.Model(graph, ir_version=_FORMAT)
 
 
-def _trace(graph: Graph, stage: TorchStage) -> torch.export.ExportedProgram:
+def refuse_data_sizes(graph: Graph) -> None:
+    """Check, where sizes depend on data, that the model becomes ONNX in one piece; of others the stages tell.
+
+    Raises:
+        BackendError: naming the sizes with the nodes and lines that make them, and the reason.
+    """
+    if not data_sizes(graph.source.graph.nodes):
+        return
+    (whole,) = cut_graph(graph, [range(len(graph.nodes))]).stages
+    try:
+        export_stage(graph, whole)
+    except BackendError as error:
+        raise BackendError(f"{printable(graph.name)}{str(error).removeprefix('stage 0')}") from error
+
+
+def _on_data(graph: Graph, cut: StageCut) -> str:
+    """Say which sizes of a stage depend on data, where some do."""
+    nodes = list(graph.source.graph.nodes)
+    inside = {nodes[graph.nodes[i].origin] for i in cut.nodes}
+    makers = {symbol: node for symbol, node in data_sizes(nodes).items() if node in inside}
+    return f", where sizes depend on data ({all_told(makers)})" if makers else ""
+
+
+def _trace(graph: Graph, cut: StageCut, stage: TorchStage) -> torch.export.ExportedProgram:
     fakes = {node.name: node.meta["val"] for node in graph.source.graph.nodes if node.name in stage.inputs}
-    examples = tuple(_example(fakes[name]) for name in stage.inputs)
+    examples = tuple(_example(fakes[name], graph.bindings) for name in stage.inputs)
     dynamic = tuple(_dynamic(fakes[name]) for name in stage.inputs)
     try:
-        with quiet_tracing(), marks_kept(), _quiet_export(), torch.no_grad():
+        with quiet_tracing(), marks_kept(), quiet_export(), torch.no_grad():
             return torch.export.export(
                 stage, examples, dynamic_shapes=(dynamic,) if any(dynamic) else None, strict=False
             )
     except Exception as error:
         raise BackendError(
-            f"stage {stage.index} cannot become ONNX: torch.export says {_reason(error)}; {_WAY_OUT}"
+            f"stage {stage.index} cannot become ONNX{_on_data(graph, cut)}: torch.export says {_reason(error)}; "
+            f"{_WAY_OUT}"
         ) from error
 
 
-def _example(fake: Any) -> Any:
+def _example(fake: Any, bindings: Mapping[str, int]) -> Any:
     """Give a value like the one the model was traced with: its contents do not matter."""
     if not isinstance(fake, torch.Tensor):
-        return int(fake.node.hint) if isinstance(fake, torch.SymInt) else fake
-    sizes = [_number(size) for size in fake.shape]
-    strides = [_number(step) for step in fake.stride()]
+        return _number(fake, bindings) if isinstance(fake, torch.SymInt) else fake
+    sizes = [_number(size, bindings) for size in fake.shape]
+    strides = [_number(step, bindings) for step in fake.stride()]
     return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device).zero_()
 
 
-def _number(size: Any) -> int:
-    return size if isinstance(size, int) else int(size.node.hint)
+def _number(size: Any, bindings: Mapping[str, int]) -> int:
+    """Give the number that a size had in the example; one that depends on data has that it is planned for."""
+    if isinstance(size, int):
+        return size
+    if size.node.has_hint():
+        return int(size.node.hint)
+    # 0 and 1 would become constants of what is traced
+    planned = {symbol: max(_LEAST, bindings.get(str(symbol), _LEAST)) for symbol in size.node.expr.free_symbols}
+    return int(size.node.expr.xreplace(planned))
 
 
 def _dynamic(fake: Any) -> Any:
@@ -161,20 +197,6 @@ def _dynamic(fake: Any) -> Any:
     return Dim.DYNAMIC if isinstance(fake, torch.SymInt) else None
 
 
-@contextmanager
-def _quiet_export() -> Iterator[None]:
-    """Keep the exporter from logging of packages it misses, and from warning of what it does itself."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-
-
 def _reason(error: BaseException) -> str:
     """Give the innermost cause on one line, with the node at fault: the outer ones are advice to report a bug."""
     node = ""
@@ -182,5 +204,5 @@ def _reason(error: BaseException) -> str:
         found = _NODE_AT_FAULT.search(str(error))
         node = f"node {found[1]!r}: " if found else node
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in _ADVICE.split(str(error))[0].splitlines() if line.strip()]
     return node + shorten(printable(" ".join(lines)) or type(error).__name__, _REASON_SHOWN)

@@ -5,6 +5,9 @@
     cdist            -> differences of all pairs, and their norm
     searchsorted     -> for every number, how many of the sorted ones are less
     prod (of prims)  -> ReduceProd; what cumprod is made of
+    amin, amax       -> ReduceMin, ReduceMax, also of all dimensions
+    masked_select    -> Compress of both, broadcast and flat
+    unique           -> Unique
 
 Left out: ops that ONNX has nothing for, which the exporter refuses by name.
 """
@@ -66,6 +69,26 @@ def _product(x: Any, dims: Any, output_dtype: int | None = None) -> Any:
     return _op.ReduceProd(x, _ints(*dims), keepdims=0) if dims else x
 
 
+def _least(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    return _op.ReduceMin(x, *([_ints(*dim)] if dim else ()), keepdims=int(keepdim))
+
+
+def _largest(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    return _op.ReduceMax(x, *([_ints(*dim)] if dim else ()), keepdims=int(keepdim))
+
+
+def _selected(x: Any, mask: Any) -> Any:
+    flat = _ints(-1)
+    elements = _op.Reshape(_op.Expand(x, _op.Shape(mask)), flat)
+    return _op.Compress(elements, _op.Reshape(_op.Expand(mask, _op.Shape(x)), flat), axis=0)
+
+
+def _unique(x: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:  # noqa: A002
+    del sorted, return_inverse, return_counts  # sorted is one of the orders that unsorted may be
+    elements, _, places, counts = _op.Unique(x, sorted=1)
+    return elements, _op.Reshape(places, _op.Shape(x)), counts
+
+
 def _ints(*numbers: int) -> Any:
     return _op.Constant(value_ints=list(numbers))
 
@@ -74,5 +97,9 @@ MISSING: Mapping[Callable[..., Any], Callable[..., Any]] = {
     _aten._cdist_forward.default: _distances,
     _aten.searchsorted.Tensor: _places,
     _prims.prod.default: _product,
+    _aten.amin.default: _least,
+    _aten.amax.default: _largest,
+    _aten.masked_select.default: _selected,
+    _aten._unique2.default: _unique,
 }
 """By op, what writes it."""

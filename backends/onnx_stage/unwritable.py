@@ -22,13 +22,15 @@ from heterps_compile.frontends.torch_program import quiet_tracing
 from heterps_compile.ir.graph import Graph
 
 from .missing_translations import MISSING, OPSET
+from .quiet_export import quiet_export
 
 _REWRITTEN = ("aten.embedding_bag", "aten._embedding_bag")  # before the export
 
 
 def find_unwritable(graph: Graph) -> list[UnsupportedNode]:
     """Give the nodes of a graph of the family ``"torch"`` that the exporter has no ONNX for."""
-    exporter = _exporter()
+    with quiet_export():
+        exporter = _exporter()
     if exporter is None:
         return []
     nodes = list(graph.source.graph.nodes)

@@ -77,13 +77,19 @@ class OnnxRuntimeBackend:
         """Give the nodes of a PyTorch model that ONNX has nothing for; what ONNX Runtime runs, its session says.
 
         Raises:
-            BackendError: naming the node of a PyTorch model that does what is done in training mode alone.
+            BackendError: naming the node of a PyTorch model that does what is done in training mode alone, or what
+                makes sizes that depend on data where ONNX has nothing for that.
         """
         if graph.family == "torch":
             from .training import refuse_training  # noqa: PLC0415 - torch only for torch models
 
             refuse_training(graph)
-        return unwritable_nodes(graph)
+        found = unwritable_nodes(graph)
+        if not found and graph.family == "torch":
+            from heterps_compile.backends.onnx_stage.export_stage import refuse_data_sizes  # noqa: PLC0415 - as above
+
+            refuse_data_sizes(graph)
+        return found
 
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage in memory; they share the model's weights. Sessions open on the first call.

@@ -23,7 +23,7 @@ from heterps_compile.frontends.torch_library import traceable_settings
 from heterps_compile.frontends.torch_program import first_reason
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import Graph
-from heterps_compile.ir.partition import Boundary, Partition, StageCut
+from heterps_compile.ir.partition import Boundary, Partition, StageCut, cut_graph
 
 from .example_inputs import generate_inputs
 from .lower import OpGraph, lower_stage
@@ -58,6 +58,26 @@ class TorchBackend:
         from .onnx_backend import unsupported_in_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
         return unsupported_in_onnx(graph)
+
+    def unwritable(self, graph: Graph) -> str:
+        """Say which node keeps a stage from being written as source; "" where all can be.
+
+        The whole model is written as one stage, without its weights. Of an ONNX model, whose ops are traced for that,
+        only where something in it reads elements of tensors (``onnx_backend.py``).
+        """
+        if graph.family == "onnx":
+            from .onnx_backend import may_read_elements  # noqa: PLC0415 - onnx only for ONNX models
+
+            if not may_read_elements(graph):
+                return ""
+        whole = cut_graph(graph, [range(len(graph.nodes))])
+        try:
+            stage: Any = self.build(graph, whole)[0]
+            shown, ops, module = _lower(graph, stage, 0)
+            print_stage(shown, module, ops, held_tensors(module, 0))
+        except BackendError as error:
+            return str(error).partition(": ")[2]
+        return ""
 
     def build(self, graph: Graph, partition: Partition) -> tuple[nn.Module, ...]:
         """Build every stage; parameters and buffers are the model's own, under their own names.

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.export import Dim
 
+from heterps_compile.backends.unsupported import way_out
 from heterps_compile.errors import BackendError, InputError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_clean import erase_checks, inline_regions
@@ -22,6 +23,8 @@ from heterps_compile.ir.graph import Graph
 
 from .calls import can_write
 from .stage import TorchStage
+
+_PLANNED = 2  # for a number that depends on data and is in no shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,10 @@ def lower_stage(graph: Graph, stage: TorchStage) -> OpGraph:
     lowered = found if not all(map(can_write, custom)) else _export(graph, stage)  # which leaves a custom op as it is
     for node in lowered.graph.nodes:
         if not can_write(node):
+            helps = way_out(str(node.target)) or "leave that op out of the model"
             raise BackendError(
                 f"stage {stage.index} cannot be written: node {node.name!r} is a {printable(str(node.target))}, which "
-                f"is no op of PyTorch's own; the stage runs in memory, or leave that op out of the model"
+                f"is no op of PyTorch's own; the stage runs in memory, or {helps}"
             )
     return lowered
 
@@ -106,7 +110,9 @@ def _example(graph: Graph, name: str) -> Any:
             return torch.empty_strided(shape, fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
         return torch.zeros(shape, dtype=fake.dtype, device=fake.device)
     if value.dtype == "int64":
-        return int(fake.node.hint) if isinstance(fake, torch.SymInt) else fake
+        if not isinstance(fake, torch.SymInt):
+            return fake
+        return int(fake.node.hint) if fake.node.has_hint() else graph.bindings.get(str(fake), _PLANNED)
     return fake
 
 

@@ -9,7 +9,7 @@ from heterps_compile.backends.onnx_stage.stage_models import stage_models
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.frontends.onnx_shapes import DTYPES
 from heterps_compile.ir.graph import OPAQUE, Graph
-from heterps_compile.ir.partition import Partition, tied_names
+from heterps_compile.ir.partition import Partition, cut_graph, tied_names
 
 from .from_onnx import ModelConstants, convert_model, find_unsupported
 from .onnx_stage import OnnxStage
@@ -45,6 +45,12 @@ def constants_of(graph: Graph) -> ModelConstants:
         return 0 if known is None or known.dtype == OPAQUE else _NUMBERS[known.dtype]
 
     return ModelConstants(is_weight, number)
+
+
+def may_read_elements(graph: Graph) -> bool:
+    """Say whether a node may branch on elements of a tensor or take a shape from them, as no source can."""
+    (stage,) = build_onnx_stages(graph, cut_graph(graph, [range(len(graph.nodes))]))
+    return stage.reads_elements
 
 
 def unsupported_in_onnx(graph: Graph) -> list[UnsupportedNode]:

@@ -25,6 +25,9 @@ from .onnx_ops.shape_arithmetic import host_tensor, number_of
 _NAME_SHOWN = 80
 _REASON_SHOWN = 300
 _NOTHING = nullcontext()
+_BRANCH = frozenset({"NonMaxSuppression", "RoiAlign", "Unique", "If", "Loop", "Scan"})
+_MAKE_NUMBERS = frozenset({"Shape", "Size"})
+_NUMBERS = ("ints", "int", "floats", "float")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,17 @@ class OnnxStage(nn.Module):
         given = [_as_input(value, device) for value in values]
         return self.run_on(tensors, given)
 
+    @property
+    def reads_elements(self) -> bool:
+        """Say whether a step branches on elements of a tensor, or takes a number out of one that is no constant."""
+        known = {place for place, value in enumerate(self._constants) if value is not None}
+        for step in self._steps:
+            if step.op in _BRANCH or any(a.kind in _NUMBERS and a.place not in (None, *known) for a in step.arguments):
+                return True
+            if all(a.kind == "host" for a in step.arguments) or step.op in _MAKE_NUMBERS:
+                known.update(place for place in step.outputs if place is not None)
+        return False
+
     def run_on(
         self,
         tensors: Sequence[Tensor],
@@ -211,7 +225,8 @@ def _run_steps(
 
 def _message(index: int, step: Step, error: Exception) -> str:
     node, op = (printable(shorten(text, _NAME_SHOWN)) for text in (step.node, step.op))
-    reason = shorten(one_line(str(error)), _REASON_SHOWN) or type(error).__name__
+    said = str(error).partition("Caused by:")[0]  # what follows is advice to PyTorch's developers
+    reason = shorten(one_line(said), _REASON_SHOWN) or type(error).__name__
     return f"stage {index}: node {node!r} ({op}) cannot be run: {reason}"
 
 

@@ -113,6 +113,7 @@ def _compile(model: str, asked: Asked, began: float) -> None:
             on_progress=progress.show,
             observer=observer,
             verify=not asked["no_verify"],
+            must_save=True,
             baselines=BASELINES if report or plots else (),
             **asked.some(*_REQUEST),
         )

@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from heterps_compile.errors import InputError
 
+from .torch_data_sizes import source_line
 from .torch_program import module_path
 
 _aten = torch.ops.aten
@@ -152,7 +153,11 @@ def _copied(
                     f"{node.target}); move one out of the other"
                 )
             made = graph.node_copy(node, lambda n: env[n])
-            made.meta = {"val": node.meta.get("val"), "path": module_path(node) or call.meta.get("path", "")}
+            made.meta = {
+                "val": node.meta.get("val"),
+                "path": module_path(node) or call.meta.get("path", ""),
+                "line": source_line(node) or call.meta.get("line", ""),
+            }
             env[node] = made
     results: Sequence[Any] = fx.map_arg(output.args[0], lambda n: env[n])
     return results

@@ -25,6 +25,7 @@ from heterps_compile.escape import printable, shorten
 from .torch_attributes import attributes_put_back
 from .torch_backwards import LostBackward, hooks_on_tensors, registered_hooks, watch_backwards
 from .torch_call import Fixed, Leaf
+from .torch_data_sizes import source_line
 from .torch_library import cache_note, traceable_settings
 from .torch_memory import storages
 from .torch_program import Program, find_aliases, first_reason, module_path, quiet_tracing
@@ -315,7 +316,7 @@ class _Reader:
             self._env[node] = self._create(node, "get_attr", str(node.target))
             return
         made = self.graph.node_copy(node, lambda n: self._env[n])
-        made.meta = {"val": node.meta.get("val"), "path": module_path(node)}
+        made.meta = {"val": node.meta.get("val"), "path": module_path(node), "line": source_line(node)}
         self._env[node] = made
 
     def _create(self, node: fx.Node, op: str, target: str) -> fx.Node:

@@ -133,7 +133,7 @@ def _bind(program: Program, batch: int | None, shapes: Mapping[str, int]) -> Sym
     return bind_symbols(
         program.name,
         values,
-        [(n.name, n.meta.get("val")) for n in nodes if n.op.startswith("call_")],
+        nodes,
         batch=batch,
         shapes=shapes,
         user_names=program.dimension_names,

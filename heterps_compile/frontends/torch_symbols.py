@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.graph import Dim
+from heterps_compile.units import counted
+
+from .torch_data_sizes import all_told, data_sizes
 
 Symbol = Any  # a sympy.Symbol
 
@@ -59,7 +63,7 @@ class Symbols:
 def bind_symbols(
     model: str,
     inputs: Sequence[tuple[str, Any]],
-    others: Sequence[tuple[str, Any]],
+    nodes: Sequence[fx.Node],
     *,
     batch: int | None,
     shapes: Mapping[str, int],
@@ -71,7 +75,7 @@ def bind_symbols(
     Args:
         model: Name of the model.
         inputs: Names and fake values of the inputs.
-        others: Names and fake values of all other nodes; their symbols depend on data.
+        nodes: All nodes of the graph; symbols that no input has depend on data.
         batch: The user's number for the batch dimension.
         shapes: The user's numbers for other dimensions, by name.
         user_names: Names the user gave to dimensions, by input and axis.
@@ -83,16 +87,16 @@ def bind_symbols(
     """
     names, leading = _name_symbols(inputs, user_names)
     hints = {s: size.node.hint for _, value in inputs for size in _sizes(value) for s in _free(size) if _plain(size, s)}
-    for node, value in others:
-        for size in _sizes(value) if not isinstance(value, torch.SymInt) else ():
-            for symbol in _free(size):
-                if symbol not in names:
-                    names[symbol] = _unique(str(symbol), names)
-                    if str(symbol) not in shapes:
-                        raise InputError(
-                            f"node {node!r} of {model} makes a tensor whose size {str(symbol)!r} depends on data; "
-                            f"say what to plan for (shapes={{{str(symbol)!r}: ...}})"
-                        )
+    makers = {symbol: node for symbol, node in data_sizes(nodes).items() if symbol not in names}
+    for symbol in makers:
+        names[symbol] = _unique(str(symbol), names)
+    missing = {symbol: node for symbol, node in makers.items() if str(symbol) not in shapes}
+    if missing:
+        wanted = ", ".join(f"{str(symbol)!r}: N" for symbol in missing)
+        raise InputError(
+            f"{counted(len(missing), 'size')} of tensors of {model} depend on data: {all_told(missing)}; say what to "
+            f"plan for (shapes={{{wanted}}})"
+        )
     first = _first_tensor(inputs)
     numbers = dict(hints)
     by_name = {name: symbol for symbol, name in names.items()}
