@@ -123,7 +123,27 @@ REFUSED: dict[str, tuple[Make, str]] = {
 }
 """What tracing drops, by name: a module that has it, and how it is named."""
 
-FOUND: dict[str, Make] = {"hook on a node of the autograd graph": lambda: Middle(on_grad_fn)}
+
+def hooked_if_asked(x: Tensor) -> Tensor:
+    return hooked(x) if x.requires_grad else x
+
+
+class AtTheInput(nn.Module):
+    """A hook on what depends on no parameter: there is a gradient only where the caller asks for the input's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(hooked_if_asked(x * 1.0))))
+
+
+FOUND: dict[str, Make] = {
+    "hook on a node of the autograd graph": lambda: Middle(on_grad_fn),
+    "hook if asked": AtTheInput,
+}
 """What tracing drops unseen; a comparison of gradients finds it."""
 
 

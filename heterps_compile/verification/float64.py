@@ -33,9 +33,9 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], _T], error: Verific
     try:
         wide = _widened(pair)
         found = compare(wide)
-    except VerificationError as again:
+    except VerificationError:
         raise VerificationError(
-            f"{error}; in float64, where rounding is no reason, {again}: the stages compute something else; "
+            f"{error}; it differs in float64 too, where rounding is no reason: the stages compute something else; "
             f"please report it with the model; {SKIP}"
         ) from error
     except Exception as why:  # noqa: BLE001 - a model may not run in float64, and raise anything

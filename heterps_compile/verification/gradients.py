@@ -29,6 +29,8 @@ _TRANSLATED = (
     "gradients are held against those of the whole model as the backend torch runs it, since ONNX Runtime has none"
 )
 
+_LOOK_FOR = "so look for a hook or a custom backward that the model has only where a gradient is asked for"
+
 _Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -73,8 +75,12 @@ def compare_training(pair: Pair) -> tuple[Difference, tuple[str, ...]]:
     for name in pair.compared.outputs:
         compare_value(f"output {name!r} in training", ours.outputs[name], theirs.outputs[name], pair.tolerance)
     tolerance, scale = _LESS_EXACT * pair.tolerance, largest({**theirs.parameters, **theirs.inputs})
-    found = compare_gradients("parameter", ours.parameters, theirs.parameters, tolerance, scale)
-    return found.joined(compare_gradients("input", ours.inputs, theirs.inputs, tolerance, scale)), notes
+    try:
+        found = compare_gradients("parameter", ours.parameters, theirs.parameters, tolerance, scale)
+        found = found.joined(compare_gradients("input", ours.inputs, theirs.inputs, tolerance, scale))
+    except VerificationError as error:
+        raise VerificationError(f"{error}; the outputs agree, {_LOOK_FOR}") from error
+    return found, notes
 
 
 def _whole(pair: Pair) -> tuple[_Run, Any, tuple[str, ...]]:
