@@ -24,6 +24,7 @@ from heterps_compile.escape import printable, shorten
 
 from .torch_attributes import attributes_put_back
 from .torch_backwards import LostBackward, hooks_on_tensors, registered_hooks, watch_backwards
+from .torch_buffers import replaced_buffers_written
 from .torch_call import Fixed, Leaf
 from .torch_data_sizes import source_line
 from .torch_library import cache_note, traceable_settings
@@ -59,11 +60,14 @@ def export_module(
         with (
             quiet_tracing(),
             traceable_settings(model, name) as notes,
+            replaced_buffers_written(model),
             attributes_put_back(model) as changed,
             watch_backwards(model) as lost,
         ):
             given, named = _kept_apart(model, args, kwargs)
             program = torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes, strict=False)
+    except InputError:
+        raise
     except Exception as error:
         reason, way_out = first_reason(error), _TRACEABLE
         if _UNREGISTERED in reason:  # what follows is advice to PyTorch's own developers

@@ -1,0 +1,65 @@
+"""A buffer that a submodule replaces is written as one that it changes in place."""
+
+import pytest
+import torch
+from torch import nn
+
+import heterps_compile
+from heterps_compile.errors import InputError
+
+
+class Average(nn.Module):
+    """Puts a new tensor into the place of its buffer, and uses the old one and the new one."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.register_buffer("mean", torch.ones(4))
+
+    def forward(self, x):
+        before = self.mean
+        if self.kind == "twice":
+            self.mean = self.mean * 0.5
+        self.mean = self.mean * 0.9 + 0.1 * x.detach().mean(0)
+        return (x - before, before) if self.kind == "old" else (x + self.mean, self.mean)
+
+
+class Around(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.inner = nn.Sequential(Average(kind))
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        made, buffer = self.inner(self.first(x))
+        return self.last(made), buffer
+
+
+@pytest.mark.parametrize("kind", ["new", "old", "twice"])
+def test_a_buffer_that_a_submodule_replaces_moves_from_call_to_call(kind):
+    torch.manual_seed(0)
+    model, twin = Around(kind), Around(kind)
+    twin.load_state_dict(model.state_dict())
+    compiled = heterps_compile.compile(model, (torch.randn(3, 4),), min_stages=2, method="greedy")
+    torch.testing.assert_close(model.state_dict(), twin.state_dict())
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(compiled.run(x), twin(x))
+
+
+class Growing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1, 4))
+
+    def forward(self, x):
+        self.seen = torch.cat([self.seen, x])
+        return x + self.seen.mean(0)
+
+
+def test_a_buffer_that_grows_is_refused_by_name():
+    with pytest.raises(
+        InputError, match=r"replaces the buffer '0.seen', torch.float32\[1, 4\], by torch.float32\[4, 4\]"
+    ):
+        heterps_compile.compile(nn.Sequential(Growing(), nn.Linear(4, 4)), (torch.ones(3, 4),), method="greedy")
