@@ -39,7 +39,7 @@ from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
 from heterps_compile.plan.scoring_plan import plan_for_scoring
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
-from heterps_compile.scoring import make_scoring
+from heterps_compile.scoring import make_scoring, mode_notes
 from heterps_compile.verification.draft import verify_draft
 
 Progress = Callable[[str, int, int], None]
@@ -211,9 +211,8 @@ def compile(  # noqa: A001 - the product's verb
     report("done", _STEPS, _STEPS)
     plan = make_plan(draft, chosen)
     total_s = time.perf_counter() - began
-    plan = replace(
-        plan, verification=verification, notes=(*plan.notes, *filter(None, (unsaved,)), *notes), total_s=total_s
-    )
+    notes = (*plan.notes, *filter(None, (unsaved,)), *mode_notes(model, graph, mode), *notes)
+    plan = replace(plan, verification=verification, notes=notes, total_s=total_s)
     if scored is not None:
         plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))
     assert draft.runnable is not None  # noqa: S101 - EmitStages ensures it; this tells the type checker
@@ -221,9 +220,11 @@ def compile(  # noqa: A001 - the product's verb
     made = CompiledModel(
         plan, draft.runnable, signature_of_graph(graph), graph, draft.partition, draft.layers, draft.costs
     )
-    others = None if scored is None else scored.stages
-    if others is None:
-        return made
+    return made if scored is None or scored.stages is None else _that_scores(made, scored.stages)
+
+
+def _that_scores(made: CompiledModel, others: ScoringStages) -> CompiledModel:
+    """Give a model compiled for training with its stages in evaluation mode."""
     if others.stages is not made.stages:
         for stage in made.stages:
             keep_mode(stage, training=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
+from heterps_compile.backends.ops import why_unwritable
 from heterps_compile.errors import BackendError, HeterpsError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
@@ -69,12 +70,45 @@ def make_scoring(
         return Scored(Scoring(refused=reason), notes=(f"this folder trains and cannot score: {reason}",))
 
 
+def mode_notes(model: Any, graph: Graph, mode: str) -> tuple[str, ...]:
+    """Say where a PyTorch model was given in another mode than the one it is compiled for.
+
+    Args:
+        model: As its owner gave it.
+        graph: What was read.
+        mode: That it is compiled for.
+    """
+    if graph.family != "torch":
+        return ()
+    from torch import nn  # noqa: PLC0415 - torch only for torch models
+
+    from heterps_compile.frontends.torch_modes import has_modes, is_training, training_nodes  # noqa: PLC0415 - as above
+
+    if mode != "training":
+        found = training_nodes(graph)
+        if not found:
+            return ()
+        return (
+            f"the model was given in training mode: {printable(found[0])!r} and whatever else drops at random or "
+            f"moves statistics does so in inference; call model.eval() before compiling where that is not meant",
+        )
+    if isinstance(model, nn.Module) and not is_training(model) and has_modes(model):
+        return (
+            "the model was given in evaluation mode: it trains without dropout, and its batch norms keep their "
+            "statistics; call model.train() before compiling where that is not meant",
+        )
+    return ()
+
+
 def _scored(draft: Draft, backend: Backend, graph: Graph, *, verify: bool) -> Scored:
     assert draft.partition is not None  # noqa: S101 - EmitStages ensures both; this tells the type checker
     assert draft.runnable is not None  # noqa: S101
     partition, stages = draft.partition, draft.runnable
     if graph is not draft.graph:
         verify_graph(graph)
+        unwritable = why_unwritable(backend, graph)
+        if unwritable and not why_unwritable(backend, draft.graph):  # what trains can be saved, and stays so
+            raise BackendError(unwritable)
         is_cut_alike = graph.nodes == draft.graph.nodes
         partition = draft.partition if is_cut_alike else cut_alike(graph, draft.graph, draft.partition)
         stages = backend.build(graph, partition)
@@ -132,7 +166,7 @@ def _in_evaluation(model: Any, graph: Graph, read: Callable[[Any], Graph]) -> It
 
 def _onnx_in_evaluation(graph: Graph) -> Graph:
     """Give an ONNX model with every Dropout in inference mode; batch norms in training mode are refused."""
-    from heterps_compile.frontends.onnx_structure import every_node  # noqa: PLC0415 - onnx only for ONNX models
+    from heterps_compile.frontends.onnx_bodies import every_node  # noqa: PLC0415 - onnx only for ONNX models
 
     for node in every_node(graph.source.model.graph):
         mode = node.attributes.get("training_mode")

@@ -66,6 +66,19 @@ def is_training(model: nn.Module) -> bool:
     return any(module.training for module in model.modules())
 
 
+def has_modes(model: nn.Module) -> bool:
+    """Tell whether a model has layers of PyTorch that do something else in training."""
+    return any(_has_modes(module) for module in model.modules())
+
+
+def _has_modes(module: nn.Module) -> bool:
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        return module.running_mean is not None
+    if not isinstance(module, (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)):
+        return False
+    return bool(getattr(module, "p", 0) or getattr(module, "dropout", 0))
+
+
 def same_nodes(one: Graph, other: Graph) -> bool:
     """Tell whether two readings of a model are one: the same ops on the same arguments."""
     return _shown(one) == _shown(other)

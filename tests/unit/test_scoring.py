@@ -298,3 +298,25 @@ def test_what_was_compiled_for_inference_is_not_trained_without_its_dropout(tmp_
     assert made.eval().plan == made.plan
     with pytest.raises(RunError, match="compiled for inference, so its stages would train without dropout"):
         prepare(RunOptions(directory=str(tmp_path / "m.heterps"), data="random", train="<object>"))
+
+
+def test_a_mode_that_is_not_the_one_asked_for_is_told():
+    module, ids = frozen()
+    (note,) = [n for n in compiled(module, ids, mode="inference").plan.notes if "given in" in n]
+    assert note.startswith("the model was given in training mode: 'batch_norm' and whatever else drops at random")
+    (note,) = [n for n in compiled(module.eval(), ids).plan.notes if "given in" in n]
+    assert note.startswith("the model was given in evaluation mode: it trains without dropout")
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Dropout(0.0))
+    for mode in ("training", "inference"):
+        assert [n for n in compiled(plain.eval(), torch.randn(2, 4), mode=mode).plan.notes if "given in" in n] == []
+        assert [n for n in compiled(plain.train(), torch.randn(2, 4), mode=mode).plan.notes if "given in" in n] == []
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_model_has_the_same_tensors_in_both_modes_so_checkpoints_go_both_ways(tmp_path, trains):
+    module, ids = frozen()
+    in_two = compiled(module.train(), ids)
+    in_three = compiled(module.eval(), ids, mode="training" if trains else "inference", min_stages=3, max_stages=3)
+    one, other = ({n: t.shape for s in made.stages for n, t in s.state_dict().items()} for made in (in_two, in_three))
+    assert {name: one[name] for name in other} == other
+    assert {name for name in one if name not in other} == {"other_head.weight", "other_head.bias"}

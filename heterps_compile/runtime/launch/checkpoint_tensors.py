@@ -8,7 +8,7 @@ Left out: the bytes (``checkpoint_files.py``), the state of optimisers (``optimi
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,12 +58,21 @@ def check_tensors(checkpoint: Path, state: RunState, prepared: Prepared) -> list
             f"{printable(checkpoint.name)} was written by a model in another mode or of other code (SHA-256 "
             f"{state.model[:12]}…): its tensors are taken by name"
         )
+    lacking = sorted(wanted.keys() - found.keys())
+    if lacking:
+        notes.append(
+            f"{counted(len(lacking), 'tensor')} of this plan not in {printable(checkpoint.name)}, so buffers among "
+            f"them stay as compiled: {_listed(lacking)}"
+        )
     extra = sorted(found.keys() - wanted.keys() - _tied_names(prepared))
     if extra:
-        shown = ", ".join(map(repr, map(printable, extra[:_SHOWN]))) + (", …" if len(extra) > _SHOWN else "")
         count = counted(len(extra), "tensor")
-        notes.append(f"{count} of {printable(checkpoint.name)} without a place in this plan: {shown}")
+        notes.append(f"{count} of {printable(checkpoint.name)} without a place in this plan: {_listed(extra)}")
     return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, map(printable, names[:_SHOWN]))) + (", …" if len(names) > _SHOWN else "")
 
 
 def refuse_other(

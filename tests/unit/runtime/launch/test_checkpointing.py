@@ -196,6 +196,10 @@ def test_tensors_are_taken_by_name_and_shape_whatever_the_mode_and_the_cuts(tmp_
         "taken by name",
         "3 tensors of step-000001 without a place in this plan: 'layer0.count', 'layer1.bias', 'layer1.count'",
     ]
+    more = in_folder(tmp_path / "more", {**both, "norm.running_mean": torch.ones(3)})
+    assert check_tensors(checkpoint, state, more)[1] == (
+        "1 tensor of this plan not in step-000001, so buffers among them stay as compiled: 'norm.running_mean'"
+    )
     other = in_folder(tmp_path / "other", {**both, "layer1.bias": torch.ones(3)})
     with pytest.raises(RunError, match=r"step-000001 has 'layer1.bias' as F32\[2\], the plan's model as F32\[3\]"):
         check_tensors(checkpoint, state, other)
