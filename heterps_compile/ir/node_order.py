@@ -102,11 +102,12 @@ def _unneeded(graph: Graph, needed: Iterable[int]) -> list[int]:
     if not ends:
         return []
     known = {name: f"input {place}" for place, name in enumerate(graph.inputs)}
-    signs = []
+    signs: list[str] = []
     for index, node in enumerate(graph.nodes):
         read = (known.get(name) or f"parameter {graph.parameters[name].shape}" for name in node.inputs)
         made = (f"{graph.values[name].dtype} {graph.shape(name)}" for name in node.outputs)
-        text = "\n".join([node.op, *read, *made])
+        before = sorted(signs[i] for i in graph.predecessors[index])  # operands, and what only has to run earlier
+        text = "\n".join([node.op, *read, *made, *before])
         signs.append(hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest())
         known |= {name: f"{signs[index]}.{place}" for place, name in enumerate(node.outputs)}
     return sorted(ends, key=lambda index: signs[index])
