@@ -9,10 +9,14 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.plug_ins import make_plug_in
 
 from .contract import Backend
 
 GROUP = "heterps_compile.backends"
+
+BACKEND_MEMBERS = tuple(sorted(name for name in vars(Backend) if not name.startswith("_")))
+"""What the contract asks a backend to have."""
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
@@ -42,6 +46,7 @@ def find_backend(name: str) -> Backend:
 
     Raises:
         UnknownNameError: with the known names and the nearest.
+        PlugInError: where a third party's does not load, or is no backend.
         InputError: where the device types are not written so.
     """
     if "=" in name:
@@ -55,5 +60,5 @@ def find_backend(name: str) -> Backend:
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
         raise UnknownNameError("backend", name, {*BACKENDS, *found})
-    third_party: Backend = found[name].load()()
+    third_party: Backend = make_plug_in(found[name], BACKEND_MEMBERS)
     return third_party

@@ -38,6 +38,7 @@ from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TO
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
 from heterps_compile.plan.scoring_plan import plan_for_scoring
+from heterps_compile.process_state import alone
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.scoring import make_scoring, mode_notes
 from heterps_compile.verification.draft import verify_draft
@@ -172,7 +173,8 @@ def compile(  # noqa: A001 - the product's verb
     verify_graph(graph)
     _refuse_constant_outputs(graph)
     chosen = choose_backend(graph, backend)
-    refuse_unsupported(chosen, graph)
+    with alone():
+        refuse_unsupported(chosen, graph)
     if mode == "training":
         _refuse_lost_backwards(graph)
     unsaved = why_unwritable(chosen, graph)
@@ -182,7 +184,8 @@ def compile(  # noqa: A001 - the product's verb
     def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
         nonlocal chosen
         chosen = place_backend(chosen, stages)
-        return chosen.build(graph, partition)
+        with alone():
+            return chosen.build(graph, partition)
 
     passes: tuple[Pass, ...] = (
         GroupLayers(),
@@ -206,8 +209,11 @@ def compile(  # noqa: A001 - the product's verb
 
     report(PASS_NAMES[0], done, _STEPS)
     draft = run_passes(Draft(graph, pool, request, measurements=measurements), passes, observe)
-    verification, notes = verify_draft(chosen, draft) if verify else (None, ())
-    scored = make_scoring(model, draft, chosen, read, verify=verify)
+    verification, notes = None, ()
+    with alone():
+        if verify:
+            verification, notes = verify_draft(chosen, draft)
+        scored = make_scoring(model, draft, chosen, read, verify=verify)
     report("done", _STEPS, _STEPS)
     plan = make_plan(draft, chosen)
     total_s = time.perf_counter() - began
@@ -340,9 +346,10 @@ def read_model(
     module: Any = model
     from heterps_compile.frontends.torch_fx import import_torch  # noqa: PLC0415 - torch only for torch models
 
-    return import_torch(
-        module, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
-    )
+    with alone():
+        return import_torch(
+            module, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
+        )
 
 
 def _subject(model: Any) -> str:

@@ -20,6 +20,7 @@ from heterps_compile.errors import HeterpsError, InfeasibleError
 from heterps_compile.passes.annotate_intensity import AnnotateIntensity
 from heterps_compile.passes.contract import Draft, run_passes
 from heterps_compile.passes.group_layers import GroupLayers
+from heterps_compile.passes.place_layers import run_method
 from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.pose_problem import PoseProblem
@@ -113,10 +114,13 @@ def compare_on(
     for done, (name, search) in enumerate(searches.items()):
         if on_progress is not None:
             on_progress(name, done, len(searches))
+        result: SearchResult | HeterpsError
         try:
-            result = search(problem, seed=seed, time_limit_s=time_limit)
+            result = run_method(search, problem, seed=seed, time_limit_s=time_limit)
         except HeterpsError as error:
-            results.append(MethodResult(name, math.inf, 0, 0.0, str(error)))
+            result = error
+        if isinstance(result, HeterpsError):
+            results.append(MethodResult(name, math.inf, 0, 0.0, str(result)))
             continue
         results.append(MethodResult(name, result.value, result.evaluations, result.search_s))
         found.append(result)

@@ -19,6 +19,7 @@ from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.scoring_plan import plan_for_scoring
+from heterps_compile.process_state import alone, beside
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import Signature
 
@@ -99,7 +100,9 @@ class CompiledModel:
             InputError: where the arguments are not those of the model.
         """
         values = self.signature.bind(args, kwargs)
-        return self.signature.assemble(run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs))
+        with beside():
+            results = run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs)
+        return self.signature.assemble(results)
 
     def save(self, directory: str | Path, *, force: bool = False, stablehlo: bool = False) -> "CompiledModel":
         """Write ``plan.json``, the stages and a README, atomically; give the model with its artefacts named.
@@ -121,7 +124,8 @@ class CompiledModel:
             backend = _with_stablehlo(backend)
 
         def write(target: Path) -> list[list[str]]:
-            return backend.write(graph, self.stages, cuts, target)
+            with alone():
+                return backend.write(graph, self.stages, cuts, target)
 
         return replace(self, plan=write_folder(Path(directory), self.plan, write, self._write_scoring(), force=force))
 
@@ -133,7 +137,8 @@ class CompiledModel:
         backend, stages, graph, cuts = backend_of(self.plan), other.stages, other.graph, other.partition.stages
 
         def write(target: Path) -> list[list[str]]:
-            return backend.write(graph, stages, cuts, target)
+            with alone():
+                return backend.write(graph, stages, cuts, target)
 
         return write
 

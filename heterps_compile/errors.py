@@ -10,6 +10,7 @@
     ├── UnknownNameError          a name nobody knows (name, the known ones, the nearest)
     ├── InfeasibleError           a request no plan meets (constraint, by how much, cheapest relaxation)
     ├── PartitionError            a partition breaks a law (law, stage)
+    ├── PlugInError               another package's plug-in does not load or has the wrong shape (entry point, fault)
     ├── BackendError              a stage cannot be built, written or run (stage, op)
     ├── VerificationError         the staged model differs from the whole one (output, difference)
     ├── RunError                  a run cannot start or came to an end (rank, stage, replica, micro-batch, cause)
@@ -77,6 +78,10 @@ class InfeasibleError(HeterpsError):
 
 class PartitionError(HeterpsError):
     """A partition breaks one of the laws of :mod:`heterps_compile.ir.partition`."""
+
+
+class PlugInError(HeterpsError):
+    """A plug-in of another package cannot be loaded, or is not what its group asks for."""
 
 
 class BackendError(HeterpsError):

@@ -9,12 +9,13 @@ Left out: the methods (``placement/``), replicas in the plan (``provision.py``).
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import PROOF, WARM_START, Placement, Problem, SearchResult
-from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.errors import HeterpsError, InfeasibleError, InputError, PlugInError
 from heterps_compile.plan.comparison import MethodResult
 from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.units import counted
@@ -23,7 +24,7 @@ from .contract import Draft, refine
 from .placement.certificate import better_of, certify
 from .placement.exact import Exact
 from .placement.method import PlacementMethod
-from .placement.methods import find_method
+from .placement.methods import METHODS, find_method
 
 BASELINE_S = 2.0
 _NAMED = 3  # missing layers that a message names
@@ -105,13 +106,41 @@ def run_method(
     """Run a method; give what it found, or why it found nothing.
 
     Raises:
-        BackendError: where what it gives is no result of this problem.
+        PlugInError: where a third party's method fails, or what it gives is no result of this problem.
     """
     try:
         found = method(problem, seed=seed, time_limit_s=time_limit_s, warm_start=warm_start)
     except InfeasibleError as error:
         return error
+    except HeterpsError:
+        raise
+    except Exception as error:
+        if method.name in METHODS:
+            raise  # ours: a bug
+        raise PlugInError(
+            f"the plug-in method {method.name!r} fails: {type(error).__name__}: {error}; mend it, or take another"
+        ) from error
+    if method.name not in METHODS:
+        _check_result(problem, method.name, found)
     return found
+
+
+def _check_result(problem: Problem, name: str, found: Any) -> None:
+    fault = ""
+    if not isinstance(found, SearchResult):
+        fault = f"a {type(found).__name__}, and must give a SearchResult"
+    elif len(found.placement.types) != problem.layer_count:
+        fault = f"a placement of {len(found.placement.types)} layers, and the problem has {problem.layer_count}"
+    elif not all(0 <= t < problem.type_count for t in found.placement.types):
+        fault = f"a device type that is none of the {problem.type_count} of the problem"
+    else:
+        value = evaluate_one(problem, found.placement)
+        if not np.isclose(found.value, value, rtol=1e-6, atol=0.0):
+            fault = f"the value {found.value:g} with a placement of the value {value:g}"
+        elif found.bound > value * (1 + 1e-9):
+            fault = f"the bound {found.bound:g} above the value {value:g} of its placement"
+    if fault:
+        raise PlugInError(f"the plug-in method {name!r} gave {fault}; mend it, or take another method")
 
 
 def _best_of(

@@ -18,6 +18,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from heterps_compile.plug_ins import load_module
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -99,4 +101,4 @@ def _load() -> None:
     """Import the built-in rows and those of packages beside this one, which register themselves."""
     register(*import_module(_ROWS).ROWS)
     for entry in entry_points(group=GROUP):
-        entry.load()
+        load_module(entry)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import cast
 
 from heterps_compile.errors import UnknownNameError
+from heterps_compile.plug_ins import make_plug_in
 
 from .method import PlacementMethod
 
@@ -47,10 +48,11 @@ def find_method(name: str) -> PlacementMethod:
 
     Raises:
         UnknownNameError: with the known names, those of third parties included, and the nearest.
+        PlugInError: where a third party's does not load, or is no method.
     """
     if name in METHODS:
         return METHODS[name]()
-    others = entry_points(group=ENTRY_POINT_GROUP)
-    if name in others.names:
-        return cast(PlacementMethod, others[name].load()())
-    raise UnknownNameError("placement method", name, [*METHODS, *sorted(others.names)])
+    others = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    if name in others:
+        return cast(PlacementMethod, make_plug_in(others[name], ("name",), ("seed", "time_limit_s", "warm_start")))
+    raise UnknownNameError("placement method", name, [*METHODS, *sorted(others)])

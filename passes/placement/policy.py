@@ -23,6 +23,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from heterps_compile.cost.problem import Problem
+from heterps_compile.process_state import alone
 
 from .features import FEATURE_COUNT, layer_features
 
@@ -69,7 +70,8 @@ def _others(hidden: Tensor) -> Tensor:
 
 def shipped_policy() -> Policy:
     """Give the policy with the weights that come with the package."""
-    policy = Policy()
+    with alone(), torch.random.fork_rng(devices=[]):
+        policy = Policy()
     data = files("heterps_compile.passes.placement").joinpath(SHIPPED_FILE).read_bytes()
     policy.load_state_dict({name: weight.float() for name, weight in load(data).items()})
     return policy
@@ -77,7 +79,7 @@ def shipped_policy() -> Policy:
 
 def fresh_policy(problem: Problem, cell: Literal["lstm", "rnn"], seed: int) -> Policy:
     """Give a policy that knows nothing and draws some four stages; torch's global generator is left alone."""
-    with torch.random.fork_rng(devices=[]):
+    with alone(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = Policy(cell)
     nn.init.constant_(policy.begin.bias, -math.log(max(problem.layer_count / 4 - 1, 0.5)))

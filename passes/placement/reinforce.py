@@ -11,6 +11,7 @@ kicks put together what good plans have in common.
 Left out: which throughput to aim at and when to start again (``rl.py``).
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from torch.nn import functional
 
 from heterps_compile.cost.evaluate import Evaluation, evaluate
 from heterps_compile.cost.problem import Floats, Problem
+from heterps_compile.process_state import beside
 
 from .archive import Archive, Found
 from .policy import Policy, policy_input
@@ -96,6 +98,10 @@ class Learner:
 
     def round(self) -> tuple[Draws, Evaluation]:
         """Draw plans, evaluate them, learn from them."""
+        with beside():
+            return self._round()
+
+    def _round(self) -> tuple[Draws, Evaluation]:
         scores, begin_logits = self.policy(self._features)
         proposal = _proposal(scores.detach(), begin_logits.detach(), 0, self._throughput)
         draws = draw_plans(proposal, self._rules, self._learning.samples, self._generator)
@@ -153,7 +159,7 @@ class Imitator:
             return self._first
         goals = [plan.throughput for plan in plans]
         features = policy_input(self._problem, goals)
-        with single_thread():
+        with single_thread(), beside():
             for _ in range(self._imitation.steps):
                 _step(self._optimizer, self._policy, self._loss(features, plans))
             with torch.no_grad():
@@ -181,20 +187,33 @@ class Imitator:
 
 def propose(policy: Policy, problem: Problem, throughput: float) -> Proposal:
     """Give what a policy draws plans from when it aims at a throughput."""
-    with torch.no_grad():
+    with beside(), torch.no_grad():
         scores, begin_logits = policy(policy_input(problem, [throughput]))
     return _proposal(scores, begin_logits, 0, throughput)
 
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Run torch on one thread: the network is small, and results do not depend on the number of cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Run torch on one thread: the network is small, and results do not depend on the number of cores.
+
+    Searches in several threads share the setting: the first saves it, the last puts it back.
+    """
+    with _setting:
+        if not _threads:
+            _threads.append(torch.get_num_threads())
+            torch.set_num_threads(1)
+        _threads.append(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        with _setting:
+            _threads.pop()
+            if len(_threads) == 1:
+                torch.set_num_threads(_threads.pop())
+
+
+_setting = threading.Lock()
+_threads: list[int] = []  # what to put back, and an entry for everybody inside
 
 
 def _proposal(scores: Tensor, begin_logits: Tensor, row: int, throughput: float) -> Proposal:

@@ -19,9 +19,9 @@ PACKAGE = ROOT / "heterps_compile"
 
 # From the ground up. A module imports its own folder and rows below its own, never up and never sideways.
 ROWS = (
-    ("errors", "examples"),
+    ("errors", "examples", "process_state"),
     ("units", "escape"),
-    ("options",),
+    ("options", "plug_ins"),
     ("ir",),
     ("cluster",),
     ("cost",),

@@ -34,6 +34,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from heterps_compile.plug_ins import load_module
+
 Ints = list[int]
 Floats = list[float]
 Int = int
@@ -147,7 +149,7 @@ def _load() -> None:
     for file in _FILES:
         import_module(f"{__package__}.{file}")
     for entry in entry_points(group=GROUP):
-        entry.load()
+        load_module(entry)
 
 
 def find_op(domain: str, name: str, opset: int) -> OpVersion | None:

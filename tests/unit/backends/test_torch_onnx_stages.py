@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -346,8 +347,9 @@ def test_entry_points_bring_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     class Entry:
         loaded = 0
 
-        def load(self) -> None:
+        def load(self) -> ModuleType:
             Entry.loaded += 1
+            return ModuleType("ops")
 
     monkeypatch.setattr(table, "entry_points", lambda group: [Entry()] if group == "heterps_compile.torch_ops" else [])
     table._load.cache_clear()
