@@ -209,7 +209,7 @@ def compile(  # noqa: A001 - the product's verb
 
     report(PASS_NAMES[0], done, _STEPS)
     draft = run_passes(Draft(graph, pool, request, measurements=measurements), passes, observe)
-    verification, notes = None, ()
+    verification, notes = None, tuple[str, ...]()
     with alone():
         if verify:
             verification, notes = verify_draft(chosen, draft)

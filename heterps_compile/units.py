@@ -124,6 +124,8 @@ def format_count(number: float) -> str:
 
 def format_rate(samples_per_s: float) -> str:
     """Print a throughput: "12,300 samples/s"."""
+    if samples_per_s >= 1e15:
+        return f"{samples_per_s:.3g} samples/s"
     if samples_per_s >= 100:
         return f"{samples_per_s:,.0f} samples/s"
     return f"{samples_per_s:.3g} samples/s"

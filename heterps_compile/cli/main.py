@@ -9,9 +9,13 @@ Only click is imported here and by the sub-commands' modules; what they need the
 Left out: what the sub-commands do (one file each).
 """
 
+import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from _thread import interrupt_main
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import click
 from click.shell_completion import CompletionItem
@@ -120,31 +124,82 @@ command.add_command(completion)
 command.add_command(man)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], interrupted: "_Interrupted | None" = None) -> int:
     """Run the command and give its exit code."""
     try:
         code = command.main(args=list(arguments), prog_name=PROGRAM, complete_var=VARIABLE, standalone_mode=False)
-    except click.Abort:  # click's word for Ctrl-C and the end of input
-        click.echo("Interrupted.", err=True)
-        return _INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except HeterpsError as error:
-        click.echo(f"Error: {one_line(str(error))}", err=True)
-        return error.exit_code
-    except Exception:  # noqa: BLE001 - the outermost frame; shown in full, not swallowed
-        for line in traceback.format_exc().splitlines():
-            click.echo(printable(line), err=True)
-        click.echo(
-            f"This is a bug in {PROGRAM} {__version__}. Please report it with the lines above and, "
-            "if you may share it, the model.",
-            err=True,
-        )
-        return 1
+    except BaseException as error:  # noqa: BLE001 - the outermost frame; told in full, not swallowed
+        if isinstance(error, click.Abort) or (interrupted is not None and interrupted.is_set):
+            click.echo("Interrupted.", err=True)
+            return _INTERRUPTED
+        return _tell(error)
     return code if isinstance(code, int) else 0
 
 
-def main() -> None:
-    """Run the command on this process's arguments."""
-    sys.exit(run(sys.argv[1:]))
+def _tell(error: BaseException) -> int:
+    """Tell on stderr what ended the command, and give its exit code."""
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if isinstance(error, HeterpsError):
+        click.echo(f"Error: {one_line(str(error))}", err=True)
+        return error.exit_code
+    if not isinstance(error, Exception):
+        raise error
+    for line in traceback.format_exception(error):
+        for part in line.splitlines():
+            click.echo(printable(part), err=True)
+    click.echo(
+        f"This is a bug in {PROGRAM} {__version__}. Please report it with the lines above and, "
+        "if you may share it, the model.",
+        err=True,
+    )
+    return 1
+
+
+def main() -> int:
+    """Run the command on this process's arguments; give its exit code, that of Ctrl-C whatever became of one."""
+    interrupted = _Interrupted()
+    with interrupted.heeded():
+        try:
+            code = run(sys.argv[1:], interrupted)
+        except KeyboardInterrupt:
+            code = _INTERRUPTED
+    if interrupted.is_set:  # and all that had to be put right is: Python's own end might yet tell a lost exception
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(_INTERRUPTED)
+    return code
+
+
+class _Interrupted:
+    """Whether Ctrl-C was pressed; libraries may turn its exception into another one, or lose it."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Note the signal, and raise it where it is not lost: not in a destructor, whose exceptions nobody gets."""
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            yield
+            return
+        hook = sys.unraisablehook
+
+        def again(lost: "sys.UnraisableHookArgs") -> None:
+            if issubclass(lost.exc_type, KeyboardInterrupt):
+                interrupt_main()
+            else:
+                hook(lost)
+
+        signal.signal(signal.SIGINT, self._note)
+        sys.unraisablehook = again
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, lambda _number, _frame: None)  # the end is near, and has its exit code
+            sys.unraisablehook = hook
+
+    def _note(self, _number: int, _frame: object) -> None:
+        self.is_set = True
+        raise KeyboardInterrupt

@@ -6,8 +6,12 @@ Left out: whether shapes agree with ops (shape inference in the front end decide
 from collections.abc import Callable, Iterator
 
 from heterps_compile.errors import GraphError
+from heterps_compile.units import format_bytes
 
 from .graph import ITEM_BITS, OPAQUE, Graph
+
+MOST_BYTES = 2**50
+"""Of one value: beyond it times and sums of a model have no place in 64 bits."""
 
 
 def _names_unique(graph: Graph) -> Iterator[str]:
@@ -73,6 +77,14 @@ def _sizes_not_negative(graph: Graph) -> Iterator[str]:
             yield f"node {node.name!r} has {node.flops} FLOPs"
 
 
+def _values_fit(graph: Graph) -> Iterator[str]:
+    for name in graph.values:
+        size = graph.size_bytes(name)
+        if size > MOST_BYTES:
+            shape = list(graph.shape(name))
+            yield f"{name!r} of shape {shape} takes {format_bytes(size)}; give a smaller batch or sizes"
+
+
 Law = tuple[str, Callable[[Graph], Iterator[str]]]
 
 LAWS: tuple[Law, ...] = (
@@ -83,6 +95,7 @@ LAWS: tuple[Law, ...] = (
     ("every value has a dtype and a shape", _values_described),
     ("every symbolic dimension has a number", _symbols_bound),
     ("no size is negative", _sizes_not_negative),
+    ("no value takes more than 1 PiB", _values_fit),
 )
 
 

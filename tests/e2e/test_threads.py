@@ -45,6 +45,7 @@ def compiled(width: int, backend: str) -> tuple:
     )
 
 
+@pytest.mark.slow
 def test_four_threads_compile_what_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     from heterps_compile.passes.placement import methods, rl  # noqa: PLC0415 - torch
 
