@@ -209,10 +209,8 @@ def compile(  # noqa: A001 - the product's verb
 
     report(PASS_NAMES[0], done, _STEPS)
     draft = run_passes(Draft(graph, pool, request, measurements=measurements), passes, observe)
-    verification, notes = None, tuple[str, ...]()
     with alone():
-        if verify:
-            verification, notes = verify_draft(chosen, draft)
+        verification, notes = verify_draft(chosen, draft) if verify else (None, ())
         scored = make_scoring(model, draft, chosen, read, verify=verify)
     report("done", _STEPS, _STEPS)
     plan = make_plan(draft, chosen)
