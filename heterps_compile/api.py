@@ -173,13 +173,7 @@ def compile(  # noqa: A001 - the product's verb
     verify_graph(graph)
     _refuse_constant_outputs(graph)
     chosen = choose_backend(graph, backend)
-    with alone():
-        refuse_unsupported(chosen, graph)
-    if mode == "training":
-        _refuse_lost_backwards(graph)
-    unsaved = why_unwritable(chosen, graph)
-    if unsaved and must_save:
-        raise BackendError(unsaved)
+    unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
 
     def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
         nonlocal chosen
@@ -358,6 +352,18 @@ def _subject(model: Any) -> str:
 
 def _is_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, (tuple, list, Mapping)) and not value)
+
+
+def _refuse_early(backend: Backend, graph: Graph, mode: str, *, must_save: bool) -> str:
+    """Refuse, before the search, what a backend cannot build; give why it could not write it, "" where it can."""
+    with alone():
+        refuse_unsupported(backend, graph)
+        if mode == "training":
+            _refuse_lost_backwards(graph)
+        unsaved = why_unwritable(backend, graph)
+    if unsaved and must_save:
+        raise BackendError(unsaved)
+    return unsaved
 
 
 def _refuse_constant_outputs(graph: Graph) -> None:
