@@ -98,7 +98,8 @@ def _answer(folder: Path, job: Any) -> dict[str, Any]:
     import heterps_compile  # noqa: PLC0415 - what is tried
 
     compiled = heterps_compile.load(folder / "out")
-    scoring = compiled.eval().run if job["scores"] else None
+    # loaded by itself: what it has of the state is that of the model it is made from, which a score may move
+    scoring = heterps_compile.load(folder / "out").eval().run if job["scores"] else None
     call, gradients = differentiable(compiled) if job["level"] != "none" else (compiled.run, dict)
     paths = [tuple(map(tuple, path)) for path in job["paths"]]
     places: list[Any] = []
@@ -111,7 +112,7 @@ def _answer(folder: Path, job: Any) -> dict[str, Any]:
             ]
         named = dict(zip(described["named"], values[described["positional"] :], strict=True))
         args = values[: described["positional"]]
-        # scored before anything is trained or moved: on the state that was saved
+        # once, on the state that was saved
         scored = observe(scoring, args, named, paths=paths) if scoring is not None and number == 0 else Seen()
         seen = observe(call, args, named, level=job["level"], seed=number + 1, parameters=gradients, paths=paths)
         seen.scored = scored.results
