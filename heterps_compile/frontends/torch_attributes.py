@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_HOOKS = tuple(name for name in _OF_EVERY_MODULE if "_hooks" in name)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -41,6 +42,12 @@ def attributes_put_back(model: nn.Module) -> Iterator[list[str]]:
         for key, value in vars(module).items()
         if key not in _OF_EVERY_MODULE
     }
+    hooks = [
+        (table, table.copy())
+        for module in model.modules()
+        for key in _HOOKS
+        if isinstance(table := vars(module).get(key), dict)
+    ]
     changed: list[str] = []
 
     def look(module: nn.Module, *_: object) -> None:
@@ -53,6 +60,9 @@ def attributes_put_back(model: nn.Module) -> Iterator[list[str]]:
     finally:
         hook.remove()
         _put_back(model, kept)
+        for table, before in hooks:  # a model that puts on hooks when first called remembers that in an attribute
+            table.clear()
+            table.update(before)
 
 
 def _own_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

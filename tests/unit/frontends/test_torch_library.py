@@ -178,3 +178,41 @@ def test_a_parameter_given_as_an_input_is_an_input():
     model, x = Difference(), torch.randn(4, 4)
     compiled = heterps_compile.compile(model, (x, model.layer.weight), method="greedy")
     torch.testing.assert_close(compiled.run(x, x), model(x, x))
+
+
+class Capturing(nn.Module):
+    """Puts hooks on its layers when it is first called, and remembers that it did, as models of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.captures = False
+        self.found = []
+
+    def forward(self, x):
+        if not self.captures:
+            self.captures = True
+            for layer in self.layers:
+                layer.register_forward_hook(lambda _layer, _given, made: self.found.append(made))
+        self.found.clear()
+        for layer in self.layers:
+            x = layer(x)
+        return tuple(self.found)
+
+
+def test_a_model_that_hooks_itself_when_first_called_is_left_as_it_was():
+    model, x = Capturing(), torch.randn(2, 4)
+    compiled = heterps_compile.compile(model, (x,), method="greedy")
+    assert (model.captures, [len(layer._forward_hooks) for layer in model.layers]) == (False, [0, 0])
+    assert len(model(x)) == 2
+    torch.testing.assert_close(compiled.run(x), model(x))
+
+
+def test_segformer_runs_as_before():
+    model = from_transformers(
+        "SegformerForSemanticSegmentation", num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[8, 16],
+        patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=16,
+    )  # fmt: skip
+    call = {"pixel_values": torch.randn(1, 3, 32, 32)}
+    compiled = heterps_compile.compile(model, example_kwargs=call, method="greedy")
+    torch.testing.assert_close(compiled.run(**call).logits, model(**call).logits)
