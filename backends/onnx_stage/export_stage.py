@@ -30,6 +30,7 @@ from heterps_compile.ir.partition import StageCut, cut_graph
 from .embedding_bags import rewrite_embedding_bags
 from .missing_translations import MISSING, OPSET
 from .quiet_export import quiet_export
+from .rewrite_edges import rewrite_edges
 from .rewrite_training import changed_buffers, return_changed, rewrite_training
 from .tidy import tidy
 from .training_ops import TRANSLATIONS
@@ -79,6 +80,7 @@ def _export(graph: Graph, cut: StageCut, stage: TorchStage, changed: tuple[str, 
         return tidy(_constants(stage), graph, cut, {})
     program = _trace(graph, cut, stage)
     rewrite_embedding_bags(program, cut.index)
+    rewrite_edges(program, cut.index)
     if changed is not None:
         rewrite_training(program, cut.index)
     originals = _name_harmlessly(program)

@@ -5,7 +5,9 @@
     cdist            -> differences of all pairs, and their norm
     searchsorted     -> for every number, how many of the sorted ones are less
     prod (of prims)  -> ReduceProd; what cumprod is made of
-    amin, amax       -> ReduceMin, ReduceMax, also of all dimensions
+    amin, amax       -> ReduceMin, ReduceMax, also of all dimensions; NaN where an element is NaN
+    sign             -> Sign, 0 of NaN
+    log_sigmoid      -> without a sigmoid, which is 0 below -104
     masked_select    -> Compress of both, broadcast and flat
     unique           -> Unique
 
@@ -70,11 +72,34 @@ def _product(x: Any, dims: Any, output_dtype: int | None = None) -> Any:
 
 
 def _least(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    return _op.ReduceMin(x, *([_ints(*dim)] if dim else ()), keepdims=int(keepdim))
+    axes = [_ints(*dim)] if dim else []
+    return _or_nan(x, axes, keepdim, _op.ReduceMin(x, *axes, keepdims=int(keepdim)))
 
 
 def _largest(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    return _op.ReduceMax(x, *([_ints(*dim)] if dim else ()), keepdims=int(keepdim))
+    axes = [_ints(*dim)] if dim else []
+    return _or_nan(x, axes, keepdim, _op.ReduceMax(x, *axes, keepdims=int(keepdim)))
+
+
+def _or_nan(x: Any, axes: list[Any], keepdim: bool, found: Any) -> Any:
+    """Give what was found, NaN where the elements have one: ONNX Runtime passes over it."""
+    if not x.dtype.is_floating_point():
+        return found
+    has_nan = _op.ReduceMax(_op.Cast(_op.IsNaN(x), to=ir.DataType.INT32), *axes, keepdims=int(keepdim))
+    nan = _op.CastLike(_op.Constant(value_float=math.nan), found)
+    return _op.Where(_op.Cast(has_nan, to=ir.DataType.BOOL), nan, found)
+
+
+def _log_sigmoid(x: Any) -> Any:
+    zero, one = (_op.CastLike(_op.Constant(value_float=number), x) for number in (0.0, 1.0))
+    return _op.Sub(_op.Min(x, zero), _op.Log(_op.Add(one, _op.Exp(_op.Neg(_op.Abs(x))))))
+
+
+def _sign(x: Any) -> Any:
+    sign = _op.Sign(x)
+    if not x.dtype.is_floating_point():
+        return sign
+    return _op.Where(_op.IsNaN(x), _op.CastLike(_op.Constant(value_float=0.0), x), sign)
 
 
 def _selected(x: Any, mask: Any) -> Any:
@@ -99,6 +124,11 @@ MISSING: Mapping[Callable[..., Any], Callable[..., Any]] = {
     _prims.prod.default: _product,
     _aten.amin.default: _least,
     _aten.amax.default: _largest,
+    _aten.max.default: _largest,
+    _aten.min.default: _least,
+    _aten.log_sigmoid.default: _log_sigmoid,
+    _aten.sign.default: _sign,
+    _aten.sgn.default: _sign,
     _aten.masked_select.default: _selected,
     _aten._unique2.default: _unique,
 }

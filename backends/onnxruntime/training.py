@@ -29,7 +29,8 @@ _DROPOUT = frozenset(  # each (x, ratio, whether in training)
     }
 )
 _ATTENTION = (torch.ops.aten.scaled_dot_product_attention.default, nn.functional.scaled_dot_product_attention)
-_IDEMPOTENT = (torch.ops.aten.embedding_renorm_.default,)  # a session does it anew at every call, to the same rows
+# a session does these anew at every call: rows scaled again are the same rows, and a detached tensor has its elements
+_IDEMPOTENT = (torch.ops.aten.embedding_renorm_.default, torch.ops.aten.detach_.default)
 _RATIO = 4  # the place of dropout_p in it
 _DROPOUT_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 

@@ -67,6 +67,7 @@ def import_torch(
     in_leaves = rename_values(program)
     order = order_writes(program.graph, program.writes, program.module_tensors)
     _judge_written(program, order)
+    _refuse_changed_results(program, order)
     program.notes.extend(
         f"{program.name} changes its input {name!r} in place; its stages leave it as it is"
         for name in order.changed_inputs
@@ -106,6 +107,21 @@ def _read(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_sha
     if isinstance(model, ExportedProgram):
         return read_exported(model, tuple(args), kwargs, label)
     return read_graph_module(model, tuple(args), kwargs, label)
+
+
+def _refuse_changed_results(program: Program, order: Order) -> None:
+    """Refuse a model that returns an input itself after changing it through a view: stages change a copy.
+
+    Raises:
+        InputError: naming the input.
+    """
+    *_, output = program.graph.nodes
+    for node in output.all_input_nodes:
+        if node.op == "placeholder" and node.name in order.changed_inputs:
+            raise InputError(
+                f"{program.name} returns its input {printable(node.name)!r} after changing it in place, and stages "
+                f"leave what they are given as it is; change a copy of it (clone())"
+            )
 
 
 def _judge_written(program: Program, order: Order) -> None:

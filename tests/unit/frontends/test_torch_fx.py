@@ -305,3 +305,15 @@ def test_a_result_of_an_unknown_type_is_refused_with_how_to_make_it_known() -> N
     expected = r"Found <class '.*Two'> in output; give tuples, lists and dicts there, or .*register_dataclass\(TYPE"
     with pytest.raises(InputError, match=expected):
         import_torch(GivesTwo(), (torch.ones(3),))
+
+
+class ChangesItsInput(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 1
+        x[0].zero_()
+        return y, x
+
+
+def test_an_input_that_is_changed_through_a_view_and_returned_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match="ChangesItsInput returns its input 'x' after changing it in place"):
+        read((ChangesItsInput(), (torch.ones(4, 2),), {}))

@@ -1,0 +1,126 @@
+"""Ops at the edges of what they are defined for give the same numbers on every backend, or are refused by name.
+
+One model has all of the ops, so that it is exported once a backend. Left out: which of equal elements ``topk`` gives,
+which PyTorch leaves open, and what ``gelu`` gives of infinity, which in PyTorch depends on the tensor's length.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - PyTorch's own habit
+
+from heterps_compile.backends.find import find_backend
+from heterps_compile.errors import BackendError
+from heterps_compile.frontends.torch_fx import import_torch
+from heterps_compile.ir.partition import cut_graph
+from heterps_compile.runtime.in_process import run_stages
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:onnxscript"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+]
+NAN, INF = float("nan"), float("inf")
+INPUTS = {
+    "q": torch.linspace(-1, 1, 24).reshape(1, 2, 3, 4).sin(),
+    "mask": torch.tensor([[[[True, False, True], [False, False, False], [True, True, True]]]]),
+    "odd": torch.tensor([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, NAN, INF, -INF]),
+    "one_nan": torch.tensor([[1.0, NAN, 3.0], [3.0, 3.0, -1.0]]),
+    "base": torch.tensor([10.0, 20.0, 30.0, 40.0]),
+    "at": torch.tensor([0, 1, 0, 2]),
+    "src": torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    "ints": torch.tensor([-7, -5, 5, 7]),
+    "by": torch.tensor([2, -2, 2, -2]),
+    "small": torch.tensor([200, 100, 255], dtype=torch.uint8),
+}
+attention = F.scaled_dot_product_attention
+
+
+def scattered(reduce: str, *, include_self: bool) -> Callable[[dict[str, Tensor]], Tensor]:
+    return lambda i: i["base"].scatter_reduce(0, i["at"], i["src"], reduce=reduce, include_self=include_self)
+
+
+EDGES: dict[str, Callable[[dict[str, Tensor]], Any]] = {
+    "attention, a row hidden by a mask of bools": lambda i: attention(i["q"], i["q"], i["q"], i["mask"]),
+    "attention, a row hidden by minus infinity": lambda i: attention(
+        i["q"], i["q"], i["q"], torch.where(i["mask"], 0.0, -INF)
+    ),
+    "softmax of minus infinity alone": lambda i: torch.where(i["mask"], 0.0, -INF).softmax(-1),
+    **{
+        f"scatter_reduce {reduce} {'with' if include_self else 'without'} itself": scattered(
+            reduce, include_self=include_self
+        )
+        for reduce in ("sum", "mean", "prod", "amax", "amin")
+        for include_self in (True, False)
+    },
+    "scatter_reduce mean of whole numbers": lambda i: i["ints"].scatter_reduce(0, i["at"], i["by"], reduce="mean"),
+    "largest and least of NaN": lambda i: (i["one_nan"].amax(1), i["one_nan"].amin(0), i["one_nan"].max()),
+    "sign of NaN": lambda i: (i["odd"].sign(), i["ints"].sign()),
+    "clamp of NaN": lambda i: (i["odd"].clamp(-1, 1), i["odd"].clamp(min=0), i["odd"].relu()),
+    "division of negatives": lambda i: (
+        i["ints"] // i["by"],
+        i["ints"] % i["by"],
+        torch.div(i["ints"], i["by"], rounding_mode="trunc"),
+        torch.fmod(i["ints"], i["by"]),
+    ),
+    "round half to even": lambda i: i["odd"].round(),
+    "wrapping of whole numbers": lambda i: (i["small"] + i["small"], i["small"].sum()),
+    "a divisor of one's own": lambda i: F.avg_pool2d(i["q"], 2, 1, divisor_override=3),
+    "log of a small sigmoid": lambda i: F.logsigmoid(i["base"] * -10),
+    "a negative index": lambda i: (i["base"][-1], i["base"][-3:], i["base"][i["at"] - 3]),
+    "sums of nothing": lambda i: (i["base"][:0].sum(), i["base"][:0].mean(), i["base"][:0].prod()),
+}
+
+
+class Edges(nn.Module):
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        return {name: edge(inputs) for name, edge in EDGES.items()}
+
+
+def numbers(value: Any) -> Any:
+    return np.asarray(value.detach() if isinstance(value, Tensor) else value)
+
+
+@pytest.mark.parametrize("backend", ["torch", "onnxruntime", "jax"])
+def test_every_edge_is_that_of_pytorch(backend: str) -> None:
+    graph = import_torch(Edges().eval(), (INPUTS,))
+    cut, chosen = cut_graph(graph, [range(len(graph.nodes))]), find_backend(backend)
+    call = graph.source.call
+    made = run_stages(cut.stages, chosen.build(graph, cut), call.bind((INPUTS,), {}), graph.outputs)
+    ours, theirs = call.assemble(made), Edges()(copy.deepcopy(INPUTS))
+    different = []
+    for name, wanted in theirs.items():
+        each = zip(ours[name], wanted, strict=True) if isinstance(wanted, tuple) else [(ours[name], wanted)]
+        for one, other in each:
+            a, b = numbers(one), numbers(other)
+            if a.dtype != b.dtype or a.shape != b.shape or not np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True):
+                different.append((name, a, b))
+    assert different == []
+
+
+class Smoothed(nn.Module):
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(x, labels, label_smoothing=0.1)
+
+
+class Divided(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, 3, 2, ceil_mode=True, divisor_override=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "fault"),
+    [
+        (Smoothed(), (torch.ones(4, 4), INPUTS["at"]), r"cross_entropy_loss.*smooths its labels"),
+        (Divided(), (torch.ones(1, 1, 6, 6),), r"avg_pool2d.*has a divisor of its own and windows beyond the edge"),
+    ],
+)
+def test_what_onnx_cannot_have_is_refused_by_name(model: nn.Module, inputs: tuple[Tensor, ...], fault: str) -> None:
+    graph = import_torch(model.eval(), inputs)
+    with pytest.raises(BackendError, match=fault):
+        find_backend("onnxruntime").build(graph, cut_graph(graph, [range(len(graph.nodes))]))
