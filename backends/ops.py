@@ -41,6 +41,15 @@ def why_unwritable(backend: Backend, graph: Graph) -> str:
     return f"the backend {backend.name!r} runs {graph.name!r} and cannot save its stages: {reason}" if reason else ""
 
 
+@runtime_checkable
+class OpensModels(Protocol):
+    """A backend whose runtime alone can say whether it runs a whole model, by trying."""
+
+    def cannot_open(self, graph: Graph) -> str:
+        """Say why the runtime does not take a graph, or give "" where it does."""
+        ...
+
+
 def refuse_unsupported(backend: Backend, graph: Graph) -> None:
     """Stop before the long work where a backend cannot run a node.
 
@@ -54,12 +63,12 @@ def refuse_unsupported(backend: Backend, graph: Graph) -> None:
         return
     others = len(nodes) - 1
     more = f" (and {others} more node{'s' if others > 1 else ''})" if others else ""
-    described = nodes[0].describe(_that_run(graph, without=backend.name))
+    described = nodes[0].describe(backends_that_run(graph, without=backend.name))
     raise UnsupportedOpError(f"the backend {backend.name!r} cannot run {graph.name!r}: {described}{more}")
 
 
-def _that_run(graph: Graph, without: str) -> list[str]:
-    """Give the built-in backends that are installed and run every node of a graph."""
+def backends_that_run(graph: Graph, without: str) -> list[str]:
+    """Give the built-in backends that are installed and run every node of a graph; their runtimes are asked."""
     found = []
     for name in BACKENDS:
         try:
@@ -67,7 +76,9 @@ def _that_run(graph: Graph, without: str) -> list[str]:
             missing = backend.unsupported(graph) if isinstance(backend, ChecksNodes) else []
         except BackendError:
             continue  # not installed
-        if name != without and graph.family in backend.families and not missing:
+        if name == without or graph.family not in backend.families or missing:
+            continue
+        if not (isinstance(backend, OpensModels) and backend.cannot_open(graph)):
             found.append(name)
     return found
 

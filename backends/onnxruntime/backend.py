@@ -8,6 +8,7 @@ Left out: training; annotating a whole model for ONNX Runtime's own partitioning
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ import onnx_ir as ir
 from heterps_compile.backends.contract import Reference, Stage, StageDevice
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.onnx_stage.stage_models import FAMILIES, stage_models, unwritable_nodes
+from heterps_compile.backends.ops import backends_that_run
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_inputs import generate_inputs
@@ -55,8 +57,19 @@ class OnnxRuntimeBackend:
         providers, notes = choose_providers(stages)
         return replace(self, providers=providers, notes=notes)
 
-    def _session(self, what: str, index: int, model: ir.Model | Path) -> LazySession:
-        return LazySession(what, model, self.providers.get(index, self.provider))
+    def _session(self, what: str, index: int, model: ir.Model | Path, graph: Graph | None = None) -> LazySession:
+        others = tuple if graph is None else partial(backends_that_run, graph, without=self.name)
+        return LazySession(what, model, self.providers.get(index, self.provider), others)
+
+    def cannot_open(self, graph: Graph) -> str:
+        """Say why ONNX Runtime does not take a graph, by opening a session of it, or give "" where it does."""
+        if graph.family != "onnx":
+            return ""  # its stages are exported first
+        try:
+            WholeModel.of(graph, self.provider).session.open()
+        except BackendError as error:
+            return str(error)
+        return ""
 
     def tolerance(self, family: str) -> float:
         """Give the largest difference that verification allows, relative to an output's scale."""
@@ -103,14 +116,14 @@ class OnnxRuntimeBackend:
             refuse_training(graph, partition.stages)
         models = stage_models(graph, partition)
         return tuple(
-            OnnxRuntimeStage(cut.inputs, cut.outputs, self._session(f"stage {cut.index}", cut.index, model))
+            OnnxRuntimeStage(cut.inputs, cut.outputs, self._session(f"stage {cut.index}", cut.index, model, graph))
             for cut, model in zip(partition.stages, models, strict=True)
         )
 
     def reference(self, graph: Graph) -> Reference:
         """Give the whole model: in one session, or a PyTorch model as its owner wrote it."""
         return (
-            WholeModel.of(graph, self.provider)
+            WholeModel.of(graph, self.provider, partial(backends_that_run, graph, without=self.name))
             if graph.family == "onnx"
             else own_backend(graph.family).reference(graph)
         )

@@ -3,6 +3,7 @@
 Left out: I/O binding, and bfloat16 or 8-bit floats between stages (ONNX Runtime gives no arrays of them).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -23,7 +24,6 @@ from heterps_compile.frontends.onnx_session import (
 )
 
 _NO_KERNEL = "Could not find an implementation"
-_NO_KERNEL_WAY_OUT = ", which it has for other data types at most; take the backend torch or jax, or a model in float32"
 
 
 @dataclass(eq=False)
@@ -34,11 +34,13 @@ class LazySession:
         what: What it runs, for messages: ``stage 2``.
         model: The model, in memory or as a file.
         provider: ONNX Runtime's name of what it runs on.
+        others: Gives the names of the other backends that run the whole model.
     """
 
     what: str
     model: ir.Model | Path = field(repr=False)
     provider: str = CPU
+    others: Callable[[], Sequence[str]] = field(default=tuple, repr=False)
     _session: Session | None = field(default=None, repr=False)
     _opening: Lock = field(default_factory=Lock, repr=False)
 
@@ -65,8 +67,19 @@ class LazySession:
             return open_session(self.model, self.provider)
         except ORT_ERRORS as e:
             why = reason(e)
-            way_out = _NO_KERNEL_WAY_OUT if _NO_KERNEL in why else ""
-            raise BackendError(f"ONNX Runtime cannot open {self.what}: {why}{way_out}") from e
+            raise BackendError(f"ONNX Runtime cannot open {self.what}: {why}{self._way_out(why)}") from e
+
+    def _way_out(self, why: str) -> str:
+        """Name the backends that run what ONNX Runtime has no kernel for, which they do unverified."""
+        if _NO_KERNEL not in why:
+            return ""
+        others = " or ".join(self.others())
+        if not others:
+            return "; no other backend here runs the whole model; export it with other ops or data types"
+        return (
+            f"; the backend {others} runs the model, with --no-verify, since ONNX models are compared with ONNX "
+            f"Runtime's run of them"
+        )
 
     def run(self, outputs: tuple[str, ...], feeds: dict[str, Any]) -> list[Any]:
         """Run on arrays by name.

@@ -3,7 +3,7 @@
 Left out: models of other families (their own runtime runs them).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ class WholeModel:
     computed: tuple[str, ...]
 
     @classmethod
-    def of(cls, graph: Graph, provider: str) -> "WholeModel":
+    def of(cls, graph: Graph, provider: str, others: Callable[[], Sequence[str]] = tuple) -> "WholeModel":
         """Open it with each computed output once: a model may return a value twice, or one of its inputs."""
         source: ir.Model = graph.source.model
         outputs = list(dict.fromkeys(value for value in source.graph.outputs if value.producer() is not None))
@@ -42,7 +42,7 @@ class WholeModel:
             name=source.graph.name,
         )
         model = ir.Model(cast(Any, view), ir_version=source.ir_version)  # a view is documented to do
-        return cls(graph, LazySession("the whole model", model, provider), tuple(v.name or "" for v in outputs))
+        return cls(graph, LazySession("the whole model", model, provider, others), tuple(v.name or "" for v in outputs))
 
     def __call__(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Run on the graph inputs by name; give the graph outputs in order."""

@@ -98,8 +98,8 @@ def _import(
     shapes: Mapping[str, int],
     name: str | None,
 ) -> Graph:
-    source, path = load_model(model)
-    notes = normalize(source)
+    source, path, rewritten = load_model(model)
+    notes = [*rewritten, *normalize(source)]
     roles = find_roles(source.graph)
     bound = bind_inputs(source.graph.inputs, batch, shapes)
     inputs = {

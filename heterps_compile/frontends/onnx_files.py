@@ -4,7 +4,7 @@ A file is protobuf of at most 2 GiB; weights beyond that lie in external data, w
 read. Where each tensor says its data lies is checked before any of it is read: inside the model's folder, also
 after links are followed, and long enough.
 
-Left out: textual ONNX formats, models in archives, sparse initialisers.
+Left out: textual ONNX formats, models in archives, maps and sparse tensors between nodes.
 """
 
 import os
@@ -22,19 +22,22 @@ from heterps_compile.units import format_bytes
 
 from .onnx_bodies import every_node
 from .onnx_names import quote
+from .onnx_rewrite import rewrite
 from .onnx_structure import quiet
 
 _PROTOBUF_LIMIT = 2**31 - 1
 _REASON_SHOWN = 300
+_NO_TENSORS = {"map_type": "a dictionary (ONNX's map)", "sparse_tensor_type": "a sparse tensor"}
 
 
-def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> tuple[ir.Model, Path | None]:
-    """Give a model of our own to work on, weights shared, and the path it came from if any.
+def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> tuple[ir.Model, Path | None, list[str]]:
+    """Give a model of our own to work on, weights shared, the path it came from if any, and notes on what is rewritten.
 
     Raises:
         InputError: where it cannot be read, or its external data is missing, cut short or out of bounds.
         GraphError: where a name is made twice.
     """
+    notes: list[str] = []
     if isinstance(model, ir.Model):
         try:
             loaded, path = model.clone(), None
@@ -43,10 +46,10 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> tu
                 f"the model cannot be copied ({_root_cause(e)}); sort it first (model.graph.sort())"
             ) from e
     elif isinstance(model, onnx.ModelProto):
-        loaded, path = _deserialize(model, "the model"), None
+        (loaded, notes), path = _deserialize(model, "the model"), None
     else:
         path = Path(model).absolute()
-        loaded = _deserialize(_parse(path), str(path))
+        loaded, notes = _deserialize(_parse(path), str(path))
     folder = None if path is None else path.parent
 
     def checked(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -57,7 +60,7 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> tu
         return _own_inline(tensor) if isinstance(tensor, ir.TensorProtoTensor) else tensor
 
     _map_tensors(loaded, checked)
-    return loaded, path
+    return loaded, path, notes
 
 
 def _parse(path: Path) -> Any:
@@ -89,24 +92,20 @@ def _parse(path: Path) -> Any:
     return proto
 
 
-def _deserialize(proto: Any, what: str) -> ir.Model:
+def _deserialize(proto: Any, what: str) -> tuple[ir.Model, list[str]]:
     for kind, named in (("input", proto.graph.input), ("initializer", proto.graph.initializer)):
         seen: set[str] = set()
         for item in named:
             if item.name in seen:
                 raise GraphError(f"{what} has two {kind}s named {quote(item.name)}; rename one")
             seen.add(item.name)
-    if proto.graph.sparse_initializer:
-        raise InputError(f"{what} has sparse initializers, which no runtime here reads; make them dense")
-    for node in proto.graph.node:
-        if any(attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in node.attribute):
-            where = f"node {quote(node.name or node.op_type)}"
-            raise InputError(f"{where} of {what} holds a sparse tensor, which no runtime here reads; make it dense")
+    proto, notes = rewrite(proto, what)
     try:
         with quiet():
-            return ir.serde.deserialize_model(proto)
+            return ir.serde.deserialize_model(proto), notes
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as e:
         _refuse_second_makers(proto.graph, what)
+        _refuse_maps(proto.graph, what)
         raise InputError(f"{what} is no valid ONNX model ({_root_cause(e)}); export it again") from e
 
 
@@ -114,6 +113,20 @@ def _root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return shorten(one_line(str(error)), _REASON_SHOWN)
+
+
+def _refuse_maps(graph: Any, what: str) -> None:
+    """Raise where a value is no tensor or sequence: what reads such models is right, and they are valid."""
+    for kind, values in (("input", graph.input), ("output", graph.output), ("value", graph.value_info)):
+        for value in values:
+            told = value.type.WhichOneof("value")
+            inner = value.type.sequence_type.elem_type.WhichOneof("value") if told == "sequence_type" else None
+            odd = next((t for t in (told, inner) if t in _NO_TENSORS), None)
+            if odd is not None:
+                raise InputError(
+                    f"the {kind} {quote(value.name)} of {what} is {_NO_TENSORS[odd]}, and only tensors go between "
+                    f"stages; export the model with tensors there"
+                )
 
 
 def _refuse_second_makers(graph: Any, what: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from staged_onnx import BACKEND, parse, run_whole
 
-from heterps_compile.errors import GraphError, HeterpsError, InputError
+from heterps_compile.errors import GraphError, HeterpsError
 from heterps_compile.frontends.onnx import import_onnx
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -223,21 +223,6 @@ def test_a_tensor_of_strings_is_kept() -> None:
     assert graph.parameters["words"].dtype == "string"
     given = np.array(["a", "c"], object)
     assert BACKEND.reference(graph)({"x": given})[0].tolist() == [True, False]
-
-
-def test_sparse_constants_are_refused_by_their_node() -> None:
-    model = small()
-    made = model.graph.node.add(op_type="Constant", name="thin", output=["t"])
-    made.attribute.add(name="sparse_value", type=onnx.AttributeProto.SPARSE_TENSOR).sparse_tensor.dims.append(3)
-    with pytest.raises(InputError, match=r"node 'thin' of .* holds a sparse tensor"):
-        import_onnx(model)
-
-
-def test_sparse_initializers_are_refused() -> None:
-    model = parse("g (float[2,3] x) => (float[2,4] y) { y = MatMul(x, w) }")
-    model.graph.sparse_initializer.add().values.name = "w"
-    with pytest.raises(InputError, match="sparse initializers"):
-        import_onnx(model)
 
 
 @pytest.mark.parametrize("seed", range(4))
