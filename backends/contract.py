@@ -172,6 +172,19 @@ class ChecksWriting(Protocol):
         ...
 
 
+@runtime_checkable
+class LeanBackend(Protocol):
+    """What a backend has besides, if it can run models of large weights with little memory beside these."""
+
+    def lean(self) -> AbstractContextManager[None]:
+        """Open what runs inside with little memory, at the price of speed; it is let go of at the end."""
+        ...
+
+    def release(self, graph: Graph) -> None:
+        """Give back memory of weights that can be read again."""
+        ...
+
+
 def place_backend(backend: Backend, stages: Sequence[StageDevice]) -> Backend:
     """Tell a backend the devices of its stages, if it wants to know."""
     return backend.on(stages) if isinstance(backend, PlacedBackend) else backend

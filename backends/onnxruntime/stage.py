@@ -18,6 +18,7 @@ from heterps_compile.frontends.onnx_session import (
     ORT_ERRORS,
     Session,
     available_providers,
+    close_when_lean,
     open_file,
     open_session,
     reason,
@@ -53,7 +54,12 @@ class LazySession:
         with self._opening:
             if self._session is None:
                 self._session = self._open()
-        return self._session
+                close_when_lean(self.close)
+            return self._session
+
+    def close(self) -> None:
+        """Let go of the session; the next call opens another."""
+        self._session = None
 
     def _open(self) -> Session:
         if self.provider not in available_providers():

@@ -11,6 +11,7 @@ What becomes of constants:
 Left out: what the ops do (``onnx_ops/``), and source code (``lower_onnx.py``, ``print_stage.py``).
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,18 +21,18 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from heterps_compile.backends.onnx_stage.ml_attributes import Prepare, find_prepare, known_attributes
-from heterps_compile.backends.unsupported import UnsupportedNode, reason_without_row
+from heterps_compile.backends.onnx_stage.ml_attributes import find_prepare
 from heterps_compile.errors import BackendError, UnsupportedOpError
-from heterps_compile.escape import printable, shorten
-from heterps_compile.frontends.onnx_bodies import lift_initializers, shown_name, subgraphs
+from heterps_compile.escape import printable
+from heterps_compile.frontends.onnx_bodies import lift_initializers
 
 from . import control_flow
 from .holder import Slot, hold_tensor
 from .onnx_ops.dtypes import as_tensor
 from .onnx_ops.shape_arithmetic import LARGEST, SHAPE_ARITHMETIC
-from .onnx_ops.table import NEWEST_OPSET, OpVersion, find_op
+from .onnx_ops.table import OpVersion, find_op
 from .onnx_stage import Argument, Body, OnnxStage, Step
+from .onnx_support import are_read, attributes_of, find_unsupported, opset_of, plain
 
 _MAKES_HOST = frozenset({"Shape", "Size"})
 _REASON_SHOWN = 200
@@ -40,61 +41,6 @@ _SCAN_WITHOUT_BATCH = 9
 
 
 _CONTROL = frozenset({"If", "Loop", "Scan"})
-
-
-def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
-    """Give the nodes, those of subgraphs too, that the table cannot run, and why."""
-    found = []
-    for node in nodes:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        opset = _opset(opsets, domain)
-        reason = _missing(node, domain, opset)
-        if reason:
-            found.append(UnsupportedNode(shown_name(node), node.op_type, domain or "ai.onnx", opset, reason))
-        for body in subgraphs(node):
-            found += find_unsupported(list(body), opsets)
-    return found
-
-
-def _opset(opsets: Mapping[str, int], domain: str) -> int:
-    return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
-
-
-def _missing(node: ir.Node, domain: str, opset: int) -> str:
-    if domain == "" and opset > NEWEST_OPSET:
-        return f"the torch backend knows opsets up to {NEWEST_OPSET}"
-    version = find_op(domain, node.op_type, opset)
-    if version is None:
-        return reason_without_row("torch", node.op_type)
-    prepare = find_prepare(domain, node.op_type)
-    known = version.attributes if prepare is None else known_attributes(node.op_type)
-    unknown = [name for name in node.attributes if name not in known]
-    if unknown:
-        return f"the torch backend does not know its attribute {printable(unknown[0])!r}"
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        return "it refers to an attribute of a function"
-    if prepare is not None:
-        return _unprepared(node, prepare)
-    if any(version.kind(i) is None for i, value in enumerate(node.inputs) if value is not None):
-        return f"the torch backend takes {len(version.kinds)} inputs of it, and it has {len(node.inputs)}"
-    return ""
-
-
-def _unprepared(node: ir.Node, prepare: Prepare) -> str:
-    try:
-        prepare(_attributes(node), are_read(node))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        return printable(shorten(str(error), _REASON_SHOWN))
-    return ""
-
-
-def are_read(node: ir.Node) -> list[bool]:
-    """Say of every output of a node whether anybody reads it."""
-    return [bool(out.uses()) or out.is_graph_output() for out in node.outputs]
-
-
-def _attributes(node: ir.Node) -> dict[str, Any]:
-    return {name: _plain(attribute) for name, attribute in node.attributes.items()}
 
 
 @dataclass(frozen=True)
@@ -217,7 +163,7 @@ class _Converter:
         if domain == "" and node.op_type in _CONTROL:
             self._plan.append(self._control(node))
             return
-        version = find_op(domain, node.op_type, _opset(self.opsets, domain))
+        version = find_op(domain, node.op_type, opset_of(self.opsets, domain))
         assert version is not None  # noqa: S101 - find_unsupported has seen to it; this tells the type checker
         names = [value.name or "" for value in node.inputs if value is not None]
         if self._folds(node, version):
@@ -228,14 +174,14 @@ class _Converter:
         if is_arithmetic and all_host and any(name in self._hosts for name in names):
             self._hosts.update(out.name or "" for out in node.outputs)
             wants = [("" if value is None else value.name or "", "host") for value in node.inputs]
-            self._plan.append(_Planned(node, SHAPE_ARITHMETIC[node.op_type], wants, _attributes(node)))
+            self._plan.append(_Planned(node, SHAPE_ARITHMETIC[node.op_type], wants, attributes_of(node)))
             return
         if node.op_type in _MAKES_HOST:
             self._hosts.update(out.name or "" for out in node.outputs)
         wants, keywords = self._wants(node, version), self._keywords(node, version)
         prepare = find_prepare(domain, node.op_type)
         if prepare is not None:
-            prepared = prepare(_attributes(node), are_read(node))
+            prepared = prepare(attributes_of(node), are_read(node))
             wants += [(self._constant_of(node, i, array), "tensor") for i, array in enumerate(prepared.arrays)]
             keywords = dict(prepared.options)
         self._plan.append(_Planned(node, version.run, wants, keywords))
@@ -286,7 +232,7 @@ class _Converter:
         """Lay out the subgraphs of a node; what they capture comes behind its inputs."""
         given = [("" if value is None else value.name or "") for value in node.inputs]
         bodies = {name: a.as_graph() for name, a in node.attributes.items() if a.type is ir.AttributeType.GRAPH}
-        keywords = {name: _plain(a) for name, a in node.attributes.items() if name not in bodies}
+        keywords = {name: plain(a) for name, a in node.attributes.items() if name not in bodies}
         if node.op_type == "If":
             inner = {name: self._inside(body, ()) for name, body in bodies.items()}
             made = [[name in one._hosts or one._is_small(name) for name in _outputs(one)] for one in inner.values()]
@@ -318,7 +264,7 @@ class _Converter:
             "shapes": [_static_shape(out) for out in body.graph.outputs],
         }
         run: Callable[..., Any] = control_flow.loop if node.op_type == "Loop" else control_flow.scan
-        if node.op_type == "Scan" and _opset(self.opsets, "") < _SCAN_WITHOUT_BATCH:
+        if node.op_type == "Scan" and opset_of(self.opsets, "") < _SCAN_WITHOUT_BATCH:
             run = control_flow.scan_of_batch
         return _Planned(node, run, wants, keywords)
 
@@ -394,7 +340,7 @@ class _Converter:
                     f"stage {self.stage.index}: the constant {printable(name)!r} is no tensor of numbers"
                 )
             try:
-                self.constants.tensors[name] = as_tensor(np.asarray(tensor.numpy()))
+                self.constants.tensors[name] = as_tensor(_array(tensor))
             except (OSError, ValueError, TypeError) as error:
                 raise BackendError(
                     f"stage {self.stage.index}: the tensor {printable(name)!r} cannot be read: "
@@ -448,7 +394,7 @@ class _Converter:
         return known
 
     def _keywords(self, node: ir.Node, version: OpVersion) -> dict[str, Any]:
-        keywords = _attributes(node)
+        keywords = attributes_of(node)
         if "outputs" in version.wants:
             keywords["outputs"] = len(node.outputs)
         if "types" in version.wants:
@@ -483,12 +429,13 @@ def _static_shape(value: ir.Value) -> list[int] | None:
     return dims if value.shape is not None and len(dims) == len(value.shape) else None
 
 
+def _array(tensor: ir.TensorProtocol) -> Any:
+    """Give a tensor's array; external data is mapped so that what is written to it stays in this process."""
+    dtype = tensor.dtype.numpy()
+    if not isinstance(tensor, ir.ExternalTensor) or tensor.size == 0 or dtype.isbuiltin != 1 or sys.byteorder == "big":
+        return np.asarray(tensor.numpy())
+    return np.memmap(tensor.path, dtype, "c", tensor.offset or 0, tuple(tensor.shape.numpy()))
+
+
 def _with_last(step: Step, last: tuple[int, ...]) -> Step:
     return Step(step.node, step.op, step.run, step.arguments, step.keywords, step.outputs, last, step.names)
-
-
-def _plain(attribute: ir.Attr) -> Any:
-    if attribute.type is ir.AttributeType.TENSOR:
-        return attribute.as_tensor().numpy()
-    value = attribute.value
-    return list(value) if isinstance(value, (tuple, list)) else value

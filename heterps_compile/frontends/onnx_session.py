@@ -1,14 +1,16 @@
 """Open an ONNX Runtime session on a model in memory, of whatever size, without copying its weights.
 
-Small initialisers go into the model's bytes, where ONNX Runtime reads shapes from them. Large ones are handed over
-as arrays that share memory with the model, mapped from disk where the model's own are: so there is no limit of
-2 GiB, and stages of one model share their weights until ONNX Runtime packs them for its kernels.
+Small initialisers go into the model's bytes, where ONNX Runtime reads shapes from them. Large ones in external data it
+maps itself, and lets go of what it packs for its kernels; others are handed over as arrays, of which it makes a copy of
+its own. So there is no limit of 2 GiB.
 
 Left out: I/O binding, devices other than what the execution provider's name says.
 """
 
+import mmap
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -107,22 +109,31 @@ def open_session(model: ir.Model, provider: str = CPU) -> Session:
     ONNX Runtime's messages stay off the terminal: what goes wrong comes back as an exception.
     """
     proto, large = skeleton(model)
-    arrays, values = [], []
+    folder = next((os.fspath(t.base_dir) for t in large.values() if isinstance(t, ir.ExternalTensor)), "")
+    names, arrays, values = [], [], []
     for name, tensor in large.items():
+        held = proto.graph.initializer.add(
+            name=name, dims=tensor.shape.numpy(), data_type=tensor.dtype.value, data_location=onnx.TensorProto.EXTERNAL
+        )
+        if isinstance(tensor, ir.ExternalTensor) and os.fspath(tensor.base_dir) == folder:
+            place = {"location": tensor.location, "offset": tensor.offset or 0, "length": tensor.nbytes}
+            for key, value in place.items():
+                held.external_data.add(key=key, value=str(value))
+            continue
+        held.external_data.add(key="location", value="memory")
         array = np.ascontiguousarray(tensor.numpy())
         if array.dtype.kind in "fiub" and array.dtype.isbuiltin == 1:
             value = _ort.OrtValue.ortvalue_from_numpy(array)
         else:  # bfloat16 and 8-bit floats are numpy's only through ml_dtypes: hand their bits over
             array = array.view(f"uint{8 * array.dtype.itemsize}")
             value = _ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.dtype.value)
+        names.append(name)
         arrays.append(array)
         values.append(value)
-        held = proto.graph.initializer.add(
-            name=name, dims=tensor.shape.numpy(), data_type=tensor.dtype.value, data_location=onnx.TensorProto.EXTERNAL
-        )
-        held.external_data.add(key="location", value="memory")
     options = _session_options()
-    options.add_external_initializers(list(large), values)
+    options.add_external_initializers(names, values)
+    if folder:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     data: bytes = cast(Any, proto).SerializeToString()
     session = _ort.InferenceSession(data, options, providers=[provider])
     return Session(session, tuple(arrays))
@@ -140,6 +151,43 @@ def open_file(path: Path, provider: str = CPU) -> Session:
 
 
 _threads: ContextVar[int] = ContextVar("threads", default=0)
+_lean: ContextVar[list[Callable[[], None]] | None] = ContextVar("lean", default=None)
+
+
+@contextmanager
+def lean_sessions() -> Iterator[None]:
+    """Let sessions that are opened meanwhile use weights where they lie, and not keep a copy packed for their kernels.
+
+    They are slower, and are closed at the end, or by :func:`close_lean_sessions`.
+    """
+    token = _lean.set([])
+    try:
+        yield
+    finally:
+        close_lean_sessions()
+        _lean.reset(token)
+
+
+def close_lean_sessions() -> None:
+    """Close what was opened inside :func:`lean_sessions` up to here."""
+    closing = _lean.get()
+    while closing:
+        closing.pop()()
+
+
+def close_when_lean(close: Callable[[], None]) -> None:
+    """Let a session that was opened inside :func:`lean_sessions` be closed at its end, so that nobody runs it later."""
+    closing = _lean.get()
+    if closing is not None:
+        closing.append(close)
+
+
+def release_pages(model: ir.Model) -> None:
+    """Give back the memory of external data that was mapped and read; it is read again when it is needed."""
+    for value in model.graph.initializers.values():
+        raw = getattr(value.const_value, "raw", None)
+        if isinstance(value.const_value, ir.ExternalTensor) and isinstance(raw, mmap.mmap):
+            raw.madvise(mmap.MADV_DONTNEED)
 
 
 @contextmanager
@@ -157,6 +205,8 @@ def _session_options() -> Any:
     options.intra_op_num_threads = _threads.get()
     options.graph_optimization_level = _ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
+    if _lean.get() is not None:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     # else the threads of one stage's session go on waiting for work where those of the next one want to run
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return options

@@ -7,6 +7,7 @@ a model has no such hash.
 """
 
 import hashlib
+import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +38,9 @@ def _onnx(source: Any) -> Iterator[str | None]:
         is_text = tensor.dtype.name == "STRING"
         content = b"\0".join(tensor.string_data()) if is_text else tensor.tobytes()
         yield _line(name, tensor.dtype.name, tuple(tensor.shape.numpy()), hashlib.sha256(content).hexdigest())
+        raw = getattr(tensor, "raw", None)
+        if isinstance(raw, mmap.mmap):
+            raw.madvise(mmap.MADV_DONTNEED)  # external data that was mapped to be read once
 
 
 def _torch(source: Any) -> Iterator[str | None]:

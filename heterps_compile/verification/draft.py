@@ -17,6 +17,7 @@ from heterps_compile.plan.plan import Verification
 from .calls import compare_calls
 from .float64 import compare_in_float64
 from .gradients import compare_training
+from .memory import weights_where_they_lie
 from .pair import Pair
 
 _CALLS = 2
@@ -46,11 +47,12 @@ def verify_draft(backend: Backend, draft: Draft) -> tuple[Verification | None, t
     inputs = [backend.example_inputs(graph, seed + call) for call in range(calls)]
     is_trained = draft.request.mode == "training"
     pair = Pair(backend, compared, draft.partition.stages, stages, inputs, seed, is_trained)
-    try:
-        found, notes = _compare(pair)
-    except VerificationError as error:
-        (found, notes), note = compare_in_float64(pair, _compare, error)
-        notes = (*notes, note)
+    with weights_where_they_lie(backend, graph):
+        try:
+            found, notes = _compare(pair)
+        except VerificationError as error:
+            (found, notes), note = compare_in_float64(pair, _compare, error)
+            notes = (*notes, note)
     return found, (*compared.notes, *notes)
 
 

@@ -15,6 +15,8 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 from heterps_compile.runtime.in_process import run_stages
 
+from .memory import release_weights
+
 SKIP = "--no-verify (verify=False) leaves verification out"
 
 _REASON_SHOWN = 300
@@ -56,7 +58,9 @@ class Pair:
     def whole(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run the whole model; give its outputs by name."""
         given = {name: _copy(value) for name, value in inputs.items()}  # a model may change its input in place
-        return dict(zip(self.graph.outputs, self.backend.reference(self.graph)(given), strict=True))
+        outputs = dict(zip(self.graph.outputs, self.backend.reference(self.graph)(given), strict=True))
+        release_weights(self.backend, self.graph)
+        return outputs
 
     def staged(self, inputs: Mapping[str, Any], stages: Sequence[Callable[..., Any]] | None = None) -> dict[str, Any]:
         """Run the stages, or what stands for them; give the outputs by name.

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "heterps_compile"
 # From the ground up. A module imports its own folder and rows below its own, never up and never sideways.
 ROWS = (
     ("errors", "examples", "process_state"),
-    ("units", "escape"),
+    ("units", "escape", "host_memory"),
     ("options", "plug_ins"),
     ("ir",),
     ("cluster",),

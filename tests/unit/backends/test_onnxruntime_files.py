@@ -154,7 +154,9 @@ def test_an_op_that_fails_is_named_with_its_stage() -> None:
 def test_an_op_that_no_kernel_runs_is_named_with_its_stage() -> None:
     text = "g (float[2] x) => (float[2] y) { d = Neg(x) c = Cast<to = 16>(d) e = Sin(c) y = Cast<to = 1>(e) }"
     graph = import_onnx(parse(text, opset=22))
-    with pytest.raises(BackendError, match=r"cannot open stage 1: .*Sin.*; the backend torch or jax runs the model, with --no-verify"):
+    with pytest.raises(
+        BackendError, match=r"cannot open stage 1: .*Sin.*; the backend torch or jax runs the model, with --no-verify"
+    ):
         BACKEND.build(graph, cut_evenly(graph, 2))[1](np.zeros(2, np.float32))
 
 

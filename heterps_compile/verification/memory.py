@@ -1,0 +1,41 @@
+"""How verification keeps the memory it takes in bounds.
+
+The weights of a large model are used where they lie, and let go of between the run of the whole model and that of its
+stages.
+
+Left out: what a single op takes while it runs.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from heterps_compile.backends.contract import Backend, LeanBackend
+from heterps_compile.backends.find import own_backend
+from heterps_compile.ir.graph import Graph
+
+_LARGE_BYTES = 2**28
+
+
+def _lean_backends(backend: Backend, graph: Graph) -> list[LeanBackend]:
+    """Give the backends in play that can run with little memory, for a graph of large weights; else none."""
+    if sum({p.storage: p.size_bytes for p in graph.parameters.values()}.values()) < _LARGE_BYTES:
+        return []
+    found = {each.name: each for each in (own_backend(graph.family), backend)}
+    return [each for each in found.values() if isinstance(each, LeanBackend)]
+
+
+@contextmanager
+def weights_where_they_lie(backend: Backend, graph: Graph) -> Iterator[None]:
+    """Run a model of large weights without copies of them, where a backend can."""
+    with ExitStack() as stack:
+        for each in _lean_backends(backend, graph):
+            each.release(graph)
+            stack.callback(each.release, graph)
+            stack.enter_context(each.lean())
+        yield
+
+
+def release_weights(backend: Backend, graph: Graph) -> None:
+    """Give back memory of weights that can be read again."""
+    for each in _lean_backends(backend, graph):
+        each.release(graph)
