@@ -33,7 +33,7 @@ from .onnx_dims import bind_inputs
 from .onnx_files import load_model
 from .onnx_names import module_path, op_name, quote_some
 from .onnx_ops import Operation, classify
-from .onnx_shapes import DTYPES, Inference, find_values, infer
+from .onnx_shapes import DTYPES, Inference, find_values, infer, refuse_large_constants
 from .onnx_structure import Roles, find_roles, normalize
 
 _KEEPS_STORAGE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
@@ -109,6 +109,7 @@ def _import(
     }
     numbers = {name: Value(name, value.dtype, bound.numbers(name)) for name, value in inputs.items()}
     inference = infer(source, {name: bound.numbers(name) for name in inputs})
+    refuse_large_constants(roles.constants, inference)
     made, shape_notes = find_values(source, _wanted(source.graph, roles), inference, numbers, bound.bindings)
     reader = _Reader(roles, inference, made | numbers, bound.bindings)
     nodes = tuple(reader.node(origin, node) for origin, node in roles.computed)

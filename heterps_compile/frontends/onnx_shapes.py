@@ -9,6 +9,7 @@ Left out: shapes that change from run to run (the run shows one of them, and a n
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import onnx
@@ -16,8 +17,9 @@ import onnx_ir as ir
 
 from heterps_compile.errors import GraphError
 from heterps_compile.escape import one_line
-from heterps_compile.ir.graph import OPAQUE, Dim, Value
-from heterps_compile.units import counted
+from heterps_compile.host_memory import available_bytes
+from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Dim, Value
+from heterps_compile.units import counted, format_bytes
 
 from .onnx_inputs import generate_inputs
 from .onnx_names import describe, quote, quote_some
@@ -109,6 +111,33 @@ def _infer_shapes(proto: onnx.ModelProto) -> Any:
         return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True).graph
     except onnx.shape_inference.InferenceError as e:
         raise GraphError(f"shapes cannot be inferred: {one_line(str(e))}; export the model again") from e
+    except MemoryError as e:
+        raise GraphError(
+            "shapes cannot be inferred: an op makes a constant larger than the memory that is free "
+            f"({format_bytes(available_bytes())}), such as a Range of very many numbers; export it with smaller ones"
+        ) from e
+
+
+def refuse_large_constants(constants: Iterable[ir.Value], inference: Inference) -> None:
+    """Stop where nodes make constants that do not fit the memory that is free, before anybody makes them.
+
+    Raises:
+        GraphError: naming the largest, with its size.
+    """
+    sizes: dict[ir.Value, int] = {}
+    for value in constants:
+        found = inference.values.get(value.name or "", Partial()).value(value.name or "")
+        if value.producer() is not None and found is not None and found.dtype != OPAQUE:
+            sizes[value] = prod(d for d in found.shape if isinstance(d, int)) * ITEM_BITS[found.dtype] // 8
+    largest = max(sizes, key=sizes.__getitem__, default=None)
+    if largest is None or sizes[largest] <= (free := available_bytes()):
+        return
+    maker = largest.producer()
+    made_by = describe(maker) if maker is not None else ""
+    raise GraphError(
+        f"{made_by} makes a constant of {format_bytes(sizes[largest])}, {quote(largest.name)}, and "
+        f"{format_bytes(free)} of memory are free; export the model with a smaller one"
+    )
 
 
 def _read_type(proto: Any) -> Partial:

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from staged_onnx import cut_evenly, run_whole
 
 from heterps_compile.backends.find import find_backend
-from heterps_compile.errors import InputError
+from heterps_compile.errors import GraphError, InputError
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.runtime.in_process import run_stages
 
@@ -168,3 +168,30 @@ def _huge() -> Any:
 def test_what_cannot_be_rewritten_is_refused_with_the_true_reason(made: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
         import_onnx(made)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "inputs"), [("ConstantOfShape", {}, ["dims"]), ("Expand", {}, ["one", "dims"]),
+                                     ("Tile", {}, ["square", "dims"])]
+)  # fmt: skip
+def test_a_constant_that_an_op_makes_too_large_is_refused_before_it_is_made(
+    op: str, attributes: Any, inputs: Any
+) -> None:
+    nodes = [
+        helper.make_node(op, inputs, ["c"], "the one", **attributes),
+        helper.make_node("ReduceSum", ["c"], ["r"], keepdims=0),
+        helper.make_node("Mul", ["x", "r"], ["y"]),
+    ]
+    held = [tensor("dims", np.asarray([2**20, 2**20])), tensor("one", np.ones(1, np.float32)),
+            tensor("square", np.ones((1, 1), np.float32))]  # fmt: skip
+    with pytest.raises(GraphError, match=rf"'the one' \({op}\) makes a constant of 4 TiB, 'c', and .* are free"):
+        import_onnx(model(nodes, [output("y")], held=held))
+
+
+def test_an_op_that_shape_inference_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", fails)
+    with pytest.raises(GraphError, match="an op makes a constant larger than the memory that is free"):
+        import_onnx(sparse(FLAT))
