@@ -89,6 +89,7 @@ DEFAULTS = {
     "seed": 0,
     "time_limit": None,
     "verify": True,
+    "must_save": True,
     "baselines": (),
 }
 
@@ -128,6 +129,7 @@ def test_every_option_reaches_the_library(library):
         "seed": 9,
         "time_limit": 2.5,
         "verify": False,
+        "must_save": True,
         "baselines": (),
     }
 
