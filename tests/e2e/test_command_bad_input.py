@@ -137,5 +137,5 @@ def test_a_hostile_name_never_reaches_the_terminal(tmp_path):
 def test_wrong_usage_ends_with_2(workplace):
     run = heterps("model.onnx", "--batch", "many", cwd=workplace)
     assert run.returncode == 2
-    assert "'many' is not a valid integer" in run.stderr
+    assert "'many' is no whole number from 1" in run.stderr
     assert run.stdout == ""
