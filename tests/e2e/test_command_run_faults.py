@@ -131,7 +131,7 @@ def wait_until(condition, what: str) -> None:
         ("loop", "hangs: no progress for"),
     ],
 )
-def test_a_worker_at_fault_ends_the_run_and_all_tell_the_same(start, fault, said):
+def test_a_worker_at_fault_ends_the_run_and_is_told_once(start, fault, said):
     run = start("--steps", "1000000", FAULT=fault)
     out, err = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 1, err
@@ -141,8 +141,7 @@ def test_a_worker_at_fault_ends_the_run_and_all_tell_the_same(start, fault, said
     assert message.startswith("Error: stage 1, replica 0 (rank 1) ")
     assert said in message
     assert message.endswith("it was in step 3, last micro-batch 2 (updating parameters)")
-    others = {"[stage 0, replica 0]", "[stage 1, replica 1]"}
-    assert {line.partition("] ")[0] + "]" for line in lines if line.endswith(message)} - {message + "]"} >= others
+    assert err.count("Error: ") - err.count("ValueError: ") == 1
     assert err.count("Traceback") == (fault == "raise")
 
 

@@ -14,6 +14,7 @@ Nobody waits but rank 0. Left out: the files (``checkpoint.py``).
 
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -268,6 +269,8 @@ def find_start(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tidy(directory)
+        with tempfile.TemporaryFile(dir=directory):  # what cannot be kept is told before it has been computed
+            pass
         found = find_checkpoints(directory)
     except OSError as error:
         raise RunError(f"cannot use the folder {options.checkpoint!r} for checkpoints: {error.strerror}") from error

@@ -3,6 +3,7 @@
 Left out: what was measured (``telemetry/summary.py``).
 """
 
+import os
 import signal
 
 from rich.console import Console
@@ -35,7 +36,19 @@ def end_lines(result: Result, last_loss: float | None) -> list[str]:
 
 
 def print_end(console: Console, result: Result, show: Show) -> None:
-    """Print the end of a run."""
+    """Print the end of a run; where nobody reads it any more, the run is over all the same."""
+    with console.capture() as captured:
+        _print(console, result, show)
+    try:
+        console.file.write(captured.get())
+        console.file.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, console.file.fileno())  # what is left in the buffer goes there
+        os.close(nowhere)
+
+
+def _print(console: Console, result: Result, show: Show) -> None:
     for line in end_lines(result, show.last_loss):
         console.print(Text(line), soft_wrap=True)
     summary = show.summary()

@@ -39,6 +39,7 @@ from .checkpointing import check_weights, find_start, start_notes
 from .faults import Fault, Place, exit_cause, fault_from_json
 from .meeting import new_secret, write_secret
 from .monitor import Monitor, beat_key, done_key
+from .open_data import try_data
 from .options import RunOptions, write_private
 from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header
@@ -93,6 +94,7 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
     with holding_checkpoints(options.checkpoint), run_folder() as directory, _hosting(directory) as store:
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
+        try_data(options, prepared, telemetry)
         config = {
             "options": asdict(options),
             "parent": os.getpid(),

@@ -6,6 +6,7 @@ Left out: which samples a rank reads (``reading.py``), the sources (``data/``).
 import json
 import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import RunError
@@ -14,11 +15,12 @@ from heterps_compile.runtime.data.identity import Identity, difference, identity
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.open import is_random, open_source
 from heterps_compile.runtime.data.source import Source
-from heterps_compile.runtime.data.wanted import wanted_by_plan
+from heterps_compile.runtime.data.wanted import Wanted, fit, require_columns, wanted_by_plan
 
 from .options import GIVEN, RunOptions
+from .prepare import Prepared
 from .task import Joined, Task
-from .training import Training, in_function
+from .training import Training, in_function, may_define
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -35,6 +37,30 @@ def open_data(joined: Joined, task: Task, training: Training | None) -> tuple[So
     source = _open(joined, task, training)
     identity = identity_of(source, name_of_data(task.options, task.source))
     return (source if source.samples is None else Epochs(source)), identity
+
+
+def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> None:
+    """Read the first sample of a run's files before any process has started, as its ranks will.
+
+    Args:
+        options: Of the run.
+        prepared: The run.
+        index_folder: Where indices of text files are kept for the ranks.
+
+    Raises:
+        HeterpsError: where there is none, or it is not what the model takes.
+    """
+    if not options.data or is_random(options.data):
+        return
+    wanted = wanted_by_plan(prepared.plan, prepared.folder)
+    source = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
+    if options.train is not None and may_define(options.train, "prepare"):
+        source.read(0, 1, source.columns)  # what prepare() makes of it, nobody knows
+        return
+    taken = {name for stage in prepared.plan.stages for name in stage.inputs}
+    names = [name for name in prepared.plan.graph_inputs if name in taken]
+    require_columns(source, names, "the data")
+    fit(source.read(0, 1, names), {name: wanted.get(name, Wanted()) for name in names})
 
 
 def name_of_data(options: RunOptions, given: Source | None = None) -> str:

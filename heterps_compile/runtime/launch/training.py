@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, "Tensor"]
 
+_MAY_DEFINE_ANY = frozenset({"*", "globals", "exec", "setattr", "vars"})
 _MODULE = "heterps_training"  # what the file is called while it runs
 _OF_SCHEDULERS = ("step", "state_dict", "load_state_dict")
 
@@ -84,7 +85,7 @@ def read_training_file(path: str | Path) -> Training:
         InputError: where there is no such file, it fails, or it lacks ``loss`` or ``optimizer``.
     """
     file = Path(path)
-    check_training_file(file)
+    _parse(file)
     spec = importlib.util.spec_from_file_location(_MODULE, file)
     assert spec is not None, "a name that ends in .py"  # noqa: S101 - checked above
     assert spec.loader is not None, "as above"  # noqa: S101
@@ -110,25 +111,56 @@ def read_training_file(path: str | Path) -> Training:
 
 
 def check_training_file(path: str | Path) -> None:
-    """Check, without running it, that a training file is there and is Python.
+    """Check, without running it, that a training file is there, is Python, and may define what it needs.
 
     Raises:
-        InputError: where it is not.
+        InputError: where it does not.
     """
-    file = Path(path)
+    parsed = _parse(Path(path))
+    missing = next((name for name in ("loss", "optimizer") if not _may_define(parsed, name)), None)
+    if missing is not None:
+        raise InputError(f"the training file {str(path)!r} has no function {missing!r}; it needs loss and optimizer")
+
+
+def _parse(file: Path) -> ast.Module:
+    """Read a training file without running it.
+
+    Raises:
+        InputError: where it is not there, or is no Python.
+    """
+    path = str(file)
     if not file.is_file():
         fault = "is a folder" if file.is_dir() else "does not exist"
         raise InputError(f"the training file {str(path)!r} {fault}; expected a Python file with loss and optimizer")
     if file.suffix != ".py":
         raise InputError(f"the training file {str(path)!r} is no Python file; its name must end in .py")
     try:
-        ast.parse(file.read_bytes(), str(path))
+        return ast.parse(file.read_bytes(), path)
     except OSError as error:
         raise InputError(f"the training file {str(path)!r} cannot be read: {error.strerror}") from error
     except (SyntaxError, ValueError, RecursionError) as error:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
         what = error.msg if isinstance(error, SyntaxError) else error
         raise InputError(f"the training file {str(path)!r} fails: {type(error).__name__}: {what}{line}") from error
+
+
+def may_define(path: str | Path, name: str) -> bool:
+    """Tell, without running it, whether a training file that was checked may define a name."""
+    return _may_define(ast.parse(Path(path).read_bytes(), str(path)), name)
+
+
+def _may_define(parsed: ast.AST, name: str) -> bool:
+    names = {found for node in ast.walk(parsed) for found in _names_of(node)}
+    return name in names or not names.isdisjoint(_MAY_DEFINE_ANY)
+
+
+def _names_of(node: ast.AST) -> tuple[str, ...]:
+    """Give the names that a piece of a file defines or uses."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return (node.name,)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return tuple((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    return (node.id,) if isinstance(node, ast.Name) else ()
 
 
 @contextmanager

@@ -26,6 +26,7 @@ Left out: what is printed besides, exit codes (``worker.py``, ``local.py``).
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -228,14 +229,27 @@ class Watch:
                 f"had no answer from the store of the run for {self._hang_after_s:.0f} s: the first host, or the "
                 f"network to it, is gone"
             )
-            self._tell(Fault(self._places[self._rank], self._progress.now(), cause))
+            self._tell(Fault(self._places[self._rank], self._progress.now(), cause), is_alone=True)
         os._exit(_EXIT_FAULT)
 
-    def _tell(self, fault: Fault) -> None:
+    def _tell(self, fault: Fault, *, is_alone: bool = False) -> None:
         sys.stdout.flush()
-        print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
+        if is_alone or self._is_to_tell():
+            print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
         for tidy in self._tidies:
             tidy()
+
+    def _is_to_tell(self) -> bool:
+        """Tell whether this rank is the one that prints a fault: one of a machine, none where a launcher does."""
+        try:
+            if not self._store.check([FAULT_KEY]):
+                return True  # nobody else knows
+            if self._late_s is None:
+                return False
+            starter = f"tells/{socket.gethostname()}/{_network()}/{os.getppid()}"
+            return self._store.compare_set(starter, "", str(self._rank)) == str(self._rank).encode()
+        except RuntimeError:  # the store is gone, and with it those who could tell
+            return True
 
     def stay_until_heard(self, late_s: float) -> None:
         """Wait until every rank has told the fault: a moment for those that are there, longer for those to come."""
@@ -326,6 +340,14 @@ class Watch:
             with self._gate:
                 self._last_step = max(said_number(self._store, key, "a step", least=-1) for key in keys)
                 self._gate.notify_all()
+
+
+def _network() -> int:
+    """Give the number of the network that this process is in: containers of one machine may have one name."""
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
 
 
 def _left_key(rank: int) -> str:

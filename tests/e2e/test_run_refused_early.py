@@ -1,0 +1,92 @@
+"""Runs that cannot be: one sentence, before any process has been started, on whatever is at fault."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from written_ctrdnn import BATCH, DATA, MICRO_BATCHES, TRAINING_FILE, write_ctrdnn
+
+from heterps_compile.cli.main import run as command
+
+LOSS = TRAINING_FILE.partition("def optimizer")[0]
+TRAIN = ("--train", "train.py")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    write_ctrdnn(folder)
+    (folder / "no-optimizer.py").write_text(LOSS)
+    (folder / "no-loss.py").write_text("def optimizer(parameters):\n    return None\n")
+    (folder / "syntax.py").write_text("def loss(:\n")
+    (folder / "text.txt").write_text("loss")
+    (folder / "empty.tsv").write_text("")
+    (folder / "empty.parquet").write_bytes(b"")
+    (folder / "garbage.parquet").write_bytes(b"PAR1" + bytes(100))
+    (folder / "words.tsv").write_text("a\tb\tc\n")
+    (folder / "full").mkdir()
+    (folder / "full" / "something").touch()
+    (folder / "open.toml").write_text('secret = "' + "0" * 40 + '"\n[[host]]\naddress = "127.0.0.1"\nslots = 3\n')
+    (folder / "open.toml").chmod(0o644)
+    (folder / "no-secret.toml").write_text('[[host]]\naddress = "127.0.0.1"\nslots = 3\n')
+    return folder
+
+
+def parquet(folder: Path, **columns: list[object]) -> str:
+    pa.parquet.write_table(pa.table(columns), folder / "wrong.parquet")
+    return "wrong.parquet"
+
+
+FAULTS = [
+    ((*TRAIN, "--data", "missing.parquet"), "missing.parquet"),
+    ((*TRAIN, "--data", "empty.parquet"), "empty.parquet"),
+    ((*TRAIN, "--data", "garbage.parquet"), "garbage.parquet"),
+    ((*TRAIN, "--data", "empty.tsv"), "empty.tsv"),
+    ((*TRAIN, "--data", "words.tsv"), "words.tsv"),
+    ((*TRAIN, "--data", "wrong.parquet"), "the model takes 'dense', which is not in the data"),
+    ((*TRAIN, "--data", "random:nothing<3"), "nothing"),
+    (("--train", "missing.py", "--data", DATA), "'{folder}/missing.py' does not exist; expected a Python file"),
+    (("--train", ".", "--data", DATA), "is a folder"),
+    (("--train", "text.txt", "--data", DATA), "is no Python file; its name must end in .py"),
+    (("--train", "syntax.py", "--data", DATA), "SyntaxError: invalid syntax (line 1)"),
+    (("--train", "no-loss.py", "--data", DATA), "has no function 'loss'; it needs loss and optimizer"),
+    (("--train", "no-optimizer.py", "--data", DATA), "has no function 'optimizer'; it needs loss and optimizer"),
+    ((*TRAIN, "--data", DATA, "--replicas", "1,64"), "64"),
+    ((*TRAIN, "--data", DATA, "--batch", "7"), "batch of 7"),
+    ((*TRAIN, "--data", DATA, "--schedule", "best"), "unknown schedule 'best'"),
+    ((*TRAIN, "--data", DATA, "--checkpoint", "/proc/ck"), "cannot use the folder '/proc/ck' for checkpoints"),
+    ((*TRAIN, "--data", DATA, "--checkpoint", "/proc"), "cannot use the folder '/proc' for checkpoints"),
+    ((*TRAIN, "--data", DATA, "--checkpoint", "train.py"), "for checkpoints"),
+    ((*TRAIN, "--data", DATA, "--weights", "full"), "is no checkpoint"),
+    ((*TRAIN, "--data", DATA, "--log", "/proc/log.jsonl"), "/proc/log.jsonl"),
+    ((*TRAIN, "--data", DATA, "--trace", "/no/such/trace.json"), "/no/such/trace.json"),
+    ((*TRAIN, "--data", DATA, "--telemetry", "/proc/told"), "/proc/told"),
+    (("--data", DATA, "--output", "full"), "is not empty"),
+    (("--data", DATA, "--output", "/proc/out"), "/proc/out"),
+    (("--data", ""), "inference needs data"),
+    ((*TRAIN, "--data", DATA, "--hosts", "open.toml", "--host", "1"), "mode 0644"),
+    ((*TRAIN, "--data", DATA, "--hosts", "no-secret.toml", "--host", "1"), "has no secret"),
+    ((*TRAIN, "--data", DATA, "--hosts", "no-secret.toml"), "--host N"),
+    ((*TRAIN, "--data", DATA, "--expect-sha256", "0" * 64), "is not the folder that is expected"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), FAULTS, ids=[" ".join(words[-2:]) for words, _ in FAULTS])
+def test_what_cannot_be_is_refused_in_one_sentence_before_any_process_starts(written, monkeypatch, capfd, words, said):
+    monkeypatch.chdir(written)
+    parquet(written, sparse=[["a"]], label=["b"])
+    started: list[object] = []
+    for module in ("local", "host"):
+        monkeypatch.setattr(
+            f"heterps_compile.runtime.launch.{module}.subprocess.Popen", lambda *given, **_: started.append(given)
+        )
+    shape = () if "--batch" in words else ("--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
+    assert command(["run", "model2.heterps", *words, *shape]) == 1
+    out, err = capfd.readouterr()
+    assert started == []
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("Error: ")
+    assert said.format(folder=written) in line
+    assert not list(Path("/proc").glob("ck*"))
