@@ -17,7 +17,7 @@ from heterps_compile.plan.plan import Verification
 from .calls import compare_calls
 from .float64 import compare_in_float64
 from .gradients import compare_training
-from .memory import weights_where_they_lie
+from .memory import too_large_to_run, weights_where_they_lie
 from .pair import Pair
 
 _CALLS = 2
@@ -41,6 +41,9 @@ def verify_draft(backend: Backend, draft: Draft) -> tuple[Verification | None, t
     compared = find_comparable(draft.graph, backend.name)
     if not compared.outputs:
         return None, compared.notes
+    too_large = too_large_to_run(compared.graph)
+    if too_large:
+        return None, (*compared.notes, too_large)
     graph, seed = compared.graph, draft.request.seed
     stages = draft.runnable if graph is draft.graph else backend.build(graph, draft.partition)
     calls = 1 if graph.family == "onnx" else _CALLS  # an ONNX model keeps nothing
