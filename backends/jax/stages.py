@@ -70,6 +70,8 @@ def _with_unread(graph: Graph, cut: StageCut, program: Program) -> Program:
         from heterps_compile.frontends.torch_program import storage_key  # noqa: PLC0415 - torch only for torch models
 
         tensors = graph.source.tensors
+        # what is changed and read by no node is state all the same
+        parameters |= {n: as_array(tensors[n]) for n in program.updates if n not in parameters}
         for name in filter(program.parameters.__contains__, cut.parameters):
             for unread in graph.source.companions.get(name, ()):
                 tensor = tensors[unread]

@@ -105,6 +105,20 @@ class Attribute(nn.Module):
         return x + self.total
 
 
+class Last(nn.Module):
+    """A buffer that is written and read by nothing."""
+
+    last: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(8, dtype=F64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last.copy_(x[0])
+        return x * 2
+
+
 class Weight(nn.Module):
     """A weight that shrinks."""
 
@@ -167,6 +181,12 @@ def test_onnx_runtime_refuses_what_it_would_forget_by_name(kind: str) -> None:
     make, name = KINDS[kind]
     with pytest.raises(BackendError, match=f"changes '{name}' in place"):
         find_backend("onnxruntime").unsupported(graph_of(make().train()))  # type: ignore[attr-defined]
+
+
+def test_a_buffer_that_nothing_reads_is_kept() -> None:
+    compiled = heterps_compile.compile(Last().eval(), (BATCH,), backend="jax", method="greedy", verify=False)
+    compiled.run(BATCH)
+    np.testing.assert_array_equal(compiled.stages[0].arrays["last"], BATCH[0])
 
 
 def test_rows_that_are_scaled_again_are_the_same_rows() -> None:
