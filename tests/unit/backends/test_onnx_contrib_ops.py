@@ -89,7 +89,7 @@ REFUSED = (
     ),
     (
         _ml("TreeEnsembleClassifier", nodes_modes=["BRANCH_LEQ"] * 2, nodes_falsenodeids=[1, 1], **NODES),
-        "its trees lead back to themselves|has no root",
+        "its trees lead back to themselves|a tree of it has no root",
     ),
     (
         _ml("TreeEnsembleClassifier", nodes_modes=["BRANCH_LEQ", "LEAF"], nodes_falsenodeids=[7, 0], **NODES),
