@@ -38,7 +38,7 @@ from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TO
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
 from heterps_compile.plan.scoring_plan import plan_for_scoring
-from heterps_compile.process_state import alone
+from heterps_compile.process_state import alone, gradients_on
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.scoring import make_scoring, mode_notes
 from heterps_compile.verification.draft import verify_draft
@@ -64,6 +64,7 @@ PASS_NAMES = tuple(
 _STEPS = len(PASS_NAMES) + 2  # reading before them, verification after them
 
 
+@gradients_on()
 def compile(  # noqa: A001 - the product's verb
     model: Any,
     example_inputs: tuple[Any, ...] = (),

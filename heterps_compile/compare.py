@@ -26,6 +26,7 @@ from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.plan.comparison import Comparison, MethodResult, ProvisioningResult
 from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
+from heterps_compile.process_state import gradients_on
 
 _RATIOS = (2.0, 8.0, 32.0)  # CPU units per accelerator in StaRatio, training units per server core in StaPSRatio
 
@@ -82,6 +83,7 @@ def compare_methods(
     )
 
 
+@gradients_on()
 def compare_on(
     problem: Problem,
     methods: Sequence[str],

@@ -8,6 +8,7 @@ model that runs, is done :func:`beside` others of its kind, and waits while some
 Left out: modules that a user's own threads call while another thread compiles.
 """
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,3 +66,14 @@ def beside() -> Iterator[None]:
             if not turns.beside[me]:
                 del turns.beside[me]
             turns.changed.notify_all()
+
+
+@contextmanager
+def gradients_on() -> Iterator[None]:
+    """Record gradients, whether or not the caller is in ``no_grad``: a search learns, and gradients are compared."""
+    torch = sys.modules.get("torch")
+    if torch is None:  # nobody can have changed its modes
+        yield
+        return
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        yield

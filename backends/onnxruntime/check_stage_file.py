@@ -30,8 +30,14 @@ def check_stage_file(path: Path, names: Sequence[str], index: int) -> None:
     """
     try:
         model: Any = onnx.load_model(str(path), format="protobuf", load_external_data=False)
-    except (OSError, DecodeError) as error:
-        raise BackendError(f"stage {index}: {str(path)!r} is no ONNX model that can be read: compile again") from error
+    except OSError as error:
+        raise BackendError(
+            f"cannot open stage {index} ({printable(str(path))}): {error.strerror}; compile again"
+        ) from error
+    except DecodeError as error:
+        raise BackendError(
+            f"cannot open stage {index} ({printable(str(path))}): it is no ONNX model; compile again"
+        ) from error
     for tensor in _tensors(model):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue

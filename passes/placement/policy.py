@@ -13,9 +13,10 @@ Left out: how plans are drawn from scores (``sampling.py``) and learned from (``
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ SHIPPED_FILE = "policy.safetensors"
 """Weights trained on generated problems by ``tools/train_policy.py``, in half precision."""
 
 _WIDTH = 16
+_CPU_FLOAT32: Mapping[str, Any] = MappingProxyType({"dtype": torch.float32, "device": "cpu"})
 
 
 class Policy(nn.Module):
@@ -43,17 +45,22 @@ class Policy(nn.Module):
 
     def __init__(self, cell: Literal["lstm", "rnn"] = "lstm", width: int = _WIDTH) -> None:
         super().__init__()
-        self.read = nn.Linear(FEATURE_COUNT, width)
-        self.compare = nn.Linear(2 * width, width)
         recurrent = nn.LSTM if cell == "lstm" else nn.RNN
-        self.along = recurrent(width, width, bidirectional=True)
-        self.keep = nn.Linear(2 * width, 2 * width)
-        self.compare_again = nn.Linear(4 * width, 2 * width)
-        self.score = nn.Linear(2 * width, 1)
-        self.begin = nn.Linear(4 * width, 1)
+        # stated, since a caller may have set other defaults for models of its own
+        self.read = nn.Linear(FEATURE_COUNT, width, **_CPU_FLOAT32)
+        self.compare = nn.Linear(2 * width, width, **_CPU_FLOAT32)
+        self.along = recurrent(width, width, bidirectional=True, **_CPU_FLOAT32)
+        self.keep = nn.Linear(2 * width, 2 * width, **_CPU_FLOAT32)
+        self.compare_again = nn.Linear(4 * width, 2 * width, **_CPU_FLOAT32)
+        self.score = nn.Linear(2 * width, 1, **_CPU_FLOAT32)
+        self.begin = nn.Linear(4 * width, 1, **_CPU_FLOAT32)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Give the scores [L, B, T] of types and the logits [L, B] of stages beginning; features [L, B, T, F]."""
+        with torch.autocast("cpu", enabled=False):  # a caller's is for a model of its own
+            return self._scores(features)
+
+    def _scores(self, features: Tensor) -> tuple[Tensor, Tensor]:
         layers, batch, types, _ = features.shape
         hidden = torch.tanh(self.read(features))
         hidden = hidden + torch.tanh(self.compare(_others(hidden)))[:, :, None]

@@ -198,12 +198,17 @@ def tensors_in(file):
         (("--wire", "float8"), "unknown wire format 'float8'"),
         (("--clip-norm", "1", "--parameter-servers", "1"), "--clip-norm and --parameter-servers do not go together"),
         (("--data", "gone.tsv"), "cannot read 'gone.tsv': No such file"),
-        (("--resume",), "--resume means nothing without --checkpoint"),
     ],
 )
 def test_what_does_not_fit_is_told_before_anything_starts(written, words, said):
     message = refused(train(written, *words))
     assert said in message
+
+
+def test_an_option_without_the_one_it_needs_is_wrong_usage(written):
+    run = train(written, "--resume")
+    assert run.returncode == 2
+    assert "--resume means nothing without --checkpoint" in run.stderr
 
 
 def test_a_folder_that_was_edited_is_refused(written, tmp_path):

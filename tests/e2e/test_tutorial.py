@@ -1,7 +1,8 @@
 """The tutorial: its commands are run in order in an empty folder, and what they print is what the page says.
 
-What is compared is the text as it stands, but for two rules: times that a command itself took read ``(time)``, and
-spaces at the end of a line do not count. ``pytest --update-golden`` writes the page's outputs anew.
+What is compared is the text as it stands, but for three rules: times that a command itself took read ``(time)``,
+hashes ``(hash)``, and spaces at the end of a line do not count. ``pytest --update-golden`` writes the page's outputs
+anew.
 """
 
 import os
@@ -18,6 +19,7 @@ BLOCK = re.compile(r"```console\n(.*?)```\n", re.DOTALL)
 TIMES = (
     (re.compile(r"^(time spent +).*", re.MULTILINE), r"\1(time)"),
     (re.compile(r"\bin [\d.]+ (us|ms|s)$", re.M), "in (time)"),
+    (re.compile(r"\b[0-9a-f]{64}\b"), "(hash)"),
 )
 END = "\x01"
 
