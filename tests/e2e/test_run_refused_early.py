@@ -19,6 +19,8 @@ def written(tmp_path_factory) -> Path:
     write_ctrdnn(folder)
     (folder / "no-optimizer.py").write_text(LOSS)
     (folder / "no-loss.py").write_text("def optimizer(parameters):\n    return None\n")
+    (folder / "own-data.py").write_text(TRAINING_FILE + "\n\ndef data():\n    return []\n")
+    (folder / "schedular.py").write_text(TRAINING_FILE + "\n\ndef schedular(optimizer):\n    return None\n")
     (folder / "syntax.py").write_text("def loss(:\n")
     (folder / "text.txt").write_text("loss")
     (folder / "empty.tsv").write_text("")
@@ -52,6 +54,9 @@ FAULTS = [
     (("--train", "syntax.py", "--data", DATA), "SyntaxError: invalid syntax (line 1)"),
     (("--train", "no-loss.py", "--data", DATA), "has no function 'loss'; it needs loss and optimizer"),
     (("--train", "no-optimizer.py", "--data", DATA), "has no function 'optimizer'; it needs loss and optimizer"),
+    (("--train", "own-data.py", "--data", DATA), "both give the samples, and a run reads one of them"),
+    (("--train", "schedular.py", "--data", DATA), "that nothing calls, and no 'scheduler'"),
+    (TRAIN, "there are no data: name some (--data FILE), or define data()"),
     ((*TRAIN, "--data", DATA, "--replicas", "1,64"), "64"),
     ((*TRAIN, "--data", DATA, "--batch", "7"), "batch of 7"),
     ((*TRAIN, "--data", DATA, "--schedule", "best"), "unknown schedule 'best'"),

@@ -20,7 +20,8 @@ from heterps_compile.runtime.data.wanted import Wanted, fit, require_columns, wa
 from .options import GIVEN, RunOptions
 from .prepare import Prepared
 from .task import Joined, Task
-from .training import Training, in_function, may_define
+from .training import Training, in_function
+from .training_syntax import may_define, two_sources
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -96,6 +97,8 @@ def check_same_data(store: "Store", rank: int, identity: Identity) -> None:
 
 
 def _open(joined: Joined, task: Task, training: Training | None) -> Source:
+    if training is not None and training.data is not None and (task.source is not None or task.options.data):
+        raise RunError(two_sources("the training file", name_of_data(task.options, task.source)))
     if task.source is not None:
         return task.source
     if task.options.data:

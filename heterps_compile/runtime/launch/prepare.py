@@ -22,7 +22,7 @@ from heterps_compile.units import counted, format_seconds
 
 from .faults import Place
 from .options import GIVEN, RunOptions
-from .training import check_training_file
+from .training_syntax import check_training_file
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
             f"the plan in {printable(options.directory)!r} was changed while the run began; start it again"
         )
     if options.train is not None and options.train != GIVEN:
-        check_training_file(options.train)
+        check_training_file(options.train, options.data)
     if options.training:
         _refuse_inference(plan)
     else:

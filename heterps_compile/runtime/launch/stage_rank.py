@@ -68,7 +68,7 @@ def run_stage_rank(joined: Joined, task: Task) -> Result:
     options, rank = task.options, joined.member.rank
     training = task.training
     if training is None and options.train is not None:
-        training = read_training_file(options.train)
+        training = read_training_file(options.train, has_data=bool(options.data))
     source = data = None
     if rank == 0:
         source, data = open_data(joined, task, training)

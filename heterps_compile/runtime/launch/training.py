@@ -14,10 +14,10 @@ Such a file is the user's own program and is run as one::
     def prepare(batch): ...              # optional: raw columns -> graph inputs and targets
     def data(): ...                      # optional: an iterable of dicts, instead of --data
 
-Left out: names from a model, which never reach code (``backends/``).
+Left out: what can be told of the file without running it (``training_syntax.py``), and names from a model, which never
+reach code (``backends/``).
 """
 
-import ast
 import importlib.util
 import inspect
 import sys
@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from heterps_compile.errors import InputError, RunError
 
+from .training_syntax import ARGUMENTS, NEEDED, parse_training_file, refuse_misnamed, refuse_uncallable
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, "Tensor"]
 
-_MAY_DEFINE_ANY = frozenset({"*", "globals", "exec", "setattr", "vars"})
 _MODULE = "heterps_training"  # what the file is called while it runs
 _OF_SCHEDULERS = ("step", "state_dict", "load_state_dict")
 
@@ -77,15 +78,26 @@ class Training:
     data: "Callable[[], Iterable[Columns]] | None" = None
     scheduler: "Callable[[Optimizer], Scheduler] | None" = None
 
+    def __post_init__(self) -> None:
+        for name in ARGUMENTS:
+            function = getattr(self, name)
+            if function is not None:
+                refuse_uncallable(name, function)
 
-def read_training_file(path: str | Path) -> Training:
+
+def read_training_file(path: str | Path, *, has_data: bool = False) -> Training:
     """Run a training file and give what it defines.
 
+    Args:
+        path: Of the file.
+        has_data: Whether data are named elsewhere, so that nobody looks for ``data``.
+
     Raises:
-        InputError: where there is no such file, it fails, or it lacks ``loss`` or ``optimizer``.
+        InputError: where there is no such file, it fails, lacks ``loss`` or ``optimizer``, or has functions that
+            cannot be called as a run calls them.
     """
     file = Path(path)
-    _parse(file)
+    parsed = parse_training_file(file)
     spec = importlib.util.spec_from_file_location(_MODULE, file)
     assert spec is not None, "a name that ends in .py"  # noqa: S101 - checked above
     assert spec.loader is not None, "as above"  # noqa: S101
@@ -98,69 +110,16 @@ def read_training_file(path: str | Path) -> Training:
     except (Exception, SystemExit) as error:
         raise InputError(f"the training file {str(path)!r} fails: {where_it_failed(error, file)}") from error
     found: dict[str, Any] = {}
-    wanted = {"loss": True, "optimizer": True, "prepare": False, "data": False, "scheduler": False}
-    for name, needed in wanted.items():
+    refuse_misnamed(path, parsed, {name for name in ARGUMENTS if hasattr(module, name)}, has_data=has_data)
+    for name in ARGUMENTS:
         value = getattr(module, name, None)
-        if value is None and not needed:
+        if value is None and name not in NEEDED:
             continue
         if not callable(value):
             fault = "has no function" if value is None else "has something that is no function under the name"
             raise InputError(f"the training file {str(path)!r} {fault} {name!r}; it needs loss and optimizer")
         found[name] = value
     return Training(**found)
-
-
-def check_training_file(path: str | Path) -> None:
-    """Check, without running it, that a training file is there, is Python, and may define what it needs.
-
-    Raises:
-        InputError: where it does not.
-    """
-    parsed = _parse(Path(path))
-    missing = next((name for name in ("loss", "optimizer") if not _may_define(parsed, name)), None)
-    if missing is not None:
-        raise InputError(f"the training file {str(path)!r} has no function {missing!r}; it needs loss and optimizer")
-
-
-def _parse(file: Path) -> ast.Module:
-    """Read a training file without running it.
-
-    Raises:
-        InputError: where it is not there, or is no Python.
-    """
-    path = str(file)
-    if not file.is_file():
-        fault = "is a folder" if file.is_dir() else "does not exist"
-        raise InputError(f"the training file {str(path)!r} {fault}; expected a Python file with loss and optimizer")
-    if file.suffix != ".py":
-        raise InputError(f"the training file {str(path)!r} is no Python file; its name must end in .py")
-    try:
-        return ast.parse(file.read_bytes(), path)
-    except OSError as error:
-        raise InputError(f"the training file {str(path)!r} cannot be read: {error.strerror}") from error
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
-        what = error.msg if isinstance(error, SyntaxError) else error
-        raise InputError(f"the training file {str(path)!r} fails: {type(error).__name__}: {what}{line}") from error
-
-
-def may_define(path: str | Path, name: str) -> bool:
-    """Tell, without running it, whether a training file that was checked may define a name."""
-    return _may_define(ast.parse(Path(path).read_bytes(), str(path)), name)
-
-
-def _may_define(parsed: ast.AST, name: str) -> bool:
-    names = {found for node in ast.walk(parsed) for found in _names_of(node)}
-    return name in names or not names.isdisjoint(_MAY_DEFINE_ANY)
-
-
-def _names_of(node: ast.AST) -> tuple[str, ...]:
-    """Give the names that a piece of a file defines or uses."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return (node.name,)
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return tuple((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    return (node.id,) if isinstance(node, ast.Name) else ()
 
 
 @contextmanager

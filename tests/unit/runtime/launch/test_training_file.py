@@ -20,6 +20,7 @@ from heterps_compile.runtime.launch.training import (
     read_training_file,
     step_scheduler,
 )
+from heterps_compile.runtime.launch.training_syntax import check_training_file
 
 GOOD = "def loss(outputs, batch):\n    return outputs.mean()\n\ndef optimizer(parameters):\n    return None\n"
 
@@ -170,3 +171,82 @@ def test_what_a_function_raises_says_where(tmp_path):
     with pytest.raises(TypeError) as raised, in_function("prepare", len):
         len(3)
     assert exception_cause(raised.value).endswith("in prepare() of the training file")
+
+
+LOSS, OPTIMIZER = "def loss(outputs, batch): ...\n", "def optimizer(parameters): ...\n"
+BOTH = LOSS + OPTIMIZER
+LOCAL = "def schedular(optimizer):\n    scheduler = made(optimizer)\n    return scheduler\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BOTH + LOCAL, "'schedular' (line 3) that nothing calls, and no 'scheduler'; call it scheduler(optimizer), or"),
+        (BOTH + "def prepair(batch): ...\n", "'prepair' (line 3) that nothing calls, and no 'prepare'"),
+        (BOTH + "lr_schedule = lambda o: o\n", "'lr_schedule' (line 3) that nothing calls, and no 'scheduler'"),
+        (BOTH + "def prepare_batch(b): ...\n", "'prepare_batch' (line 3) that nothing calls, and no 'prepare'"),
+        (BOTH + "class Scheduler: ...\n", "'Scheduler' (line 3) that nothing calls"),
+        (OPTIMIZER + "def lose(o, b): ...\n", "'lose' (line 2) that nothing calls, and no 'loss'; call it loss("),
+        (LOSS + "def optimiser(p): ...\n" + LOCAL, "'optimiser' (line 2) that nothing calls, and no 'optimizer'"),
+        (LOSS + OPTIMIZER.replace("optim", "make_optim"), "'make_optimizer' (line 2) that nothing calls"),
+        ("def loss(outputs): ...\n" + OPTIMIZER, "loss(outputs) of the training file"),
+        ("loss = lambda o: o\n" + OPTIMIZER, "cannot be called as loss(outputs, batch), which is how a run calls it"),
+        ("async " + BOTH, "async loss(outputs, batch) of the training file"),
+        (BOTH + "def scheduler(optimizer, steps): ...\n", "cannot be called as scheduler(optimizer), which"),
+        (BOTH + "def scheduler(optimizer, *, steps): ...\n", "cannot be called as scheduler(optimizer), which"),
+        (BOTH + "def prepare(): ...\n", "prepare() of the training file"),
+        (LOSS + "def optimizer(): ...\n", "cannot be called as optimizer(parameters), which"),
+    ],
+)
+def test_what_a_run_would_pass_over_or_not_be_able_to_call_is_refused_unrun_and_run(tmp_path, text, said):
+    (tmp_path / "train.py").write_text(text)
+    with pytest.raises(InputError) as unrun:
+        check_training_file(tmp_path / "train.py", "x.parquet")
+    assert said in str(unrun.value)
+    with pytest.raises(InputError) as when_run:
+        read_training_file(tmp_path / "train.py", has_data=True)
+    assert said.partition(" of the training")[0].partition(" cannot")[0] in str(when_run.value)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "def losses(a): ...\n",  # there is a loss: this is the user's own
+        "def _schedular(o): ...\n",
+        "def schedular(o): ...\nscheduler = schedular\n",
+        "def prepair(b): ...\n__all__ = ['prepair']\n",
+        "import functools\n@functools.cache\ndef prepair(b): ...\n",
+        "from torch.optim import lr_scheduler\n",
+        "def dates(): ...\n",
+        "def scheduler(optimizer, steps=3): ...\n",
+        "def prepare(*columns): ...\n",
+        "def warm_up(steps): ...\nclass Model: ...\n",
+    ],
+)
+def test_functions_of_the_users_own_are_let_alone(tmp_path, more):
+    (tmp_path / "train.py").write_text(BOTH + more)
+    check_training_file(tmp_path / "train.py", "x.parquet")
+    read_training_file(tmp_path / "train.py", has_data=True)
+
+
+def test_data_come_from_one_place(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(BOTH + "def data(): ...\n")
+    check_training_file(path, "")
+    with pytest.raises(
+        InputError, match=r"data\(\) of the training file .* and --data x.parquet both give the samples"
+    ):
+        check_training_file(path, "x.parquet")
+    path.write_text(BOTH + "def batches(data): return data\n")
+    with pytest.raises(InputError, match=r"there are no data: name some \(--data FILE\), or define data\(\) in"):
+        check_training_file(path, "")
+    path.write_text(BOTH + "def date(): ...\n")
+    with pytest.raises(InputError, match="and no 'data'; call it data"):
+        check_training_file(path, "")
+    path.write_text("from elsewhere import *\n")  # it may define anything: known when it is run
+    check_training_file(path, "")
+
+
+def test_a_training_object_has_functions_that_can_be_called():
+    with pytest.raises(InputError, match=r"scheduler\(optimizer, steps\) of the training file cannot be called as"):
+        scheduled(lambda optimizer, steps: None)
