@@ -7,13 +7,14 @@ Left out: which numbers a symbol may have beyond one range (divisibility and the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import fx
 
 from heterps_compile.errors import InputError, UnknownNameError
-from heterps_compile.ir.graph import Dim
+from heterps_compile.ir.graph import Dim, Graph
 from heterps_compile.units import counted
 
 from .torch_data_sizes import all_told, data_sizes
@@ -122,6 +123,20 @@ def bind_symbols(
                 f"give a number in that range or export the model with a wider one"
             )
     return Symbols(names, numbers, leading)
+
+
+def inputs_of_computed_size(graph: Graph) -> list[str]:
+    """Give the inputs of a torch graph that have a size, or are a number, computed from symbols (``2*batch``).
+
+    The graph has numbers in place of these, which stay as they are where a symbol gets another number.
+    """
+    found = []
+    for node in graph.source.graph.nodes:
+        if node.op == "placeholder":
+            pairs = zip_longest(_sizes(node.meta["val"]), graph.values[node.name].shape)
+            if any(_free(size) and not isinstance(shown, str) for size, shown in pairs):
+                found.append(node.name)
+    return found
 
 
 def _name_symbols(

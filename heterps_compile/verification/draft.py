@@ -11,24 +11,29 @@ Left out: how values are compared (``runtime/verify.py``), and what of a model c
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
 from heterps_compile.errors import VerificationError
+from heterps_compile.ir.graph import Graph
 from heterps_compile.passes.contract import Draft
 from heterps_compile.plan.plan import Verification
 
+from .batch import MemoryLimits, choose_batch
 from .calls import compare_calls
 from .float64 import compare_in_float64
 from .gradients import compare_training
-from .memory import too_large_to_run, weights_where_they_lie
-from .pair import Pair
+from .memory import weights_where_they_lie
+from .pair import Pair, reason
 
 _CALLS = 2
 
 
-def verify_draft(backend: Backend, draft: Draft) -> tuple[Verification | None, tuple[str, ...]]:
+def verify_draft(
+    backend: Backend, draft: Draft, limits: MemoryLimits | None = None
+) -> tuple[Verification | None, tuple[str, ...]]:
     """Compare the stages of a draft with the whole model on generated inputs.
 
     Args:
         backend: That built the stages, and knows their devices.
         draft: That every pass has run on.
+        limits: Of the memory that this may take; by default those of the machine.
 
     Returns:
         What was found, None where nothing can be compared, and notes on it.
@@ -41,14 +46,21 @@ def verify_draft(backend: Backend, draft: Draft) -> tuple[Verification | None, t
     compared = find_comparable(draft.graph, backend.name)
     if not compared.outputs:
         return None, compared.notes
-    too_large = too_large_to_run(compared.graph)
-    if too_large:
-        return None, (*compared.notes, too_large)
     graph, seed = compared.graph, draft.request.seed
-    stages = draft.runnable if graph is draft.graph else backend.build(graph, draft.partition)
-    calls = 1 if graph.family == "onnx" else _CALLS  # an ONNX model keeps nothing
-    inputs = [backend.example_inputs(graph, seed + call) for call in range(calls)]
     is_trained = draft.request.mode == "training"
+    calls = 1 if graph.family == "onnx" else _CALLS  # an ONNX model keeps nothing
+    with weights_where_they_lie(backend, graph):
+        chosen = choose_batch(
+            graph,
+            limits or MemoryLimits.of_machine(),
+            calls,
+            is_trained=is_trained,
+            why_not=lambda smaller: _why_not(backend, smaller, seed),
+        )
+    if chosen.graph is None:
+        return None, (*compared.notes, chosen.note)
+    stages = draft.runnable if graph is draft.graph else backend.build(graph, draft.partition)
+    inputs = [backend.example_inputs(chosen.graph, seed + call) for call in range(calls)]
     pair = Pair(backend, compared, draft.partition.stages, stages, inputs, seed, is_trained)
     with weights_where_they_lie(backend, graph):
         try:
@@ -56,7 +68,17 @@ def verify_draft(backend: Backend, draft: Draft) -> tuple[Verification | None, t
         except VerificationError as error:
             (found, notes), note = compare_in_float64(pair, _compare, error)
             notes = (*notes, note)
-    return found, (*compared.notes, *notes)
+    return found, (*compared.notes, *filter(None, (chosen.note,)), *notes)
+
+
+def _why_not(backend: Backend, graph: Graph, seed: int) -> str:
+    """Say why the whole model does not run at the batch of a graph, "" where it does; what it changes is put back."""
+    try:
+        with backend.reproducible(graph, seed):
+            backend.reference(graph)(backend.example_inputs(graph, seed))
+    except Exception as error:  # noqa: BLE001 - a runtime may raise anything
+        return reason(error)
+    return ""
 
 
 def _compare(pair: Pair) -> tuple[Verification, tuple[str, ...]]:

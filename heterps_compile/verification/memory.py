@@ -1,20 +1,17 @@
-"""How verification keeps the memory it takes in bounds.
+"""How verification keeps the memory that weights take in bounds.
 
 The weights of a large model are used where they lie, and let go of between the run of the whole model and that of its
 stages.
 
-Left out: what a single op takes while it runs.
+Left out: what a single op takes while it runs; inputs, outputs and what is between them (``batch.py``).
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from math import prod
 
 from heterps_compile.backends.contract import Backend, LeanBackend
 from heterps_compile.backends.find import own_backend
-from heterps_compile.host_memory import available_bytes
-from heterps_compile.ir.graph import ITEM_BITS, Graph
-from heterps_compile.units import format_bytes
+from heterps_compile.ir.graph import Graph
 
 _LARGE_BYTES = 2**28
 
@@ -25,25 +22,6 @@ def _lean_backends(backend: Backend, graph: Graph) -> list[LeanBackend]:
         return []
     found = {each.name: each for each in (own_backend(graph.family), backend)}
     return [each for each in found.values() if isinstance(each, LeanBackend)]
-
-
-def too_large_to_run(graph: Graph) -> str:
-    """Say why a run of the model on inputs of the graph's sizes would not fit the memory that is free, or give ""."""
-    needed, free = 2 * _inputs_and_outputs_bytes(graph), available_bytes()
-    if needed <= free:
-        return ""
-    batch = f" at a batch of {graph.batch:,}" if graph.batch is not None else ""
-    return (
-        f"not verified{batch}: the inputs and outputs of the whole model and of its stages take "
-        f"{format_bytes(needed)}, and {format_bytes(free)} of memory are free"
-    )
-
-
-def _inputs_and_outputs_bytes(graph: Graph) -> int:
-    """Give the bytes that exist at once at the least: inputs, and the outputs of all of the model."""
-    names = [name for name in dict.fromkeys((*graph.inputs, *graph.outputs)) if name in graph.values]
-    described = [(graph.values[name].dtype, graph.shape(name)) for name in names]
-    return sum(prod(shape) * ITEM_BITS[dtype] // 8 for dtype, shape in described if dtype in ITEM_BITS)
 
 
 @contextmanager
