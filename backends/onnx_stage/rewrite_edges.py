@@ -42,6 +42,8 @@ def rewrite_edges(program: ExportedProgram, stage: int) -> None:
     graph = program.graph
     tracer = GraphAppendingTracer(graph)
     for node in [n for n in graph.nodes if n.op == "call_function" and n.target in _EDGES]:
+        if not all("val" in read.meta for read in node.all_input_nodes):
+            continue  # made by another rewriting, as a bag's mean is
         given = _given(node, tracer)
         with graph.inserting_before(node):
             made = _made(node, given, stage)

@@ -140,8 +140,10 @@ def order_writes(
     chains += [_holding(nodes, name, module_tensors) for name in held_by_modules]
     chains += [_with_neighbour(nodes, node) for node in changed if not node.users and memory[node] & held]
     attributes = [n for n in nodes if n.op == "get_attr"]
-    writes = {n.name: _names_of(operands, attributes, memory) for n, operands in changed.items()}
-    written = set().union(*(memory[o] for operands in changed.values() for o in operands if isinstance(o, fx.Node)))
+    # detach_ changes no number: a trace has one after every torch.tensor([...]) that a forward makes
+    moved = {n: operands for n, operands in changed.items() if n.target is not torch.ops.aten.detach_.default}
+    writes = {n.name: _names_of(operands, attributes, memory) for n, operands in moved.items()}
+    written = set().union(*(memory[o] for operands in moved.values() for o in operands if isinstance(o, fx.Node)))
     changed_inputs = tuple(n.name for n in nodes if n.op == "placeholder" and memory[n] & written)
     chains = [chain for chain in dict.fromkeys(chains) if len(chain) > 1]
     return Order(writes, tuple(chains), frozenset(touched), changed_inputs)

@@ -48,6 +48,22 @@ def test_a_buffer_that_a_submodule_replaces_moves_from_call_to_call(kind):
         torch.testing.assert_close(compiled.run(x), twin(x))
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def test_a_tensor_made_in_a_forward_is_nothing_that_it_changes():
+    model, x = Scaled(), torch.randn(3, 4)
+    compiled = heterps_compile.compile(model, (x,), backend="onnxruntime", method="greedy")
+    assert compiled.graph.source.writes == {}
+    torch.testing.assert_close(torch.from_numpy(compiled.run(x)), model(x).detach())
+
+
 class Growing(nn.Module):
     def __init__(self):
         super().__init__()
