@@ -64,6 +64,24 @@ def test_a_tensor_made_in_a_forward_is_nothing_that_it_changes():
     torch.testing.assert_close(torch.from_numpy(compiled.run(x)), model(x).detach())
 
 
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x), self.calls
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_buffer_that_is_returned_is_compared_as_it_was_at_each_call(backend):
+    model, x = Counting(), torch.randn(3, 4)
+    compiled = heterps_compile.compile(model, (x,), backend=backend, method="greedy")
+    assert [float(compiled.run(x)[1][0]) for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
 class Growing(nn.Module):
     def __init__(self):
         super().__init__()
