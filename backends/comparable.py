@@ -1,6 +1,6 @@
 """What of a model two runtimes agree on, and how closely: verification compares that alone.
 
-1. A Dropout of an ONNX model that drops at random drops nothing in what is compared.
+1. What drops at random drops nothing in what is compared, but where PyTorch runs its own model; a note says so.
 2. Outputs that depend on any other random draw are left out, but where PyTorch runs its own model: stages draw the
    numbers that the whole model draws.
 3. Where results are rounded to few bits, differences are as large as the rounding: runtimes fuse ops, and round at
@@ -59,6 +59,11 @@ def find_comparable(graph: Graph, backend: str) -> Comparable:
     notes = []
     if quiet is not graph:
         notes.append("verified with nothing dropped: this model drops at random, and no two runs drop the same")
+    if _drops_in_torch(graph):
+        notes.append(
+            "verified with nothing dropped: this model drops at random, and the masks of other runtimes than PyTorch "
+            "are not PyTorch's"
+        )
     if left_out:
         shown = ", ".join(f"'{printable(shorten(name, _NAME_SHOWN))}'" for name in left_out[:_NAMES_SHOWN])
         more = f" and {len(left_out) - _NAMES_SHOWN} more" if len(left_out) > _NAMES_SHOWN else ""
@@ -81,6 +86,15 @@ def _without_dropout(graph: Graph) -> Graph:
         if drops(node):
             node.resize_inputs(2)  # the third says whether to train
     return replace(graph, source=replace(graph.source, model=model))
+
+
+def _drops_in_torch(graph: Graph) -> bool:
+    if graph.family != "torch":
+        return False
+    from heterps_compile.frontends.torch_dropout import drops  # noqa: PLC0415 - torch for its models alone
+
+    nodes = list(graph.source.graph.nodes)
+    return any(drops(graph, nodes[node.origin]) for node in graph.nodes)
 
 
 def _depends_on_chance(graph: Graph) -> set[str]:

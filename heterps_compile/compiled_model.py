@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps_compile.backends.contract import Backend, place_backend
+from heterps_compile.backends.drawn_keys import drawing_keys
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.mixed import MIXED, MixedBackend
 from heterps_compile.backends.shared_state import keep_mode, share_state
@@ -100,7 +101,7 @@ class CompiledModel:
             InputError: where the arguments are not those of the model.
         """
         values = self.signature.bind(args, kwargs)
-        with beside():
+        with beside(), drawing_keys():
             results = run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs)
         return self.signature.assemble(results)
 

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from heterps_compile.backends.drawn_keys import are_keys_drawn
 from heterps_compile.errors import BackendError, HeterpsError
 from heterps_compile.escape import printable, shorten
 
@@ -155,8 +156,11 @@ class JaxStage:
 
         Raises:
             BackendError: naming the node that cannot run on such inputs, or, of a stage that was read, the inputs; or
-                where the stage drops at random and no key is given.
+                where the stage drops at random and there is no key: none is given, and none drawn
+                (``backends/drawn_keys.py``).
         """
+        if self.draws and key is None and not _NOTHING_DRAWN.get():
+            key = _drawn_key()
         if self.draws and key is None and not _NOTHING_DRAWN.get():
             raise BackendError(
                 f"the jax stage that gives {', '.join(map(printable, self.outputs[:3]))} drops at random and needs a "
@@ -225,3 +229,15 @@ def as_array(value: Any) -> Any:
     if getattr(getattr(value, "dtype", None), "kind", "") in ("O", "U", "S"):
         raise BackendError("a jax stage cannot take strings")
     return value
+
+
+def _drawn_key() -> Any:
+    """Draw a key from PyTorch's generator; None where keys are not drawn, or PyTorch is not installed."""
+    if not are_keys_drawn():
+        return None
+    try:
+        import torch  # noqa: PLC0415 - an optional package: without it whoever calls the stage gives the key
+    except ModuleNotFoundError:
+        return None
+    words = np.asarray(torch.randint(2**32, (2,)), np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")

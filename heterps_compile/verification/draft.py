@@ -43,7 +43,7 @@ def verify_draft(
     """
     assert draft.partition is not None  # noqa: S101 - EmitStages ensures both; this tells the type checker
     assert draft.runnable is not None  # noqa: S101
-    compared = find_comparable(draft.graph, backend.name)
+    compared = find_comparable(draft.graph, _runtime(backend))
     if not compared.outputs:
         return None, compared.notes
     graph, seed = compared.graph, draft.request.seed
@@ -79,6 +79,12 @@ def _why_not(backend: Backend, graph: Graph, seed: int) -> str:
     except Exception as error:  # noqa: BLE001 - a runtime may raise anything
         return reason(error)
     return ""
+
+
+def _runtime(backend: Backend) -> str:
+    """Give the name of the one backend that runs all stages; of several, that of all together."""
+    used = {own.name for own in getattr(backend, "of_stage", ())}
+    return used.pop() if len(used) == 1 else backend.name
 
 
 def _compare(pair: Pair) -> tuple[Verification, tuple[str, ...]]:

@@ -269,6 +269,30 @@ def test_a_stage_that_drops_is_not_called_without_a_key() -> None:
         export_stablehlo(stage, [np.ones((40, 50), np.float32)])
 
 
+def test_a_compiled_model_that_drops_runs_with_keys_of_the_seeded_generator_and_says_how_it_was_verified() -> None:
+    module = nn.Sequential(nn.Linear(50, 50), nn.Dropout(0.25), nn.Linear(50, 50), nn.Dropout(0.5))
+    x = torch.ones(40, 50)
+    ways = {"mode": "training", "method": "greedy", "min_stages": 2}
+
+    def ran(seed: int) -> np.ndarray:
+        torch.manual_seed(seed)
+        found = compiled.run(x)
+        return np.asarray(found.detach() if isinstance(found, Tensor) else found)
+
+    for backend in ("jax", "cpu=jax,gpu=torch"):
+        pool = "heterps-paper"
+        compiled = heterps_compile.compile(module.train(), (x,), backend=backend, cluster=pool, pins=PINS, **ways)
+        assert [note for note in compiled.plan.notes if "verified with nothing dropped: this model drops at" in note]
+        np.testing.assert_array_equal(ran(1), ran(1))
+        assert (ran(1) != ran(2)).mean() > 0.2
+        assert (ran(1) == 0).mean() == pytest.approx(0.5, abs=0.06)
+    alone = heterps_compile.compile(module, (x,), backend="torch", **ways)
+    assert not [note for note in alone.plan.notes if "nothing dropped" in note]
+
+
+PINS = {"linear": "cpu-core", "linear_1": "v100"}
+
+
 def test_written_stages_train_as_those_in_memory(tmp_path: Path) -> None:
     model, inputs = normed(nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(36, 2))
     graph, partition, stages = build(model, inputs, 2)
