@@ -39,5 +39,6 @@ def refuse_training(graph: Graph, stages: Sequence[StageCut] = ()) -> None:
         if fault:
             raise BackendError(
                 f"{where}: node {printable(node.name)!r} ({graph.nodes[index].op}) {fault}, which ONNX Runtime does "
-                f"not do; put the model in evaluation mode (model.eval()), or take the backend torch or jax"
+                f"not do; put the model in evaluation mode (model.eval()) if it does without that there, or take the "
+                f"backend torch or jax"
             )
