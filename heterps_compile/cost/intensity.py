@@ -23,6 +23,7 @@ class LayerCost:
         operations: Kernels it starts; views start none.
         label: ``"data"`` or ``"compute"``; "" until annotated.
         reason: The numbers behind the label.
+        inside_bytes: The largest array that is made inside and does not leave.
     """
 
     flops: int
@@ -34,6 +35,7 @@ class LayerCost:
     operations: int
     label: str = ""
     reason: str = ""
+    inside_bytes: int = 0
 
     @property
     def flop_per_byte(self) -> float:

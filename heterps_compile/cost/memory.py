@@ -2,7 +2,8 @@
 
 Every storage is held once. Training adds a gradient of every weight and two optimiser states (Adam); the
 gradient of an embedding is sparse, the rows one batch touches. Activations are those of one whole batch: in
-training the sum over layers, which the backward pass reads, in inference those of the largest layer. A safety
+training the sum over layers, which the backward pass reads, in inference those of the largest layer; a layer that makes
+an array larger than all it reads and gives, to reduce it again or on the way to a constant, holds that one. A safety
 factor covers workspace and fragmentation.
 
 The search asks every stage to hold a whole batch; the schedule that is chosen afterwards may hold fewer
@@ -78,8 +79,8 @@ def stage_memory(
 
 
 def activation_bytes(cost: LayerCost) -> int:
-    """Give the activations of one batch that a layer reads and makes."""
-    return cost.input_bytes + cost.output_bytes
+    """Give the activations of one batch that a layer reads and makes, or the largest array inside if that is more."""
+    return max(cost.input_bytes + cost.output_bytes, cost.inside_bytes)
 
 
 def _distinct(layer_graph: LayerGraph, index: int) -> list[str]:

@@ -33,7 +33,7 @@ def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
 
 
 def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int, crossing: set[str]) -> LayerCost:
-    flops = operations = intermediate_bytes = 0
+    flops = operations = intermediate_bytes = inside_bytes = 0
     gathered: dict[str, int] = {}
     for i in layer.nodes:
         node = graph.nodes[i]
@@ -44,8 +44,10 @@ def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int,
             for name in node.inputs:
                 if name in graph.parameters:
                     gathered[name] = gathered.get(name, 0) + rows_bytes
+        kept = [graph.size_bytes(out) for out in node.outputs if out not in crossing]
         if node.kind not in _STAYS_IN_CACHE:
-            intermediate_bytes += sum(graph.size_bytes(out) for out in node.outputs if out not in crossing)
+            intermediate_bytes += sum(kept)
+        inside_bytes = max(inside_bytes, node.scratch_bytes, *(kept if node.kind is not OpKind.VIEW else ()))
     sizes = {name: graph.parameters[name].size_bytes for name in layer.parameters}
     touched_bytes = sum(min(size, gathered.get(name, size)) for name, size in sizes.items())
     return LayerCost(
@@ -56,4 +58,5 @@ def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int,
         output_bytes=output_bytes,
         moved_bytes=input_bytes + output_bytes + touched_bytes + 2 * intermediate_bytes,
         operations=operations,
+        inside_bytes=inside_bytes,
     )

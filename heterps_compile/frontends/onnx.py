@@ -33,7 +33,7 @@ from .onnx_dims import bind_inputs
 from .onnx_files import load_model
 from .onnx_names import module_path, op_name, quote_some
 from .onnx_ops import Operation, classify
-from .onnx_shapes import DTYPES, Inference, find_values, infer, refuse_large_constants
+from .onnx_shapes import DTYPES, Inference, find_values, infer, made_constants_bytes, refuse_large_constants
 from .onnx_structure import Roles, find_roles, normalize
 
 _KEEPS_STORAGE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
@@ -109,9 +109,11 @@ def _import(
     }
     numbers = {name: Value(name, value.dtype, bound.numbers(name)) for name, value in inputs.items()}
     inference = infer(source, {name: bound.numbers(name) for name in inputs})
-    refuse_large_constants(roles.constants, inference)
+    made_bytes = made_constants_bytes(roles.constants, inference)
+    refuse_large_constants(made_bytes)
     made, shape_notes = find_values(source, _wanted(source.graph, roles), inference, numbers, bound.bindings)
-    reader = _Reader(roles, inference, made | numbers, bound.bindings)
+    scratch_bytes = _scratch_bytes(source.graph, roles.constants, made_bytes)
+    reader = _Reader(roles, inference, made | numbers, bound.bindings, scratch_bytes)
     nodes = tuple(reader.node(origin, node) for origin, node in roles.computed)
     parameters = reader.parameters(source.graph)
     constants = {value.name for value in roles.constants}
@@ -128,6 +130,19 @@ def _import(
         family="onnx",
         source=OnnxSource(source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes())),
     )
+
+
+def _scratch_bytes(
+    graph: ir.Graph, constants: frozenset[ir.Value], made_bytes: Mapping[ir.Value, int]
+) -> dict[ir.Value, int]:
+    """Give, for every constant that a node makes, the bytes of the largest array made on the way to it; O(nodes)."""
+    found: dict[ir.Value, int] = {}
+    for node in graph:
+        if made_bytes and any(out in constants for out in node.outputs):
+            read = [value for value in node.inputs if value is not None]
+            most = max((max(found.get(value, 0), made_bytes.get(value, 0)) for value in read), default=0)
+            found.update(dict.fromkeys(node.outputs, most))
+    return found
 
 
 def _wanted(graph: ir.Graph, roles: Roles) -> Iterable[ir.Value]:
@@ -149,8 +164,14 @@ class _Reader:
     """Turns nodes into nodes, given what they read and the values' shapes."""
 
     def __init__(
-        self, roles: Roles, inference: Inference, values: Mapping[str, Value], bindings: Mapping[str, int]
+        self,
+        roles: Roles,
+        inference: Inference,
+        values: Mapping[str, Value],
+        bindings: Mapping[str, int],
+        scratch_bytes: Mapping[ir.Value, int],
     ) -> None:
+        self._scratch_bytes = scratch_bytes
         self._of_unknown_length: list[ir.Node] = []
         self._partly_counted: list[ir.Node] = []
         self._roles = roles
@@ -186,6 +207,7 @@ class _Reader:
             flops=flops,
             origin=origin,
             module_path=module_path(node),
+            scratch_bytes=max((self._scratch_bytes.get(value, 0) for value in self._roles.reads[node]), default=0),
         )
 
     def _operation(self, node: ir.Node) -> Operation:

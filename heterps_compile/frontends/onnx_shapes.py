@@ -33,6 +33,8 @@ DTYPES: Mapping[int, str] = {
 }
 """Names of ONNX's data types by their number; those of :data:`heterps_compile.ir.graph.ITEM_BITS`."""
 
+_LONGEST_VECTOR = 2**18
+
 PartialShape = tuple[int | str | None, ...]
 """A shape as far as it is known: a symbol, or None, stands for what is not."""
 
@@ -107,7 +109,16 @@ def infer(model: ir.Model, bound: Mapping[str, Sequence[int]]) -> Inference:
 
 
 def _infer_shapes(proto: onnx.ModelProto) -> Any:
+    """Infer shapes, those computed from shapes too: for these ONNX keeps an object for every element of any vector.
+
+    Where a vector is long that takes all memory, and what is computed from shapes is left unknown.
+    """
     try:
+        plain: Any = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=False)
+        values = (*plain.graph.input, *plain.graph.value_info, *plain.graph.output)
+        shapes = (value.type.tensor_type.shape.dim for value in values if value.type.HasField("tensor_type"))
+        if any(len(dims) == 1 and dims[0].dim_value > _LONGEST_VECTOR for dims in shapes):
+            return plain.graph
         return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True).graph
     except onnx.shape_inference.InferenceError as e:
         raise GraphError(f"shapes cannot be inferred: {one_line(str(e))}; export the model again") from e
@@ -118,17 +129,22 @@ def _infer_shapes(proto: onnx.ModelProto) -> Any:
         ) from e
 
 
-def refuse_large_constants(constants: Iterable[ir.Value], inference: Inference) -> None:
-    """Stop where nodes make constants that do not fit the memory that is free, before anybody makes them.
-
-    Raises:
-        GraphError: naming the largest, with its size.
-    """
+def made_constants_bytes(constants: Iterable[ir.Value], inference: Inference) -> dict[ir.Value, int]:
+    """Give the bytes of the constants that nodes make, where inference knows their shapes."""
     sizes: dict[ir.Value, int] = {}
     for value in constants:
         found = inference.values.get(value.name or "", Partial()).value(value.name or "")
         if value.producer() is not None and found is not None and found.dtype != OPAQUE:
             sizes[value] = prod(d for d in found.shape if isinstance(d, int)) * ITEM_BITS[found.dtype] // 8
+    return sizes
+
+
+def refuse_large_constants(sizes: Mapping[ir.Value, int]) -> None:
+    """Stop where nodes make constants that do not fit the memory that is free, before anybody makes them.
+
+    Raises:
+        GraphError: naming the largest, with its size.
+    """
     largest = max(sizes, key=sizes.__getitem__, default=None)
     if largest is None or sizes[largest] <= (free := available_bytes()):
         return

@@ -120,6 +120,7 @@ class Node:
         module_path: Dotted path of the module it came from, or "" where the front end knows none.
         after: Names of nodes that run before this one although it reads nothing of theirs: random numbers are drawn in
             the order of the program.
+        scratch_bytes: Bytes of the largest array that is made, and dropped, on the way to the constants that it reads.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Node:
     origin: int = -1
     module_path: str = ""
     after: tuple[str, ...] = ()
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True)

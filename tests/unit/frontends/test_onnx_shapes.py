@@ -1,5 +1,8 @@
 """Every value gets a dtype and a shape in numbers: inferred, taken from the model, or seen in a run."""
 
+from typing import Any
+
+import onnx
 import pytest
 from staged_onnx import parse, read
 
@@ -24,6 +27,22 @@ def test_arithmetic_on_shapes_is_followed() -> None:
     )
     assert (graph.values["y"].shape, graph.values["target"].dtype) == ((5, 24), "int64")
     assert graph.source.notes == ()
+
+
+@pytest.mark.parametrize(("batch", "propagates"), [(1000, True), (100_000_000, False)])
+def test_no_object_is_kept_for_every_element_of_a_long_vector(
+    batch: int, propagates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    infer = onnx.shape_inference.infer_shapes
+
+    def spied(model: Any, *, data_prop: bool, **options: Any) -> Any:
+        asked.append(data_prop)
+        return infer(model, data_prop=data_prop and batch <= 1000, **options)  # else it takes all memory
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", spied)
+    graph = read("g (float[N] x) => (float[N] y) { a = Add(x, x) y = Mul(a, x) }", batch=batch)
+    assert (asked[-1], graph.shape("a"), graph.shape("y")) == (propagates, (batch,), (batch,))
 
 
 def test_what_inference_cannot_know_is_taken_from_a_run_and_noted() -> None:
