@@ -8,12 +8,11 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.placement.block_paths import BlockPaths
 from heterps_compile.passes.placement.blocks import Cells
 from heterps_compile.passes.placement.chain import Chain
+from heterps_compile.passes.placement.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.paths import (
-    Deadline,
     ListedSegments,
     SegmentPrices,
     StageCounts,
-    TimeUpError,
     cheapest_path,
 )
 
