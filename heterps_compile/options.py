@@ -122,6 +122,8 @@ class Size:
         """Give the bytes."""
         from heterps_compile.units import parse_quantity  # noqa: PLC0415 - only where it is given
 
+        if len(text) > _SHOWN:
+            raise InputError(f"{short(text)} is no size in bytes; give one such as 64 MiB")
         return int(parse_quantity(text, "bytes"))
 
 

@@ -8,6 +8,10 @@ import pytest
 from written_ctrdnn import BATCH, DATA, MICRO_BATCHES, TRAINING_FILE, write_ctrdnn
 
 from heterps_compile.cli.main import run as command
+from heterps_compile.errors import RunError
+from heterps_compile.options import Amount, Size, Speeds, Whole, Wholes
+from heterps_compile.plan.command_options import SIMULATE
+from heterps_compile.runtime.launch.run_options import RUN
 
 LOSS = TRAINING_FILE.partition("def optimizer")[0]
 TRAIN = ("--train", "train.py")
@@ -69,6 +73,8 @@ FAULTS = [
     ((*TRAIN, "--data", DATA, "--telemetry", "/proc/told"), "/proc/told"),
     (("--data", DATA, "--output", "full"), "is not empty"),
     (("--data", DATA, "--output", "/proc/out"), "/proc/out"),
+    (("--data", "ten.parquet", "--seed", "5"), "--seed 5 changes nothing here: the data are not generated"),
+    ((*TRAIN, "--data", DATA, "--hang-after", "1e308"), "--hang-after is 1e+308; it must be 2147483647 seconds or"),
     (("--data", ""), "inference needs data"),
     ((*TRAIN, "--data", DATA, "--hosts", "open.toml", "--host", "1"), "mode 0644"),
     ((*TRAIN, "--data", DATA, "--hosts", "no-secret.toml", "--host", "1"), "has no secret"),
@@ -95,3 +101,40 @@ def test_what_cannot_be_is_refused_in_one_sentence_before_any_process_starts(wri
     assert line.startswith("Error: ")
     assert said.format(folder=written) in line
     assert not list(Path("/proc").glob("ck*"))
+
+
+ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e400", "1e308", "1e-400", ""]
+NUMBERS = [
+    (one, option)
+    for one in (RUN, SIMULATE)
+    for option in one.options
+    if isinstance(option.type, Whole | Wholes | Amount | Size | Speeds)
+]
+
+
+@pytest.mark.parametrize(("one", "option"), NUMBERS, ids=[f"{one.name} {option.word}" for one, option in NUMBERS])
+def test_an_absurd_number_is_taken_or_told_in_one_sentence(written, monkeypatch, capfd, one, option):
+    monkeypatch.chdir(written)
+    started: list[object] = []
+
+    def launch(options, _):
+        started.append(options)
+        raise RunError("it would start")
+
+    monkeypatch.setattr("heterps_compile.runtime.launch.api.launch", launch)
+    words = (
+        ["run", "model2.heterps", *TRAIN, "--data", DATA] if one is RUN else ["simulate", "model2.heterps/plan.json"]
+    )
+    needs = {"checkpoint": ["--checkpoint", "ck"], "parameter_servers": ["--parameter-servers", "1"], "hosts": []}
+    words += [word for needed in option.needs for word in needs.get(needed, ["--server-memory", "1 MiB"])]
+    for value in ABSURD:
+        unit = " MiB" if isinstance(option.type, Size) else ""
+        code = command([*words, f"{option.word}={value}{unit}"])
+        err = capfd.readouterr().err
+        assert code in {1, 2}, value
+        assert err.count("Error: ") == 1, (value, err)
+        assert "Traceback" not in err, (value, err)
+        assert len(err) < 1000, value
+        assert bool(started) == ("it would start" in err), value
+        assert not started or value not in {"-1", "nan", "inf", "-inf", "1e400"}, value
+        started.clear()

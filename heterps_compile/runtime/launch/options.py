@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.options import MOST_WHOLE
 
 from .run_options import INFERENCE, OUTPUT_FORMATS, RUN, SERVER_OPTIMIZERS, TRAINING, WIRES
 
@@ -148,6 +149,8 @@ class RunOptions:
             for speed in speeds:
                 _positive(speeds=speed)
         _positive(hang_after=self.hang_after_s)
+        if self.hang_after_s > MOST_WHOLE:
+            raise InputError(f"--hang-after is {self.hang_after_s:g}; it must be {MOST_WHOLE} seconds or fewer")
         if self.clip_norm is not None:
             _positive(clip_norm=self.clip_norm)
         _one_of("wire format", self.wire, WIRES)

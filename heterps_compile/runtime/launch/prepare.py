@@ -21,6 +21,7 @@ from heterps_compile.runtime.signature import check_signature, is_of_a_module
 from heterps_compile.units import counted, format_seconds
 
 from .faults import Place
+from .idle_seed import refuse_idle_seed
 from .options import GIVEN, RunOptions
 from .training_syntax import check_training_file
 
@@ -85,6 +86,7 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         _refuse_inference(plan)
     else:
         plan = plan_for_scoring(plan)
+    refuse_idle_seed(options, plan, folder)
     check_signature(plan)
     layout = make_layout(
         plan,
