@@ -54,6 +54,7 @@ from heterps_compile.plan.command_options import (
     SHOW,
     WORKLOAD,
 )  # fmt: skip
+from heterps_compile.runtime.launch import run_options
 from heterps_compile.runtime.launch.options import RunOptions, ServerOptions
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
@@ -370,3 +371,19 @@ def test_every_type_of_option_has_its_sample():
         kind for kind in kinds if kind.__name__ == "Amount"
     }
     assert ast.parse(Path(cli_options.__file__).read_text())
+
+
+# ---- of a run: every option has a place that reads it besides its own declaration
+
+LAUNCH = Path(run_options.__file__).parent
+SERVERS = ("server_optimizer", "server_learning_rate", "server_memory", "server_directory", "staleness")
+READ_AS = {"hang_after": "hang_after_s", "parameter_servers": "count", "server_memory": "memory_bytes"}
+"""What the code of a run calls an option, where its field has another name."""
+
+
+@pytest.mark.parametrize("name", [option.name for option in RUN.options])
+def test_every_option_of_a_run_is_read_where_it_runs(name):
+    asks = re.compile(rf"\b(?:options|made|servers)\.{READ_AS.get(name, name.removeprefix('server_'))}\b")
+    files = [path for path in LAUNCH.glob("*.py") if path.name not in {"options.py", "run_options.py", "api.py"}]
+    places = [LAUNCH / "server_rank.py"] if name in SERVERS else [*files, CLI / "run.py"]
+    assert [path for path in places if asks.search(path.read_text())], name
