@@ -49,7 +49,8 @@ def breaking(monkeypatch: pytest.MonkeyPatch, backward: Any) -> None:
 
     def broken(self: TorchBackend, graph: Any, partition: Any) -> Any:
         stages = build(self, graph, partition)
-        stages[1].register_forward_hook(lambda _stage, _values, results: tuple(map(backward, results)))
+        for stage in stages[1:]:  # the whole model is built as one stage too, to see whether it can be written
+            stage.register_forward_hook(lambda _stage, _values, results: tuple(map(backward, results)))
         return stages
 
     monkeypatch.setattr(TorchBackend, "build", broken)
