@@ -217,16 +217,16 @@ def test_an_attribute_nobody_knows_is_reported():
     assert found.reason == "the jax backend does not know its attribute 'beta'"
 
 
-def quick_gelu(x: Any, *, alpha: float = 1.702) -> Any:
+def scaled_silu(x: Any, *, alpha: float = 1.702) -> Any:
     return x * jax.nn.sigmoid(alpha * x)
 
 
 def test_anybody_adds_an_op_in_a_few_lines(tmp_path: Path):
-    model = parse("g (float[4] x) => (float[4] y) { y = com.microsoft.QuickGelu(x) }", domains=["com.microsoft"])
+    model = parse("g (float[4] x) => (float[4] y) { y = com.microsoft.ScaledSiLU(x) }", domains=["com.microsoft"])
     graph = import_onnx(model)
-    assert [node.op for node in BACKEND.unsupported(graph)] == ["QuickGelu"]
+    assert [node.op for node in BACKEND.unsupported(graph)] == ["ScaledSiLU"]
 
-    register(Op("QuickGelu", 1, quick_gelu, domain="com.microsoft"))
+    register(Op("ScaledSiLU", 1, scaled_silu, domain="com.microsoft"))
 
     partition = cut_evenly(graph, 1)
     stages = BACKEND.build(graph, partition)
