@@ -51,8 +51,9 @@ def attack(launcher: int, temporary: str, ports: frozenset[int], until_s: float)
             for name in ("environ", "mem", "fd", "maps"):
                 with suppress(OSError):
                     path = Path(f"/proc/{pid}/{name}")
-                    os.listdir(path) if name == "fd" else path.open("rb").close()
-                    opened.append(f"/proc/{pid}/{name}")
+                    # of a process that ends, the system gives an empty file to anybody
+                    if os.listdir(path) if name == "fd" else path.read_bytes():
+                        opened.append(f"/proc/{pid}/{name}")
         hammer(time.monotonic() + 0.2, before=ports)
     return {"opened": opened, "seen": len(seen), "words": sorted(words)}
 
