@@ -46,6 +46,7 @@ _GREETING_S = 10.0
 _RETRY_S = 0.1
 _READ_BYTES = 2**18
 _LONGEST_PORT = 65535
+_alive: list[object] = []  # torch holds the C++ part of a store alone, whose calls fail once the Python part is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ class RunStore(Store):
 
     def __init__(self, line: socket.socket, sealed: Sealed, place: StorePlace) -> None:
         super().__init__()
+        _alive.append(self)
         self._patience = _PATIENCE
         self._line, self._sealed, self._place = line, sealed, place
         self._one_at_a_time = threading.Lock()
