@@ -1,12 +1,15 @@
-"""What another user of this machine does: a process forked from this one, without its rights."""
+"""What another user of this machine does: a process that has given its rights away."""
 
+import codecs
 import json
+import multiprocessing
 import os
 import socket
 import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +19,58 @@ WHY_NOT = "only root can start a process of another user"
 
 
 class AnotherUser:
-    """The forked process; it is ended at the latest when asked for what it found."""
+    """A process of another user, which acts once this is made; it is ended at the latest when asked for what it found.
+
+    It is spawned, as forking a process that has threads can end in a deadlock, and is warned of where jax is loaded.
+    """
 
     def __init__(self, act: Callable[[], Any]) -> None:
-        self._reader, writer = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.setgroups([])
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
-                found = json.dumps(act())
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the test shows it
-                found = json.dumps(f"{type(error).__name__}: {error}")
-            os.write(writer, found.encode())
-            os._exit(0)
-        os.close(writer)
+        context = multiprocessing.get_context("spawn")
+        self._reader, writer = context.Pipe(duplex=False)
+        self._process = context.Process(target=_act_as_nobody, args=(act, writer))
+        self._process.start()
+        writer.close()
+        assert self._reader.recv() == _READY
 
     def found(self) -> Any:
         """Wait for what it found."""
-        with open(self._reader, encoding="utf-8") as file:
-            text = file.read()
-        os.waitpid(self._pid, 0)
+        text = self._reader.recv()
+        self._process.join()
         return json.loads(text)
+
+
+_READY = "ready"
+
+
+def _act_as_nobody(act: Callable[[], Any], writer: Connection) -> None:
+    for codec in ("ascii", "utf-8", "idna"):  # what is imported late may lie where others do not read
+        codecs.lookup(codec)
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    writer.send(_READY)
+    try:
+        found = json.dumps(act())
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the test shows it
+        found = json.dumps(f"{type(error).__name__}: {error}")
+    writer.send(found)
 
 
 def loopback_ports() -> list[int]:
     """Give the ports of loopback on which anybody listens, as every user can read."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
     return [int(row[1].partition(":")[2], 16) for row in rows if row[3] == "0A" and row[1].startswith("0100007F")]
+
+
+def knock(where: tuple[str, int]) -> str:
+    """Connect; give "open", or the name of the error."""
+    with socket.socket() as line:
+        line.settimeout(0.2)
+        try:
+            line.connect(where)
+        except OSError as error:
+            return type(error).__name__
+        return "open"
 
 
 def hammer(until_s: float, *, before: frozenset[int]) -> int:

@@ -3,7 +3,8 @@
 gloo listens on a port while its ranks connect, and takes whoever names a small number first for the rank that is due;
 later it keeps every connection that anybody opens until it has no descriptors left, and then ends the process. So::
 
-    connect                        gloo's own way, through the store of the run, which strangers cannot read
+    meet       through the store   whoever comes first waits: only the time that connecting takes is limited
+    connect    rank <-> rank       gloo's own way, through the store of the run, which strangers cannot read
     greet      rank i -> rank j    a hash of what both left in the store: who cannot read it has no place here
     agree      through the store   where one greeting is missing, all begin again on other ports, behind a guard
     shut       the ports           packets to what still listens are dropped by the system from then on
@@ -48,13 +49,15 @@ def connect_without_strangers(
         store: Of this group.
         rank: Of this process in the group.
         size: Of the group.
-        patience: How long the group is to wait for messages.
+        patience: How long to wait for members that come later, and then for messages.
 
     Raises:
         RunError: where strangers disturbed every attempt.
     """
     if size == 1:
         return make(store, patience)
+    store.set(f"here/{rank}", "")
+    store.wait([f"here/{other}" for other in range(size)], patience)
     why = ""
     for attempt, seconds in enumerate(_ATTEMPTS_S):
         tried = PrefixStore(f"attempt-{attempt}", store)

@@ -4,15 +4,20 @@ import os
 import socket
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, loopback_ports
+import torch.distributed as dist
+from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, knock, loopback_ports
 from ranks import run_ranks
 
 from heterps_compile.runtime.pipeline.groups import Group
 from heterps_compile.runtime.pipeline.port_guard import PortGuard, _listening
+from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
 
 def sum_in_a_group(rank: int) -> tuple[list[float], list[str]]:
@@ -26,34 +31,44 @@ def sum_in_a_group(rank: int) -> tuple[list[float], list[str]]:
     return total.tolist(), knocked
 
 
-def knock(where: tuple[str, int]) -> str:
-    with socket.socket() as line:
-        line.settimeout(0.2)
-        try:
-            line.connect(where)
-        except OSError as error:
-            return type(error).__name__
-        return "open"
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="only Linux shuts ports")
 def test_the_ports_of_a_group_are_shut_once_its_members_are_there():
     assert run_ranks(sum_in_a_group, 2) == [([3.0, 3.0], ["TimeoutError"])] * 2
 
 
-def sum_under_attack(rank: int) -> tuple[list[float], list[str], bool]:
+def sum_under_attack(rank: int) -> tuple[list[float], list[str], str]:
     """Sum over a group while another user takes every place there is on every port that opens."""
     attack = None
     if rank == 0:
         attack = AnotherUser(partial(hammer, time.monotonic() + 8.0, before=frozenset(loopback_ports())))
     total, knocked = sum_in_a_group(rank)
-    return total, knocked, attack is None or attack.found() > 0
+    found = 1 if attack is None else attack.found()
+    return total, knocked, "connected" if isinstance(found, int) and found else f"found {found}"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)
 def test_another_user_who_hammers_the_ports_neither_joins_nor_ends_a_group():
-    assert run_ranks(sum_under_attack, 2) == [([3.0, 3.0], ["TimeoutError"], True)] * 2
+    assert run_ranks(sum_under_attack, 2) == [([3.0, 3.0], ["TimeoutError"], "connected")] * 2
+
+
+def test_whoever_comes_first_waits_and_blames_no_stranger():
+    store, made = dist.HashStore(), []
+
+    def join(rank: int) -> Any:
+        def make(tried: Any, timeout: timedelta) -> Any:
+            made.append(rank)
+            return dist.ProcessGroupGloo(tried, rank, 2, timeout)
+
+        return connect_without_strangers(make, lambda: None, store, rank, 2, patience=timedelta(minutes=1))
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(join, 0)
+        time.sleep(0.3)
+        assert made == []
+        groups = [join(1), first.result()]
+    assert sorted(made) == [0, 1]
+    assert [group.size() for group in groups] == [2, 2]
 
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)
@@ -63,10 +78,7 @@ def test_a_guarded_port_takes_this_user_and_no_other():
         port = listener.getsockname()[1]
         listener.settimeout(10)
 
-        def stranger() -> str:
-            return knock(("127.0.0.1", port))
-
-        other = AnotherUser(stranger)
+        other = AnotherUser(partial(knock, ("127.0.0.1", port)))
         assert other.found() == "TimeoutError"
         with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
             line.sendall(struct.pack("q", 1))
