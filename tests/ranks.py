@@ -4,13 +4,22 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 180.0
+_IMPORTED = [
+    "torch._dynamo",  # by every optimizer
+    "safetensors.torch",
+    "heterps_compile.runtime.pipeline.engine",
+    "heterps_compile.backends.torch.backend",
+    "heterps_compile.backends.jax.backend",
+    "heterps_compile.backends.jax.stage",
+]
+"""What takes seconds to import: once for all ranks of a session."""
 
 
 def run_ranks(
@@ -24,11 +33,15 @@ def run_ranks(
     Raises:
         AssertionError: with the traceback of the first rank that failed, or where one takes too long.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # imports once; a fork of this process would copy its threads
+    context.set_forkserver_preload(_IMPORTED)
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
         processes = [
-            context.Process(target=_rank, args=(function, rank, world_size, Path(folder), pipes[rank][1], arguments))
+            context.Process(
+                target=_rank,
+                args=(function, rank, world_size, Path(folder), pipes[rank][1], dict(os.environ), arguments),
+            )
             for rank in range(world_size)
         ]
         try:
@@ -68,8 +81,10 @@ def _rank(  # noqa: PLR0917 - the process's arguments
     world_size: int,
     folder: Path,
     sender: Connection,
+    environment: Mapping[str, str],
     arguments: tuple[Any, ...],
 ) -> None:
+    os.environ.update(environment)  # the server's is that of its start
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch  # noqa: PLC0415 - in the ranks alone
     import torch.distributed as dist  # noqa: PLC0415
