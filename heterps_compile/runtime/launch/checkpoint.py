@@ -35,9 +35,19 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.swap import locked
 from heterps_compile.runtime.data.identity import Identity, identity_from_json
-from heterps_compile.units import format_bytes
 
-from .checkpoint_files import check_file, check_files, check_seal, files_in, hash_files, is_hash, sealed
+from .checkpoint_files import (
+    check_file,
+    check_files,
+    check_seal,
+    files_in,
+    hash_files,
+    is_hash,
+    is_name_inside,
+    read_json,
+    read_whole,
+    sealed,
+)
 from .optimizer_state import OptimizerState
 from .schedule_state import ScheduleState
 
@@ -208,6 +218,8 @@ def read_state(checkpoint: Path) -> RunState:
             raise ValueError("the hash of itself is missing")
         if files is not None and not all(map(is_hash, files.values())):
             raise ValueError("a hash is none")
+        if files is not None and not all(map(is_name_inside, files)):
+            raise ValueError("a file lies outside its folder")
         numbers = {name: content[name] for name in ("step", "samples", "batch", "seed", "servers")}
         if any(type(number) is not int or number < 0 for number in numbers.values()):
             raise ValueError("a number is negative, or none")
@@ -334,8 +346,12 @@ def _one_schedule(checkpoint: Path, found: Sequence[Any]) -> ScheduleState | Non
 
 
 def keep_last(directory: Path, keep: int) -> None:
-    """Delete all finished checkpoints but the last ``keep``."""
+    """Delete all finished checkpoints but the last ``keep``; of one that lies elsewhere, the link to it alone."""
     for old in find_checkpoints(directory)[:-keep]:
+        if old.is_symlink():
+            with suppress(OSError):
+                old.unlink()
+            continue
         # state.json goes first: what a crash leaves of the rest is then no checkpoint.
         with suppress(OSError):
             (old / STATE_NAME).unlink()
@@ -389,16 +405,14 @@ def _open_tensors(path: Path, is_wanted: Callable[[str], bool]) -> "dict[str, Te
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > _LARGEST_STATE_BYTES:
-            raise ValueError(f"it is larger than {format_bytes(_LARGEST_STATE_BYTES)}")
-        return path.read_bytes()
+        return read_whole(path, _LARGEST_STATE_BYTES)
     except (OSError, ValueError) as error:
         raise RunError(f"{str(path)!r} cannot be read ({error}); {way_out(path.parent)}") from error
 
 
 def _parse_json(path: Path, written: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(written)
+        content = read_json(written)
     except ValueError as error:
         raise RunError(f"{str(path)!r} cannot be read ({error}); {way_out(path.parent)}") from error
     if not isinstance(content, dict):

@@ -9,19 +9,24 @@ Who writes a file hashes it; ``state.json`` has the hashes of all files, and in 
 Whoever starts a run checks every file once, several at a time; a rank checks again those that it reads from. Hashing
 takes about half a second for a gigabyte and core.
 
-Left out: malice. Who can write a file of a checkpoint can write its hash.
+Left out: who can write a file of a checkpoint can write its hash. What such a person can do is put other numbers there;
+the names of files never lead out of the folder, and nothing but files is read.
 """
 
 import hashlib
+import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
+from heterps_compile.units import format_bytes
 
 _AT_ONCE = 4  # files; hashing leaves Python's lock alone
 _SHOWN = 12  # digits of a hash
@@ -42,6 +47,49 @@ def hash_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def is_hash(text: object) -> bool:
     """Tell whether something is a SHA-256 as it is written."""
     return isinstance(text, str) and _HASH.fullmatch(text) is not None
+
+
+def is_name_inside(text: str) -> bool:
+    """Tell whether a text names a file below a folder: relative, without ``..``, and a name that files can have.
+
+    Raises:
+        ValueError: where no file system has such names.
+    """
+    os.fsencode(text)
+    path = PurePosixPath(text)
+    return text == str(path) and "\0" not in text and not path.is_absolute() and not {".", ".."} & set(path.parts)
+
+
+def read_whole(path: Path, most_bytes: int) -> bytes:
+    """Read a file, where it is one: not a device or a pipe, which may never end.
+
+    Raises:
+        OSError: where it cannot be read.
+        ValueError: where it is no file, or has more bytes.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        _refuse_no_file(os.fstat(file.fileno()))
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it is larger than {format_bytes(most_bytes)}")
+    return content
+
+
+def read_json(written: bytes | str) -> Any:
+    """Read JSON that somebody else may have written.
+
+    Raises:
+        ValueError: where it is none, or nested deeper than Python reads.
+    """
+    try:
+        return json.loads(written)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def _refuse_no_file(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no file, but a folder, a device or a pipe")
 
 
 def files_in(folder: Path) -> list[str]:
@@ -74,9 +122,11 @@ def check_file(checkpoint: Path, files: Mapping[str, str], name: str, way_out: s
         )
     try:
         found = path.stat()
+        _refuse_no_file(found)
         actual = _hash_of(path, found.st_size, found.st_mtime_ns, found.st_ino)
-    except OSError as error:
-        raise RunError(f"{printable(str(path))!r} cannot be read ({error.strerror}); {way_out}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{printable(str(path))!r} cannot be read ({reason}); {way_out}") from error
     if actual != expected:
         raise RunError(changed(path, actual, expected, way_out))
 

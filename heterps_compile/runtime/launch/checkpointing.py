@@ -106,10 +106,13 @@ class Checkpoints:
         if self.rank != 0:
             if mine or self.servers is not None:
                 name = said_word(self.store, _folder_key(step), _NEW_FOLDER, "the name of a new folder")
-                self._write_for_first((self.directory / step_name(step)).resolve().parent / name, mine, step)
+                self._write_for_first(self.directory.resolve() / name, mine, step)
             return
         try:
-            with replacing((self.directory / step_name(step)).resolve()) as folder:
+            target = self.directory.resolve() / step_name(step)
+            if target.is_symlink():  # else what it leads to would be replaced
+                target.unlink()
+            with replacing(target) as folder:
                 self.store.set(_folder_key(step), folder.name)
                 self._write_mine(folder, mine, step)
                 servers = [SERVERS_NAME] if self.options.servers.count else []

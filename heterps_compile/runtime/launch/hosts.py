@@ -94,7 +94,7 @@ def read_hosts(path: str | Path) -> Hosts:
             if status.st_size > _LARGEST_FILE_BYTES:
                 raise InputError(f"{shown} is larger than a list of hosts can be")
             content = tomllib.loads(file.read().decode("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read the hosts {shown}: {getattr(error, 'strerror', None) or error}") from error
     port = content.get("port", DEFAULT_PORT)
     if type(port) is not int or not 0 < port <= _LONGEST_PORT:

@@ -221,7 +221,7 @@ class StoreServer:
             return
         except StrangerError as error:
             self._turn_away(peer, str(error))
-        except (OSError, ValueError):
+        except (OSError, ValueError, IndexError):
             if peer.door is not None and peer.door.has_heard:
                 self._turn_away(peer, "it left in the middle of a greeting")
             else:

@@ -22,7 +22,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -55,6 +55,7 @@ from .show import Show, clear_telemetry
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
 from .store import LOOPBACK, Membership, StorePlace, connect_store, host_store
+from .store_server import tell_on_stderr
 from .task import Joined, Result, Task
 from .watch import Watch
 
@@ -212,9 +213,11 @@ def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any
     import torch.distributed as dist  # noqa: PLC0415
     from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415 - not declared in torch.distributed
 
-    homes = {tuple(said_by.get(key) for key in ("address", "host", "device")) for said_by in said}
-    has_own_gpu = all(str(device).startswith("cuda") for _, _, device in homes) and len(homes) == len(said)
+    has_own_gpu = have_own_gpus(said)
     rank, world_size = member.rank, member.world_size
+    note = unguarded_note(said)
+    if rank == 0 and note is not None:
+        tell_on_stderr(note)
 
     def join(tried: "Store", timeout: timedelta) -> Any:
         name = "nccl" if has_own_gpu else "gloo"
@@ -227,6 +230,23 @@ def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any
         join(group, _PATIENCE)
     else:
         connect_without_strangers(join, _leave, group, rank, world_size, patience=_PATIENCE)
+
+
+def have_own_gpus(said: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether every rank has a GPU of its own, as NCCL needs, by what the ranks say of themselves."""
+    homes = {tuple(said_by.get(key) for key in ("address", "host", "device")) for said_by in said}
+    return all(str(device).startswith("cuda") for _, _, device in homes) and len(homes) == len(said)
+
+
+def unguarded_note(said: Sequence[Mapping[str, Any]]) -> str | None:
+    """Say that nothing guards what goes between machines over NCCL; None where it does not."""
+    machines = {(said_by.get("address"), said_by.get("host")) for said_by in said}
+    if len(machines) < 2 or not have_own_gpus(said):
+        return None
+    return (
+        f"the GPUs of {len(machines)} machines are connected by NCCL, which neither greets nor encrypts: who can reach "
+        f"its ports can end this run or take part in it; keep the machines on a network of their own"
+    )
 
 
 def _leave() -> None:

@@ -191,7 +191,7 @@ def packing_of_header(header: bytes, count: int, sender: str) -> Packing:
         if any(size < 0 for spec in specs for size in spec.shape):
             raise ValueError("a size is negative")
         packing = Packing(specs, content["wire"])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise RunError(f"{sender} sent no header of a message; do all ranks run the same version?") from error
     if len(packing.specs) != count:
         raise RunError(

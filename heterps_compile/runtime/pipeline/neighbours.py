@@ -150,6 +150,8 @@ class Neighbours:
             for other in [r for r in names if r < rank]:
                 lines[other] = _new_socket()
                 lines[other].connect(f"\0{names[other]}")
+                if not _is_own(lines[other]):
+                    raise OSError(f"another user's process answers in the place of rank {other}")
                 greet(other)
             while len(lines) < len(names):
                 line, _ = listener.accept()

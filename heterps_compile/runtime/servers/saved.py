@@ -209,7 +209,7 @@ def read_saved(folder: Path) -> Saved:
         saved = Saved(folder, _count(content["step"]), _text(content["optimizer"]), _count(content["states"]), tables)
     except OSError as error:
         raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         fault = printable(str(error))[:200]
         raise InputError(f"{os.fspath(path)!r} is no list of saved tables: {fault}; save the run again") from error
     for table in tables:

@@ -279,3 +279,15 @@ def test_weights_of_another_model_or_for_another_backend_are_refused(tmp_path):
         check_weights(options, in_folder(tmp_path / "m", {"head.weight": torch.ones(2, 2)}))
     with pytest.raises(RunError, match="stage 0 runs on the backend 'onnxruntime'"):
         check_weights(options, replace(PREPARED, plan=PLAN))
+
+
+def test_a_link_in_the_place_of_a_new_checkpoint_is_replaced_and_not_what_it_leads_to(tmp_path):
+    """Whoever can write the folder of the checkpoints knows the name of the next one."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "mine.txt").write_text("mine")
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "ck" / "step-000001").symlink_to(tmp_path / "private")
+    write_together(tmp_path / "ck", 1)
+    assert [path.name for path in (tmp_path / "private").iterdir()] == ["mine.txt"]
+    assert [path.name for path in (tmp_path / "ck").iterdir()] == ["step-000001"]
+    assert read_state(tmp_path / "ck" / "step-000001").step == 1
