@@ -28,9 +28,11 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut, cut_graph
 
 from .embedding_bags import rewrite_embedding_bags
+from .exporter_registry import read_once
 from .missing_translations import MISSING, OPSET
 from .quiet_export import quiet_export
 from .rewrite_edges import rewrite_edges
+from .rewrite_operands import rewrite_operands
 from .rewrite_training import changed_buffers, return_changed, rewrite_training
 from .tidy import tidy
 from .training_ops import TRANSLATIONS
@@ -79,6 +81,7 @@ def _export(graph: Graph, cut: StageCut, stage: TorchStage, changed: tuple[str, 
     if not cut.inputs and not stage.parameter_names:
         return tidy(_constants(stage), graph, cut, {})
     program = _trace(graph, cut, stage)
+    rewrite_operands(program)
     rewrite_embedding_bags(program, cut.index)
     rewrite_edges(program, cut.index)
     if changed is not None:
@@ -86,7 +89,7 @@ def _export(graph: Graph, cut: StageCut, stage: TorchStage, changed: tuple[str, 
     originals = _name_harmlessly(program)
     try:
         # with gradients on, PyTorch would choose other kernels than it traced, whose results lie otherwise in memory
-        with quiet_export(), torch.no_grad():
+        with quiet_export(), read_once(), torch.no_grad():
             exported = torch.onnx.export(
                 program,
                 dynamo=True,

@@ -21,6 +21,7 @@ from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.frontends.torch_program import quiet_tracing
 from heterps_compile.ir.graph import Graph
 
+from .exporter_registry import read_once
 from .missing_translations import MISSING, OPSET
 from .quiet_export import quiet_export
 
@@ -59,7 +60,8 @@ def _exporter() -> _Exporter | None:
     try:
         from torch.onnx._internal.exporter import _decomp, _registration  # noqa: PLC0415 - see above
 
-        registry = _registration.ONNXRegistry.from_torchlib()
+        with read_once():
+            registry = _registration.ONNXRegistry.from_torchlib()
         known = set(_decomp.get_onnx_implemented_overloads(registry)) | set(MISSING)
         decompositions = _decomp.create_onnx_friendly_decomposition_table(known)
         return _Exporter(lambda op: op in MISSING or registry.is_registered(op), decompositions)

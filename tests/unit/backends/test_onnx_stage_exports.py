@@ -15,6 +15,7 @@ from torch_models import BACKEND as TORCH
 from torch_models import REAL, Built, cut_before, cut_into, skip_net
 
 from heterps_compile.backends.onnx_stage import stage_models as stage_models_module
+from heterps_compile.backends.onnx_stage.exporter_registry import read_once
 from heterps_compile.backends.onnx_stage.stage_models import stage_models
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_session import open_session
@@ -210,6 +211,37 @@ def test_what_the_exporter_does_not_know_is_written_with_other_ops(function: Cal
     graph = import_torch(Applies(function), (torch.randn(4, 8),))
     partition = cut_before(graph, graph.nodes[1].name)
     assert worst_difference(graph, partition, TORCH.example_inputs(graph, 0)) < 1e-6
+
+
+def test_numbers_before_tensors_and_sums_of_bools_mean_what_pytorch_means() -> None:
+    class Counts(nn.Module):
+        def forward(self, m: Tensor) -> tuple[Tensor, ...]:
+            is_one, is_large = m > 0, m > 1
+            reversed_ones = (1.5 - m, 1 - m.int(), 0.1 - m.double(), torch.rsub(m, 1.5, alpha=2), 1.7 - m.sum())
+            divided = (7.0 // (m + 1), 7 // (m + 1))
+            sums = (is_one + is_large, is_one + True, is_one + (m.sum() > 0), torch.add(is_one, is_large, alpha=False))
+            return (*reversed_ones, *divided, *sums)
+
+    module = Counts()
+    m = torch.randint(0, 3, (4, 8))
+    graph = import_torch(module, (m,))
+    partition = cut_into(graph, 1)
+    live = run_models(partition, stage_models(graph, partition), {graph.inputs[0]: m})
+    for name, value in zip(graph.outputs, module(m), strict=True):
+        assert live[name].dtype == value.numpy().dtype
+        np.testing.assert_allclose(live[name], value.numpy(), rtol=1e-6)
+
+
+def test_the_exporters_table_is_read_once_and_an_export_changes_only_its_own_copy() -> None:
+    from torch.onnx._internal.exporter._registration import ONNXRegistry  # noqa: PLC0415 - what is looked after
+
+    original = ONNXRegistry.from_torchlib
+    with read_once():
+        first, second = ONNXRegistry.from_torchlib(), ONNXRegistry.from_torchlib()
+        first.register_op(torch.ops.aten.relu.default, lambda x: x)
+    assert len(first.functions["aten::relu"]) == len(second.functions["aten::relu"]) + 1
+    assert first.functions.keys() == second.functions.keys() == original().functions.keys()
+    assert ONNXRegistry.from_torchlib == original
 
 
 def test_numbers_of_a_float64_model_are_not_rounded_to_float32() -> None:
