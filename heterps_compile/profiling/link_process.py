@@ -14,8 +14,8 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
 
+from heterps_compile.runtime.c10d import FileStore
 from heterps_compile.runtime.pipeline.transport import Transport
 
 SIZES_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -167,6 +168,12 @@ def unsafe(path: Path) -> Iterator[str]:
             yield from (
                 k.arg for k in node.keywords if k.arg in ("allow_pickle", "shell") and ast.unparse(k.value) != "False"
             )
+
+
+def test_what_torch_distributed_does_not_declare_is_used_in_one_file():
+    words = re.compile(r"_distributed_c10d|distributed_c10d\._|_get_backend\(|_set_default_timeout\(")
+    files = [path for _, path in modules() if words.search(path.read_text("utf-8"))]
+    assert [path.name for path in files] == ["c10d.py"]
 
 
 def test_nothing_runs_or_unpickles_data():

@@ -19,7 +19,7 @@ from .options import GIVEN, RunOptions
 from .prepare import Prepared
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 _NAMES = {
     "plan": "the plan (SHA-256 of plan.json)",

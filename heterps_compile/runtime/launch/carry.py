@@ -19,7 +19,7 @@ from heterps_compile.runtime.telemetry.recorder import FILE_NAME
 from heterps_compile.runtime.telemetry.release import RELEASE_EVERY_BYTES, release
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 _EVERY_S = 0.5
 _LAST_S = 5.0  # ranks end the last step at much the same time

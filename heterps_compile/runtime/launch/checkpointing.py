@@ -55,10 +55,10 @@ from .training import Scheduler
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch._C._distributed_c10d import Store
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
+    from heterps_compile.runtime.c10d import Store
     from heterps_compile.runtime.servers.client import Client
 
 _NEW_FOLDER = re.compile(r"\.heterps-new-[A-Za-z0-9_-]{1,200}")

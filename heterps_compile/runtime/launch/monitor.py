@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .faults import WAITING, Fault, Place, Progress, progress_from_json
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 OVERSLEPT_S = 2.0
 """A watcher that slept longer was stopped with its machine: the time does not count."""

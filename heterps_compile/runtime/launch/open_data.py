@@ -24,7 +24,7 @@ from .training import Training, in_function
 from .training_syntax import may_define, two_sources
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 _DATA_KEY = "data"
 

@@ -26,7 +26,7 @@ from .said import said_word
 from .store import is_loopback, loopback_interface
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from heterps_compile.errors import RunError
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _SHOWN = 80

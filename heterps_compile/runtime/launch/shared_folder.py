@@ -13,7 +13,7 @@ from heterps_compile.errors import RunError
 from .said import said_word
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 _NUMBER = re.compile(r"[0-9a-f]{32}")
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from torch._C._distributed_c10d import Store  # torch.distributed has it, but does not declare so
 from torch.distributed import DistNetworkError, DistStoreError
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.c10d import KeptStore
 
 from .channel import OtherRunError, Sealed, StrangerError, enter, run_mark
 from .store_server import (
@@ -46,7 +46,6 @@ _GREETING_S = 10.0
 _RETRY_S = 0.1
 _READ_BYTES = 2**18
 _LONGEST_PORT = 65535
-_alive: list[object] = []  # torch holds the C++ part of a store alone, whose calls fail once the Python part is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +183,11 @@ def _new_line(place: StorePlace) -> socket.socket:
     return line
 
 
-class RunStore(Store):
+class RunStore(KeptStore):
     """One connection to the store of a run, as ``torch.distributed`` takes stores; it is for one thread at a time."""
 
     def __init__(self, line: socket.socket, sealed: Sealed, place: StorePlace) -> None:
         super().__init__()
-        _alive.append(self)
         self._patience = _PATIENCE
         self._line, self._sealed, self._place = line, sealed, place
         self._one_at_a_time = threading.Lock()

@@ -16,8 +16,8 @@ from .watch import Watch
 
 if TYPE_CHECKING:
     import torch
-    from torch._C._distributed_c10d import Store
 
+    from heterps_compile.runtime.c10d import Store
     from heterps_compile.runtime.data.source import Source
 
 RESULT_KEY = "result"

@@ -57,7 +57,7 @@ from .stop_signals import STOPPING
 from .training import from_training_file
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 FAULT_KEY = "fault"
 STOP_KEY = "stop"

@@ -60,7 +60,7 @@ from .task import Joined, Result, Task
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from heterps_compile.runtime.c10d import Store
 
 CONFIG_NAME = "run.json"
 PROGRESS_NAME = "rank-{rank}.progress"
@@ -209,9 +209,9 @@ def _make_telemetry_folder(joined: Joined) -> Path:
 
 def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any]]) -> None:
     """Join the process group: nccl where every rank has a GPU of its own, else gloo, which copies through the host."""
-    import torch  # noqa: PLC0415 - torch only in the processes of a run
-    import torch.distributed as dist  # noqa: PLC0415
-    from torch._C._distributed_c10d import PrefixStore  # noqa: PLC0415 - not declared in torch.distributed
+    import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
+
+    from heterps_compile.runtime.c10d import PrefixStore, cpu_group_of_world  # noqa: PLC0415
 
     has_own_gpu = have_own_gpus(said)
     rank, world_size = member.rank, member.world_size
@@ -222,8 +222,7 @@ def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any
     def join(tried: "Store", timeout: timedelta) -> Any:
         name = "nccl" if has_own_gpu else "gloo"
         dist.init_process_group(name, store=tried, rank=rank, world_size=world_size, timeout=timeout)
-        world: Any = dist.group.WORLD
-        return None if has_own_gpu else world._get_backend(torch.device("cpu"))
+        return None if has_own_gpu else cpu_group_of_world()
 
     group = PrefixStore("group", store)
     if has_own_gpu:

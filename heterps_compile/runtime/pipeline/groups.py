@@ -15,6 +15,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch import Tensor
 
+from heterps_compile.runtime.c10d import PrefixStore, default_store
+
 from .strangers import connect_without_strangers
 
 _PATIENCE = timedelta(minutes=30)  # whoever launched the ranks notices long before that one of them is gone
@@ -39,7 +41,7 @@ class Group:
         self.ranks = tuple(ranks)
         name = f"pipeline-{'-'.join(map(str, self.ranks))}-{_made[self.ranks]}"
         _made[self.ranks] += 1
-        store = dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        store = PrefixStore(name, default_store())
         self._places = {member: place for place, member in enumerate(self.ranks)}
         place, size = self._places[rank], len(self.ranks)
         self._gloo = connect_without_strangers(

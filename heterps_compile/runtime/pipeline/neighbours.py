@@ -35,9 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-import torch.distributed as dist
-
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.c10d import PrefixStore, default_store
 
 from .look import Look
 from .shared_slab import OwnMemory, check_place
@@ -107,8 +106,7 @@ class Neighbours:
         Raises:
             RunError: where they do not meet.
         """
-        store = dist.distributed_c10d._get_default_store()
-        store = dist.distributed_c10d.PrefixStore(f"neighbours-{world_size}-{_made[world_size]}", store)
+        store = PrefixStore(f"neighbours-{world_size}-{_made[world_size]}", default_store())
         _made[world_size] += 1
         mine, name = machine(), token_hex(16)
         self._others: dict[int, _Neighbour] = {}

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch._C._distributed_c10d import Store  # torch.distributed has it, but does not declare so
+from heterps_compile.runtime.c10d import KeptStore, Store
 
 _ATTACH_FILTER, _ACCEPTS = 26, 30  # SO_ATTACH_FILTER and SO_ACCEPTCONN, asm-generic/socket.h
 _LOAD_WORD, _LOAD_HALF, _EQUALS, _RETURN = 0x20, 0x28, 0x15, 0x06  # linux/bpf_common.h
@@ -217,7 +217,7 @@ def guarded_store(store: Store, guard: PortGuard, rank: int, size: int) -> Store
     return _GuardedStore(store, guard, rank, size)
 
 
-class _GuardedStore(Store):
+class _GuardedStore(KeptStore):
     """What a group meets in: what it sets is its address, what it waits for are those of others."""
 
     def __init__(self, store: Any, guard: PortGuard, rank: int, size: int) -> None:

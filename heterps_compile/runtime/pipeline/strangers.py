@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed has it, but does not declare so
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.c10d import PrefixStore, Store, wait_so_long
 
 from .port_guard import PortGuard, guarded_store
 
@@ -74,7 +74,7 @@ def connect_without_strangers(
                     why = _reason(error)
                 if _all_well(tried, "greeted", rank, size, is_well=not why):
                     assert made is not None  # noqa: S101 - all have made theirs
-                    made._set_default_timeout(patience)
+                    wait_so_long(made, patience)
                     guard.shut()
                     return made
         del made

@@ -1,5 +1,6 @@
 """Strangers at the ports that gloo opens."""
 
+import gc
 import os
 import socket
 import struct
@@ -16,7 +17,7 @@ from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, knock, lo
 from ranks import run_ranks
 
 from heterps_compile.runtime.pipeline.groups import Group
-from heterps_compile.runtime.pipeline.port_guard import PortGuard, _listening
+from heterps_compile.runtime.pipeline.port_guard import PortGuard, _listening, guarded_store
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
 
@@ -69,6 +70,14 @@ def test_whoever_comes_first_waits_and_blames_no_stranger():
         groups = [join(1), first.result()]
     assert sorted(made) == [0, 1]
     assert [group.size() for group in groups] == [2, 2]
+
+
+def test_a_store_behind_a_guard_serves_whom_torch_alone_holds_it_for():
+    with PortGuard(stands=False) as guard:
+        held = dist.PrefixStore("held", guarded_store(dist.HashStore(), guard, 0, 1))
+    gc.collect()
+    held.set("key", "value")
+    assert held.get("key") == b"value"
 
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)

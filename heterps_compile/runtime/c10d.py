@@ -1,0 +1,49 @@
+"""What is used of ``torch.distributed`` that it has and does not declare (seen in PyTorch 2.13); nothing else uses it.
+
+========================  =========================================================================================
+``Store`` and its kinds   ``torch.distributed`` has them, and its types do not say so
+``default_store``         groups of some ranks need the store of the world; ``dist.new_group`` takes all (groups.py)
+``cpu_group_of_world``    who is connected to whom is asked of gloo's own group (strangers.py)
+``wait_so_long``          a group connects within seconds, and then waits for messages of hours
+========================  =========================================================================================
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
+
+__all__ = ["FileStore", "KeptStore", "PrefixStore", "Store", "cpu_group_of_world", "default_store", "wait_so_long"]
+
+_kept: list[Store] = []
+
+
+class KeptStore(Store):
+    """A store written in Python, which lives as long as the process.
+
+    ``torch.distributed`` holds the C++ part of a store alone: once nothing holds the Python part, calls end in "Not
+    implemented".
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        _kept.append(self)
+
+
+def default_store() -> Store:
+    """Give the store in which the ranks of the world met."""
+    store: Store = dist.distributed_c10d._get_default_store()
+    return store
+
+
+def cpu_group_of_world() -> Any:
+    """Give gloo's group of the world."""
+    world: Any = dist.group.WORLD
+    return world._get_backend(torch.device("cpu"))
+
+
+def wait_so_long(group: Any, patience: timedelta) -> None:
+    """Set how long a group of gloo waits for a message."""
+    group._set_default_timeout(patience)
