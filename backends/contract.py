@@ -5,7 +5,7 @@ cut's inputs in order, it gives those of its cut's outputs in order. Buffers tha
 kept from one call to the next as the model keeps them; a backend that cannot do that refuses the model by their name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -183,6 +183,23 @@ class LeanBackend(Protocol):
     def release(self, graph: Graph) -> None:
         """Give back memory of weights that can be read again."""
         ...
+
+
+@runtime_checkable
+class WideBackend(Protocol):
+    """What a backend has besides, if its runtime lacks kernels in float64 and its stages can run there otherwise."""
+
+    def build_in_float64(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
+        """Build every stage of a model in float64, however slow: what they give is compared, and they are let go of."""
+        ...
+
+
+Build = Callable[[Graph, Partition], tuple[Stage, ...]]
+
+
+def build_wide(backend: Backend) -> Build:
+    """Give what builds a backend's stages of a model in float64."""
+    return backend.build_in_float64 if isinstance(backend, WideBackend) else backend.build
 
 
 def place_backend(backend: Backend, stages: Sequence[StageDevice]) -> Backend:

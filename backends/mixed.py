@@ -18,7 +18,17 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .borders import as_array, as_tensor
-from .contract import Backend, ChecksWriting, Reference, Stage, StageDevice, StatefulBackend, place_backend
+from .contract import (
+    Backend,
+    Build,
+    ChecksWriting,
+    Reference,
+    Stage,
+    StageDevice,
+    StatefulBackend,
+    build_wide,
+    place_backend,
+)
 from .find import find_backend, own_backend
 
 MIXED = "mixed"
@@ -130,8 +140,19 @@ class MixedBackend:
         Raises:
             BackendError: naming stage and op.
         """
+        return self._build(graph, partition, lambda backend: backend.build)
+
+    def build_in_float64(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
+        """Build every stage of a model in float64 by its own backend.
+
+        Raises:
+            BackendError: naming stage and op.
+        """
+        return self._build(graph, partition, build_wide)
+
+    def _build(self, graph: Graph, partition: Partition, how: Callable[[Backend], Build]) -> tuple[Stage, ...]:
         made = self._each(
-            partition.stages, lambda backend, cuts: backend.build(graph, Partition(tuple(cuts), partition.replicated))
+            partition.stages, lambda backend, cuts: how(backend)(graph, Partition(tuple(cuts), partition.replicated))
         )
         return tuple(self._border(stage, cut) for stage, cut in zip(made, partition.stages, strict=True))
 

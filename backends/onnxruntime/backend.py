@@ -27,6 +27,7 @@ from heterps_compile.ir.graph import Graph, Value
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .check_stage_file import check_stage_file
+from .float64_stage import Float64Stage
 from .providers import choose_providers
 from .stage import LazySession, OnnxRuntimeStage
 from .whole_model import WholeModel
@@ -127,6 +128,18 @@ class OnnxRuntimeBackend:
         models = stage_models(graph, partition)
         return tuple(
             OnnxRuntimeStage(cut.inputs, cut.outputs, self._session(f"stage {cut.index}", cut.index, model, graph))
+            for cut, model in zip(partition.stages, models, strict=True)
+        )
+
+    def build_in_float64(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
+        """Build every stage of a model in float64, where ONNX Runtime has few kernels; see ``float64_stage.py``.
+
+        Raises:
+            BackendError: where a cut cannot be made, naming stage, node and op.
+        """
+        models = stage_models(graph, partition)
+        return tuple(
+            Float64Stage(cut.inputs, cut.outputs, model, f"stage {cut.index}")
             for cut, model in zip(partition.stages, models, strict=True)
         )
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from heterps_compile.backends.comparable import find_comparable
+from heterps_compile.backends.contract import build_wide
 from heterps_compile.errors import InputError, VerificationError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition, cut_graph
@@ -63,7 +64,7 @@ def _widened(pair: Pair) -> Pair:
         pair,
         compared=replace(compared, rounding=pair.compared.rounding),
         cuts=partition.stages,
-        stages=pair.backend.build(graph, partition),
+        stages=build_wide(pair.backend)(graph, partition),
         inputs=[widen_values(inputs) for inputs in pair.inputs],
     )
 
