@@ -1,6 +1,5 @@
 """Run a function on several ranks: processes of a gloo group on this machine, ended whatever happens."""
 
-import multiprocessing
 import os
 import tempfile
 import traceback
@@ -10,16 +9,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from warm import be_in, warm_processes
+
 TIMEOUT_S = 180.0
-_IMPORTED = [
-    "torch._dynamo",  # by every optimizer
-    "safetensors.torch",
-    "heterps_compile.runtime.pipeline.engine",
-    "heterps_compile.backends.torch.backend",
-    "heterps_compile.backends.jax.backend",
-    "heterps_compile.backends.jax.stage",
-]
-"""What takes seconds to import: once for all ranks of a session."""
 
 
 def run_ranks(
@@ -33,8 +25,7 @@ def run_ranks(
     Raises:
         AssertionError: with the traceback of the first rank that failed, or where one takes too long.
     """
-    context = multiprocessing.get_context("forkserver")  # imports once; a fork of this process would copy its threads
-    context.set_forkserver_preload(_IMPORTED)
+    context = warm_processes()
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
         processes = [
@@ -84,7 +75,7 @@ def _rank(  # noqa: PLR0917 - the process's arguments
     environment: Mapping[str, str],
     arguments: tuple[Any, ...],
 ) -> None:
-    os.environ.update(environment)  # the server's is that of its start
+    be_in(environment)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch  # noqa: PLC0415 - in the ranks alone
     import torch.distributed as dist  # noqa: PLC0415
