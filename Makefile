@@ -6,12 +6,12 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help demo test test-fast check format bench clean browser
+.PHONY: help demo test test-all test-slow check format bench clean browser
 
 help:
 	@echo 'make demo       build a CTR network, compile it, run its stages, compare with the whole model'
-	@echo 'make test       run every test'
-	@echo 'make test-fast  run the tests that take less than ten seconds each'
+	@echo 'make test       run every law, every oracle and one path through each command: before a commit'
+	@echo 'make test-all   run the rest too: full products, soaks, other models, attackers, tutorials'
 	@echo 'make browser    install Chromium for the tests of the report, where apt can'
 	@echo 'make check      formatting, lint, types'
 	@echo 'make format     rewrite the sources as `make check` wants them'
@@ -26,10 +26,13 @@ demo: $(VENV)/.demo
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test: $(VENV)/.dev
-	$(PYTEST)
-
-test-fast: $(VENV)/.dev
 	$(PYTEST) -m 'not slow'
+
+# What only test-all has.
+test-slow: $(VENV)/.dev
+	$(PYTEST) -m slow
+
+test-all: test test-slow
 
 # The tests of the report say that they are skipped where there is no browser; only root on Debian or Ubuntu installs one.
 browser:
