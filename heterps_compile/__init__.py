@@ -1,12 +1,13 @@
 """heterps-compile: cut a neural network into stages, and give each the hardware it suits at the lowest price.
 
-The public face; every name is loaded when it is first used, so that importing the package costs nothing.
+The public face; every name is loaded when it is first used, so that importing the package costs nothing. It imports
+nothing by itself, so that the command heeds Ctrl-C from its first moment on (``__main__.py``).
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # what type checkers take for true, as they take typing's
 if TYPE_CHECKING:
+    from typing import Any
+
     from .api import compile, load  # noqa: A004 - the product's verb
     from .cluster.devices import Cluster, DeviceType
     from .cluster.load import load_cluster
@@ -45,8 +46,10 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Load a public name from its home (PEP 562)."""
+    from importlib import import_module  # noqa: PLC0415 - see above
+
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)

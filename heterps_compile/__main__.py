@@ -1,13 +1,17 @@
 """The command, from its first moment on; ``python -m heterps_compile`` is the same.
 
 While it is still importing, Ctrl-C ends the process at once: nothing is begun yet that would have to be put right. From
-then on it is heeded by ``cli/main.py``. Nothing but the standard library's smallest modules is imported before that.
+then on it is heeded by ``cli/main.py``. Before that nothing is imported that Python has not loaded by itself: neither
+here nor in ``__init__.py``.
+
+Left out, as no code of ours has begun: while Python itself starts (its ``site`` module, the packages of an environment
+that it loads, the ``import re`` of an installed script) Ctrl-C ends it in a way of its own, with a traceback.
 """
 
 import os
-import signal
 import sys
 
+_signal = __import__("_signal")  # the part that is in Python already: ``signal`` imports ``enum`` for its names
 _INTERRUPTED = 130  # as errors.SIGNALLED has it, which is not imported yet
 
 
@@ -18,9 +22,8 @@ def _end_at_once(_number: int, _frame: object) -> None:
 
 def main() -> None:
     """Run the command on this process's arguments."""
-    heeded = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # a shell ignores it for what runs behind
-    if heeded:
-        signal.signal(signal.SIGINT, _end_at_once)
+    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:  # a shell ignores it for what runs behind
+        _signal.signal(_signal.SIGINT, _end_at_once)
     from heterps_compile.cli.main import main as command  # noqa: PLC0415 - heeded from here on
 
     sys.exit(command())

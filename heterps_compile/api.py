@@ -18,12 +18,13 @@ from heterps_compile.cluster.load import load_cluster
 from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.errors import BackendError, GraphError, InputError, UnknownNameError
+from heterps_compile.escape import short
 from heterps_compile.frontends.workload import is_workload_file
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.make_plan import make_plan
-from heterps_compile.options import MOST_WHOLE, is_whole, short
+from heterps_compile.options import MOST_WHOLE, is_whole
 from heterps_compile.passes.annotate_intensity import AnnotateIntensity
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.contract import Draft, Observer, Pass, run_passes

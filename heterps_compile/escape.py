@@ -11,6 +11,8 @@ import re
 # Markup anywhere, what makes a list or heading at the start, and what GitHub turns into links and formulas.
 _MARKDOWN = re.compile(r"[\\`*_\[\]#|~@$]|^[-+=]|(?<=^\d)[.)]|(?<=:)//|(?<=www)\.")
 
+_SHOWN = 60
+
 
 def printable(text: str) -> str:
     r"""Give the text on one line, with an escape such as ``\x1b`` for every character that is not printable.
@@ -34,6 +36,15 @@ def shorten(text: str, width: int) -> str:
         return text
     head = (width - 1) // 2
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def short(value: object) -> str:
+    """Print a value that somebody wrote for a message, however long it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # digits beyond what Python prints
+        return "a number of very many digits"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def for_markdown(text: str) -> str:

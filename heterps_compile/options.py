@@ -5,7 +5,8 @@ something for, the options that it needs and those that it contradicts. :class:`
 refuses what was given and means nothing for the subject, gives out no value that is not declared for it, and knows
 which values were read. So an option that nobody reads cannot be accepted.
 
-Left out: the options themselves (``plan/asking.py``, ``runtime/launch/asking.py``), and click (``cli/options.py``).
+Left out: the options themselves (``plan/command_options.py``, ``runtime/launch/run_options.py``), and click
+(``cli/options.py``).
 """
 
 import math
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from heterps_compile.errors import InputError, OptionError
+from heterps_compile.escape import short
 
 T = TypeVar("T")
 
@@ -122,8 +124,6 @@ class Size:
         """Give the bytes."""
         from heterps_compile.units import parse_quantity  # noqa: PLC0415 - only where it is given
 
-        if len(text) > _SHOWN:
-            raise InputError(f"{short(text)} is no size in bytes; give one such as 64 MiB")
         return int(parse_quantity(text, "bytes"))
 
 
@@ -230,22 +230,12 @@ def _mapping(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 _LONGEST = 40  # digits of a number that is worth reading
-_SHOWN = 60
 _PERCENT = re.compile(r"\s*(\d{1,9}\.?\d{0,9}|\.\d{1,9})\s*%\s*", re.ASCII)
 
 
 def is_whole(value: object, least: int = 1, most: int = MOST_WHOLE) -> bool:
     """Tell whether a value is a whole number within limits."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def short(value: object) -> str:
-    """Print a value of a user for a message, however long it is."""
-    try:
-        text = repr(value)
-    except ValueError:  # digits beyond what Python prints
-        return "a number of very many digits"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import math
 import re
 
 from .errors import InputError
+from .escape import short
 
 _PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40
@@ -51,7 +52,7 @@ def parse_quantity(text: object, dimension: str) -> float:
     expected = f'expected {dimension} with a unit, such as "{_EXAMPLES[dimension]}"'
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InputError(f"{text!r} is no quantity: {expected}")
+        raise InputError(f"{short(text)} is no quantity: {expected}")
     amount, unit = float(match[1]), match[2]
     for base, factor in _UNITS[dimension].items():
         prefix = unit.removesuffix(base)
@@ -59,12 +60,12 @@ def parse_quantity(text: object, dimension: str) -> float:
         if unit.endswith(base) and (prefix == "" or (prefix in _PREFIXES and dimension != "seconds")):
             result = amount * _PREFIXES[prefix] * factor
             if not math.isfinite(result) or result <= 0:
-                raise InputError(f"{text!r} must be positive and finite: {expected}")
+                raise InputError(f"{short(text)} must be positive and finite: {expected}")
             if not _LEAST <= result <= _MOST:
-                raise InputError(f"{text!r} must lie between {_LEAST:g} and {_MOST:g}: {expected}")
+                raise InputError(f"{short(text)} must lie between {_LEAST:g} and {_MOST:g}: {expected}")
             return result
-    missing = "has no unit" if unit == "" else f"has unknown unit {unit!r}"
-    raise InputError(f"{text!r} {missing}: {expected}")
+    missing = "has no unit" if unit == "" else f"has unknown unit {short(unit)}"
+    raise InputError(f"{short(text)} {missing}: {expected}")
 
 
 def parse_price(text: object) -> tuple[float, str]:
@@ -78,12 +79,12 @@ def parse_price(text: object) -> tuple[float, str]:
         return 0.0, "USD"
     match = _PRICE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InputError(f"{text!r} is no price: {expected}")
+        raise InputError(f"{short(text)} is no price: {expected}")
     amount = float(match[1])
     if amount <= 0:
-        raise InputError(f"{text!r} must be above zero: {expected}")
+        raise InputError(f"{short(text)} must be above zero: {expected}")
     if not _LEAST_PRICE <= amount <= _MOST_PRICE:
-        raise InputError(f"{text!r} must lie between {_LEAST_PRICE:g} and {_MOST_PRICE:,.0f} an hour: {expected}")
+        raise InputError(f"{short(text)} must lie between {_LEAST_PRICE:g} and {_MOST_PRICE:,.0f} an hour: {expected}")
     return amount, match[2]
 
 
@@ -93,6 +94,12 @@ def _scaled(amount: float, steps: tuple[tuple[float, str], ...]) -> str:
             return f"{amount / size:.3g} {unit}" if abs(amount) / size < 999.5 else f"{amount / size:,.0f} {unit}"
     size, unit = steps[-1]
     return f"{amount / size:.3g} {unit}"
+
+
+def plain_number(number: float) -> str:
+    """Print a number so that it is read again as the same: "30", "0.0012345678"."""
+    brief = f"{number:g}"
+    return brief if float(brief) == number else repr(number)
 
 
 def counted(count: int, thing: str) -> str:

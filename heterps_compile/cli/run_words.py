@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from heterps_compile.units import plain_number
+
 _PATHS = frozenset({
     "train", "data", "weights", "checkpoint", "server_directory", "hosts", "trace", "log", "telemetry", "tensorboard",
     "output",
@@ -36,7 +38,7 @@ def _as_written(name: str, value: Any) -> str:
     if name == "server_memory":
         return f"{value} B"
     if name == "speeds":
-        return ";".join(",".join(f"{speed:g}" for speed in part) for part in value)
+        return ";".join(",".join(map(plain_number, part)) for part in value)
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return plain_number(value) if isinstance(value, float) else str(value)

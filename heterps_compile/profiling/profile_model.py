@@ -18,17 +18,20 @@ from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.intensity import LayerCost
 from heterps_compile.cost.layer_key import layer_keys
+from heterps_compile.cost.memory import activation_bytes
 from heterps_compile.cost.profile import DeviceProfile, LayerPoint, LayerProfile, Profile, Timing
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.cost.work import layer_costs
 from heterps_compile.errors import BackendError, HeterpsError, InputError, UnknownNameError
 from heterps_compile.escape import one_line, printable, shorten
+from heterps_compile.host_memory import available_bytes
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import MODES
 from heterps_compile.runtime.allocator import keep_freed_memory
+from heterps_compile.units import format_bytes
 
 from .cache import Cache
 from .chain import ANY_CALLS, ChainTimes, LayerTiming, time_chain
@@ -44,6 +47,7 @@ _MOST_UNITS = 4
 _TRAINED = ("torch", "jax")
 _NAME_KEPT = 200
 _SHOWN = 300
+_DRAWN = 3  # inputs are drawn in double precision beside what they become
 
 ReadGraph = Callable[[int | None], Graph]
 """Reads the model at a batch, or at its own for None."""
@@ -124,6 +128,8 @@ def profile_model(
     graph = next(iter(models.values())).layers.graph
     backend = own_backend(graph.family) if settings.backend is None else find_backend(settings.backend)
     _check_backend(backend, graph, settings)
+    for model in models.values():
+        _refuse_too_large(model, settings)
     steps = len(models) * settings.repeats
     total = steps * len(settings.devices) + 1
     devices = []
@@ -175,6 +181,21 @@ def _check_backend(backend: Backend, graph: Graph, settings: Settings) -> None:
             f"or --mode inference"
         )
     refuse_unsupported(backend, graph)
+
+
+def _refuse_too_large(model: _AtBatch, settings: Settings) -> None:
+    """Refuse, before anything is made, a batch at which the model cannot be held in the memory that is free here."""
+    graph = model.layers.graph
+    made = [activation_bytes(cost) for cost in model.costs]
+    held = sum(parameter.size_bytes for parameter in graph.parameters.values())
+    inputs = sum(graph.size_bytes(name) for name in graph.inputs)
+    needed = held + _DRAWN * inputs + (sum(made) if settings.mode == "training" else max(made, default=0))
+    if needed > (free := available_bytes()):
+        raise InputError(
+            f"{graph.name!r} at a batch of {graph.batch:,} needs at least {format_bytes(needed)} to be measured, and "
+            f"{format_bytes(free)} are free here; profile smaller batches (--batches N,N), or smaller open dimensions "
+            f"(--shape NAME=N)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def interrupted(tmp_path: Path, event: str, count: int) -> subprocess.CompletedP
 @pytest.mark.parametrize(
     ("event", "count"),
     [
+        ("import", 3),  # the first after this package and the module that the command starts in
         ("import", 12),
         ("import", 40),
         ("import", 150),

@@ -20,8 +20,8 @@ PACKAGE = ROOT / "heterps_compile"
 
 # From the ground up. A module imports its own folder and rows below its own, never up and never sideways.
 ROWS = (
-    ("errors", "examples", "process_state"),
-    ("units", "escape", "host_memory"),
+    ("errors", "escape", "examples", "process_state"),
+    ("units", "host_memory"),
     ("options", "plug_ins"),
     ("ir",),
     ("cluster",),

@@ -117,6 +117,11 @@ def launch(options: RunOptions, chatter: TextIO) -> tuple[Result, Show]:
     Raises:
         HeterpsError: where the run cannot start or came to an end before its time.
     """
+    if options.hosts is not None:
+        raise InputError(
+            "hosts are several machines, and this starts the ranks of one alone; type the lines that heterps-compile "
+            "launch prints, or start this script on every rank (torchrun)"
+        )
     return run_here(options, prepare(options), chatter=chatter)
 
 
@@ -124,10 +129,16 @@ def run_rank(task: Task) -> Result:
     """Be one rank of those that torchrun started.
 
     Raises:
+        InputError: for an option that starts other ranks.
         RunError: where the environment is not torchrun's, or the run's store cannot be reached.
     """
     from .worker import work  # noqa: PLC0415 - torch only where a run starts
 
     if not is_under_torchrun(os.environ):
         raise RunError("this process is no rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set")
+    if task.options.host is not None:
+        raise InputError(
+            f"--host {task.options.host} says whose ranks are to be started, and this process is a rank already "
+            f"(RANK={os.environ['RANK']}); leave it out"
+        )
     return work(membership_of(os.environ), task)

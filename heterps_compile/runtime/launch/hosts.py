@@ -34,6 +34,7 @@ from typing import Any
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
+from heterps_compile.units import plain_number
 
 from .prepare import Prepared
 from .store import is_loopback
@@ -244,7 +245,7 @@ def _speed_words(hosts: Hosts, prepared: Prepared) -> list[str]:
         first += width
     if all(len(set(part)) == 1 for part in parts):
         return []
-    return ["--speeds", ";".join(",".join(f"{speed:g}" for speed in part) for part in parts)]
+    return ["--speeds", ";".join(",".join(map(plain_number, part)) for part in parts)]
 
 
 def _host_of_ranks(hosts: Hosts) -> list[Host]:

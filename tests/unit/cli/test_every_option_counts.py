@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper, numpy_helper
+from small_inputs import write_small_inputs
 
 import heterps_compile
 from heterps_compile import api, compare
@@ -92,34 +90,11 @@ def written(option: Option) -> list[str]:
     return [word, texts.get(type(kind), "1")]
 
 
-def node(name: int, accelerator_ms: float) -> dict[str, Any]:
-    return {
-        "id": name, "supportedOnFpga": 1, "cpuLatency": 4.0, "fpgaLatency": accelerator_ms, "isBackwardNode": 0,
-        "size": 8.0,
-    }  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder with a model, a workload and a PipeDream graph."""
     where = tmp_path_factory.mktemp("inputs")
-    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in (1, 2, 3)]
-    edges[1]["sourceId"] = 1  # a branch, so that a free split may differ from one in a line
-    nodes = [node(1, 1.0), node(2, 2.0), node(3, 3.0), node(4, 2.0)]
-    workload = {"maxFPGAs": 2, "maxCPUs": 0, "maxSizePerFPGA": 100.0, "nodes": nodes, "edges": edges}
-    (where / "chain.json").write_text(json.dumps(workload))
-    costs = "forward_compute_time={}, backward_compute_time=2.0, activation_size=1000000.0, parameter_size=10.0"
-    lines = [f"node{i} -- Linear -- {costs.format(float(i))}" for i in (1, 2, 3)] + [
-        "\tnode1 -- node2",
-        "\tnode2 -- node3",
-    ]
-    (where / "graph.txt").write_text("\n".join(lines) + "\n")
-    weights = [numpy_helper.from_array(0.1 + 0 * _square(), f"w{n}") for n in (1, 2)]
-    names = (("x", "w1", "h"), ("h", "w2", "y"))
-    steps = [helper.make_node("MatMul", [x, w], [y], name=f"fc{w[1]}") for x, w, y in names]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "rows", 8]) for name in ("x", "y")]
-    graph = helper.make_graph(steps, "two", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), where / "m.onnx")
+    write_small_inputs(where)
     return where
 
 
@@ -128,12 +103,6 @@ def folder(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Go to that folder."""
     monkeypatch.chdir(inputs)
     return inputs
-
-
-def _square():
-    import numpy as np  # noqa: PLC0415 - beside its use
-
-    return np.zeros((8, 8), np.float32)
 
 
 def declared() -> Iterator[tuple[Command, str, Option]]:

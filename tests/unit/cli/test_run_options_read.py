@@ -3,7 +3,12 @@
 import pytest
 from click.testing import CliRunner
 
+from heterps_compile.cli.main import command
 from heterps_compile.cli.run import run
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.launch import api as local_api
+from heterps_compile.runtime.launch import host, hosts, prepare, worker
+from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
 
 @pytest.mark.parametrize(
@@ -18,3 +23,121 @@ def test_an_option_that_cannot_be_read_is_named(words, said):
     done = CliRunner().invoke(run, ["model.heterps", *words])
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+# ---- every option of a run, for every way to start one: it reaches what runs as it was given, or is refused by name
+
+HOST = '[[host]]\naddress = "{}"\nslots = {}\n'
+HOSTS = f'secret = "{"0123456789" * 4}"\n' + HOST.format("127.0.0.1", 1) + HOST.format("localhost", 2)
+GIVEN = {
+    "steps": ("7", 7), "epochs": ("2", 2), "replicas": ("2,1", (2, 1)), "schedule": ("gpipe", "gpipe"),
+    "micro_batches": ("4", 4), "batch": ("64", 64), "speeds": ("2.3456789,1;1", ((2.3456789, 1.0), (1.0,))),
+    "wire": ("float16", "float16"), "exact_sums": (None, True), "clip_norm": ("0.123456789", 0.123456789),
+    "seed": ("12345678901", 12345678901), "threads": ("2", 2), "weights": ("ck/step-000001", "/there/ck/step-000001"),
+    "checkpoint": ("ck", "/there/ck"), "every": ("5", 5), "keep": ("4", 4), "resume": (None, True),
+    "hang_after": ("12.3456789", 12.3456789), "parameter_servers": ("2", 2), "server_optimizer": ("adam", "adam"),
+    "server_learning_rate": ("0.0123456789", 0.0123456789), "server_memory": ("1 MiB", 2**20),
+    "server_directory": ("rows", "/there/rows"), "staleness": ("3", 3), "expect_sha256": ("ab" * 32, "ab" * 32),
+    "trace": ("t.json", "/there/t.json"), "log": ("l.jsonl", "/there/l.jsonl"), "telemetry": ("told", "/there/told"),
+    "tensorboard": ("tb", "/there/tb"), "output": ("out", "/there/out"), "output_format": ("npz", "npz"),
+    "quiet": (None, True), "train": ("train.py", "/there/train.py"), "data": ("x.tsv", "/there/x.tsv"),
+    "hosts": ("hosts.toml", "/there/hosts.toml"), "host": ("2", 2),
+}  # fmt: skip
+PATHS = {name for name, (_, value) in GIVEN.items() if str(value).startswith("/there/")}
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+WAYS = ("here", "torchrun", "hosts")
+KINDS = {TRAINING: ["--train", "train.py"], INFERENCE: ["--data", "x.tsv"]}
+REFUSED = {("torchrun", "host"): "is a rank already", ("here", "hosts"): "--hosts needs to know which of them"}
+"""Beside what the declarations refuse: an option, a way, and the words."""
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """What would run, as (options, words of the ranks), by the command's three ways to start; no process does."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.toml").write_text(HOSTS)
+    (tmp_path / "hosts.toml").chmod(0o600)
+    seen: list[tuple] = []
+
+    def stop(*made):
+        seen.append(made)
+        raise RunError("it would run")
+
+    monkeypatch.setattr(local_api, "run_here", lambda options, *_, **__: stop(options))
+    monkeypatch.setattr(local_api, "prepare", lambda options: None)
+    monkeypatch.setattr(prepare, "prepare", lambda options: None)
+    monkeypatch.setattr(hosts, "check_hosts", lambda *_: None)
+    monkeypatch.setattr(worker, "work", lambda _member, task: stop(task.options))
+    monkeypatch.setattr(host, "start_host", lambda known, number, words: stop(number, words))
+    return seen
+
+
+def given(name: str) -> list[str]:
+    option = RUN.option(name)
+    text = GIVEN[name][0]
+    return [option.word] if text is None else [option.word, text]
+
+
+def started(runs: list, monkeypatch, way: str, words: list[str]):
+    """Give the options that the ranks would have, and what the command said; None where it refused."""
+    runs.clear()
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value) if way == "torchrun" else monkeypatch.delenv(name, raising=False)
+    pairs = (("--hosts", "hosts.toml"), ("--host", "1"))
+    extra = [word for pair in pairs for word in pair if way == "hosts" and pair[0] not in words]
+    done = CliRunner().invoke(command, ["run", "m.heterps", *words, *extra])
+    said = done.stderr + str(done.exception or "")
+    if not runs:
+        assert done.exit_code in {1, 2}, said
+        return None, said
+    (made,) = runs
+    if way != "hosts":
+        return made[0], said
+    number, again = made
+    if "--host" in words:
+        assert str(number) == words[words.index("--host") + 1]
+    return started(runs, monkeypatch, "torchrun", again[1:])  # what the starter of a host types for its ranks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_an_option_of_a_run_reaches_what_runs_however_it_is_started(way, kind, runs, monkeypatch, tmp_path):
+    assert set(GIVEN) == {option.name for option in RUN.options}
+    for option in RUN.options:
+        words = [] if option.name in ("train", "data") else [*KINDS[kind]]
+        if option.name == "data" and kind == TRAINING:
+            words = ["--train", "train.py"]
+        if option.name == "train" and kind == INFERENCE:
+            continue  # it makes it a training
+        for needed in option.needs if RUN.honours(option, kind) else ():
+            words += given(needed)
+        options, said = started(runs, monkeypatch, way, [*words, *given(option.name)])
+        why = REFUSED.get((way, option.name))
+        if option.name == "host" and way == "here":
+            continue  # with --hosts, that is the way "hosts"
+        if why is not None:
+            assert (options, why in said) == (None, True), (option.name, said)
+        elif not RUN.honours(option, kind):
+            assert options is None, option.name
+            assert f"{option.word} is for {' and '.join(option.subjects)}, and means nothing for {kind}" in said
+        elif (way, option.name) == ("hosts", "host"):
+            assert options.host is None
+        else:
+            assert options is not None, (option.name, said)
+            value = GIVEN[option.name][1]
+            expected = str(tmp_path / value.removeprefix("/there/")) if option.name in PATHS else value
+            found = options.by_name[option.name]
+            assert (str(tmp_path / found) if option.name in PATHS else found) == expected, option.name
+            assert value != option.default, option.name
+
+
+def test_from_python_machines_are_named_to_ranks_alone(runs, monkeypatch):
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match="hosts are several machines, and this starts the ranks of one alone"):
+        local_api.run("m.heterps", data="x.tsv", hosts="hosts.toml", host=1)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=r"--host 1 says whose ranks are to be started, and this process is a rank"):
+        local_api.run("m.heterps", data="x.tsv", hosts="hosts.toml", host=1)
+    assert runs == []

@@ -1,0 +1,125 @@
+"""Numbers that nobody means, in every option of every command that takes one: one sentence, or a result."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from small_inputs import write_small_inputs
+
+from heterps_compile.cli.main import command, run
+from heterps_compile.errors import InputError
+from heterps_compile.options import Amount, Option, Percent, Size, Sizes, Speeds, Whole, Wholes
+from heterps_compile.plan.command_options import BENCH, CHECK, COMMANDS, COMPILE, DIFF, EXPLAIN, PROFILE, SHOW, SIMULATE
+from heterps_compile.profiling import profile_model
+from heterps_compile.runtime.launch.run_options import RUN
+
+ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e400", "1e308", "1e-400", "",
+          "2147483647"]  # fmt: skip
+NUMERIC = (Whole, Wholes, Amount, Percent, Size, Sizes, Speeds)
+FORMS = {Percent: "{}%", Size: "{} MiB", Sizes: "rows={}"}
+BY_COMMAND = {one.name: one for one in COMMANDS} | {"run": RUN, "launch": RUN}
+
+MODEL = ["--batch=4", "--shape=rows=2"]
+START = {
+    COMPILE.name: ["compile", "m.onnx", "--method=greedy", "--no-verify", "-o", "out", "--force", *MODEL],
+    BENCH.name: ["bench", "m.onnx", "--methods=greedy", *MODEL],
+    CHECK.name: ["check", "m.onnx", "--against=old", *MODEL],
+    SHOW.name: ["show", "old"],
+    SIMULATE.name: ["simulate", "old"],
+    EXPLAIN.name: ["explain", "--infeasible", "--model=m.onnx", "--min-throughput=1", *MODEL],
+    DIFF.name: ["diff", "old", "old"],
+    PROFILE.name: ["profile", "m.onnx", "--shape=rows=2", "--no-replicas", "--no-link"],
+}
+OF_A_WORKLOAD = {"accelerators": "graph.txt", "cpus": "chain.json"}
+
+
+def is_number(option: Option) -> bool:
+    return isinstance(option.type, NUMERIC) or option.name == "budget"
+
+
+def in_the_tree(group: click.Command = command, path: str = "") -> Iterator[tuple[str, click.Option]]:
+    """Give every option that takes a value, with the words of its command."""
+    for name, inner in group.commands.items() if isinstance(group, click.Group) else ():
+        yield from in_the_tree(inner, f"{path} {name}".strip())
+    if not isinstance(group, click.Group):
+        yield from ((path, p) for p in group.params if isinstance(p, click.Option) and not p.is_flag)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with small models and a plan."""
+    where = tmp_path_factory.mktemp("hostile")
+    write_small_inputs(where)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(where)
+        assert run(["m.onnx", "--method=greedy", "--no-verify", "-o", "old", "-q", *MODEL]) == 0
+    return where
+
+
+def test_every_option_of_the_tree_that_takes_a_number_is_tried():
+    """What takes a value and is declared nowhere is a name."""
+    undeclared = {
+        (path, param.name)
+        for path, param in in_the_tree()
+        if path not in BY_COMMAND or param.name not in {option.name for option in BY_COMMAND[path].options}
+    }
+    assert undeclared == {("ops", "backend"), ("man", "output")}
+    assert {one.name for one in COMMANDS if any(map(is_number, one.options))} <= set(START)
+
+
+@pytest.mark.parametrize(
+    ("one", "option"),
+    [
+        pytest.param(one, option, id=f"{one.name}{option.word}")
+        for one in map(BY_COMMAND.get, START)
+        for option in filter(is_number, one.options)
+    ],
+)
+def test_an_absurd_number_is_taken_or_told_in_one_sentence(one, option, inputs, monkeypatch, capfd):
+    monkeypatch.chdir(inputs)
+    started: list[object] = []
+
+    def measure(*_args: object, **_kwargs: object) -> None:
+        started.append(None)
+        raise InputError("it would measure")
+
+    monkeypatch.setattr(profile_model, "_profile_device", measure)
+    words = [word for word in START[one.name] if not word.startswith(f"{option.word}=")]
+    if option.name in OF_A_WORKLOAD:
+        words = ["compile", OF_A_WORKLOAD[option.name]]
+    if option.name == "budget":
+        words.append("--objective=throughput")
+    for value in ABSURD:
+        text = FORMS.get(type(option.type), "{}").format(value) + (" USD/h" if option.name == "budget" else "")
+        code = run([*words, f"{option.word}={text}"])
+        err = capfd.readouterr().err
+        assert code in {0, 1, 2}, (value, err)
+        assert err.count("Error: ") == (code != 0), (value, err)
+        assert "Traceback" not in err, (value, err)
+        assert len(err) < 1000, value
+        assert code or value not in {"-1", "nan", "inf", "-inf", "1e400", ""}, value
+
+
+def test_an_absurd_number_of_launch_is_refused_where_it_is_read_or_when_all_options_are():
+    """Those of run, with data and folder at hand, are in tests/e2e/test_run_refused_early.py."""
+    numbers = [option for option in RUN.options if is_number(option)]
+    assert len(numbers) > 15
+    for option in numbers:
+        for value in ABSURD:
+            text = FORMS.get(type(option.type), "{}").format(value)
+            done = CliRunner().invoke(command, ["launch", "no-such.heterps", "--train=t.py", f"{option.word}={text}"])
+            assert done.exit_code in {1, 2}, (option.name, value)
+            assert done.exit_code == 2 or isinstance(done.exception, Exception), (option.name, value)
+            assert "Traceback" not in done.output
+
+
+def test_what_does_not_fit_into_memory_is_not_begun_to_be_measured(inputs, monkeypatch, capfd):
+    monkeypatch.chdir(inputs)
+    monkeypatch.setattr(profile_model, "available_bytes", lambda: 10_000)
+    words = ["profile", "m.onnx", "--shape=rows=2", "--no-replicas", "--no-link", "--repeats=2", "-o", "p.json"]
+    assert run([*words, "--batches=4"]) == 0
+    assert run([*words, "--batches=4,1000"]) == 1
+    said = "Error: 'm' at a batch of 1,000 needs at least 313 KiB to be measured, and 9.77 KiB are free here; profile"
+    assert said in capfd.readouterr().err
