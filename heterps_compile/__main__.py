@@ -8,10 +8,11 @@ Left out, as no code of ours has begun: while Python itself starts (its ``site``
 that it loads, the ``import re`` of an installed script) Ctrl-C ends it in a way of its own, with a traceback.
 """
 
+# The part of ``signal`` that is in Python itself: the other one imports ``enum`` for its names.
+import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
 import os
 import sys
 
-_signal = __import__("_signal")  # the part that is in Python already: ``signal`` imports ``enum`` for its names
 _INTERRUPTED = 130  # as errors.SIGNALLED has it, which is not imported yet
 
 

@@ -2,7 +2,7 @@
 
 Whatever follows from other numbers in the file is computed again and compared. The list is the verifier.
 
-Left out: what needs the model or the pool itself (``review.py``).
+Left out: what needs the model or the pool itself (``review/``).
 """
 
 from collections.abc import Callable, Iterator

@@ -3,7 +3,7 @@
 Names come from models; each goes through :func:`~heterps_compile.escape.printable` into a ``Text``, so that neither
 escape sequences nor rich's own markup reach the terminal.
 
-Left out: progress (``cli/progress.py``), pictures.
+Left out: progress (``cli/output.py``), pictures.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from heterps_compile.cost.segments import problem_tables
 
 
 def trivial_bound(problem: Problem) -> float:
-    """Give a bound that costs nothing: every layer's unit-seconds at the cheapest type (rule 1 of ``replicas.py``)."""
+    """Give a bound that costs nothing: all layers' unit-seconds at the cheapest type (``cost/replicas.py``, rule 1)."""
     tables = problem_tables(problem)
     return float(np.where(tables.usable, tables.compute_s * problem.price_per_hour, np.inf).min(axis=1).sum())
 

@@ -1,6 +1,6 @@
 """A random module as data: inputs, steps, outputs; JSON and a listing of it.
 
-Left out: what a step does (``ops.py`` and its tables), drawing (``draw.py``), running (``module.py``).
+Left out: what a step does (``table.py`` and its rows), drawing (``draw.py``), running (``module.py``).
 """
 
 import json

@@ -1,6 +1,7 @@
 """Ops of the domain ``ai.onnx.ml``: linear models, forests, and what comes before them.
 
-What a node has in its attributes arrives as arrays behind its input, laid out by ``onnx_stage/ml_attributes.py``.
+What a node has in its attributes arrives as arrays behind its input, laid out by
+``backends/onnx_stage/ml_attributes.py``.
 
 Left out: text and maps.
 """

@@ -17,7 +17,8 @@ first replica writes its own files; rank 0 adds ``state.json`` when all are ther
 Why not ``torch.distributed.checkpoint``: its metadata is a pickle, and its safetensors storage, which has none, still
 agrees on a plan among ranks with ``gather_object``, which unpickles what peers send.
 
-Left out: who calls this when (``training_loop.py``), the rows of parameter servers (``servers/``).
+Left out: who calls this when (``loop.py``), how ranks do it together (``checkpointing.py``),
+the rows of parameter servers (``servers/``).
 """
 
 import json
