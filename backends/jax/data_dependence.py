@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from heterps_compile.backends.onnx_stage.nodes import domain_of, opset_of
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.escape import printable, shorten
 from heterps_compile.frontends.onnx_bodies import shown_name, subgraphs
 
-from .table import MAKES_KNOWN, domain_of, find_op, opset_of
+from .table import MAKES_KNOWN, find_op
 
 _NAME_SHOWN = 80
 _TRAINING = 2  # the place of training_mode among the inputs of Dropout

@@ -25,32 +25,24 @@ import numpy as np
 import onnx_ir as ir
 
 from heterps_compile.backends.onnx_stage.ml_attributes import Prepare, find_prepare, known_attributes
+from heterps_compile.backends.onnx_stage.nodes import are_read, domain_of, opset_of, why_unprepared
+from heterps_compile.backends.onnx_stage.nodes import find_unsupported as nodes_unsupported
 from heterps_compile.backends.unsupported import UnsupportedNode, reason_without_row
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable, shorten
-from heterps_compile.frontends.onnx_bodies import lift_initializers, shown_name, subgraphs
+from heterps_compile.frontends.onnx_bodies import lift_initializers, subgraphs
 
 from .known_values import find_known_inputs
 from .program import Body, Call, Param, Program, Ref
-from .table import NEWEST_OPSET, Op, domain_of, find_op, opset_of
+from .table import NEWEST_OPSET, Op, find_op
 
 _LITERAL_ELEMENTS = 64
-_REASON_SHOWN = 200
 _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "precision"})
 
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
     """Give the nodes, those of subgraphs too, that the table cannot run, and why."""
-    found = []
-    for node in nodes:
-        domain = domain_of(node)
-        opset = opset_of(opsets, domain)
-        reason = _missing(node, domain, opset)
-        if reason:
-            found.append(UnsupportedNode(shown_name(node), node.op_type, domain or "ai.onnx", opset, reason))
-        for body in subgraphs(node):
-            found += find_unsupported(list(body), opsets)
-    return found
+    return nodes_unsupported(nodes, opsets, _missing)
 
 
 def _missing(node: ir.Node, domain: str, opset: int) -> str:
@@ -66,20 +58,7 @@ def _missing(node: ir.Node, domain: str, opset: int) -> str:
         return f"the jax backend does not know its attribute {printable(shorten(unknown[0], 80))!r}"
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return "it refers to an attribute of a function"
-    return _unprepared(node, prepare) if prepare else ""
-
-
-def _unprepared(node: ir.Node, prepare: Prepare) -> str:
-    try:
-        prepare(_attributes(node), are_read(node))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        return printable(shorten(str(error), _REASON_SHOWN))
-    return ""
-
-
-def are_read(node: ir.Node) -> list[bool]:
-    """Say of every output of a node whether anybody reads it."""
-    return [bool(out.uses()) or out.is_graph_output() for out in node.outputs]
+    return why_unprepared(node, prepare, _attributes) if prepare else ""
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.plug_ins import load_module
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    pass
 
 GROUP = "heterps_compile.jax_ops"
 NEWEST_OPSET = 28
@@ -78,16 +78,6 @@ def find_op(domain: str, name: str, opset: int) -> Op | None:
     row = versions[since]
     last = NEWEST_OPSET if row.until is None and domain == "" else row.until
     return row if last is None or opset <= last else None
-
-
-def opset_of(opsets: Mapping[str, int], domain: str) -> int:
-    """Give the opset that a model imports for a domain."""
-    return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
-
-
-def domain_of(node: "ir.Node") -> str:
-    """Give a node's domain, "" for ONNX's own."""
-    return "" if node.domain == "ai.onnx" else node.domain
 
 
 def declared_ops() -> Mapping[tuple[str, str], Sequence[int]]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from heterps_compile.backends.onnx_stage.ml_attributes import find_prepare
+from heterps_compile.backends.onnx_stage.nodes import are_read, domain_of, opset_of
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.onnx_bodies import lift_initializers
@@ -32,7 +33,7 @@ from .onnx_ops.dtypes import as_tensor
 from .onnx_ops.shape_arithmetic import LARGEST, SHAPE_ARITHMETIC
 from .onnx_ops.table import OpVersion, find_op
 from .onnx_stage import Argument, Body, OnnxStage, Step
-from .onnx_support import are_read, attributes_of, find_unsupported, opset_of, plain
+from .onnx_support import attributes_of, find_unsupported, plain
 
 _MAKES_HOST = frozenset({"Shape", "Size"})
 _REASON_SHOWN = 200
@@ -159,7 +160,7 @@ class _Converter:
 
     def _sort_in(self, node: ir.Node) -> None:
         """Compute a node now if it is made of constants, else say how it will run."""
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domain_of(node)
         if domain == "" and node.op_type in _CONTROL:
             self._plan.append(self._control(node))
             return

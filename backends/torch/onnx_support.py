@@ -8,33 +8,18 @@ from typing import Any
 
 import onnx_ir as ir
 
-from heterps_compile.backends.onnx_stage.ml_attributes import Prepare, find_prepare, known_attributes
+from heterps_compile.backends.onnx_stage.ml_attributes import find_prepare, known_attributes
+from heterps_compile.backends.onnx_stage.nodes import find_unsupported as nodes_unsupported
+from heterps_compile.backends.onnx_stage.nodes import why_unprepared
 from heterps_compile.backends.unsupported import UnsupportedNode, reason_without_row
-from heterps_compile.escape import printable, shorten
-from heterps_compile.frontends.onnx_bodies import shown_name, subgraphs
+from heterps_compile.escape import printable
 
 from .onnx_ops.table import NEWEST_OPSET, find_op
-
-_REASON_SHOWN = 200
 
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
     """Give the nodes, those of subgraphs too, that the table cannot run, and why."""
-    found = []
-    for node in nodes:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        opset = opset_of(opsets, domain)
-        reason = _missing(node, domain, opset)
-        if reason:
-            found.append(UnsupportedNode(shown_name(node), node.op_type, domain or "ai.onnx", opset, reason))
-        for body in subgraphs(node):
-            found += find_unsupported(list(body), opsets)
-    return found
-
-
-def opset_of(opsets: Mapping[str, int], domain: str) -> int:
-    """Give the opset that a model imports for a domain."""
-    return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+    return nodes_unsupported(nodes, opsets, _missing)
 
 
 def _missing(node: ir.Node, domain: str, opset: int) -> str:
@@ -51,23 +36,10 @@ def _missing(node: ir.Node, domain: str, opset: int) -> str:
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return "it refers to an attribute of a function"
     if prepare is not None:
-        return _unprepared(node, prepare)
+        return why_unprepared(node, prepare, attributes_of)
     if any(version.kind(i) is None for i, value in enumerate(node.inputs) if value is not None):
         return f"the torch backend takes {len(version.kinds)} inputs of it, and it has {len(node.inputs)}"
     return ""
-
-
-def _unprepared(node: ir.Node, prepare: Prepare) -> str:
-    try:
-        prepare(attributes_of(node), are_read(node))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        return printable(shorten(str(error), _REASON_SHOWN))
-    return ""
-
-
-def are_read(node: ir.Node) -> list[bool]:
-    """Say of every output of a node whether anybody reads it."""
-    return [bool(out.uses()) or out.is_graph_output() for out in node.outputs]
 
 
 def attributes_of(node: ir.Node) -> dict[str, Any]:

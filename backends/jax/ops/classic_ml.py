@@ -89,12 +89,11 @@ def label_encoder_before_4(x: Array, keys: Array, values: Array, default: Array)
 
 def label_encoder(x: Array, keys: Array, values: Array, default: Array) -> Array:
     """Give the value of a key, or the default."""
-    place = jnp.clip(jnp.searchsorted(keys, x), 0, keys.shape[0] - 1)
-    found = jnp.asarray(keys)[place] == x
-    if jnp.issubdtype(keys.dtype, jnp.floating):
-        last = jnp.isnan(x) & jnp.isnan(keys[-1])  # a key that is no number
-        place, found = jnp.where(last, keys.shape[0] - 1, place), found | last
-    return jnp.where(found, jnp.asarray(values)[place], default)
+    found = label_encoder_before_4(x, keys, values, default)
+    if not jnp.issubdtype(keys.dtype, jnp.floating):
+        return found
+    last = jnp.isnan(x) & jnp.isnan(keys[-1])  # a key that is no number
+    return jnp.where(last, jnp.asarray(values)[-1], found)
 
 
 def one_hot_encoder(x: Array, categories: Array) -> Array:

@@ -19,10 +19,6 @@ _TESTS = (torch.le, torch.lt, torch.ge, torch.gt, torch.eq, torch.ne)
 """How a node of a tree compares, in the order of ``ml_attributes.py``."""
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.to(torch.float32)
-
-
 def _transformed(scores: Tensor, how: str) -> Tensor:
     """Give scores as the attribute ``post_transform`` says."""
     if how == "SOFTMAX":
@@ -42,6 +38,13 @@ def _transformed(scores: Tensor, how: str) -> Tensor:
     return scores
 
 
+def _two_scores(scores: Tensor, binary: str, how: str) -> Tensor:
+    """Give scores of two classes from that of one."""
+    if how == "LOGISTIC":
+        return torch.cat([torch.sigmoid(-scores), torch.sigmoid(scores)], 1)
+    return torch.cat([1 - scores if binary == "share" else -scores, scores], 1)
+
+
 @op("LinearRegressor", 1, domain=ML)
 def linear_regressor(x: Tensor, coefficients: Tensor, intercepts: Tensor, *, post_transform: str = "NONE") -> Tensor:
     return _transformed(torch.matmul(x.to(coefficients.dtype), coefficients) + intercepts, post_transform)
@@ -56,9 +59,7 @@ def linear_classifier(
     if scores.shape[1] > 1:
         return labels[scores.argmax(1)], _transformed(scores, post_transform)
     label = torch.where(scores[:, 0] > 0, labels[1], labels[0])
-    if post_transform == "LOGISTIC":
-        return label, torch.cat([torch.sigmoid(-scores), torch.sigmoid(scores)], 1)
-    return label, torch.cat([1 - scores, scores], 1)
+    return label, _two_scores(scores, "share", post_transform)
 
 
 @op("Scaler", 1, domain=ML)
@@ -93,14 +94,11 @@ def label_encoder_before_4(x: Tensor, keys: Tensor, values: Tensor, default: Ten
 
 @op("LabelEncoder", 4, domain=ML)
 def label_encoder(x: Tensor, keys: Tensor, values: Tensor, default: Tensor) -> Tensor:
-    wanted = x.contiguous()
-    if wanted.is_floating_point():
-        last = torch.isnan(keys[-1]) & torch.isnan(wanted)  # a key that is no number
-        place = torch.where(torch.isnan(wanted), keys.shape[0] - 1, torch.searchsorted(keys, wanted))
-        place = place.clamp(max=keys.shape[0] - 1)
-        return torch.where((keys[place] == wanted) | last, values[place], default)
-    place = torch.searchsorted(keys, wanted).clamp(max=keys.shape[0] - 1)
-    return torch.where(keys[place] == wanted, values[place], default)
+    found = label_encoder_before_4(x, keys, values, default)
+    if not x.is_floating_point():
+        return found
+    last = torch.isnan(keys[-1]) & torch.isnan(x)  # a key that is no number
+    return torch.where(last, values[-1], found)
 
 
 @op("OneHotEncoder", 1, domain=ML)
@@ -140,20 +138,9 @@ def svm_regressor(
     return torch.where(y > 0, 1.0, -1.0) if one_class else y
 
 
-def _leaves(
-    x: Tensor,
-    roots: Tensor,
-    features: Tensor,
-    thresholds: Tensor,
-    modes: Tensor,
-    on_true: Tensor,
-    on_false: Tensor,
-    missing_is_true: Tensor,
-    depth: int,
-    mode: int,
-    misses: bool,
-) -> Tensor:
+def _leaves(x: Tensor, forest: tuple[Tensor, ...], depth: int, mode: int, misses: bool) -> Tensor:
     """Give the leaf that each sample ends at in each tree (samples, trees)."""
+    roots, features, thresholds, modes, on_true, on_false, missing_is_true = forest
     rows = x.to(thresholds.dtype)
     node = roots.unsqueeze(0).expand(rows.shape[0], roots.shape[0])
     for _ in range(depth):
@@ -189,10 +176,8 @@ def tree_regressor(
     aggregate: str = "SUM",
     post_transform: str = "NONE",
 ) -> Tensor:
-    leaf = _leaves(
-        x, roots, features, thresholds, modes, on_true, on_false, missing_is_true, depth, mode, misses
-    )  # fmt: skip
-    found = weights[leaf]  # (samples, trees, targets)
+    forest = (roots, features, thresholds, modes, on_true, on_false, missing_is_true)
+    found = weights[_leaves(x, forest, depth, mode, misses)]  # (samples, trees, targets)
     if aggregate in ("MIN", "MAX"):
         score = found.amin(1) if aggregate == "MIN" else found.amax(1)
         score = torch.where(torch.isinf(score), 0.0, score)
@@ -222,15 +207,10 @@ def tree_classifier(
     threshold: float = 0.0,
     post_transform: str = "NONE",
 ) -> tuple[Tensor, Tensor]:
-    leaf = _leaves(
-        x, roots, features, thresholds, modes, on_true, on_false, missing_is_true, depth, mode, misses
-    )  # fmt: skip
-    scores = (weights[leaf].sum(1) + base).to(torch.float32)
+    forest = (roots, features, thresholds, modes, on_true, on_false, missing_is_true)
+    scores = (weights[_leaves(x, forest, depth, mode, misses)].sum(1) + base).to(torch.float32)
     if scores.shape[1] > 2:
         return labels[scores.argmax(1)], _transformed(scores, post_transform)
     label = torch.where(scores[:, -1] > threshold, labels[1], labels[0])
-    if not binary:
-        return label, _transformed(scores, post_transform)
-    if post_transform == "LOGISTIC":
-        return label, torch.cat([torch.sigmoid(-scores), torch.sigmoid(scores)], 1)
-    return label, torch.cat([1 - scores if binary == "share" else -scores, scores], 1)
+    made = _two_scores(scores, binary, post_transform) if binary else _transformed(scores, post_transform)
+    return label, made
