@@ -1,12 +1,13 @@
 """Pipelines whose stages are written by hand: what no model of a front end would make."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from plans import PLAN
 from torch import Tensor, nn
+from torch.nn import functional
 
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.runtime.pipeline.engine import Engine
@@ -90,3 +91,17 @@ def engine_of(  # noqa: PLR0917 - what a test says of a run
     )
     own = {index: stages[index] for index in layout.stages_of(rank)}
     return Engine(plan, layout, rank, own, tied={}, loss=loss, **options)
+
+
+def looking_up_stages() -> list[HandMade]:
+    """Give two stages, of which the first has sparse gradients."""
+
+    def looks_up(stage: HandMade, ids: Tensor) -> tuple[Any, ...]:
+        return (functional.embedding(ids, stage.weight, sparse=True),)
+
+    return [HandMade("ids", "a", looks_up), HandMade("a", "y", lambda stage, a: (a @ stage.weight,))]
+
+
+def largest_relative_difference(pairs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """Give the largest difference of lists of numbers, each over the largest number of the second list."""
+    return max(max(abs(a - b) for a, b in zip(*pair, strict=True)) / (max(map(abs, pair[1])) or 1) for pair in pairs)

@@ -264,3 +264,9 @@ def plain_problem(compute_s: list[list[float]], price_per_hour: list[float], /, 
         ),
         **changes,
     )
+
+
+def letters(problem: Problem, placement: Placement) -> str:
+    """Draw a placement: the first letter of every layer's type, and a bar where a stage begins."""
+    marks = ["|" if p in placement.starts()[1:] else "" for p in range(problem.layer_count)]
+    return "".join(mark + problem.type_names[t][0] for mark, t in zip(marks, placement.types, strict=True))

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from heterps_compile.backends.local_names import LocalNames
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable, shorten
 
 from .function_source import IMPORTS, INFIX, PREFIX, Carried, spelled
 from .literals import literal
-from .naming import LocalNames
+from .naming import MODULE_LEVEL
 from .program import Body, Call, Param, Program, Ref, every_call
 from .stage_template import TEMPLATE
 
@@ -76,7 +77,7 @@ def _table(entries: Mapping[str, str]) -> str:
 
 
 def _lines(program: Program, carried: Carried) -> Iterator[str]:
-    local = LocalNames({*carried.sources, *carried.numbers, *IMPORTS, "Array"})
+    local = LocalNames({*MODULE_LEVEL, *carried.sources, *carried.numbers, *IMPORTS, "Array"})
     taken = [local.of(name) for name in program.inputs]
     takes = ", ".join(["params", *taken, *(["*", "key"] if program.draws else [])])
     run = '    """Run the stage; give a tuple of the values named in OUTPUTS."""'

@@ -1,12 +1,11 @@
-"""Names in written source: of local variables, and of the tensors a stage holds.
+"""Names in written source: of the tensors a stage holds, and the words it has for itself.
 
 A name from a model becomes part of the source only where it is a plain ASCII identifier; any other stands there as
 a string literal, in ASCII.
 
-Left out: names of files, which are made of stage indices alone.
+Left out: names of values (``backends/local_names.py``), and of files, which are made of stage indices alone.
 """
 
-import builtins
 import keyword
 import re
 from collections.abc import Container
@@ -15,31 +14,11 @@ from torch import nn
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
-_LONGEST_LOCAL = 48
 _LONGEST_ATTRIBUTE = 100
 
 # What the classes in a written file have for themselves, which an attribute of that name would hide or be hidden by.
 _TAKEN = frozenset({*dir(nn.Module()), "at", "find", "hold", "inputs", "outputs", "tied_as"})
-_MODULE_LEVEL = frozenset({"torch", "nn", "F", "Path", "Block", "TENSORS", "TIED", "TIED_AS", "load", "self"})
-_RESERVED = frozenset({*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_MODULE_LEVEL})
-
-
-class LocalNames:
-    """Gives every value of a function a variable name of its own."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set(_RESERVED)
-
-    def new(self, wish: str) -> str:
-        """Give a free name like the wished one."""
-        base = re.sub(r"[^A-Za-z0-9_]+", "_", wish, flags=re.ASCII).strip("_")[:_LONGEST_LOCAL].rstrip("_")
-        if not base or base[0].isdigit():
-            base = f"v{base}"
-        name, count = base, 1
-        while name in self._taken:
-            name, count = f"{base}_{count}", count + 1
-        self._taken.add(name)
-        return name
+MODULE_LEVEL = frozenset({"torch", "nn", "F", "Path", "Block", "TENSORS", "TIED", "TIED_AS", "load", "self"})
 
 
 def attribute(name: str, tensors: Container[str] = ()) -> str:

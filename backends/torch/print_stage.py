@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from heterps_compile.backends.local_names import LocalNames
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.graph import OPAQUE, Graph, Value
 
 from .calls import bodies_of, is_control_flow, write_call
 from .lower import OpGraph
-from .naming import LocalNames, attribute
+from .naming import MODULE_LEVEL, attribute
 from .onnx_stage import OnnxStage
 from .stage import TorchStage
 from .stage_template import TEMPLATE
@@ -66,7 +67,7 @@ class _Forward:
 
     def __init__(self, graph: Graph, stage: AnyStage, ops: OpGraph, held: Container[str]) -> None:
         self.graph, self.stage, self.ops = graph, stage, ops
-        self._names = LocalNames()
+        self._names = LocalNames(MODULE_LEVEL)
         self._expressions: dict[fx.Node, str] = {node: attribute(name, held) for node, name in ops.parameters.items()}
         self._last = {operand: node for node in ops.graph.nodes for operand in node.all_input_nodes}
 

@@ -3,19 +3,17 @@
 Left out: the check itself (``review/check.py``) and the looks of it (``report/check_words.py``).
 """
 
-import os
 import sys
-import tempfile
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from heterps_compile.errors import InputError
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import CHECK, ONNX
+from heterps_compile.plan.whole_file import write_whole
 
 from . import options
 from .output import Progress, printing, quiet_libraries, result_stream
@@ -123,21 +121,4 @@ def _update(found: "Plan", model: str, against: str, cluster: str | None, profil
         compile_as_planned(model, found, cluster, profile).save(folder)
         return
 
-    _replace_file(against, to_json(replace(found, artifacts=(), verification=None)))
-
-
-def _replace_file(path: str, text: str) -> None:
-    """Replace a file as a whole: a crash leaves the old one or the new one."""
-    try:
-        target = Path(path).resolve()
-        descriptor, name = tempfile.mkstemp(prefix=".heterps-plan-", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(text)
-            os.chmod(name, target.stat().st_mode & 0o777)
-            os.replace(name, target)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(name)
-    except OSError as error:
-        raise InputError(f"cannot write the plan {path!r}: {error.strerror}") from error
+    write_whole(Path(against), to_json(replace(found, artifacts=(), verification=None)), what="the plan ")

@@ -57,7 +57,8 @@ def _profile(model: str, asked: Asked) -> None:
     ):
         from heterps_compile.api import read_model  # noqa: PLC0415 - torch and onnx
         from heterps_compile.cost.profile_file import to_json  # noqa: PLC0415 - pydantic
-        from heterps_compile.profiling.cache import Cache, check_writable, write_whole  # noqa: PLC0415 - as above
+        from heterps_compile.plan.whole_file import check_writable, write_whole  # noqa: PLC0415 - as above
+        from heterps_compile.profiling.cache import Cache  # noqa: PLC0415 - as above
         from heterps_compile.profiling.profile_model import Settings, profile_model  # noqa: PLC0415 - torch
         from heterps_compile.report.profile import print_profile  # noqa: PLC0415 - rich
         from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich

@@ -8,10 +8,7 @@ Left out: dropping old entries; delete the file to measure anew.
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from heterps_compile.cost.profile import Timing
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line
+from heterps_compile.plan.whole_file import write_whole
 
 from .chain import LayerTiming
 
@@ -85,39 +83,6 @@ class Cache:
             for digest, timing in sorted(self._times.items())
         }
         write_whole(self.path, json.dumps({"format": _FORMAT, "version": 1, "times": times}, indent=0) + "\n")
-
-
-def check_writable(path: Path) -> None:
-    """Check, before the long work, that :func:`write_whole` may make files where this one is to be.
-
-    Raises:
-        InputError: where it may not.
-    """
-    try:
-        with tempfile.NamedTemporaryFile(prefix=".heterps-", dir=path.resolve().parent):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a crash leaves the old one or the new one.
-
-    Raises:
-        InputError: where it cannot be written.
-    """
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=".heterps-", dir=path.resolve().parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(text)
-            os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o644)
-            os.replace(name, path.resolve())
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(name)
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
 def _read(path: Path) -> dict[str, LayerTiming]:

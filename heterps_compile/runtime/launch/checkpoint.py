@@ -83,6 +83,7 @@ class RunState:
         servers: Parameter servers whose tables there are.
         data: What was read; None where an earlier version wrote it.
         files: SHA-256 of its other files by name; None where an earlier version wrote it.
+        tied: Names of parameters that are one tensor, group by group; None where an earlier version wrote it.
     """
 
     step: int
@@ -95,6 +96,7 @@ class RunState:
     servers: int = 0
     data: Identity | None = None
     files: Mapping[str, str] | None = None
+    tied: tuple[tuple[str, ...], ...] | None = ()
 
 
 def step_name(step: int) -> str:
@@ -229,7 +231,9 @@ def read_state(checkpoint: Path) -> RunState:
             raise ValueError("a stage is no number")
         data = None if content.get("data") is None else identity_from_json(content["data"])
         model, plan = str(content["model"]), str(content["plan"])
-        return RunState(**numbers, model=model, plan=plan, stages=stages, data=data, files=files)
+        tied = content.get("tied")
+        groups = None if tied is None else tuple(tuple(map(str, group)) for group in tied)
+        return RunState(**numbers, model=model, plan=plan, stages=stages, data=data, files=files, tied=groups)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{str(path)!r} is damaged ({error}); {advice}") from error
 

@@ -30,14 +30,21 @@ _TIES = ("TIED", "TIED_AS")
 _SHOWN = 3
 
 
-def check_tensors(checkpoint: Path, state: RunState, prepared: Prepared) -> list[str]:
+def check_tensors(checkpoint: Path, state: RunState, prepared: Prepared, *, resumes: bool = False) -> list[str]:
     """Check that a run can take a checkpoint's tensors.
+
+    Args:
+        checkpoint: Its folder.
+        state: Of it.
+        prepared: The run.
+        resumes: Whether the run goes on with the state of its optimiser too, not with the weights alone.
 
     Returns:
         What the user should know of it, in sentences.
 
     Raises:
-        RunError: naming a tensor of another shape, with both; or where no name is known.
+        RunError: naming a tensor of another shape, with both; or where no name is known; or two names that are one
+            tensor in the one and two in the other, where a run goes on.
     """
     wanted = dict(_of_plan(prepared))
     if not wanted:  # a plan whose files lie elsewhere
@@ -52,7 +59,7 @@ def check_tensors(checkpoint: Path, state: RunState, prepared: Prepared) -> list
     for name in sorted(common):
         if found[name][1] != wanted[name][1]:  # a dtype is looked at where the tensor is put
             refuse_other(checkpoint, name, found[name], wanted[name])
-    notes = []
+    notes = _tie_notes(checkpoint, state, prepared, {*wanted, *found}, resumes=resumes)
     if state.model != prepared.plan.hashes.get("model", ""):
         notes.append(
             f"{printable(checkpoint.name)} was written by a model in another mode or of other code (SHA-256 "
@@ -64,7 +71,7 @@ def check_tensors(checkpoint: Path, state: RunState, prepared: Prepared) -> list
             f"{counted(len(lacking), 'tensor')} of this plan not in {printable(checkpoint.name)}, so buffers among "
             f"them stay as compiled: {_listed(lacking)}"
         )
-    extra = sorted(found.keys() - wanted.keys() - _tied_names(prepared))
+    extra = sorted(found.keys() - wanted.keys() - {name for name, _ in _tied_pairs(prepared)})
     if extra:
         count = counted(len(extra), "tensor")
         notes.append(f"{count} of {printable(checkpoint.name)} without a place in this plan: {_listed(extra)}")
@@ -117,6 +124,42 @@ def refuse_untied(
                 )
 
 
+def ties_of(prepared: Prepared) -> tuple[tuple[str, ...], ...]:
+    """Give the names of parameters that are one tensor, group by group, as the sources of a plan's stages say."""
+    groups: dict[str, set[str]] = {}
+    for name, other in _tied_pairs(prepared):
+        both = groups.get(name, {name}) | groups.get(other, {other})
+        groups.update(dict.fromkeys(both, both))
+    return tuple(sorted({tuple(sorted(group)) for group in groups.values() if len(group) > 1}))
+
+
+def _tie_notes(checkpoint: Path, state: RunState, prepared: Prepared, names: set[str], *, resumes: bool) -> list[str]:
+    """Compare what is tied in a checkpoint and in a plan, as far as both know the names."""
+    if state.tied is None:  # an earlier version did not say; what differs in numbers is found when it is loaded
+        return []
+    there, here = _first_of_group(state.tied), _first_of_group(ties_of(prepared))
+    notes = []
+    for ties, others, is_there in ((there, here, True), (here, there, False)):
+        for name, first in sorted(ties.items()):
+            if name == first or not {name, first} <= names or others.get(name, name) == others.get(first, first):
+                continue
+            both = f"{printable(first)!r} and {printable(name)!r}"
+            counts = ("one tensor", "two") if is_there else ("two tensors", "one")
+            if resumes:
+                raise RunError(
+                    f"{checkpoint.name} has {both} as {counts[0]}, and the plan's model as {counts[1]}: what an "
+                    f"optimiser knows does not fit; begin with its weights (--weights {printable(str(checkpoint))}) "
+                    f"and another folder (--checkpoint DIR)"
+                )
+            if is_there:
+                notes.append(f"{both} are one tensor in {checkpoint.name} and two here: both begin with its numbers")
+    return notes
+
+
+def _first_of_group(groups: Sequence[Sequence[str]]) -> dict[str, str]:
+    return {name: group[0] for group in groups for name in group}
+
+
 def _of_plan(prepared: Prepared) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
     for files in prepared.plan.artifacts:
         for artifact in files:
@@ -124,22 +167,20 @@ def _of_plan(prepared: Prepared) -> Iterator[tuple[str, tuple[str, tuple[int, ..
                 yield from _header(prepared.folder / artifact.file).items()
 
 
-def _tied_names(prepared: Prepared) -> set[str]:
-    """Give the names that share the tensor of another name, as the sources of the stages say; nothing is run."""
-    found: set[str] = set()
+def _tied_pairs(prepared: Prepared) -> Iterator[tuple[str, str]]:
+    """Give names, and others that share their tensor, as the sources of the stages say; nothing is run."""
     for files in prepared.plan.artifacts:
         for artifact in files:
             if artifact.file.endswith(".py"):
-                found |= set(_names_in((prepared.folder / artifact.file).read_bytes()))
-    return found
+                yield from _pairs_in((prepared.folder / artifact.file).read_bytes())
 
 
-def _names_in(source: bytes) -> Iterator[str]:
+def _pairs_in(source: bytes) -> Iterator[tuple[str, str]]:
     for statement in ast.parse(source).body:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if isinstance(statement, ast.Assign) and isinstance(target, ast.Name) and target.id in _TIES:
             with suppress(ValueError):
-                yield from ast.literal_eval(statement.value)
+                yield from ast.literal_eval(statement.value).items()
 
 
 def _of_checkpoint(checkpoint: Path, state: RunState) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -44,7 +44,7 @@ from .checkpoint import (
     write_state,
 )
 from .checkpoint_files import is_hash
-from .checkpoint_tensors import check_tensors, refuse_other, refuse_untied
+from .checkpoint_tensors import check_tensors, refuse_other, refuse_untied, ties_of
 from .faults import PeerError
 from .optimizer_state import put_state, take_state
 from .options import RunOptions
@@ -209,6 +209,7 @@ class Checkpoints:
             servers=self.options.servers.count,
             data=self.data,
             files=files,
+            tied=ties_of(self.prepared),
         )
 
     def _all_stages(self) -> range:
@@ -288,7 +289,7 @@ def find_start(
     check_fits(found[-1], state, prepared, options, data)
     if files_too:
         check_written(found[-1], state)
-        check_tensors(found[-1], state, prepared)
+        check_tensors(found[-1], state, prepared, resumes=True)
     return found[-1]
 
 
@@ -299,7 +300,7 @@ def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> 
         return []
     state = read_state(found)
     note = unchecked_note(found, state)
-    return [*([] if note is None else [note]), *check_tensors(found, state, prepared)]
+    return [*([] if note is None else [note]), *check_tensors(found, state, prepared, resumes=start is not None)]
 
 
 def check_fits(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch_models import BACKEND, cut_into, run
 
-from heterps_compile.backends.torch.naming import LocalNames, attribute
+from heterps_compile.backends.local_names import LocalNames
+from heterps_compile.backends.torch.naming import MODULE_LEVEL, attribute
 from heterps_compile.frontends.torch_fx import import_torch
 
 MARK = Path(tempfile.gettempdir()) / "heterps_compile_was_owned"
@@ -112,7 +113,7 @@ def test_a_plain_name_is_an_attribute_and_any_other_a_string(name: str, source: 
 
 
 def test_local_variables_are_identifiers_of_their_own() -> None:
-    names = LocalNames()
+    names = LocalNames(MODULE_LEVEL)
     wishes = ["x", "x", "a b", "a-b", "class", "print", "torch", "", "1st", "é", "y" * 10_000, "y" * 10_001]
     made = [names.new(wish) for wish in wishes]
     assert made[:9] == ["x", "x_1", "a_b", "a_b_1", "class_1", "print_1", "torch_1", "v", "v1st"]

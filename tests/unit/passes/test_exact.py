@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_problems import plain_problem
+from small_problems import letters, plain_problem
 
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.pose import FREE_PRICE_PER_HOUR
@@ -20,9 +20,7 @@ from heterps_compile.passes.placement.interval_search import IntervalSearch, per
 
 
 def types(problem: Problem) -> str:
-    placement = Exact()(problem).placement
-    marks = ["|" if p in placement.starts()[1:] else "" for p in range(problem.layer_count)]
-    return "".join(mark + problem.type_names[t][0] for mark, t in zip(marks, placement.types, strict=True))
+    return letters(problem, Exact()(problem).placement)
 
 
 def test_every_layer_goes_where_it_is_cheapest_when_cuts_are_free() -> None:

@@ -2,7 +2,8 @@ import pytest
 
 from heterps_compile.cost.profile import Timing
 from heterps_compile.errors import InputError
-from heterps_compile.profiling.cache import Cache, check_writable
+from heterps_compile.plan.whole_file import check_writable
+from heterps_compile.profiling.cache import Cache
 from heterps_compile.profiling.chain import LayerTiming
 
 TIMES = LayerTiming(Timing(1.0, 0.1), Timing(2.0, 0.2), None)

@@ -22,7 +22,7 @@ from heterps_compile.runtime.launch.checkpoint import (
     read_state,
     write_state,
 )
-from heterps_compile.runtime.launch.checkpoint_tensors import check_tensors
+from heterps_compile.runtime.launch.checkpoint_tensors import check_tensors, ties_of
 from heterps_compile.runtime.launch.checkpointing import Checkpoints, check_fits, check_weights, find_start
 from heterps_compile.runtime.launch.faults import PeerError, is_from_a_peer
 from heterps_compile.runtime.launch.options import RunOptions, ServerOptions
@@ -291,3 +291,42 @@ def test_a_link_in_the_place_of_a_new_checkpoint_is_replaced_and_not_what_it_lea
     assert [path.name for path in (tmp_path / "private").iterdir()] == ["mine.txt"]
     assert [path.name for path in (tmp_path / "ck").iterdir()] == ["step-000001"]
     assert read_state(tmp_path / "ck" / "step-000001").step == 1
+
+
+ONE, OTHER = "layer0.weight", "layer1.weight"
+TIES = {
+    "apart": "TIED = {}\nTIED_AS = {}",
+    "in a stage": f"TIED = {{{OTHER!r}: {ONE!r}}}\nTIED_AS = {{{ONE!r}: {OTHER!r}}}",
+    "across stages": f"TIED = {{}}\nTIED_AS = {{{ONE!r}: {OTHER!r}}}",
+}
+
+
+@pytest.mark.parametrize("there", TIES)
+@pytest.mark.parametrize("here", TIES)
+def test_a_run_goes_on_only_where_the_same_parameters_are_tied(there, here, tmp_path):
+    tensors = {ONE: torch.ones(2, 2), OTHER: torch.ones(2, 2)}
+    write_together(tmp_path, 1)
+    checkpoint = tmp_path / "step-000001"
+    state = replace(read_state(checkpoint), tied=ties_of(in_folder(tmp_path / "there", tensors, TIES[there])))
+    write_state(checkpoint, state)
+    state = read_state(checkpoint)
+    plan = in_folder(tmp_path / "here", tensors, TIES[here])
+    is_tied = [tied != "apart" for tied in (there, here)]
+    assert bool(state.tied) == is_tied[0]
+    if is_tied[0] == is_tied[1]:
+        check_tensors(checkpoint, state, plan, resumes=True)
+    else:
+        counts = "as one tensor, and the plan's model as two" if is_tied[0] else "as two tensors, and .* model as one"
+        with pytest.raises(RunError, match=rf"has '{ONE}' and '{OTHER}' {counts}: .* \(--weights {checkpoint}\) and"):
+            check_tensors(checkpoint, state, plan, resumes=True)
+    begin = f"'{ONE}' and '{OTHER}' are one tensor in step-000001 and two here: both begin with its numbers"
+    assert (begin in check_tensors(checkpoint, state, plan)) == (is_tied == [True, False])
+    assert check_tensors(checkpoint, replace(state, tied=None), plan, resumes=True) is not None  # an earlier version
+
+
+def test_a_checkpoint_knows_the_ties_of_its_plan(tmp_path):
+    plan = in_folder(tmp_path / "m", {ONE: torch.ones(2, 2)}, TIES["across stages"])
+    store = HashStore()
+    first, other = (replace(rank_with(tmp_path / "ck", store, rank, 0)[1], prepared=plan) for rank in (0, 1))
+    replace(first, store=AskingOthers(store, lambda: other.write(1))).write(1)
+    assert read_state(tmp_path / "ck" / "step-000001").tied == ((ONE, OTHER),)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from hand_made import BATCH, MICRO_BATCHES, HandMade, plan_of, reader
+from hand_made import BATCH, MICRO_BATCHES, HandMade, largest_relative_difference, looking_up_stages, plan_of, reader
 from ranks import run_ranks
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from heterps_compile.errors import RunError
@@ -45,13 +44,6 @@ def tied_stages() -> list[HandMade]:
     stages = [HandMade("x", "a", first), HandMade("a", "y", second)]
     assert torch.equal(stages[0].weight, stages[1].weight)
     return stages
-
-
-def sparse_stages() -> list[HandMade]:
-    def looks_up(stage: HandMade, ids: Tensor) -> tuple[Any, ...]:
-        return (functional.embedding(ids, stage.weight, sparse=True),)
-
-    return [HandMade("ids", "a", looks_up), HandMade("a", "y", lambda stage, a: (a @ stage.weight,))]
 
 
 def loss_of(outputs: list[Any], columns: dict[str, Tensor]) -> Tensor:
@@ -143,7 +135,7 @@ def _everything(rank: int) -> dict[str, Any]:
     """Run all of it in one world: to start processes takes longer than what they do."""
     made: dict[str, Any] = {name: trained(rank, name, tied_stages(), clip_norm=CLIP) for name in LAYOUTS}
     made |= {f"exact {n}": trained(rank, n, tied_stages(), clip_norm=CLIP, exact_sums=True) for n in LAYOUTS}
-    made |= {f"sparse {n}": trained(rank, n, sparse_stages(), tied=False, clip_norm=CLIP) for n in ("1,1", "2,1")}
+    made |= {f"sparse {n}": trained(rank, n, looking_up_stages(), tied=False, clip_norm=CLIP) for n in ("1,1", "2,1")}
     made["loose"] = trained(rank, "2,1", tied_stages(), clip_norm=1e9)
     made["free"] = trained(rank, "2,1", tied_stages())
     made["refused"] = refused(rank) if rank < 3 else None
@@ -168,7 +160,7 @@ def merged(by_rank: list[dict[str, Any]], name: str) -> Trained:
 def difference(ours: Trained, theirs: Trained) -> float:
     assert set(theirs[0]) <= set(ours[0])
     pairs = [(ours[1], theirs[1]), *((ours[0][key], theirs[0][key]) for key in theirs[0])]
-    return max(max(abs(a - b) for a, b in zip(*pair, strict=True)) / (max(map(abs, pair[1])) or 1) for pair in pairs)
+    return largest_relative_difference(pairs)
 
 
 @pytest.mark.parametrize("exact", ["", "exact "])
@@ -188,7 +180,7 @@ def test_exact_sums_have_the_same_norms_and_weights_to_the_last_bit_under_every_
 
 @pytest.mark.parametrize("layout", ["1,1", "2,1"])
 def test_rows_of_a_sparse_gradient_are_summed_before_they_count(by_rank, layout):
-    expected = by_hand(sparse_stages(), max_norm=CLIP, tied=False)
+    expected = by_hand(looking_up_stages(), max_norm=CLIP, tied=False)
     assert min(expected[1]) > CLIP
     assert difference(merged(by_rank, f"sparse {layout}"), expected) < 1e-6
 

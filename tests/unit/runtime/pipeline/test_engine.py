@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-from hand_made import BATCH, MICRO_BATCHES, HandMade, engine_of, plan_of, reader
+from hand_made import (
+    BATCH,
+    MICRO_BATCHES,
+    HandMade,
+    engine_of,
+    largest_relative_difference,
+    looking_up_stages,
+    plan_of,
+    reader,
+)
 from ranks import run_ranks
 from torch import Tensor
 from torch.nn import functional
@@ -84,18 +93,6 @@ def train(
     }
 
 
-def looking_up_stages() -> list[HandMade]:
-    """Give two stages, of which the first has sparse gradients."""
-
-    def looks_up(stage: HandMade, ids: Tensor) -> tuple[Any, ...]:
-        return (functional.embedding(ids, stage.weight, sparse=True),)
-
-    return [
-        HandMade("ids", "a", looks_up),
-        HandMade("a", "y", lambda stage, a: (a @ stage.weight,)),
-    ]
-
-
 WIDTHS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2))
 
 
@@ -128,7 +125,7 @@ def merged(runs: list[Trained | None]) -> Trained:
 def difference(one: Trained, other: Trained) -> float:
     assert one[1].keys() == other[1].keys()
     pairs = [(one[0], other[0]), *((one[1][name], other[1][name]) for name in one[1])]
-    return max(max(abs(a - b) for a, b in zip(*pair, strict=True)) / (max(map(abs, pair[1])) or 1) for pair in pairs)
+    return largest_relative_difference(pairs)
 
 
 def test_values_of_every_kind_cross_whatever_the_widths(by_rank):
