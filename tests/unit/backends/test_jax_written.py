@@ -19,6 +19,7 @@ from staged_onnx import cut_evenly, read
 from heterps_compile.backends.jax.backend import JaxBackend
 from heterps_compile.backends.jax.function_source import IMPORTS, Carried, names_of
 from heterps_compile.backends.jax.literals import literal
+from heterps_compile.backends.jax.naming import MODULE_LEVEL
 from heterps_compile.backends.jax.op_rows import ROWS
 from heterps_compile.backends.local_names import LocalNames
 from heterps_compile.errors import BackendError
@@ -181,7 +182,7 @@ def test_literals(value: object, expected: str) -> None:
 
 
 def test_names_become_variables_of_their_own() -> None:
-    names = LocalNames(["conv"])
+    names = LocalNames({*MODULE_LEVEL, "conv"})
     wishes = ["x.1", "x-1", "lambda", "conv", "", "7", "params", "a" * 99, "x.1"]
     expected = ["x_1", "x_1_1", "lambda_1", "conv_1", "v", "v7", "params_1", "a" * 48, "x_1"]
     assert [names.of(wish) for wish in wishes] == expected
