@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 from test_house import ROWS
+
+from heterps_compile.cli.main import command
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "heterps_compile"
@@ -173,3 +176,33 @@ def test_architecture_has_every_part_of_the_package_and_the_order_in_which_they_
     drawn = tuple(tuple(row.split(", ")) for row in re.split(r"\s*<-\s*", rest.split("```")[1].strip()))
     assert [set(row) for row in drawn] == [set(row) for row in ROWS[: len(drawn)]]
     assert [name for row in ROWS[len(drawn) :] for name in row] == ["__init__", "__main__"]
+
+
+def options_of(group: click.Command) -> set[str]:
+    """Give the words of every option of a command and of those below it."""
+    below = group.commands.values() if isinstance(group, click.Group) else ()
+    own = {word for param in group.params for word in (*param.opts, *param.secondary_opts) if word.startswith("--")}
+    return own.union({"--help", "--version"}, *(options_of(inner) for inner in below))
+
+
+LINE = re.compile(r"heterps-compile ((?:[^\s`|;#\\]+ ?)+)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+ELSEWHERE = re.compile(r"(?:torchrun|python|make|pip|tools/\w+\.py|pytest|sed|openssl|git|jq|apt\S*|docker)\b[^`\n]*")
+"""Lines of other programs, with options of their own."""
+
+
+@pytest.mark.parametrize("doc", [doc for doc in DOCS if doc.name != "CHANGELOG.md"], ids=lambda path: path.name)
+def test_a_document_names_options_that_commands_have(doc):
+    text = text_of(doc)
+    for line in LINE.findall(text):
+        first = line.split()[0]
+        one = command.commands.get(first, command.commands["compile"])
+        assert set(OPTION.findall(line)) <= options_of(one), line
+    tools = {
+        word
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "tools")
+        for word in re.findall(r'"(--[a-z0-9-]+)"', text_of(path))
+    }
+    rest = set(OPTION.findall(ELSEWHERE.sub("", text)))
+    assert rest - options_of(command) - tools == set()
