@@ -1,0 +1,131 @@
+"""Plant small bugs one at a time and see whether the tests catch them: `python tools/mutate.py`.
+
+A sign, an off-by-one, a dropped condition: `tools/planted_bugs.toml` has them, spread over the compiler. Each is
+planted in a copy of the sources as they are committed; then the tests that are likely to see it are run, then what
+`make test` runs, then the rest, until one fails. The table says who caught what; exit code 1 where a bug survives, or
+where a line of the list is no longer in the sources. A bug that survives is a missing test.
+
+`--quick` stops after the tests that are likely to see a bug: minutes instead of hours, and a survivor there may be
+caught by others.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUGS = ROOT / "tools" / "planted_bugs.toml"
+FAST, ALL, NOBODY = "make test", "make test-all", "nobody"
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_TESTS_FAILED, _INTERRUPTED_BY_ERRORS, _NO_TESTS = 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A line that is made wrong; `tools/planted_bugs.toml` says what its parts are."""
+
+    path: str
+    old: str
+    new: str
+    tests: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Who caught a bug.
+
+    Attributes:
+        by: ``make test``, ``make test-all`` or nobody.
+        test: The first one that failed.
+        time_s: How long it took.
+    """
+
+    by: str
+    test: str
+    time_s: float
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="TEXT", help="bugs whose file has this in its name")
+    parser.add_argument("--quick", action="store_true", help="run the likely tests alone")
+    options = parser.parse_args()
+    listed = [Bug(**entry) for entry in tomllib.loads(BUGS.read_text("utf-8"))["bug"]]
+    bugs = [bug for bug in listed if not options.only or any(text in bug.path for text in options.only)]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copy_sources(Path(folder))
+        stale = [bug for bug in bugs if (copy / "heterps_compile" / bug.path).read_text("utf-8").count(bug.old) != 1]
+        for bug in stale:
+            print(f"{bug.path}: this does not stand there exactly once any more: {bug.old!r}", file=sys.stderr)
+        found = []
+        for bug in bugs:
+            if bug not in stale:
+                found.append(try_bug(bug, copy, is_quick=options.quick))
+                print(row(bug, found[-1]), flush=True)
+    counts = Counter(each.by for each in found)
+    caught = f"{counts[FAST]} caught by make test, {counts[ALL]} more by test-all, {counts[NOBODY]} by nobody"
+    print(f"\n{len(found)} bugs: {caught}")
+    return 1 if stale or counts[NOBODY] else 0
+
+
+def copy_sources(folder: Path) -> Path:
+    """Copy what is committed to a folder; give it."""
+    packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="tar")
+    return folder
+
+
+def try_bug(bug: Bug, copy: Path, *, is_quick: bool) -> Found:
+    """Plant a bug, run tests until one fails, and put the line back."""
+    path = copy / "heterps_compile" / bug.path
+    right = path.read_text("utf-8")
+    began = time.perf_counter()
+    path.write_text(right.replace(bug.old, bug.new), "utf-8")
+    try:
+        likely = [f"tests/{name}" for name in bug.tests]
+        runs = [(FAST, likely, "not slow"), (ALL, likely, "slow")]
+        if not is_quick:
+            runs += [(FAST, ["tests"], "not slow"), (ALL, ["tests"], "slow")]
+        for by, tests, marked in sorted(runs, key=lambda run: run[0] == ALL):
+            failed = first_failure(copy, tests, marked)
+            if failed:
+                return Found(by, failed, time.perf_counter() - began)
+        return Found(NOBODY, "", time.perf_counter() - began)
+    finally:
+        path.write_text(right, "utf-8")
+
+
+def first_failure(copy: Path, tests: Sequence[str], marked: str) -> str:
+    """Run tests until one fails; give its name, "" where none does."""
+    words = ["-m", marked, "-x", "-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=copy, env=environment, capture_output=True, text=True, check=False
+    )
+    if run.returncode in (0, _NO_TESTS):
+        return ""
+    named = _FAILED.search(run.stdout)
+    if run.returncode not in (_TESTS_FAILED, _INTERRUPTED_BY_ERRORS) or named is None:
+        raise RuntimeError(f"pytest ended with {run.returncode}:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    return named[1]
+
+
+def row(bug: Bug, found: Found) -> str:
+    """Give a line of the table."""
+    return f"{found.by:13} {found.time_s:6.0f} s  {bug.path:40} {found.test}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
