@@ -6,7 +6,6 @@ whoever has the best plan, it is the result, and the result says who that was.
 Left out: the methods (``placement/``), replicas in the plan (``provision.py``).
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -21,6 +20,7 @@ from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.units import counted
 
 from .contract import Draft, refine
+from .deadline import Deadline
 from .placement.certificate import better_of, certify
 from .placement.exact import Exact
 from .placement.method import PlacementMethod
@@ -64,13 +64,13 @@ class PlaceLayers:
         problem, request = draft.problem, draft.request
         method = find_method(self.method or request.method)
         others = [find_method(name) for name in self.baselines if name != method.name]
-        limit_s, started = request.time_limit_s, time.monotonic()
+        limit_s, deadline = request.time_limit_s, Deadline.after(request.time_limit_s)
         old = to_placement(problem, self.warm_start) if self.warm_start else None
         is_exact = isinstance(method, Exact)
         share = 1.0 if is_exact else _METHOD_SHARE
 
         def left_s(most_s: float) -> float:
-            return most_s if limit_s is None else min(most_s, max(0.0, limit_s - (time.monotonic() - started)))
+            return min(most_s, max(0.0, deadline.left_s()))
 
         own = run_method(
             method,
@@ -82,10 +82,12 @@ class PlaceLayers:
         if isinstance(own, InfeasibleError) and is_exact:
             raise own
         runs = [(method.name, own)]
-        runs += [
-            (other.name, run_method(other, problem, seed=request.seed, time_limit_s=left_s(BASELINE_S)))
-            for other in others
-        ]
+        for other in others:
+            if deadline.is_over:
+                runs.append((other.name, InfeasibleError("not tried: the time limit left no time for it")))
+            else:
+                found = run_method(other, problem, seed=request.seed, time_limit_s=left_s(BASELINE_S))
+                runs.append((other.name, found))
         result = _best_of(problem, [found for _, found in runs], old)
         if result is None:  # the exact search finds a plan, or says why there is none
             result = _found_by_proof(problem, method.name, own, left_s(self.proof_s))

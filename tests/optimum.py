@@ -5,10 +5,10 @@ from small_problems import plain_value
 
 from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
 from heterps_compile.passes.placement.method import PlacementMethod

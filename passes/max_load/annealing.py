@@ -11,11 +11,12 @@ excess of a target just below the best value seen, plus a little of every load. 
 Left out: bounds (``milp.py``), contiguity.
 """
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from heterps_compile.passes.deadline import Deadline
 
 from .blocks import Blocks, Bools, Floats
 
@@ -24,6 +25,8 @@ Ints = NDArray[np.int64]
 CHAINS = 128
 _BATCH = 200
 """Steps whose random numbers are drawn at once; between batches the best chain is looked for."""
+_ASKED = 20
+"""Steps between two looks at the clock."""
 _TARGET = 0.999
 _EVERY_LOAD = 0.02
 
@@ -46,7 +49,7 @@ def anneal(
     cold: float,
     best_ms: float,
     rng: np.random.Generator,
-    deadline_s: float,
+    deadline: Deadline,
 ) -> Annealed:
     """Anneal from given splits.
 
@@ -58,7 +61,7 @@ def anneal(
         cold: Temperature at the end, in mean loads.
         best_ms: Best value known; sets the first target, inf where none is known.
         rng: Makes it repeatable.
-        deadline_s: On ``time.perf_counter``'s clock.
+        deadline: Stop then, with the best split so far.
 
     Returns:
         The best split that keeps the memory limit; its value is inf where no chain met one.
@@ -70,7 +73,7 @@ def anneal(
     while True:
         best = population.best(best)
         known_ms = min(best_ms, best.value_ms)
-        if done >= steps or time.perf_counter() > deadline_s:
+        if done >= steps or deadline.is_over:
             return Annealed(best.value_ms, best.devices, done * len(starts))
         target_ms = _TARGET * (known_ms if np.isfinite(known_ms) else float(population.load_ms.max(axis=1).min()))
         shape = (min(_BATCH, steps - done), len(starts))
@@ -78,6 +81,8 @@ def anneal(
         to = population.first[block] + (rng.random(shape) * population.choices[block]).astype(np.int64)
         patience = -np.log1p(-rng.random(shape))  # exponential: the Metropolis rule, its logarithm taken once
         for step in range(shape[0]):
+            if step % _ASKED == 0 and deadline.is_over:
+                break
             temperature_ms = scale_ms * hot * (cold / hot) ** ((done + step) / steps)
             population.move(block[step], to[step], temperature_ms * patience[step], target_ms)
         done += shape[0]

@@ -18,11 +18,12 @@ Exact (NeurIPS 2020, section 5, has the same recursion without the threshold); O
 Left out: which thresholds to try, what to do when there are too many down-sets (``contiguous.py``).
 """
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from heterps_compile.passes.deadline import Deadline
 
 from .blocks import Blocks, Floats
 from .down_sets import DownSets
@@ -52,36 +53,40 @@ class ChainResult:
 
 
 class Relief:
-    """How much accelerator time a given amount of CPU time can take over at most: a fractional knapsack."""
+    """How much of what accelerators would do a given amount of CPU time can take over at most: a fractional knapsack.
 
-    def __init__(self, blocks: Blocks) -> None:
+    What is taken over counts by its time on an accelerator, or by a worth of its own.
+    """
+
+    def __init__(self, blocks: Blocks, worth: Floats | None = None) -> None:
         both = blocks.on_accelerator & blocks.on_cpu
-        accelerator_ms, cpu_ms = blocks.accelerator_ms[both], blocks.cpu_ms[both]
+        worth = (blocks.accelerator_ms if worth is None else worth)[both]
+        cpu_ms = blocks.cpu_ms[both]
         with np.errstate(divide="ignore", invalid="ignore"):
-            order = np.argsort(-(accelerator_ms / cpu_ms), kind="stable")  # nan, for 0 / 0, goes last: it is worth 0
+            order = np.argsort(-(worth / cpu_ms), kind="stable")  # nan, for 0 / 0, goes last: it is worth 0
         self._cpu_ms = np.concatenate([[0.0], np.cumsum(cpu_ms[order])])
-        self._accelerator_ms = np.concatenate([[0.0], np.cumsum(accelerator_ms[order])])
+        self._worth = np.concatenate([[0.0], np.cumsum(worth[order])])
 
     def __call__(self, cpu_ms: float) -> float:
-        """Give the accelerator time that fits into so much CPU time."""
+        """Give the worth of what fits into so much CPU time."""
         at = int(np.searchsorted(self._cpu_ms, cpu_ms, side="right")) - 1
         if at + 1 == len(self._cpu_ms):
-            return float(self._accelerator_ms[-1])
+            return float(self._worth[-1])
         step_cpu_ms = self._cpu_ms[at + 1] - self._cpu_ms[at]
-        step_ms = self._accelerator_ms[at + 1] - self._accelerator_ms[at]
-        return float(self._accelerator_ms[at] + step_ms * (cpu_ms - self._cpu_ms[at]) / step_cpu_ms)
+        step = self._worth[at + 1] - self._worth[at]
+        return float(self._worth[at] + step * (cpu_ms - self._cpu_ms[at]) / step_cpu_ms)
 
 
-def best_chain(blocks: Blocks, table: DownSets, limit_ms: float, deadline_s: float) -> ChainResult:
+def best_chain(blocks: Blocks, table: DownSets, limit_ms: float, deadline: Deadline) -> ChainResult:
     """Find the contiguous split over a family of down-sets whose largest load is least, if it is at most a threshold.
 
     Args:
         blocks: n blocks with their pool.
         table: N down-sets.
         limit_ms: The threshold T.
-        deadline_s: On ``time.perf_counter``'s clock.
+        deadline: Stop then, with the best chain seen.
     """
-    return _Search(blocks, table, limit_ms).run(deadline_s)
+    return _Search(blocks, table, limit_ms).run(deadline)
 
 
 class _Search:
@@ -96,13 +101,13 @@ class _Search:
         self.parent: dict[tuple[int, int], NDArray[np.int32]] = {}
         self.evaluations = 0
 
-    def run(self, deadline_s: float) -> ChainResult:
+    def run(self, deadline: Deadline) -> ChainResult:
         k, last = self.blocks.accelerators, self.table.count - 1
         self.best[0, 0][0] = 0.0
         is_complete = True
         for used in range(k + self.blocks.cpus):
             for a in range(max(0, used - self.blocks.cpus), min(k, used) + 1):
-                is_complete = is_complete and self._expand(a, used - a, deadline_s)
+                is_complete = is_complete and self._expand(a, used - a, deadline)
         state = min(self.best, key=lambda layer: self.best[layer][last])
         if not np.isfinite(self.best[state][last]):
             return ChainResult(None, is_complete, self.evaluations)
@@ -126,7 +131,7 @@ class _Search:
             self.parent[a, c] = np.full(self.table.count, -1, np.int32)
         return self.best[a, c]
 
-    def _expand(self, a: int, c: int, deadline_s: float) -> bool:
+    def _expand(self, a: int, c: int, deadline: Deadline) -> bool:
         """Give every down-set of a layer its next device; False where the deadline came first."""
         table, done_ms = self.table, self.table.accelerator_ms
         value_ms = self._layer(a, c)
@@ -143,7 +148,7 @@ class _Search:
             if layer is not None:
                 targets.append((is_accelerator, layer, self.parent[state], self._first_useful(*state)))
         for start in np.flatnonzero(useful):
-            if time.perf_counter() > deadline_s:
+            if deadline.is_over:
                 return False
             for is_accelerator, layer, parent, first in targets:
                 low = max(int(start) + 1, first)

@@ -15,14 +15,14 @@ Left out: one threshold (``chain.py``), one family (``down_sets.py``).
 """
 
 import math
-import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from heterps_compile.cost.workload import Workload
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.units import format_bytes
 
 from .blocks import Blocks, Flow, Loose, contract, has_backward_edges
@@ -37,6 +37,8 @@ MAX_BLOCKS = 5_000
 """Beyond this the table of even one topological order no longer fits comfortably into memory."""
 SAMPLED_TIME_LIMIT_S = 60.0
 """How long sampling goes on where the caller set no limit."""
+_FIRST_SPLIT_S, _LEAST_REASON_S = 1.0, 1.0
+"""What is left for a first split, or for the reason why there is none, however short the limit: they are the answer."""
 _FIRST_STEP = 0.01
 _ROUNDS, _ENDLESS = 8, 10**9
 
@@ -48,7 +50,7 @@ class Best:
     Attributes:
         workload: What is split.
         contiguous: Whether only contiguous splits count.
-        deadline_s: On ``time.perf_counter``'s clock.
+        deadline: When to stop.
         value_ms: Its largest load.
         assignment: Device of every node; empty where none was seen.
         evaluations: Loads and moves weighed.
@@ -57,16 +59,11 @@ class Best:
 
     workload: Workload
     contiguous: bool
-    deadline_s: float
+    deadline: Deadline
     value_ms: float = math.inf
     assignment: tuple[int, ...] = ()
     evaluations: int = 0
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the time is up."""
-        return time.perf_counter() > self.deadline_s
 
     def offer(self, assignment: Sequence[int]) -> bool:
         """Take a split if it keeps every rule; tell whether it does."""
@@ -116,8 +113,8 @@ def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> 
         best.notes.append(f"over {MAX_BLOCKS:,} blocks of nodes: cut evenly, and not searched")
         return min(simple_bound(blocks) for _, blocks in lines)
     for _, blocks in lines:
-        sample = sample_down_sets(blocks, 2, rng)
-        _raise_threshold(best, blocks, tabulate(blocks, sample), best.deadline_s if best.assignment else math.inf)
+        deadline = best.deadline if best.assignment else best.deadline.at_least(_FIRST_SPLIT_S)
+        _search(best, blocks, sample_down_sets(blocks, 2, rng), deadline)
     bounds_ms = [_prove(best, flow, blocks) if prove else simple_bound(blocks) for flow, blocks in lines]
     if any(bound_ms is None for bound_ms in bounds_ms):
         best.notes.append(f"over {MAX_DOWN_SETS:,} down-sets: a sample of them was searched")
@@ -125,7 +122,7 @@ def split_contiguously(best: Best, rng: np.random.Generator, *, prove: bool) -> 
         _sample(best, lines, rng, rounds=_ENDLESS if prove else _ROUNDS)
     if not best.assignment:
         if all(bound_ms == math.inf for bound_ms in bounds_ms):
-            raise InfeasibleError(_why_infeasible(workload, lines[0][0]))
+            raise InfeasibleError(_why_infeasible(workload, lines[0][0], best.deadline))
         raise InfeasibleError(
             f"workload {workload.name!r}: no contiguous split was found in the time given, and none was ruled out; "
             "give more time, more memory, or allow a non-contiguous split"
@@ -144,7 +141,19 @@ def _even(blocks: Blocks) -> Sequence[int]:
     return [int(device) for device in np.minimum(share * count, count - 1)]
 
 
-def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline_s: float) -> float:
+def _search(best: Best, blocks: Blocks, family: Collection[int], deadline: Deadline) -> float:
+    """Offer the best split over a family of down-sets; give a lower bound on the splits over it.
+
+    The bound is inf where the family has no split at all.
+    """
+    try:
+        table = tabulate(blocks, family, deadline)
+    except TimeUpError:
+        return simple_bound(blocks)
+    return _raise_threshold(best, blocks, table, deadline)
+
+
+def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline: Deadline) -> float:
     """Give a lower bound on the splits over a family, and offer the best one where the time suffices.
 
     The bound is inf where the family has no split at all.
@@ -155,7 +164,7 @@ def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline_s: fl
     bound_ms = floor_ms
     while True:
         limit_ms = min(base_ms * (1 + step), best.value_ms * (1 + 1e-12), max(ceiling_ms, base_ms))
-        result = best_chain(blocks, table, limit_ms, deadline_s)
+        result = best_chain(blocks, table, limit_ms, deadline)
         best.evaluations += result.evaluations
         if result.chain is not None:
             best.offer(blocks.spread(result.chain.devices))
@@ -173,36 +182,53 @@ def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline_s: fl
 
 def _prove(best: Best, flow: Flow, joined: Blocks) -> float | None:
     """Give a flow's proven bound, None where there are too many down-sets for one."""
+    try:
+        return _proven(best, flow, joined)
+    except TimeUpError:
+        return simple_bound(joined)
+
+
+def _proven(best: Best, flow: Flow, joined: Blocks) -> float | None:
+    """Do so.
+
+    Raises:
+        TimeUpError: where the time is up before the search can begin.
+    """
+    deadline = best.deadline
+    deadline.check()
     apart = contract(best.workload, flow, Loose.STAY)
-    family = enumerate_down_sets(apart, MAX_DOWN_SETS)
+    family = enumerate_down_sets(apart, MAX_DOWN_SETS, deadline)
     if family is not None:
-        return _raise_threshold(best, apart, tabulate(apart, family), best.deadline_s)
+        return _search(best, apart, family, deadline)
+    deadline.check()
     floating = contract(best.workload, flow, Loose.FLOAT)
-    family = enumerate_down_sets(floating, MAX_DOWN_SETS)
+    family = enumerate_down_sets(floating, MAX_DOWN_SETS, deadline)
     if family is None:
         return None
     # Without the memory of loose blocks a split may look better than any that fits, so it is kept apart from the best.
-    relaxed = Best(replace(best.workload, memory_bytes=_total_bytes(best.workload)), True, best.deadline_s)
-    bound_ms = _raise_threshold(relaxed, floating, tabulate(floating, family), best.deadline_s)
+    relaxed = Best(replace(best.workload, memory_bytes=_total_bytes(best.workload)), True, deadline)
+    bound_ms = _search(relaxed, floating, family, deadline)
     best.evaluations += relaxed.evaluations
     if not relaxed.assignment or not best.offer(relaxed.assignment):
-        family = enumerate_down_sets(joined, MAX_DOWN_SETS)
+        try:
+            family = enumerate_down_sets(joined, MAX_DOWN_SETS, deadline)
+        except TimeUpError:
+            return bound_ms
         if family is not None:
-            _raise_threshold(best, joined, tabulate(joined, family), best.deadline_s)
+            _search(best, joined, family, deadline)
     return bound_ms
 
 
 def _sample(best: Best, lines: Sequence[tuple[Flow, Blocks]], rng: np.random.Generator, rounds: int) -> None:
     """Search samples of down-sets around the best split, round after round."""
-    deadline_s = min(best.deadline_s, time.perf_counter() + SAMPLED_TIME_LIMIT_S)
+    deadline = best.deadline.within(SAMPLED_TIME_LIMIT_S)
     for _ in range(rounds):
         for _, blocks in lines:
-            if time.perf_counter() > deadline_s or best.value_ms <= simple_bound(blocks):
+            if deadline.is_over or best.value_ms <= simple_bound(blocks):
                 return
             through = _prefixes(blocks, best.assignment) if best.assignment else []
             orders = max(4, 4000 // blocks.count)
-            table = tabulate(blocks, sample_down_sets(blocks, orders, rng, through))
-            _raise_threshold(best, blocks, table, deadline_s)
+            _search(best, blocks, sample_down_sets(blocks, orders, rng, through), deadline)
 
 
 def _prefixes(blocks: Blocks, assignment: Sequence[int]) -> list[int]:
@@ -231,8 +257,9 @@ def _total_bytes(workload: Workload) -> float:
     return sum(node.size_bytes for node in workload.nodes)
 
 
-def _why_infeasible(workload: Workload, flow: Flow) -> str:
-    """Say what stands against every contiguous split, and the least memory that would do."""
+def _why_infeasible(workload: Workload, flow: Flow, deadline: Deadline) -> str:
+    """Say what stands against every contiguous split, and the least memory that would do, where the time suffices."""
+    deadline = deadline.at_least(_LEAST_REASON_S)
     roomy = replace(workload, memory_bytes=_total_bytes(workload))
     blocks = contract(roomy, flow, Loose.JOIN)
     weights = replace(
@@ -242,17 +269,27 @@ def _why_infeasible(workload: Workload, flow: Flow) -> str:
         nets=(),
         net_ms=np.zeros(0),
     )
-    family = enumerate_down_sets(weights, MAX_DOWN_SETS) or sample_down_sets(weights, 2, np.random.default_rng(0))
-    result = best_chain(weights, tabulate(weights, family), float(weights.accelerator_ms.sum()) + 1.0, math.inf)
     pool = f"{workload.accelerators} accelerators and {workload.cpus} CPUs"
-    if result.chain is None:
-        return (
-            f"workload {workload.name!r}: contiguity is impossible on {pool}: nodes that only accelerators or only "
-            "CPUs can run take turns along the graph more often than the devices do; add devices or allow a "
-            "non-contiguous split"
-        )
+    room = format_bytes(workload.memory_bytes)
+    heaviest_bytes: float | None = None
+    try:
+        family = enumerate_down_sets(weights, MAX_DOWN_SETS, deadline)
+        is_all = family is not None
+        table = tabulate(weights, family or sample_down_sets(weights, 2, np.random.default_rng(0)), deadline)
+        result = best_chain(weights, table, float(weights.accelerator_ms.sum()) + 1.0, deadline)
+        if result.chain is not None:
+            heaviest_bytes = result.chain.value_ms  # in bytes: the weights stand in place of times
+        elif is_all and result.is_complete:
+            return (
+                f"workload {workload.name!r}: contiguity is impossible on {pool}: nodes that only accelerators or only "
+                "CPUs can run take turns along the graph more often than the devices do; add devices or allow a "
+                "non-contiguous split"
+            )
+    except TimeUpError:
+        pass  # the reason stands without the number
+    would_do = "" if heaviest_bytes is None else f"; {format_bytes(heaviest_bytes)} would do"
+    them = "more memory" if heaviest_bytes is None else "that much"
     return (
-        f"workload {workload.name!r}: no contiguous split on {pool} keeps every accelerator within "
-        f"{format_bytes(workload.memory_bytes)}; {format_bytes(result.chain.value_ms)} would do. Give the accelerators "
-        "that much, add devices, or allow a non-contiguous split"
+        f"workload {workload.name!r}: no contiguous split on {pool} keeps every accelerator within {room}{would_do}. "
+        f"Give the accelerators {them}, add devices, or allow a non-contiguous split"
     )

@@ -12,20 +12,29 @@ arrays.
 Left out: which chain is best (``chain.py``).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
+
 from .blocks import Blocks, Bools, Floats
 
-_ROWS = 4096
-"""Down-sets handled at once where a table is built, so that temporaries stay small."""
+_MOST_ROWS, _MOST_PRODUCTS = 4096, 10**9
+"""Down-sets handled at once where a table is built, so that temporaries stay small, and a part takes a tenth of a
+second or so: between two parts the clock is asked."""
+_ASKED = 256
+"""Down-sets found between two looks at the clock."""
 
 
-def enumerate_down_sets(blocks: Blocks, limit: int) -> set[int] | None:
-    """Give every down-set, or None where there are more than ``limit``."""
+def enumerate_down_sets(blocks: Blocks, limit: int, deadline: Deadline = NO_DEADLINE) -> set[int] | None:
+    """Give every down-set, or None where there are more than ``limit``.
+
+    Raises:
+        TimeUpError: where the deadline comes first.
+    """
     needs = [sum(1 << b for b in before) for before in blocks.before]
     free = sum(1 << i for i, need in enumerate(needs) if need == 0)
     found = {0}
@@ -42,6 +51,8 @@ def enumerate_down_sets(blocks: Blocks, limit: int) -> set[int] | None:
             found.add(larger)
             if len(found) > limit:
                 return None
+            if len(found) % _ASKED == 0:
+                deadline.check()
             opened = free ^ bit
             for later in blocks.after[bit.bit_length() - 1]:
                 if needs[later] & ~larger == 0:
@@ -124,17 +135,22 @@ class DownSets:
         return int(self.accelerator_ms.shape[0])
 
 
-def tabulate(blocks: Blocks, family: Iterable[int]) -> DownSets:
+def tabulate(blocks: Blocks, family: Iterable[int], deadline: Deadline = NO_DEADLINE) -> DownSets:
     """Turn a family of down-sets, the empty one and the full one among them, into arrays.
 
-    Takes O(N * n * nets) multiplications, in dense matrix products.
+    Takes O(N * n * (n + nets)) multiplications, in dense matrix products.
+
+    Raises:
+        TimeUpError: where the deadline comes first.
     """
     masks = sorted(family)
     width = (blocks.count + 7) // 8
     packed = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in masks), np.uint8)
     rows = np.unpackbits(packed.reshape(len(masks), width), axis=1, count=blocks.count, bitorder="little")
     # Times are multiples of one power of two and sum exactly, so no rounding can break the order.
-    time_ms = np.concatenate([part.astype(np.float64) @ blocks.accelerator_ms for part in _parts(rows)])
+    time_ms = np.concatenate(
+        [part.astype(np.float64) @ blocks.accelerator_ms for part in _parts(rows, blocks, deadline)]
+    )
     order = np.lexsort((rows.sum(axis=1, dtype=np.int64), time_ms))
     rows = rows[order]
 
@@ -151,7 +167,7 @@ def tabulate(blocks: Blocks, family: Iterable[int]) -> DownSets:
     sums, counts, cuts = [], [], []
     edge_blocks: list[NDArray[np.intp]] = []
     open_nets: list[NDArray[np.intp]] = []
-    for part in _parts(rows):
+    for part in _parts(rows, blocks, deadline):
         held = part.astype(np.float32)
         sums.append(part.astype(np.float64) @ per_block)
         counts.append((held @ incidence).astype(np.uint16))
@@ -175,8 +191,13 @@ def tabulate(blocks: Blocks, family: Iterable[int]) -> DownSets:
     )
 
 
-def _parts(rows: NDArray[np.uint8]) -> Iterable[NDArray[np.uint8]]:
-    return (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
+def _parts(rows: NDArray[np.uint8], blocks: Blocks, deadline: Deadline) -> Iterator[NDArray[np.uint8]]:
+    """Give the rows in parts, as long as there is time."""
+    products = blocks.count * (blocks.count + len(blocks.nets))
+    step = min(_MOST_ROWS, max(1, _MOST_PRODUCTS // max(products, 1)))
+    for start in range(0, len(rows), step):
+        deadline.check()
+        yield rows[start : start + step]
 
 
 def _true_columns(table: Bools) -> list[NDArray[np.intp]]:

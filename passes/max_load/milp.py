@@ -20,7 +20,6 @@ Left out: the contiguity constraints.
 """
 
 import math
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +27,13 @@ from typing import Any
 import highspy
 import numpy as np
 
+from heterps_compile.passes.deadline import Deadline, TimeUpError, now_s
+from heterps_compile.passes.solver import run_solver
+
 from .blocks import Blocks
 
+_ASKED = 64
+"""Nets written down between two looks at the clock."""
 TOLERANCE = 1e-6
 """Relative; the solver's own feasibility tolerance and the gap at which it stops."""
 
@@ -52,8 +56,8 @@ class MilpResult:
 def solve_milp(
     blocks: Blocks,
     known: Sequence[int] | None,
-    known_ms: float,
-    deadline_s: float,
+    within_ms: tuple[float, float],
+    deadline: Deadline,
     anchored: Collection[int] = (),
 ) -> MilpResult:
     """Minimise the largest load with HiGHS.
@@ -61,22 +65,33 @@ def solve_milp(
     Args:
         blocks: n blocks with their pool.
         known: Device of every block in a valid split to start from.
-        known_ms: Its largest load; above 0, inf where none is known.
-        deadline_s: On ``time.perf_counter``'s clock; what it takes to write the programme down counts too.
+        within_ms: A lower bound on every split's largest load, and that of the known one; inf where none is known.
+        deadline: Stop then; what it takes to write the programme down counts too.
         anchored: Nets that also lie on a device outside the problem, and so are cut wherever they lie.
     """
-    return _Model(blocks, known, known_ms, anchored).solve(deadline_s)
+    begun_s = now_s()
+    try:
+        return _Model(blocks, known, within_ms, anchored, deadline).solve(begun_s)
+    except TimeUpError:
+        return MilpResult(None, 0.0, False)
 
 
 class _Model:
     """Columns x, y, z; rows collected in compressed form; times in units of the known value."""
 
-    def __init__(self, blocks: Blocks, known: Sequence[int] | None, known_ms: float, anchored: Collection[int]) -> None:
-        self.blocks, self.anchored = blocks, frozenset(anchored)
+    def __init__(
+        self,
+        blocks: Blocks,
+        known: Sequence[int] | None,
+        within_ms: tuple[float, float],
+        anchored: Collection[int],
+        deadline: Deadline,
+    ) -> None:
+        self.blocks, self.anchored, self.deadline = blocks, frozenset(anchored), deadline
         self.n, self.k = blocks.count, blocks.accelerators
         self.devices = self.k + blocks.cpus
-        self.scale_ms = known_ms
-        if not math.isfinite(known_ms):
+        self.bound_ms, self.scale_ms = within_ms
+        if not math.isfinite(self.scale_ms):
             self.scale_ms = max(float(blocks.accelerator_ms.sum() + blocks.cpu_ms.sum()), 1e-9)
         nets = len(blocks.nets)
         self.x = np.arange(self.n * self.devices).reshape(self.n, self.devices)
@@ -112,6 +127,8 @@ class _Model:
         for block in range(self.n):
             self._row(self.x[block].tolist(), [1.0] * self.devices, 1.0, 1.0)
         for h, net in enumerate(blocks.nets):
+            if h % _ASKED == 0:
+                self.deadline.check()
             for one, other in zip(net, net[1:] + net[:1], strict=True):
                 for d in range(self.k):
                     if h in self.anchored:
@@ -154,13 +171,20 @@ class _Model:
         values[self.z] = 1.0
         return [float(value) for value in values]
 
-    def solve(self, deadline_s: float) -> MilpResult:
+    def solve(self, begun_s: float) -> MilpResult:
+        """Run HiGHS; writing the programme down began at ``begun_s``.
+
+        Raises:
+            TimeUpError: where too little time is left for it.
+        """
         highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy ships no types for it
         for option, value in (
             ("output_flag", False),
             ("mip_rel_gap", TOLERANCE),
             ("mip_abs_gap", TOLERANCE),
             ("mip_feasibility_tolerance", TOLERANCE),
+            # Told as a target only: as a bound of z it would flatten the relaxation, and branching would lose its way.
+            ("objective_target", self.bound_ms / self.scale_ms * (1 + TOLERANCE)),
         ):
             highs.setOptionValue(option, value)
         model = highspy.HighsLp()
@@ -179,11 +203,7 @@ class _Model:
             start = highspy.HighsSolution()
             start.col_value = self._start(self.known)
             highs.setSolution(start)
-        left_s = deadline_s - time.perf_counter()  # as late as can be: it counts from run
-        if left_s <= 0:
-            return MilpResult(None, 0.0, False)
-        highs.setOptionValue("time_limit", min(left_s, 1e9))
-        highs.run()
+        run_solver(highs, self.deadline, begun_s=begun_s)
         info = highs.getInfo()
         bound_ms = max(info.mip_dual_bound * (1 - TOLERANCE), 0.0) * self.scale_ms
         if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:

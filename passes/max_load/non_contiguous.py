@@ -2,29 +2,32 @@
 
 1. The best contiguous split, where one is found quickly, is the first split.
 2. Annealing, from random splits and from the best one, brings it close to the optimum (``annealing.py``).
-3. HiGHS starts from there and gives the bound, and what is left to gain (``milp.py``).
-4. In a large workload it stops early, and what it came to is improved region by region (``regions.py``).
+3. Prices on the blocks give a bound (``price_bound.py``).
+4. HiGHS starts from both, and gives a better bound where it can, and what is left to gain (``milp.py``).
+5. In a large workload it stops early, and what it came to is improved region by region (``regions.py``).
 
 Left out: pipelining such a split, whose devices may need each other's results in turns.
 """
 
 import math
-import time
 
 import numpy as np
 
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.deadline import Deadline
 
 from .annealing import CHAINS, anneal, random_starts
 from .blocks import Blocks, contract
 from .bounds import simple_bound
 from .contiguous import MAX_BLOCKS, Best, split_contiguously
+from .price_bound import price_bound
 from .split import evaluate_split
 
 TIME_LIMIT_S = 60.0
 """How long the proof goes on where the caller set no limit: it may take for ever."""
 _CONTIGUOUS_SHARE = 0.25
 _ANNEALING_SHARE = 0.15
+_PRICES_SHARE = 0.15
 _REGIONS_SHARE = 0.25
 _LARGE = 150
 """Blocks; below, HiGHS is at its best with the whole."""
@@ -48,9 +51,8 @@ def split_freely(best: Best, rng: np.random.Generator, *, prove: bool) -> float:
         InfeasibleError: where no split exists.
     """
     blocks = contract(best.workload, None)
-    start_s = time.perf_counter()
-    left_s = best.deadline_s - start_s
-    first = Best(best.workload, True, start_s + _CONTIGUOUS_SHARE * left_s)
+    left_s = best.deadline.left_s()
+    first = Best(best.workload, True, best.deadline.within(_CONTIGUOUS_SHARE * left_s))
     try:
         split_contiguously(first, rng, prove=prove)
         best.offer(first.assignment)
@@ -58,14 +60,15 @@ def split_freely(best: Best, rng: np.random.Generator, *, prove: bool) -> float:
         pass  # a split that is not contiguous may still exist, and is looked for below
     best.evaluations += first.evaluations
     bound_ms = simple_bound(blocks)
-    _anneal(best, blocks, bound_ms, rng, time.perf_counter() + _ANNEALING_SHARE * left_s)
+    _anneal(best, blocks, bound_ms, rng, best.deadline.within(_ANNEALING_SHARE * left_s))
     if blocks.count > MAX_BLOCKS:
         best.notes.append(f"over {MAX_BLOCKS:,} blocks of nodes: annealed alone, the bound is a simple one")
-    elif prove and not _is_met(best, bound_ms):
-        regions_s = _REGIONS_SHARE * left_s if blocks.count > _LARGE else 0.0
-        bound_ms = max(bound_ms, _solve(best, blocks, best.deadline_s - regions_s))
-        if regions_s > 0 and best.assignment and best.value_ms > bound_ms * (1 + 1e-5):
-            _improve_regions(best, blocks)
+    elif prove:
+        if best.assignment:
+            prices = best.deadline.within(_PRICES_SHARE * left_s)
+            bound_ms = max(bound_ms, price_bound(blocks, best.value_ms, prices))
+        if not _is_met(best, bound_ms):
+            bound_ms = max(bound_ms, _close(best, blocks, bound_ms, _REGIONS_SHARE * left_s))
     if not best.assignment:
         raise InfeasibleError(
             f"workload {best.workload.name!r}: no split was found in the time given that keeps every accelerator "
@@ -78,17 +81,17 @@ def _is_met(best: Best, bound_ms: float) -> bool:
     return best.value_ms <= bound_ms * (1 + 1e-9)
 
 
-def _anneal(best: Best, blocks: Blocks, bound_ms: float, rng: np.random.Generator, deadline_s: float) -> None:
+def _anneal(best: Best, blocks: Blocks, bound_ms: float, rng: np.random.Generator, deadline: Deadline) -> None:
     """Run the rounds of annealing, each from random splits or from the best one."""
     steps = min(_STEPS_PER_BLOCK * blocks.count, _MOST_STEPS)
     for hot, cold, is_random in _ROUNDS:
-        if _is_met(best, bound_ms) or time.perf_counter() > deadline_s or blocks.count < 2:
+        if _is_met(best, bound_ms) or deadline.is_over or blocks.count < 2:
             return
         starts = random_starts(blocks, CHAINS, rng)
         if best.assignment and not is_random:
             starts[:] = blocks.gather(best.assignment)
         found = anneal(
-            blocks, starts, steps=steps, hot=hot, cold=cold, best_ms=best.value_ms, rng=rng, deadline_s=deadline_s
+            blocks, starts, steps=steps, hot=hot, cold=cold, best_ms=best.value_ms, rng=rng, deadline=deadline
         )
         best.evaluations += found.evaluations
         if math.isfinite(found.value_ms):
@@ -100,16 +103,26 @@ def _improve_regions(best: Best, blocks: Blocks) -> None:
     from .regions import improve_regions  # noqa: PLC0415 - HiGHS is loaded only where a proof is wanted
 
     loads_ms = evaluate_split(best.workload, best.assignment)
-    devices = improve_regions(blocks, blocks.gather(best.assignment), loads_ms, best.deadline_s)
+    devices = improve_regions(blocks, blocks.gather(best.assignment), loads_ms, best.deadline)
     best.offer(blocks.spread(devices))
 
 
-def _solve(best: Best, blocks: Blocks, deadline_s: float) -> float:
+def _close(best: Best, blocks: Blocks, bound_ms: float, regions_s: float) -> float:
+    """Let HiGHS improve the best split and the bound; give its bound. A large workload keeps some time for regions."""
+    if blocks.count <= _LARGE:
+        return _solve(best, blocks, bound_ms, best.deadline)
+    found_ms = _solve(best, blocks, bound_ms, Deadline(best.deadline.end_s - regions_s))
+    if best.assignment and best.value_ms > max(bound_ms, found_ms) * (1 + 1e-5) and not best.deadline.is_over:
+        _improve_regions(best, blocks)
+    return found_ms
+
+
+def _solve(best: Best, blocks: Blocks, bound_ms: float, deadline: Deadline) -> float:
     """Let HiGHS improve the best split; give its bound."""
     from .milp import solve_milp  # noqa: PLC0415 - HiGHS is loaded only where a proof is wanted
 
     known = blocks.gather(best.assignment) if best.assignment else None
-    result = solve_milp(blocks, known, best.value_ms, deadline_s)
+    result = solve_milp(blocks, known, (bound_ms, best.value_ms), deadline)
     if result.is_infeasible:
         raise InfeasibleError(
             f"workload {best.workload.name!r}: no split keeps every accelerator within its memory; "

@@ -6,12 +6,13 @@ the same whatever happens inside, so the region is a problem of its own, small e
 Left out: a bound on the whole (``milp.py``).
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+
+from heterps_compile.passes.deadline import Deadline
 
 from .annealing import Ints
 from .blocks import Blocks, Floats
@@ -23,7 +24,7 @@ _REGION_S = 4.0
 
 
 def improve_regions(
-    blocks: Blocks, devices: Sequence[int], loads_ms: Sequence[float], deadline_s: float
+    blocks: Blocks, devices: Sequence[int], loads_ms: Sequence[float], deadline: Deadline
 ) -> tuple[int, ...]:
     """Move blocks within regions until no region with the most loaded device improves, or the time is up.
 
@@ -31,7 +32,7 @@ def improve_regions(
         blocks: n blocks with their pool.
         devices: Device of every block.
         loads_ms: Load of every device.
-        deadline_s: On ``time.perf_counter``'s clock.
+        deadline: Stop then.
     """
     current = np.array(devices)
     loads = np.array(loads_ms)
@@ -41,11 +42,10 @@ def improve_regions(
         top = int(loads.argmax())
         others = sorted((d for d in range(len(loads)) if d != top), key=lambda d: loads[d])
         for chosen in combinations(others, min(_OTHERS, len(others))):
-            now_s = time.perf_counter()
-            if now_s >= deadline_s:
+            if deadline.is_over:
                 return tuple(map(int, current))
             region = sorted([top, *chosen])
-            found = _solve_region(blocks, current, region, float(loads[top]), min(deadline_s, now_s + _REGION_S))
+            found = _solve_region(blocks, current, region, float(loads[top]), deadline.within(_REGION_S))
             if found is None:
                 continue
             changed = _loads(blocks, found)
@@ -56,7 +56,7 @@ def improve_regions(
 
 
 def _solve_region(
-    blocks: Blocks, current: Ints, region: Sequence[int], value_ms: float, deadline_s: float
+    blocks: Blocks, current: Ints, region: Sequence[int], value_ms: float, deadline: Deadline
 ) -> Ints | None:
     """Place the blocks of some devices anew on those devices; None where that gives nothing."""
     inside = np.flatnonzero(np.isin(current, region))
@@ -89,7 +89,7 @@ def _solve_region(
         cpus=len(region) - accelerators,
     )
     known = np.searchsorted(region, current[inside])
-    result = solve_milp(part, known.tolist(), value_ms, deadline_s, anchored)
+    result = solve_milp(part, known.tolist(), (0.0, value_ms), deadline, anchored)
     if result.devices is None:
         return None
     found = current.copy()

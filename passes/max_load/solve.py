@@ -3,8 +3,6 @@
 Left out: the searches themselves (``contiguous.py``, ``non_contiguous.py``), reading workloads, writing splits.
 """
 
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +10,7 @@ import numpy as np
 
 from heterps_compile.cost.workload import Workload, verify_workload
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.passes.deadline import Deadline, now_s
 
 from .contiguous import Best, split_contiguously
 from .non_contiguous import TIME_LIMIT_S, split_freely
@@ -50,11 +49,11 @@ def solve_max_load(
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError(f"a time limit of {time_limit_s} s must be above 0")
     verify_workload(workload)
-    start_s = time.perf_counter()
-    if time_limit_s is None:
-        time_limit_s = math.inf if contiguous else TIME_LIMIT_S
+    start_s = now_s()
+    if time_limit_s is None and not contiguous:
+        time_limit_s = TIME_LIMIT_S
     pool = _useful(workload)
-    best = Best(pool, contiguous, start_s + time_limit_s)
+    best = Best(pool, contiguous, Deadline.after(time_limit_s))
     if warm_start is not None:
         evaluate_split(workload, warm_start)  # raises where it does not fit
         fault = next(faults(workload, warm_start, contiguous=contiguous), None)
@@ -66,7 +65,7 @@ def solve_max_load(
     # Bounds are proven up to rounding; one that touches the value is the value.
     if bound_ms > best.value_ms * (1 - 1e-9):
         bound_ms = best.value_ms
-    if bound_ms < best.value_ms and best.is_late:
+    if time_limit_s is not None and bound_ms < best.value_ms and best.deadline.is_over:
         best.notes.append(f"the time limit of {time_limit_s:g} s ended the search")
     skipped = workload.accelerators - pool.accelerators
     assignment = tuple(device if device < pool.accelerators else device + skipped for device in best.assignment)
@@ -78,7 +77,7 @@ def solve_max_load(
         method=method,
         seed=seed,
         evaluations=best.evaluations,
-        search_s=time.perf_counter() - start_s,
+        search_s=now_s() - start_s,
         notes=(*workload.assumptions, *best.notes),
     )
 

@@ -6,7 +6,6 @@ estimator treats them one by one.
 Left out: plans of more stages than the cap, a bound. Needs the package ``optuna``.
 """
 
-import time
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -16,8 +15,8 @@ import numpy as np
 from heterps_compile.cost.evaluate import evaluate, to_arrays
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import HeterpsError
+from heterps_compile.passes.deadline import Deadline, now_s
 
-from .deadline import Deadline
 from .sampling import StageRules, stage_rules
 from .seeds import require_feasible, seed_placements
 
@@ -52,7 +51,7 @@ class Bayes:
         Raises:
             HeterpsError: where optuna is not installed.
         """
-        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
+        started, deadline = now_s(), Deadline.after(time_limit_s)
         try:
             import optuna  # noqa: PLC0415 - an extra that only this method needs
         except ImportError as e:
@@ -80,7 +79,7 @@ class Bayes:
             if score < best_score:
                 best, best_score = placement, score
         value = require_feasible(problem, best, self.name)
-        return SearchResult(best, value, -np.inf, self.name, seed, evaluations, time.monotonic() - started, notes)
+        return SearchResult(best, value, -np.inf, self.name, seed, evaluations, now_s() - started, notes)
 
     def _choose(self, trial: "optuna.Trial", problem: Problem, rules: StageRules) -> Placement:
         places = np.flatnonzero(rules.may_begin)

@@ -3,7 +3,6 @@
 Left out: anything clever.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,8 +12,8 @@ import numpy as np
 from heterps_compile.cost.evaluate import evaluate, to_placement
 from heterps_compile.cost.problem import Bools, Ints, Placement, Problem, SearchResult
 from heterps_compile.errors import HeterpsError
+from heterps_compile.passes.deadline import Deadline, now_s
 
-from .deadline import Deadline
 from .infeasible import explain_infeasible
 from .seeds import require_feasible, seed_placements
 
@@ -42,7 +41,7 @@ class Brute:
             HeterpsError: where there are more than two million placements.
             InfeasibleError: where none is feasible, with the reason.
         """
-        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
+        started, deadline = now_s(), Deadline.after(time_limit_s)
         count = placement_count(problem)
         if count > MOST_PLACEMENTS:
             raise HeterpsError(
@@ -68,7 +67,7 @@ class Brute:
             method=self.name,
             seed=seed,
             evaluations=evaluations,
-            search_s=time.monotonic() - started,
+            search_s=now_s() - started,
             notes=() if evaluations == count else (f"stopped by the time limit after {evaluations:,} of {count:,.0f}",),
         )
 

@@ -3,16 +3,15 @@
 Left out: finding placements (the methods do).
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import PROOF, Placement, Problem, SearchResult
+from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.units import format_percent
 
-from .deadline import Deadline
 from .interval_search import GAP
 from .prove import prove
 
@@ -33,11 +32,11 @@ def certify(
     """
     if result.bound >= result.value * (1 - GAP):
         return result
-    started = time.monotonic()
+    started = now_s()
     proof = prove(problem, Deadline.after(time_limit_s), [result.placement, *starts])
     best = result if proof.placement is None else better_of(problem, result, proof.placement, PROOF)
     bound = best.value if proof.is_complete else max(result.bound, proof.bound)
-    return replace(best, bound=min(best.value, bound), search_s=result.search_s + time.monotonic() - started)
+    return replace(best, bound=min(best.value, bound), search_s=result.search_s + now_s() - started)
 
 
 def better_of(problem: Problem, result: SearchResult, placement: Placement, found_by: str) -> SearchResult:

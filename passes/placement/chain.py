@@ -20,8 +20,8 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand, StageWork
 from heterps_compile.cost.segments import MEMORY_TOLERANCE, problem_tables
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 
-from .deadline import NO_DEADLINE, Deadline
 from .traffic import Crossings, SegmentTraffic, Traffic, Values, box_sums
 
 PER_TYPE = (slice(None), None, None)

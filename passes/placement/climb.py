@@ -20,10 +20,10 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
 from heterps_compile.cost.problem import Bools, Ints, Problem
+from heterps_compile.passes.deadline import Deadline
 
 from .archive import Archive, Found
 from .cuts import Cut
-from .deadline import Deadline
 from .kicks import cross, divide_run
 from .polish import Polish
 from .rungs import Rung, Rungs, ladder

@@ -17,9 +17,9 @@ import numpy as np
 
 from heterps_compile.cost.problem import Ints, Placement, Problem
 from heterps_compile.cost.segments import problem_tables
+from heterps_compile.passes.deadline import Deadline
 
 from .chain import Chain
-from .deadline import Deadline
 from .interval_search import IntervalSearch, marches_at_once
 
 _SHORT = 300  # positions that need no coarse start

@@ -14,8 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from heterps_compile.cost.problem import Problem
-
-from .deadline import NO_DEADLINE, Deadline
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 
 PINS = "pins and forbidden pairs (--pin, --forbid)"
 MEMORY = "memory"

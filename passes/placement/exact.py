@@ -6,7 +6,6 @@ passes are usual, over the few segments that can still matter. In long chains bl
 Left out: the search itself (``prove.py`` and what it calls), and why nothing is feasible (``infeasible.py``).
 """
 
-import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,8 +14,8 @@ import numpy as np
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.deadline import Deadline, now_s
 
-from .deadline import Deadline
 from .infeasible import explain_infeasible
 from .prove import prove
 from .seeds import seed_placements
@@ -44,7 +43,7 @@ class Exact:
         Raises:
             InfeasibleError: where no placement is feasible, with the reason, or where none was found in time.
         """
-        started = time.monotonic()
+        started = now_s()
         if problem.min_stages > problem.layer_count:  # tables as large as that would be no help
             raise explain_infeasible(problem)
         deadline = Deadline.after(time_limit_s)
@@ -65,6 +64,6 @@ class Exact:
             method=self.name,
             seed=seed,
             evaluations=proof.evaluations,
-            search_s=time.monotonic() - started,
+            search_s=now_s() - started,
             notes=() if proof.is_complete else (_TIME_UP if deadline.left_s() <= 0 else _OPEN,),
         )

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps_compile.cost.problem import Floats, Placement
+from heterps_compile.passes.deadline import Deadline
 
 from .chain import Chain, Segments
-from .deadline import Deadline
 from .linked_chain import LinkedChain
 from .paths import ROUNDING, SegmentGraph, SegmentPrices, StageCounts, cheapest_path
 from .segment_graph import segment_graph

@@ -6,7 +6,6 @@ the plan needs more of them, or where they are too large or too slow undivided, 
 Left out: any search.
 """
 
-import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,8 +15,8 @@ from heterps_compile.cost.evaluate import evaluate, evaluate_one, to_arrays, to_
 from heterps_compile.cost.problem import Bools, Ints, Placement, Problem, SearchResult
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.deadline import Deadline, now_s
 
-from .deadline import Deadline
 from .prove import prove
 from .seeds import require_feasible, seed_placements
 
@@ -52,7 +51,7 @@ class FixedRule:
         Raises:
             InfeasibleError: where the pool lacks a kind of device the rule needs, or its placements are infeasible.
         """
-        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
+        started, deadline = now_s(), Deadline.after(time_limit_s)
         rules, usable = self.rules(problem), problem_tables(problem).usable
         placements = [_divided(problem, _usable_types(problem, rule, usable), deadline) for rule in rules]
         if warm_start is not None:
@@ -66,7 +65,7 @@ class FixedRule:
             method=self.name,
             seed=seed,
             evaluations=len(placements),
-            search_s=time.monotonic() - started,
+            search_s=now_s() - started,
             notes=_moved(problem, self.name, placements[best], rules[best]) if best < len(rules) else (),
         )
 

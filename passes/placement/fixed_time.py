@@ -23,9 +23,9 @@ from heterps_compile.cost.evaluate import evaluate_one, slowest_batch_s
 from heterps_compile.cost.problem import Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand
 from heterps_compile.cost.segments import problem_tables
+from heterps_compile.passes.deadline import Deadline, TimeUpError
 
 from .chain import Chain, Segments
-from .deadline import Deadline, TimeUpError
 from .easy_bounds import longest_s
 from .interval_search import GAP
 from .linked_chain import LinkedChain
@@ -241,19 +241,23 @@ class FixedTimeSearch:
         prices = TimedPrices(problem, time_s, np.zeros(problem.type_count))
         cost = prices.of(segments.demand, segments.type)
         units = np.where(np.isfinite(cost), prices.units(segments.demand), np.inf)
-        found = coupled_path(
-            segments,
-            cost,
-            units,
-            length=self._chain.length,
-            limits=self._limits[:-1],
-            least=problem.min_stages,
-            most=problem.max_stages,
-            deadline=self.deadline.within(_PROGRAMME_S),
-            enough=problem.budget_per_hour if problem.objective == "throughput" else -np.inf,
-            spent=np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0),
-            budget=problem.budget_per_hour * (1 + BUDGET_TOLERANCE),
-        )
+        try:
+            found = coupled_path(
+                segments,
+                cost,
+                units,
+                length=self._chain.length,
+                limits=self._limits[:-1],
+                least=problem.min_stages,
+                most=problem.max_stages,
+                deadline=self.deadline.within(_PROGRAMME_S),
+                enough=problem.budget_per_hour if problem.objective == "throughput" else -np.inf,
+                spent=np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0),
+                budget=problem.budget_per_hour * (1 + BUDGET_TOLERANCE),
+            )
+        except TimeUpError:  # of the programme's own time
+            self.deadline.check()
+            return _Found(best.bound, False)
         if found.chosen is not None:
             self._try(self._chain.placement(segments.keep(found.chosen)))
         self.deadline.check()

@@ -7,7 +7,6 @@ join two. The best of every generation live on unchanged.
 Left out: any knowledge of the problem beyond what evaluating placements tells, and a bound.
 """
 
-import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,8 +14,8 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import Evaluation, evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem, SearchResult
+from heterps_compile.passes.deadline import Deadline, now_s
 
-from .deadline import Deadline
 from .sampling import StageRules, draw_plans, stage_rules, uniform_proposal
 from .seeds import require_feasible, seed_placements
 
@@ -52,7 +51,7 @@ class Genetic:
         warm_start: Placement | None = None,
     ) -> SearchResult:
         """Search; see :class:`.method.PlacementMethod`."""
-        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
+        started, deadline = now_s(), Deadline.after(time_limit_s)
         generator = np.random.default_rng(seed)
         rules = stage_rules(problem)
         types, begins = self._first(problem, rules, warm_start, generator)
@@ -78,7 +77,7 @@ class Genetic:
         winner = int(np.argmin(fitness))
         placement = to_placement(types[winner], begins[winner])
         value = require_feasible(problem, placement, self.name)
-        return SearchResult(placement, value, -np.inf, self.name, seed, evaluations, time.monotonic() - started, notes)
+        return SearchResult(placement, value, -np.inf, self.name, seed, evaluations, now_s() - started, notes)
 
     def _first(
         self, problem: Problem, rules: StageRules, warm_start: Placement | None, generator: np.random.Generator

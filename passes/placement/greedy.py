@@ -6,7 +6,6 @@ its own type. One sweep, O(layers * types) evaluations.
 Left out: going back on a choice.
 """
 
-import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,8 +13,8 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.passes.deadline import Deadline, now_s
 
-from .deadline import Deadline
 from .fixed import divide
 from .seeds import require_feasible, seed_placements
 
@@ -39,7 +38,7 @@ class Greedy:
         Raises:
             InfeasibleError: where the sweep ends in no feasible placement.
         """
-        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
+        started, deadline = now_s(), Deadline.after(time_limit_s)
         starts = [divide(problem, placement) for placement in seed_placements(problem, warm_start)]
         types, cuts = to_arrays(starts)
         found = evaluate(problem, types, cuts)
@@ -69,5 +68,5 @@ class Greedy:
             method=self.name,
             seed=seed,
             evaluations=evaluations,
-            search_s=time.monotonic() - started,
+            search_s=now_s() - started,
         )

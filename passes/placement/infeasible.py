@@ -19,11 +19,11 @@ from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, slowest_batch_s
 from heterps_compile.cost.problem import Bools, Floats, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline, TimeUpError
 from heterps_compile.units import counted, format_bytes, format_money, format_seconds
 
 from .chain import Chain, Segments, Tile
 from .culprits import MEMORY, PINS, WITHOUT, fewest_to_drop, in_words, without
-from .deadline import NO_DEADLINE, Deadline, TimeUpError
 from .easy_bounds import longest_s
 from .milp import CoupledPath, coupled_path
 from .paths import SegmentPrices, StageCounts, cheapest_path
@@ -40,7 +40,7 @@ def explain_infeasible(problem: Problem, deadline: Deadline = NO_DEADLINE) -> In
         problem: The problem.
         deadline: Of the search that found out; it leaves a second at least for the reason, which is the answer.
     """
-    deadline = Deadline.after(min(_EXPLAIN_S, max(deadline.left_s(), _LEAST_EXPLAIN_S)))
+    deadline = deadline.at_least(_LEAST_EXPLAIN_S).within(_EXPLAIN_S)
     if problem.objective == "max-load":  # one unit a stage: what replicas cannot divide
         serial = np.zeros(problem.type_count)
         problem = replace(problem, compute_parallel=serial, data_parallel=serial)

@@ -29,9 +29,9 @@ import numpy as np
 from heterps_compile.cost.evaluate import evaluate, slowest_batch_s, to_arrays
 from heterps_compile.cost.problem import Floats, Placement, Problem
 from heterps_compile.cost.segments import flatten_stages
+from heterps_compile.passes.deadline import Deadline, TimeUpError
 
 from .chain import Chain, Segments
-from .deadline import Deadline, TimeUpError
 from .easy_bounds import longest_s, trivial_bound
 from .fees import FeeBounds, FeeSolution
 from .limited_paths import LimitedPaths

@@ -18,9 +18,9 @@ import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints, Placement, Problem
 from heterps_compile.cost.replicas import ReplicaDemand, StageWork
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 
 from .chain import Chain, Segments, Steps
-from .deadline import NO_DEADLINE, Deadline
 
 _MADE_AT_ONCE = 100_000  # segments, between two looks at the clock
 MOST_SEGMENTS = 3_000_000

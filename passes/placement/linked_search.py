@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from heterps_compile.cost.problem import Bools, Placement, Problem
+from heterps_compile.passes.deadline import Deadline
 
 from .chain import Chain, Segments
 from .coarse import thinned
-from .deadline import Deadline
 from .interval_search import GAP, IntervalSearch
 from .linked_chain import MOST_SEGMENTS, LinkedChain, has_near_readers, linked_segment_count
 

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement
+from heterps_compile.passes.deadline import Deadline
 
 from .blocks import Cells
 from .chain import Chain, Segments
-from .deadline import Deadline
 from .reach import Entries, Reach, counted_up
 from .reach_loops import Ends
 

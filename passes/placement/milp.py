@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.passes.deadline import Deadline, now_s
+from heterps_compile.passes.solver import run_solver
 
 from .chain import Segments
-from .deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,11 +71,12 @@ def coupled_path(
         enough: Stop at a path that costs this or less.
 
     Raises:
-        TimeUpError: where the programme is not written down in time.
+        TimeUpError: where the programme is not written down in time, or too little is left to solve it.
     """
     deadline.check()
     import highspy  # noqa: PLC0415 - half a second that only coupled limits need
 
+    begun_s = now_s()
     usable = np.flatnonzero(np.isfinite(cost) & np.isfinite(units))
     if len(usable) == 0:
         return CoupledPath(np.inf, None, True)
@@ -116,9 +118,7 @@ def coupled_path(
     ):
         solver.setOptionValue(option, value)
     solver.passModel(model)
-    deadline.check()
-    solver.setOptionValue("time_limit", float(min(deadline.left_s(), 1e9)))  # as late as can be: it counts from run
-    solver.run()
+    run_solver(solver, deadline, begun_s=begun_s)
     status, info = solver.getModelStatus(), solver.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:
         return CoupledPath(np.inf, None, True)

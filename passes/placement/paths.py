@@ -20,9 +20,9 @@ import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.replicas import ReplicaDemand
+from heterps_compile.passes.deadline import Deadline
 
 from .chain import Segments
-from .deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints
+from heterps_compile.passes.deadline import Deadline
 
 from .cuts import Cut, Move, apart, apply
-from .deadline import Deadline
 from .stage_prices import Priced, StagePrices, Terms
 
 _WIDEST = 3  # stages in a window

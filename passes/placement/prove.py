@@ -15,11 +15,11 @@ import numpy as np
 from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InputError
+from heterps_compile.passes.deadline import Deadline
 
 from .brute import every_placement, placement_count
 from .chain import Chain
 from .coarse import search_all
-from .deadline import Deadline
 from .easy_bounds import trivial_bound as trivial_price
 from .fixed_time import FixedTimeSearch
 from .fixed_time import trivial_bound as trivial_time

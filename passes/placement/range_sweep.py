@@ -21,11 +21,11 @@ from itertools import pairwise
 import numpy as np
 
 from heterps_compile.cost.problem import Floats, Placement
+from heterps_compile.passes.deadline import Deadline
 
 from .block_paths import BlockPaths
 from .blocks import Blocks, CellDemand, Cells
 from .chain import Chain, Segments
-from .deadline import Deadline
 from .paths import SegmentPrices
 
 _SIZES = (1024, 256, 64, 16, 4, 2, 1)  # positions of a block

@@ -12,7 +12,6 @@ the paper's Elman cell and knows nothing at the start. torch is imported when th
 Left out: a bound (``certificate.py``).
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -21,10 +20,10 @@ import numpy as np
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import SIMPLE_PLAN, Placement, Problem, SearchResult
+from heterps_compile.passes.deadline import Deadline, now_s
 
 from .archive import Archive
 from .climb import Climb, Climbing, Source
-from .deadline import Deadline
 from .sampling import Proposals, draw_plans, stage_rules, uniform_proposal
 from .seeds import require_feasible, seed_placements
 
@@ -114,20 +113,20 @@ class Rl:
         Raises:
             InfeasibleError: where no feasible placement was found.
         """
-        started, deadline = time.monotonic(), Deadline.after(time_limit_s)
+        started, deadline = now_s(), Deadline.after(time_limit_s)
         generator = np.random.default_rng(seed)
         archive = Archive(problem)
         archive.add_placements(seed_placements(problem, warm_start))
         simple = archive.best.rank
         learning = _Run(self, problem, archive, seed, generator, deadline)
         source = learning.draw_blindly() if self.start == "uniform" else learning.learn()
-        drawn, learned_s, learned = archive.evaluations, time.monotonic(), archive.best.value
+        drawn, learned_s, learned = archive.evaluations, now_s(), archive.best.value
         before_polish = archive.best.rank
         climb = Climb(problem, archive, Climbing(kicks=self.kicks), generator, deadline)
         climb.run(source)
         placement = archive.best.placement()
         value = require_feasible(problem, placement, self.name)
-        now = time.monotonic()
+        now = now_s()
         trace = RlTrace(
             policy_value=learned,
             polished_value=value,

@@ -3,8 +3,9 @@
 Left out: paths over it (``paths.py``, ``tiled_paths.py``).
 """
 
+from heterps_compile.passes.deadline import Deadline
+
 from .chain import Chain, Segments
-from .deadline import Deadline
 from .linked_chain import LinkedChain
 from .paths import ListedSegments, Prices, SegmentGraph
 from .tiled_paths import TiledSegments

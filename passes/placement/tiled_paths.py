@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints
+from heterps_compile.passes.deadline import Deadline
 
 from .chain import PER_TYPE, Chain, Segments, Tile
-from .deadline import Deadline
 from .paths import Prices, StageCounts
 from .traffic import Traffic
 

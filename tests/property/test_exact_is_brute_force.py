@@ -8,11 +8,11 @@ from small_problems import small_problems
 
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Problem
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement import interval_search
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.fixed import CpuOnly
 from heterps_compile.passes.placement.greedy import Greedy
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples

@@ -8,9 +8,9 @@ from optimum import assert_bound_below_optimum, assert_found_without_sweeps, ass
 from small_problems import small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement import interval_search, march, range_sweep
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.easy_bounds import longest_s
 from heterps_compile.passes.placement.interval_search import IntervalSearch
 from heterps_compile.passes.placement.march import March, TimeRange

@@ -6,8 +6,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from small_problems import plain_problem
 
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.chain import Chain, Segments
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.limited_paths import LimitedPaths
 from heterps_compile.passes.placement.milp import coupled_path
 

@@ -186,6 +186,37 @@ def test_what_runs_data_is_found(tmp_path):
     assert list(unsafe(module)) == ["import pickle", "eval", "allow_pickle"]
 
 
+def imported_names(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_the_passes_read_one_clock():
+    """A time limit bounds everything only where all of it is measured by the clock that ``deadline.py`` reads."""
+    clocks = {"time", "datetime", "timeit"}
+    readers = {module for module, path in modules() if module.startswith("passes.") and imported_names(path) & clocks}
+    assert readers == {"passes.deadline"}
+
+
+def test_solvers_are_started_in_one_place():
+    """What a solver gets of the time, and whether it is begun at all, is decided in ``solver.py`` alone."""
+    assert [module for module, path in modules() if imported_names(path) & {"scipy", "ortools", "pulp"}] == []
+    started = {
+        module
+        for module, path in modules()
+        if module.startswith("passes.") and ("highspy" in imported_names(path) or module == "passes.solver")
+        for node in ast.walk(ast.parse(path.read_bytes(), str(path)))
+        if isinstance(node, ast.Attribute) and node.attr in ("run", "startSolve", "minimize", "maximize", "solve")
+        if not ast.unparse(node).startswith("_Model(")
+    }
+    assert started == {"passes.solver"}
+
+
 def test_the_public_face_is_a_dozen_names_at_most():
     assert len(heterps_compile.__all__) <= 12
     assert {"compile", "load", "Plan", "HeterpsError"} <= set(heterps_compile.__all__)

@@ -6,11 +6,11 @@ from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.archive import Archive
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.climb import Climb, Climbing
 from heterps_compile.passes.placement.cuts import Cut
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.rungs import Rungs, ladder
 from heterps_compile.passes.placement.sampling import Proposals, uniform_proposal
 from heterps_compile.passes.placement.seeds import seed_placements

@@ -6,10 +6,10 @@ from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement import coarse
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.coarse import search_all, thinned
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.interval_search import IntervalSearch
 
 

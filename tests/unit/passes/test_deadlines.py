@@ -10,18 +10,21 @@ from typing import Any
 import highspy
 import numpy as np
 import pytest
+from drafts import DRAFT
 from small_problems import small_problem
 
+from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.passes.placement import deadline as deadline_module
+from heterps_compile.passes import deadline as deadline_module
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline, TimeUpError
+from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.deadline import NO_DEADLINE, Deadline, TimeUpError
 from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.linked_chain import LinkedChain
-from heterps_compile.passes.placement.methods import find_method
+from heterps_compile.passes.placement.methods import METHODS
 from heterps_compile.passes.placement.prove import prove
 from heterps_compile.passes.placement.seeds import seed_placements
 
@@ -75,9 +78,11 @@ PROBLEMS = {
     "branched and tight": synthetic_problem(Recipe(3, 30, 4, branched=True, tight_memory=True)),
     "linked": with_links(synthetic_problem(Recipe(1, 20, 4)), 1),
     "linked and branched": with_links(synthetic_problem(Recipe(2, 20, 3, branched=True, limited=True)), 1),
+    "small": synthetic_problem(Recipe(1, 6, 3, limited=True)),
     "long": synthetic_problem(Recipe(1, 400, 4)),
 }
 OBJECTIVES = ("cost", "throughput", "latency")
+EVERY_OBJECTIVE = (*OBJECTIVES, "max-load")
 
 
 def asked_for(problem: Problem, objective: str) -> Problem:
@@ -104,18 +109,21 @@ def test_a_proof_stops_soon_after_its_time_and_its_bound_holds(name, objective, 
         later = proof
 
 
-@pytest.mark.parametrize("method", ["rl", "genetic", "bayes", "greedy", "heuristic", "gpu-only", "exact"])
-def test_every_method_stops_soon_after_its_time(method, stop_after):
-    problem = PROBLEMS["plain"]
-    for patience in (2, 25):
+@pytest.mark.parametrize("objective", EVERY_OBJECTIVE)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_a_plan_soon_after_its_time_and_starts_no_solver(method, objective, stop_after, monkeypatch):
+    problem = replace(asked_for(PROBLEMS["small"], objective), min_throughput=0.0)
+    run, started = highspy.Highs.run, list[int]()
+    monkeypatch.setattr(highspy.Highs, "run", lambda solver: started.append(clock.asked_afterwards) or run(solver))
+    draft = replace(DRAFT, problem=problem, request=replace(DRAFT.request, time_limit_s=LIMIT_S, objective=objective))
+    for patience in (3, 25):
         clock = stop_after(patience)
-        try:
-            found = find_method(method)(problem, time_limit_s=LIMIT_S)
-        except InfeasibleError:
-            continue  # in so little time
-        finally:
-            assert clock.asked_afterwards <= MOST_ASKED_AFTERWARDS
-        assert found.bound <= found.value
+        result = PlaceLayers(method=method)(draft).search
+        assert result is not None
+        assert clock.asked_afterwards <= MOST_ASKED_AFTERWARDS
+        assert evaluate_one(problem, result.placement) == pytest.approx(result.value)
+        assert result.bound <= result.value * (1 + 1e-9)
+    assert all(afterwards == 0 for afterwards in started)
 
 
 def test_segments_between_types_are_listed_with_an_eye_on_the_clock(stop_after):

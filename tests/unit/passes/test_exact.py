@@ -11,9 +11,9 @@ from heterps_compile.cost.pose import FREE_PRICE_PER_HOUR
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.easy_bounds import trivial_bound
 from heterps_compile.passes.placement.exact import Exact
 from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples

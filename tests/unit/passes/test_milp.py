@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from small_problems import plain_problem
 
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.milp import CoupledPath, coupled_path
 
 # two layers; on type 0 a layer costs 1 and takes 2 units, on type 1 it costs 3 and takes 1 unit

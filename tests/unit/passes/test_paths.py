@@ -5,10 +5,10 @@ import pytest
 from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Problem
+from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.block_paths import BlockPaths
 from heterps_compile.passes.placement.blocks import Cells
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.paths import (
     ListedSegments,
     SegmentPrices,

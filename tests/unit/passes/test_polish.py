@@ -6,8 +6,8 @@ from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.cuts import Cut, Move, apart, apply
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.polish import Polish
 from heterps_compile.passes.placement.spans import find_spans
 from heterps_compile.passes.placement.stage_prices import WORK_WEIGHT, StagePrices, Terms

@@ -8,9 +8,9 @@ import pytest
 from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement import reach, reach_loops
 from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.deadline import Deadline
 from heterps_compile.passes.placement.march import March, TimeRange
 from heterps_compile.passes.placement.reach import Entries, Reach
 from heterps_compile.passes.placement.reach_loops import compiled

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 from small_workloads import drawn, plain_loads
 
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.max_load.blocks import contract
 from heterps_compile.passes.max_load.regions import improve_regions
 
@@ -26,7 +27,7 @@ WORKLOAD = drawn(
 def test_no_move_among_three_devices_is_left_that_lowers_the_largest_load():
     blocks = contract(WORKLOAD, None)
     start = [0, 0, 1, 1, 2, 2, 3]
-    devices = improve_regions(blocks, start, plain_loads(WORKLOAD, blocks.spread(start)), np.inf)
+    devices = improve_regions(blocks, start, plain_loads(WORKLOAD, blocks.spread(start)), NO_DEADLINE)
     loads = plain_loads(WORKLOAD, blocks.spread(devices))
     assert max(loads) < max(plain_loads(WORKLOAD, blocks.spread(start)))
     top = loads.index(max(loads))
@@ -43,4 +44,4 @@ def test_no_move_among_three_devices_is_left_that_lowers_the_largest_load():
 def test_without_time_nothing_moves():
     blocks = contract(WORKLOAD, None)
     start = [0, 0, 1, 1, 2, 2, 3]
-    assert improve_regions(blocks, start, plain_loads(WORKLOAD, start), -np.inf) == tuple(start)
+    assert improve_regions(blocks, start, plain_loads(WORKLOAD, start), Deadline(-np.inf)) == tuple(start)
