@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from heterps_compile.cost.problem import Problem
-from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline, TimeUpError
 
 PINS = "pins and forbidden pairs (--pin, --forbid)"
 MEMORY = "memory"
@@ -69,10 +69,12 @@ def fewest_to_drop(
     for size in range(1, len(among) + 1):
         found = []
         for names in combinations(among, size):
-            if deadline.left_s() <= 0:
+            try:
+                deadline.check()
+                if is_possible(without(problem, names)):
+                    found.append(names)
+            except TimeUpError:
                 return None
-            if is_possible(without(problem, names)):
-                found.append(names)
         if found:
             return tuple(found)
     return ()

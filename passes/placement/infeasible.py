@@ -29,7 +29,8 @@ from .milp import CoupledPath, coupled_path
 from .paths import SegmentPrices, StageCounts, cheapest_path
 from .tiled_paths import TiledSegments
 
-_EXPLAIN_S, _LEAST_EXPLAIN_S = 10.0, 1.0  # for finding out what would help; the reason itself is known before
+_EXPLAIN_S = 10.0  # for finding out what would help, where the deadline leaves so much
+_LEAST_EXPLAIN_S = 1.0  # for the reason, however little is left
 _MOST_LISTED = 100_000
 
 
@@ -40,14 +41,17 @@ def explain_infeasible(problem: Problem, deadline: Deadline = NO_DEADLINE) -> In
         problem: The problem.
         deadline: Of the search that found out; it leaves a second at least for the reason, which is the answer.
     """
-    deadline = deadline.at_least(_LEAST_EXPLAIN_S).within(_EXPLAIN_S)
+    deadline = deadline.at_least(_LEAST_EXPLAIN_S)
     if problem.objective == "max-load":  # one unit a stage: what replicas cannot divide
         serial = np.zeros(problem.type_count)
         problem = replace(problem, compute_parallel=serial, data_parallel=serial)
-    for reason in _REASONS:
-        message = reason(problem, deadline)
-        if message:
-            return InfeasibleError(message)
+    try:
+        for reason in _REASONS:
+            message = reason(problem, deadline)
+            if message:
+                return InfeasibleError(message)
+    except TimeUpError:
+        pass  # which constraint it is was not found out in the time
     return InfeasibleError(
         "no placement meets all constraints together: the throughput floor "
         f"({_rate(problem.min_throughput)}), the budget, the limits on units, the memory of the types, "
@@ -88,8 +92,8 @@ def _stage_count(problem: Problem, _deadline: Deadline) -> str:
     return ""
 
 
-def _memory_and_types(problem: Problem, _deadline: Deadline) -> str:
-    chain, fewest = Chain(problem), _fewest_stages(problem)
+def _memory_and_types(problem: Problem, deadline: Deadline) -> str:
+    chain, fewest = Chain(problem), _fewest_stages(problem, deadline)
     if np.isinf(fewest):
         usable = problem_tables(problem).usable
         for block in range(chain.length):
@@ -103,21 +107,22 @@ def _memory_and_types(problem: Problem, _deadline: Deadline) -> str:
                     f"{name} needs {format_bytes(needed)}, and the largest type it may run on, "
                     f"{problem.type_names[largest]!r}, has {format_bytes(problem.memory_bytes[largest])}; "
                 ) + _roomier(problem, first, end, needed)
-    return _too_many_stages(problem, fewest) if fewest > problem.max_stages else ""
+    return _too_many_stages(problem, fewest, deadline) if fewest > problem.max_stages else ""
 
 
-def _fewest_stages(problem: Problem) -> float:
+def _fewest_stages(problem: Problem, deadline: Deadline) -> float:
     """Give the fewest stages that memory and the types which layers may run on leave; inf where there are none."""
     slow_s = longest_s(problem)
     each_costs_one = replace(_prices(problem, slow_s), price=np.full(problem.type_count, 1 / slow_s))
-    graph = TiledSegments(Chain(problem), each_costs_one, Deadline.after(None))
+    graph = TiledSegments(Chain(problem), each_costs_one, deadline)
     return float(graph.to_go(StageCounts.at_least(1))[0, 0])
 
 
-def _too_many_stages(problem: Problem, fewest: float) -> str:
+def _too_many_stages(problem: Problem, fewest: float, deadline: Deadline) -> str:
     """Say what asks for more stages than are allowed: what they would be without memory, without pins, without both."""
-    by_memory, by_pins = _fewest_stages(without(problem, [PINS])), _fewest_stages(without(problem, [MEMORY]))
-    by_types = _fewest_stages(without(problem, [MEMORY, PINS]))
+    by_memory, by_pins, by_types = (
+        _fewest_stages(without(problem, names), deadline) for names in ([PINS], [MEMORY], [MEMORY, PINS])
+    )
     most, stages = problem.max_stages, counted(round(fewest), "stage")
     allow, pins = f"allow --max-stages {fewest:.0f}", "drop a pin or a pair (--pin, --forbid)"
     pinned = "pins, forbidden pairs and what the types support, along this order of the layers,"
@@ -129,6 +134,7 @@ def _too_many_stages(problem: Problem, fewest: float) -> str:
         return f"{because}, together for {fewest:.0f}, and at most {most} are allowed; {allow}"
     if by_memory > most:
         more = "" if by_memory == fewest else f" ({fewest:.0f} with the pins)"
+        more += "" if by_types <= 1 else f" (with room for everything, what the types support asks for {by_types:.0f})"
         because = f"memory asks for at least {counted(round(by_memory), 'stage')}{more}"
         return f"{because}, and at most {most} are allowed; {allow}, or add a type with more memory"
     if by_pins > most:
@@ -152,9 +158,10 @@ def _roomier(problem: Problem, first: int, end: int, needed_bytes: float) -> str
 
 def _floor(problem: Problem, deadline: Deadline) -> str:
     chain, slow_s = Chain(problem), slowest_batch_s(problem)
-    if not np.isfinite(slow_s) or np.isfinite(_least_price(problem, chain, slow_s)):
+    if not np.isfinite(slow_s) or np.isfinite(_least_price(problem, chain, slow_s, deadline)):
         return ""
-    dropped = fewest_to_drop(problem, partial(_meets, slow_s=slow_s), tuple(WITHOUT), deadline)
+    deadline = deadline.within(_EXPLAIN_S)
+    dropped = fewest_to_drop(problem, partial(_meets, slow_s=slow_s, deadline=deadline), tuple(WITHOUT), deadline)
     silent = Chain(
         replace(problem, edge_bytes=np.zeros_like(problem.edge_bytes))
     )  # beside others, a layer may send less
@@ -178,8 +185,8 @@ def _floor(problem: Problem, deadline: Deadline) -> str:
     )
 
 
-def _meets(problem: Problem, *, slow_s: float) -> bool:
-    return bool(np.isfinite(_least_price(problem, Chain(problem), slow_s)))
+def _meets(problem: Problem, *, slow_s: float, deadline: Deadline) -> bool:
+    return bool(np.isfinite(_least_price(problem, Chain(problem), slow_s, deadline)))
 
 
 def _with_units(problem: Problem) -> str:
@@ -192,11 +199,12 @@ def _budget(problem: Problem, deadline: Deadline) -> str:
     chain = Chain(problem)
     slow_s, segments = min(slowest_batch_s(problem), longest_s(problem)), _listed(chain)
     if segments is None:
-        price = _least_price(problem, chain, slow_s)
+        price = _least_price(problem, chain, slow_s, deadline)
+        deadline = deadline.within(_EXPLAIN_S)
     else:
         units = segments.demand.units(slow_s)
         paid, limits = problem.price_per_hour[segments.type] * units, problem.max_units.astype(np.float64)
-        unbound = replace(problem, budget_per_hour=math.inf)
+        unbound, deadline = replace(problem, budget_per_hour=math.inf), deadline.within(_EXPLAIN_S)
         found = _solve(unbound, chain, segments, (paid, units, limits), deadline)
         if found.chosen is None and not found.is_optimal:  # the time did not suffice to tell one from the other
             budget = _money(problem, problem.budget_per_hour)
@@ -215,7 +223,7 @@ def _budget(problem: Problem, deadline: Deadline) -> str:
 def _limits(problem: Problem, deadline: Deadline) -> str:
     chain = Chain(problem)
     slow_s = min(slowest_batch_s(problem), longest_s(problem))
-    graph, counts = TiledSegments(chain, _prices(problem, slow_s), Deadline.after(None)), _counts(problem)
+    graph, counts = TiledSegments(chain, _prices(problem, slow_s), deadline), _counts(problem)
     to_go = graph.to_go(counts)
     if np.isinf(to_go[0, 0]):
         return ""
@@ -227,7 +235,7 @@ def _limits(problem: Problem, deadline: Deadline) -> str:
     ]
     at_floor = f"at {_rate(problem.min_throughput)} " if problem.min_throughput > 0 else ""
     message = f"the limits on units cannot be met: {at_floor}the cheapest plan without them needs {' and '.join(short)}"
-    segments = _listed(chain)
+    segments, deadline = _listed(chain), deadline.within(_EXPLAIN_S)
     if segments is not None:
         message += _one_limit_raised(problem, chain, segments, slow_s, deadline)
     if segments is not None and problem.min_throughput > 0:
@@ -271,7 +279,11 @@ def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments
         """Give the time of a batch of some plan that needs at most so much; inf where none is found."""
         nonlocal is_certain
         if segments is None:
-            return time_s if _least_price(problem, chain, time_s) <= most else math.inf
+            try:
+                return time_s if _least_price(problem, chain, time_s, deadline) <= most else math.inf
+            except TimeUpError:
+                is_certain = False
+                return math.inf
         units = segments.demand.units(time_s)
         terms = (np.zeros(len(units)), units, problem.max_units.astype(np.float64))
         found = _solve(problem, chain, segments, terms, deadline)
@@ -339,9 +351,9 @@ def _alone(chain: Chain, block: int) -> Tile:
     return chain.tile(chain.traffic(block, block + 1, block + 1), np.array([block + 1]))
 
 
-def _least_price(problem: Problem, chain: Chain, slow_s: float) -> float:
+def _least_price(problem: Problem, chain: Chain, slow_s: float, deadline: Deadline) -> float:
     """Give what the units of the cheapest plan at a time of a batch cost an hour, as if they had no limits."""
-    graph = TiledSegments(chain, _prices(problem, slow_s), Deadline.after(None))
+    graph = TiledSegments(chain, _prices(problem, slow_s), deadline)
     return float(graph.to_go(_counts(problem))[0, 0]) / slow_s
 
 

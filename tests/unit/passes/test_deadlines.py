@@ -23,6 +23,7 @@ from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.brute import Brute
 from heterps_compile.passes.placement.chain import Chain
 from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.infeasible import explain_infeasible
 from heterps_compile.passes.placement.linked_chain import LinkedChain
 from heterps_compile.passes.placement.methods import METHODS
 from heterps_compile.passes.placement.prove import prove
@@ -180,3 +181,13 @@ def test_the_reason_for_nothing_takes_no_longer_than_the_limit_allows(stop_after
         assert clock.asked_afterwards <= 3 * MOST_ASKED_AFTERWARDS  # the paths that tell the reason ask as well
         messages.append(str(caught.value))
     assert all(message.startswith(("a throughput of", "no feasible plan", "brute found")) for message in messages)
+
+
+def test_the_search_for_the_reason_is_bounded_and_names_none_that_it_did_not_find(stop_after):
+    long = PROBLEMS["long"]
+    size_bytes = float(long.weight_bytes.sum())
+    problem = replace(long, max_stages=2, min_throughput=0.0, memory_bytes=np.full(long.type_count, size_bytes / 8))
+    assert str(explain_infeasible(problem)).startswith("memory asks for at least")
+    clock = stop_after(1)
+    assert str(explain_infeasible(problem, Deadline(0.0))).startswith("no placement meets all constraints together")
+    assert clock.asked_afterwards <= MOST_ASKED_AFTERWARDS

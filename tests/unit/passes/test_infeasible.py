@@ -56,6 +56,15 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
             "allow --max-stages 2, or add a type with more memory",
         ),
         (
+            {
+                "weight_bytes": np.array([8e8, 8e8]),
+                "compute_s": np.array([[4.0, np.inf], [np.inf, 2.0]]),
+                "max_stages": 1,
+            },
+            "no type runs all layers: in this order they ask for at least 2 stages, and at most 1 are allowed; "
+            "allow --max-stages 2, or add a type that runs more of them",
+        ),
+        (
             {"compute_parallel": np.array([0.5, 0.5]), "min_throughput": 7200.0},
             "a throughput of 7,200 samples/s cannot be reached: layer 'layer0' takes at least 1 s a batch on 'gpu', "
             "its best type, however many replicas it has, and the floor leaves 500 ms; "
@@ -91,6 +100,17 @@ def test_the_reason_comes_with_its_numbers_and_a_way_out(changes: dict[str, obje
         with pytest.raises(InfeasibleError) as caught:
             method(problem)
         assert str(caught.value) == message
+
+
+def test_memory_is_not_blamed_for_what_the_types_ask_for() -> None:
+    inf = np.inf
+    problem = plain_problem(
+        [[4.0, inf], [inf, 2.0], [inf, 2.0]], [1.0, 3.0], weight_bytes=np.array([1.0, 8e8, 8e8]), max_stages=2
+    )
+    assert str(explain_infeasible(problem)).startswith(
+        "memory asks for at least 3 stages (with room for everything, what the types support asks for 2), and at most "
+        "2 are allowed; "
+    )
 
 
 def test_the_throughput_that_is_named_can_be_reached() -> None:
