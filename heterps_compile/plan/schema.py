@@ -208,12 +208,18 @@ class ScheduleEstimate(Part):
     reason: str
 
 
+_BOUND = (
+    "No plan of the same problem has a lower value: the layers as they are grouped, in the order in which the stages "
+    "list them, with the limits of the request; 0 where nothing is proven."
+)
+
+
 class Estimates(Part):
     """What the decisions are thought to do; prices are in ``currency``."""
 
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     value: Amount
-    bound: Amount
+    bound: Annotated[Amount, Field(description=_BOUND)]
     throughput_samples_per_s: Annotated[float, Field(gt=0)]
     stages: list[StageEstimate]
     schedule: ScheduleEstimate

@@ -135,7 +135,7 @@ def _too_many_stages(problem: Problem, fewest: float, deadline: Deadline) -> str
     if by_memory > most:
         more = "" if by_memory == fewest else f" ({fewest:.0f} with the pins)"
         more += "" if by_types <= 1 else f" (with room for everything, what the types support asks for {by_types:.0f})"
-        because = f"memory asks for at least {counted(round(by_memory), 'stage')}{more}"
+        because = f"memory asks for at least {counted(round(by_memory), 'stage')} in this order of the layers{more}"
         return f"{because}, and at most {most} are allowed; {allow}, or add a type with more memory"
     if by_pins > most:
         more = "" if by_pins == fewest else f" ({fewest:.0f} with the memory of the types)"

@@ -108,7 +108,8 @@ def test_a_floor_that_other_constraints_put_out_of_reach_names_the_fewest_to_dro
         ),
         (
             {"weight_bytes": np.array([8e8, 8e8, 8e8])},
-            "memory asks for at least 3 stages, and at most 2 are allowed; allow --max-stages 3, or add a type with "
+            "memory asks for at least 3 stages in this order of the layers, and at most 2 are allowed; allow "
+            "--max-stages 3, or add a type with "
             "more memory",
         ),
     ],

@@ -52,7 +52,7 @@ from heterps_compile.passes.placement.infeasible import explain_infeasible
         ),
         (
             {"weight_bytes": np.array([8e8, 8e8]), "max_stages": 1},
-            "memory asks for at least 2 stages, and at most 1 are allowed; "
+            "memory asks for at least 2 stages in this order of the layers, and at most 1 are allowed; "
             "allow --max-stages 2, or add a type with more memory",
         ),
         (
@@ -108,8 +108,8 @@ def test_memory_is_not_blamed_for_what_the_types_ask_for() -> None:
         [[4.0, inf], [inf, 2.0], [inf, 2.0]], [1.0, 3.0], weight_bytes=np.array([1.0, 8e8, 8e8]), max_stages=2
     )
     assert str(explain_infeasible(problem)).startswith(
-        "memory asks for at least 3 stages (with room for everything, what the types support asks for 2), and at most "
-        "2 are allowed; "
+        "memory asks for at least 3 stages in this order of the layers (with room for everything, what the types "
+        "support asks for 2), and at most 2 are allowed; "
     )
 
 
