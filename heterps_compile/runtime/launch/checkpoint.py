@@ -4,7 +4,7 @@
 
     DIR/
       step-000120/
-        state.json               step, samples, batch, seed, model, data; SHA-256 of every other file and of itself
+        state.json               step, samples, batch, seed, model, data, ties; SHA-256 of every other file, its own
         weights-0.safetensors    weights and buffers of stage 0
         optimizer-0.safetensors  its optimiser's tensors
         optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
