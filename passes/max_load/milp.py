@@ -59,6 +59,8 @@ def solve_milp(
     within_ms: tuple[float, float],
     deadline: Deadline,
     anchored: Collection[int] = (),
+    *,
+    most_s: float = math.inf,
 ) -> MilpResult:
     """Minimise the largest load with HiGHS.
 
@@ -68,10 +70,11 @@ def solve_milp(
         within_ms: A lower bound on every split's largest load, and that of the known one; inf where none is known.
         deadline: Stop then; what it takes to write the programme down counts too.
         anchored: Nets that also lie on a device outside the problem, and so are cut wherever they lie.
+        most_s: Most seconds that HiGHS may take.
     """
     begun_s = now_s()
     try:
-        return _Model(blocks, known, within_ms, anchored, deadline).solve(begun_s)
+        return _Model(blocks, known, within_ms, anchored, deadline).solve(begun_s, most_s)
     except TimeUpError:
         return MilpResult(None, 0.0, False)
 
@@ -171,7 +174,7 @@ class _Model:
         values[self.z] = 1.0
         return [float(value) for value in values]
 
-    def solve(self, begun_s: float) -> MilpResult:
+    def solve(self, begun_s: float, most_s: float) -> MilpResult:
         """Run HiGHS; writing the programme down began at ``begun_s``.
 
         Raises:
@@ -203,7 +206,7 @@ class _Model:
             start = highspy.HighsSolution()
             start.col_value = self._start(self.known)
             highs.setSolution(start)
-        run_solver(highs, self.deadline, begun_s=begun_s)
+        run_solver(highs, self.deadline, begun_s=begun_s, most_s=most_s)
         info = highs.getInfo()
         bound_ms = max(info.mip_dual_bound * (1 - TOLERANCE), 0.0) * self.scale_ms
         if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:

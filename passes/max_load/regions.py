@@ -45,7 +45,7 @@ def improve_regions(
             if deadline.is_over:
                 return tuple(map(int, current))
             region = sorted([top, *chosen])
-            found = _solve_region(blocks, current, region, float(loads[top]), deadline.within(_REGION_S))
+            found = _solve_region(blocks, current, region, float(loads[top]), deadline)
             if found is None:
                 continue
             changed = _loads(blocks, found)
@@ -89,7 +89,7 @@ def _solve_region(
         cpus=len(region) - accelerators,
     )
     known = np.searchsorted(region, current[inside])
-    result = solve_milp(part, known.tolist(), (0.0, value_ms), deadline, anchored)
+    result = solve_milp(part, known.tolist(), (0.0, value_ms), deadline, anchored, most_s=_REGION_S)
     if result.devices is None:
         return None
     found = current.copy()

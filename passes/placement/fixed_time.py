@@ -241,23 +241,20 @@ class FixedTimeSearch:
         prices = TimedPrices(problem, time_s, np.zeros(problem.type_count))
         cost = prices.of(segments.demand, segments.type)
         units = np.where(np.isfinite(cost), prices.units(segments.demand), np.inf)
-        try:
-            found = coupled_path(
-                segments,
-                cost,
-                units,
-                length=self._chain.length,
-                limits=self._limits[:-1],
-                least=problem.min_stages,
-                most=problem.max_stages,
-                deadline=self.deadline.within(_PROGRAMME_S),
-                enough=problem.budget_per_hour if problem.objective == "throughput" else -np.inf,
-                spent=np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0),
-                budget=problem.budget_per_hour * (1 + BUDGET_TOLERANCE),
-            )
-        except TimeUpError:  # of the programme's own time
-            self.deadline.check()
-            return _Found(best.bound, False)
+        found = coupled_path(
+            segments,
+            cost,
+            units,
+            length=self._chain.length,
+            limits=self._limits[:-1],
+            least=problem.min_stages,
+            most=problem.max_stages,
+            deadline=self.deadline,
+            most_s=_PROGRAMME_S,
+            enough=problem.budget_per_hour if problem.objective == "throughput" else -np.inf,
+            spent=np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0),
+            budget=problem.budget_per_hour * (1 + BUDGET_TOLERANCE),
+        )
         if found.chosen is not None:
             self._try(self._chain.placement(segments.keep(found.chosen)))
         self.deadline.check()

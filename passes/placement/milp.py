@@ -51,6 +51,7 @@ def coupled_path(
     least: int,
     most: int,
     deadline: Deadline,
+    most_s: float = np.inf,
     spent: Floats | None = None,
     budget: float = np.inf,
     enough: float = -np.inf,
@@ -66,6 +67,7 @@ def coupled_path(
         least: Fewest stages.
         most: Most stages.
         deadline: Stop then; what it takes to write the programme down counts too.
+        most_s: Most seconds that solving it may take.
         spent: [M], what a segment takes of the budget; None for nothing.
         budget: For all segments of the path.
         enough: Stop at a path that costs this or less.
@@ -118,7 +120,7 @@ def coupled_path(
     ):
         solver.setOptionValue(option, value)
     solver.passModel(model)
-    run_solver(solver, deadline, begun_s=begun_s)
+    run_solver(solver, deadline, begun_s=begun_s, most_s=most_s)
     status, info = solver.getModelStatus(), solver.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:
         return CoupledPath(np.inf, None, True)
