@@ -204,7 +204,8 @@ class Watch:
         error = innermost(error)
         is_told = isinstance(error, HeterpsError) or is_out_of_memory(error) or is_of_data(error)
         if not is_told and (fault.place.rank, fault.cause) == (self._rank, cause):
-            traceback.print_exception(from_training_file(error))  # or of ours; once is enough
+            with suppress(OSError):  # nobody reads it any more
+                traceback.print_exception(from_training_file(error))  # or of ours; once is enough
         self._end(fault)
 
     def _post(self, cause: str) -> Fault:
@@ -216,26 +217,31 @@ class Watch:
 
     def _end(self, fault: Fault) -> None:
         with self._ending:
-            self._tell(fault)
-            if self._late_s is not None:
-                with suppress(RuntimeError):  # the store is gone, and with it those who could hear
-                    self.stay_until_heard(self._late_s)
-            os._exit(_EXIT_FAULT)
+            try:
+                self._tell(fault)
+                if self._late_s is not None:
+                    with suppress(RuntimeError):  # the store is gone, and with it those who could hear
+                        self.stay_until_heard(self._late_s)
+            finally:  # whoever read what this process prints may be gone
+                os._exit(_EXIT_FAULT)
 
     def _end_alone(self) -> None:
         """End this process where the store gives no answer, so that nobody can be told, or hear."""
-        if self._ending.acquire(blocking=False):
-            cause = (
-                f"had no answer from the store of the run for {self._hang_after_s:.0f} s: the first host, or the "
-                f"network to it, is gone"
-            )
-            self._tell(Fault(self._places[self._rank], self._progress.now(), cause), is_alone=True)
-        os._exit(_EXIT_FAULT)
+        try:
+            if self._ending.acquire(blocking=False):
+                cause = (
+                    f"had no answer from the store of the run for {self._hang_after_s:.0f} s: the first host, or the "
+                    f"network to it, is gone"
+                )
+                self._tell(Fault(self._places[self._rank], self._progress.now(), cause), is_alone=True)
+        finally:
+            os._exit(_EXIT_FAULT)
 
     def _tell(self, fault: Fault, *, is_alone: bool = False) -> None:
-        sys.stdout.flush()
-        if is_alone or self._is_to_tell():
-            print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # nobody reads it any more
+            sys.stdout.flush()
+            if is_alone or self._is_to_tell():
+                print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
         for tidy in self._tidies:
             tidy()
 

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import sys
 import time
+from contextlib import suppress
 
+import pytest
 from torch.distributed import HashStore
 
 from heterps_compile.runtime.launch import watch as watch_module
@@ -202,3 +205,32 @@ def test_who_stays_leaves_when_told_to():
     staying.stay_until_heard(3600.0)
     os.close(reader)
     os.close(writer)
+
+
+class Ended(BaseException):
+    """What ends a process here."""
+
+
+def end(_code: int) -> None:
+    raise Ended
+
+
+def a_broken_tidy() -> None:
+    raise RuntimeError("cannot be tidied")
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_rank_ends_though_nobody_reads_what_it_says(monkeypatch, is_alone):
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(os, "_exit", end)
+    watch = Watch(HashStore(), PLACES[:2], 0, ProgressRecorder(), hang_after_s=10.0, late_s=0.0)
+    watch.before_end(a_broken_tidy)
+    with os.fdopen(writer, "w", buffering=1) as gone, monkeypatch.context() as streams:
+        streams.setattr(sys, "stderr", gone)
+        fault = Fault(PLACES[0], Progress(WAITING), "is gone")
+        end_it = watch._end_alone if is_alone else lambda: watch._end(fault)
+        with pytest.raises(Ended):
+            end_it()
+        with suppress(OSError):
+            gone.close()
