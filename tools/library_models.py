@@ -275,7 +275,13 @@ TRANSFORMERS: tuple[Row, ...] = (
     (
         "EfficientNet",
         "EfficientNetForImageClassification",
-        {"width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320, "image_size": 32},
+        {
+            "width_coefficient": 0.25,
+            "depth_coefficient": 0.3,
+            "hidden_dim": 320,
+            "image_size": 32,
+            "initializer_range": 0.5,
+        },
         _pixels,
     ),
     (
@@ -428,7 +434,23 @@ def _transformer(name: str, settings: Mapping[str, Any], call: Callable[[], dict
     kind: Any = getattr(transformers, name)
     torch.manual_seed(0)
     config = kind.config_class(**settings)
-    return RealModel(kind(config).eval(), (), call())
+    model, keywords = kind(config).eval(), call()
+    _settle(model, keywords)
+    return RealModel(model, (), keywords)
+
+
+def _settle(model: nn.Module, keywords: Mapping[str, Any]) -> None:
+    """Give batch norms the statistics of the call: with those of a new model, random weights shrink all values to 0."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.train().momentum = 1.0
+    with torch.no_grad():
+        model(**keywords)
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.eval().momentum = momentum
 
 
 class _Recurrent(nn.Module):
