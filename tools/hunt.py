@@ -11,6 +11,7 @@ Module `i` of a hunt has the seed `--seed` + i: `--modules 1 --seed 17` draws th
 
 import argparse
 import logging
+import os
 import random
 import sys
 import tempfile
@@ -24,6 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from hunting.cheap import compile_cheaply, look_for_ops_once
 from hunting.description import Description, from_json
 from hunting.draw import draw_module
 from hunting.fresh import run_fresh
@@ -44,6 +46,13 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=50, help="modules to a fresh process")
     options = parser.parse_args()
     quiet()
+    with tempfile.TemporaryDirectory() as cache:
+        compile_cheaply(os.environ, cache)
+        look_for_ops_once()
+        return _hunt(options)
+
+
+def _hunt(options: argparse.Namespace) -> int:
     backends = tuple(options.backend or BACKENDS)
     if options.module is not None:
         return try_one(from_json(options.module), backends)

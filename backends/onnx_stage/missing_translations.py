@@ -11,7 +11,8 @@
     masked_select    -> Compress of both, broadcast and flat
     unique           -> Unique
 
-Left out: ops that ONNX has nothing for, which the exporter refuses by name.
+Left out: those that it knows and writes otherwise than PyTorch computes them (``exact_translations.py``), and ops that
+ONNX has nothing for, which the exporter refuses by name.
 """
 
 import math
@@ -21,6 +22,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnxscript import opset20
+
+from .exact_translations import EXACT
 
 OPSET: int = opset20.version
 """What PyTorch's exporter writes, and what stands below with it."""
@@ -131,5 +134,6 @@ MISSING: Mapping[Callable[..., Any], Callable[..., Any]] = {
     _aten.sgn.default: _sign,
     _aten.masked_select.default: _selected,
     _aten._unique2.default: _unique,
+    **EXACT,
 }
 """By op, what writes it."""

@@ -9,12 +9,12 @@ import torch
 
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
+from heterps_compile.frontends.torch_buffers import changed_anew
 from heterps_compile.frontends.torch_dropout import drops
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 
-# a session does these anew at every call: rows scaled again are the same rows, and a detached tensor has its elements
-_IDEMPOTENT = (torch.ops.aten.embedding_renorm_.default, torch.ops.aten.detach_.default)
+_WITHOUT_EFFECT = (torch.ops.aten.detach_.default,)  # on elements
 
 
 def refuse_training(graph: Graph, stages: Sequence[StageCut] = ()) -> None:
@@ -27,12 +27,12 @@ def refuse_training(graph: Graph, stages: Sequence[StageCut] = ()) -> None:
     Raises:
         BackendError: naming node and op of one that does, and its stage.
     """
-    nodes = list(graph.source.graph.nodes)
+    nodes, anew = list(graph.source.graph.nodes), changed_anew(graph)
     placed = [(f"stage {cut.index}", index) for cut in stages for index in cut.nodes]
     for where, index in placed or [(printable(graph.name), index) for index in range(len(graph.nodes))]:
         node = nodes[graph.nodes[index].origin]
-        written = () if node.target in _IDEMPOTENT else graph.source.writes.get(node.name, ())
-        changed = [name for name in written if name in graph.parameters]
+        written = () if node.target in _WITHOUT_EFFECT else graph.source.writes.get(node.name, ())
+        changed = [name for name in written if name in graph.parameters and name not in anew]
         fault = f"changes {printable(changed[0])!r} in place" if changed else ""
         if drops(graph, node):
             fault = "drops elements at random"

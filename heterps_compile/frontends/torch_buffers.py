@@ -1,10 +1,12 @@
-"""Buffers that a forward replaces: ``self.average = 0.9 * self.average + 0.1 * step`` in a submodule.
+"""Buffers that a forward replaces, and weights that it changes alike in every call.
+
+A replaced buffer is one like ``self.average = 0.9 * self.average + 0.1 * step`` in a submodule.
 
 torch.export keeps such an assignment of the outermost module and drops one of its submodules. While a model is traced,
 what its submodules have in the place of a buffer when the forward ends is written into the buffer instead, which every
 graph holds.
 
-Left out: buffers of the outermost module.
+Left out: buffers of the outermost module that are replaced.
 """
 
 import functools
@@ -18,6 +20,15 @@ from torch.utils import _pytree as pytree
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
+from heterps_compile.ir.graph import Graph
+
+_SCALED = torch.ops.aten.embedding_renorm_.default
+_DETACHED = torch.ops.aten.detach.default
+_LOOKED_UP = (
+    torch.ops.aten.embedding.default,
+    torch.ops.aten.embedding_bag.default,
+    torch.ops.aten.embedding_bag.padding_idx,
+)
 
 
 @contextmanager
@@ -55,6 +66,30 @@ def replaced_buffers_written(model: nn.Module) -> Iterator[None]:
             vars(model)["forward"] = forward
         else:
             del vars(model)["forward"]
+
+
+def changed_anew(graph: Graph) -> frozenset[str]:
+    """Give the names of weights that each call may change again from what they were at first, with the same results.
+
+    Those of an embedding with ``max_norm``: the rows that are looked up are scaled before, rows scaled again are the
+    same, and nothing else reads them.
+    """
+    nodes = list(graph.source.graph.nodes)
+    traced = [nodes[node.origin] for node in graph.nodes]
+    found = set()
+    for storage in {p.storage for p in graph.parameters.values()}:
+        names = {name for name, parameter in graph.parameters.items() if parameter.storage == storage}
+        detached = {i for name in names for i in graph.consumers.get(name, ()) if traced[i].target is _DETACHED}
+        writers = [i for i, node in enumerate(graph.nodes) if names.intersection(graph.source.writes.get(node.name, ()))]
+        if not writers or any(traced[i].target is not _SCALED for i in writers):
+            continue
+        same = {*writers, *detached}
+        seen = {*names, *(output for i in same for output in graph.nodes[i].outputs)}
+        readers = {i for name in seen for i in graph.consumers.get(name, ())} - same
+        scaled = {traced[i].args[1] for i in writers}
+        if all(traced[i].target in _LOOKED_UP and traced[i].args[1] in scaled for i in readers):
+            found |= names
+    return frozenset(found)
 
 
 def _write(name: str, buffer: torch.Tensor, now: Any) -> None:

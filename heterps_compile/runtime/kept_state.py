@@ -41,8 +41,10 @@ def kept_by_stages(stages: Iterable[Any], names: Iterable[str]) -> dict[str, Any
 def _held(stage: Any) -> dict[str, Callable[[], Any]]:
     """Give what makes a copy of each thing that a stage holds and may change."""
     if hasattr(stage, "updated"):  # of the jax backend: arrays are never changed in place
-        arrays = stage.arrays
-        return {name: lambda name=name: arrays[name] for name in stage.updated if name in arrays}  # type: ignore[misc]
+        arrays, tied = stage.arrays, stage.tied_as
+        changed = {tied.get(name, name): arrays[name] for name in stage.updated if name in arrays}
+        names = {name: tied.get(name, name) for name in (*arrays, *tied)}
+        return {name: lambda at=at: changed[at] for name, at in names.items() if at in changed}  # type: ignore[misc]
     if not hasattr(stage, "named_buffers"):
         return {}
     tensors = (*stage.named_parameters(remove_duplicate=False), *stage.named_buffers(remove_duplicate=False))

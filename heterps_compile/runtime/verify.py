@@ -117,6 +117,11 @@ def largest(values: Mapping[str, Any]) -> float:
     return max((float(array.max()) for array in found if array.size), default=0.0)
 
 
+def is_inexact(value: Any) -> bool:
+    """Say whether a tensor, array or number is of a type that rounds."""
+    return bool(np.issubdtype(_array(value).dtype, np.inexact))
+
+
 def are_equal(a: Any, b: Any) -> bool:
     """Say whether two arrays, tensors or numbers are the same bit by bit, NaN included."""
     if a is None or b is None:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterps_compile.backends.trained import alone
-from heterps_compile.errors import VerificationError
+from heterps_compile.errors import BackendError, VerificationError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.kept_state import kept_by_stages, kept_by_whole, written_by_nodes
-from heterps_compile.runtime.verify import Difference, are_equal, compare_value
+from heterps_compile.runtime.verify import Difference, are_equal, compare_value, is_inexact, largest
 
 from .pair import Pair
 
 _SHOWN = 3
+_OF_THE_LARGEST = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ def compare_calls(pair: Pair) -> tuple[Difference, int]:
 
     Raises:
         VerificationError: naming the output, or what is kept, that differs, and by how much.
+        BackendError: naming what the model keeps and no stage does.
     """
     whole = _call_whole(pair)
     count = len(whole.outputs)
@@ -46,12 +48,37 @@ def compare_calls(pair: Pair) -> tuple[Difference, int]:
                 found = found.joined(compare_value(f"output {name!r}{which}", ours[name], theirs[name], pair.tolerance))
             except VerificationError as error:
                 raise VerificationError(f"{error}{_advice(whole) if number else ''}") from error
+    anew = _changed_anew(pair) if whole.kept else frozenset()
     for name, value in whole.kept.items():
         what = f"{printable(name)!r}, which the model changes when it runs, after {count} calls"
         if name not in staged.kept:
-            raise VerificationError(f"{what}: no stage keeps it")
-        compare_value(what, staged.kept[name], value, pair.tolerance)
+            if name in anew:
+                continue
+            raise BackendError(
+                f"{what}, is kept by no stage of the backend {pair.backend.name!r}, and calls after the first would "
+                f"differ; take the backend torch, or leave the change out"
+            )
+        compare_value(what, staged.kept[name], value, pair.tolerance, least_scale=_least_scale(name, whole.kept))
     return found, count
+
+
+def _least_scale(name: str, kept: Mapping[str, Any]) -> float:
+    """Give what the scale of a buffer is at least: a part of what the largest of its module has.
+
+    The running mean of what a norm has centred is nothing but rounding.
+    """
+    module = name.rpartition(".")[0]
+    beside = {n: v for n, v in kept.items() if n.rpartition(".")[0] == module and is_inexact(v)}
+    return _OF_THE_LARGEST * largest(beside)
+
+
+def _changed_anew(pair: Pair) -> frozenset[str]:
+    """Give the names of what is the same whether a change to it is kept or made again by every call."""
+    if pair.graph.family != "torch":
+        return frozenset()
+    from heterps_compile.frontends.torch_buffers import changed_anew  # noqa: PLC0415 - torch only for torch models
+
+    return changed_anew(pair.graph)
 
 
 def _as_now(outputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def gemm(
     product = (a.T if trans_a else a) @ (b.T if trans_b else b)
     if alpha != 1:
         product = (alpha * product).astype(product.dtype)
-    if c is None:
+    if c is None or beta == 0:  # where it may be NaN
         return product
     return product + (c if beta == 1 else (beta * c).astype(product.dtype))
 

@@ -33,7 +33,7 @@ def gemm(
     product = torch.mm(a, b.t() if transB else b)
     if alpha != 1.0:
         product = alpha * product
-    if c is None:
+    if c is None or beta == 0.0:  # where it may be NaN
         return product
     return product + (c if beta == 1.0 else beta * c)
 

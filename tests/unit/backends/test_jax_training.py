@@ -401,3 +401,23 @@ def test_the_gradient_of_a_norm_of_zero_is_zero() -> None:
     x = np.array([[0.0, 0.0], [3.0, 4.0]], np.float32)
     gradient = jax.grad(lambda values: reduce_l2(values, (1,)).sum())(x)
     assert np.asarray(gradient).tolist() == [[0.0, 0.0], np.float32([0.6, 0.8]).tolist()]
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_pool_that_tells_the_places_of_the_largest_has_the_gradient_of_the_values(flat: bool) -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(6, 6)
+            self.pool = (nn.MaxPool1d if flat else nn.MaxPool2d)(2, return_indices=True)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            made = self.first(x).view(4, 2, 3) if flat else self.first(x).view(4, 1, 2, 3)
+            values, places = self.pool(made)
+            return values * values, places
+
+    compiled = heterps_compile.compile(
+        Pooled().train(), (torch.randn(4, 6),), backend="jax", mode="training", method="greedy"
+    )
+    assert compiled.plan.verification is not None
+    assert compiled.plan.verification.gradients > 0

@@ -193,6 +193,8 @@ def test_rows_that_are_scaled_again_are_the_same_rows() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(9, 8, max_norm=0.5, dtype=F64), nn.Linear(8, 8, dtype=F64)).eval()
     ids = torch.tensor([1, 8, 1])
+    verified = heterps_compile.compile(copy.deepcopy(model), (ids,), backend="onnxruntime", method="greedy")
+    assert verified.plan.verification is not None
     wanted = numbers(copy.deepcopy(model)(ids))
     for backend in ("onnxruntime", "jax"):
         compiled = heterps_compile.compile(copy.deepcopy(model), (ids,), backend=backend, method="greedy", verify=False)
@@ -272,3 +274,32 @@ def test_a_plan_says_where_replicas_keep_buffers_of_their_own() -> None:
     assert any(
         f"stage 0 changes '1.calls' when it runs, and its {replicas} replicas" in note for note in compiled.plan.notes
     )
+
+
+class TiedRows(nn.Module):
+    """Rows that are scaled when they are looked up, and read as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(9, 8, max_norm=0.5, dtype=F64)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.rows(ids) @ self.rows.weight.T
+
+
+def test_rows_that_something_else_reads_are_not_scaled_anew_by_onnx_runtime() -> None:
+    graph = import_torch(TiedRows().eval(), (torch.tensor([1, 8, 1]),))
+    with pytest.raises(BackendError, match=r"changes 'rows\.weight' in place"):
+        find_backend("onnxruntime").unsupported(graph)  # type: ignore[attr-defined]
+
+
+def test_a_buffer_of_two_names_is_kept_under_both_and_rounding_is_no_fault() -> None:
+    model = nn.Sequential(Twice(), nn.BatchNorm1d(8, dtype=F64), nn.BatchNorm1d(8, dtype=F64)).train()
+    compiled = heterps_compile.compile(model, (BATCH,), backend="jax", method="greedy")
+    assert not any("rounding alone" in note for note in compiled.plan.notes)  # the second norm's mean is 1e-17
+
+
+def test_what_no_stage_keeps_is_refused_by_name_and_not_taken_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps_compile.verification.calls.kept_by_stages", lambda stages, names: {})
+    with pytest.raises(BackendError, match=r"'last', which the model changes.*is kept by no stage.*take the backend"):
+        heterps_compile.compile(Last().eval(), (BATCH,), backend="torch", method="greedy")
