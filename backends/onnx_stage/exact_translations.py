@@ -146,6 +146,7 @@ EXACT: Mapping[Callable[..., Any], Callable[..., Any]] = {
     _aten.addbmm.default: _addbmm,
     _aten.baddbmm.default: _baddbmm,
     _aten.floor_divide.default: _floor_divided,
+    _aten.floor_divide.Scalar: _floor_divided,
     _aten.div.Tensor_mode: _divided,
     _aten.div.Scalar_mode: _divided,
     _aten.remainder.Tensor: _rest,

@@ -6,6 +6,7 @@
     scatter_reduce with "mean"    -> the sum over the count; ONNX's scatter has no mean
     avg_pool2d with a divisor     -> the mean, times the window's size over the divisor, which the exporter drops
     a mean of nothing             -> NaN, where ONNX Runtime gives 0
+    dropout that drops nothing    -> its input under another name, which what is changed in place has in common with it
     smoothed labels               refused: the exporter drops the smoothing
 
 Left out: attention with dropout, which training writes out (``rewrite_training.py``); the order in which ``topk`` gives
@@ -30,7 +31,13 @@ _ATTENTION = _aten.scaled_dot_product_attention.default
 _SCATTER = _aten.scatter_reduce.two
 _POOL = _aten.avg_pool2d.default
 _LOSS = _aten.cross_entropy_loss.default
-_EDGES = (_ATTENTION, _SCATTER, _POOL, _LOSS, _aten.mean.default, _aten.mean.dim)
+_DROPOUTS = (
+    _aten.dropout.default,
+    _aten.feature_dropout.default,
+    _aten.alpha_dropout.default,
+    _aten.feature_alpha_dropout.default,
+)
+_EDGES = (_ATTENTION, _SCATTER, _POOL, _LOSS, _aten.mean.default, _aten.mean.dim, *_DROPOUTS)
 
 
 def rewrite_edges(program: ExportedProgram, stage: int) -> None:
@@ -74,6 +81,8 @@ def _made(node: fx.Node, given: dict[str, Any], stage: int) -> Any:
         return _scatter(given)
     if node.target is _POOL:
         return _pool(node, given, stage)
+    if node.target in _DROPOUTS:
+        return None if given["train"] and given["p"] else _aten.alias.default(given["input"])
     if node.target is not _LOSS:
         return _mean(node, given)
     if given.get("label_smoothing"):

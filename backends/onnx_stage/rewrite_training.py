@@ -97,8 +97,6 @@ class _Rewriting:
         self.program, self.stage = program, stage
         self.tracer = GraphAppendingTracer(program.graph)
         self.draws: Counter[int] = Counter()
-        # a detached tensor that is changed stays the memory of the other one, or the change would be lost
-        self.written = {s for n in program.graph.nodes for o in written_operands(n) for s in storages(o)}
 
     def rewrite(self) -> None:
         graph = self.program.graph
@@ -132,7 +130,7 @@ class _Rewriting:
         if node.target is _ATTENTION and given.get("dropout_p"):
             return self._attention(node, given)
         if node.target is _aten.detach.default and node.meta["val"].is_floating_point():
-            return None if storages(node) & self.written else DETACH(given["input"])
+            return None if self._is_changed_later(node) else DETACH(given["input"])
         if node.target is _aten.embedding_renorm_.default:
             return self._renorm(given)
         if node.target is _aten.embedding.default:
@@ -142,6 +140,20 @@ class _Rewriting:
         if flag and given.get(flag) and any(isinstance(amount, fx.Proxy) or amount for amount in amounts):
             self._refuse(node)
         return None
+
+    def _is_changed_later(self, node: fx.Node) -> bool:
+        """Say whether a detached tensor is read after its memory is changed: it must stay that memory."""
+        nodes, memory = list(self.program.graph.nodes), storages(node)
+        after = nodes[nodes.index(node) + 1 :]
+        same, is_changed = {node}, False
+        for other in after:
+            is_changed = is_changed or any(storages(operand) & memory for operand in written_operands(other))
+            if same.intersection(other.all_input_nodes):
+                if is_changed:
+                    return True
+                if isinstance(other.meta.get("val"), Tensor) and storages(other) & memory:
+                    same.add(other)
+        return False
 
     def _refuse(self, node: fx.Node) -> None:
         raise BackendError(

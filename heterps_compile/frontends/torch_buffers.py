@@ -80,7 +80,9 @@ def changed_anew(graph: Graph) -> frozenset[str]:
     for storage in {p.storage for p in graph.parameters.values()}:
         names = {name for name, parameter in graph.parameters.items() if parameter.storage == storage}
         detached = {i for name in names for i in graph.consumers.get(name, ()) if traced[i].target is _DETACHED}
-        writers = [i for i, node in enumerate(graph.nodes) if names.intersection(graph.source.writes.get(node.name, ()))]
+        writers = [
+            i for i, node in enumerate(graph.nodes) if names.intersection(graph.source.writes.get(node.name, ()))
+        ]
         if not writers or any(traced[i].target is not _SCALED for i in writers):
             continue
         same = {*writers, *detached}

@@ -79,6 +79,7 @@ def differentiate(
     with torch.enable_grad():
         leaves = {name: _leaf(value) for name, value in inputs.items() if with_inputs and _is_floating(value)}
         outputs = run({**inputs, **leaves})
+        outputs = {name: _as_now(output) for name, output in outputs.items()}
         made = {n: o for n, o in outputs.items() if isinstance(o, Tensor) and o.requires_grad and n in directions}
         wanted = [*(tensor for tensors in parameters.tensors.values() for tensor in tensors), *leaves.values()]
         if not made or not wanted:
@@ -110,6 +111,11 @@ class Directions:
         wide = torch.complex128 if output.is_complex() else torch.float64
         drawn = torch.randn(output.shape, generator=generator, dtype=wide)
         return drawn.to(dtype=output.dtype, device=output.device)
+
+
+def _as_now(output: Any) -> Any:
+    """Copy an output that has no gradient: it may be a buffer, which goes on changing."""
+    return output.clone() if isinstance(output, Tensor) and not output.requires_grad else output
 
 
 def _is_floating(value: Any) -> bool:

@@ -69,7 +69,14 @@ def max_pool(
     ones, around = (1, 1), [(0, 0), (0, 0), *padding]
     # a window over two arrays has no derivative in jax, and places have none at all
     _, found = lax.reduce_window(
-        (lax.stop_gradient(x), jnp.asarray(place)), start, larger, ones + kernel_shape, ones + step, around, None, ones + gap
+        (lax.stop_gradient(x), jnp.asarray(place)),
+        start,
+        larger,
+        ones + kernel_shape,
+        ones + step,
+        around,
+        None,
+        ones + gap,
     )
     plane = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * len(kernel_shape)) * spatial
     return y, found.astype(int) + plane

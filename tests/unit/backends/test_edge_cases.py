@@ -114,6 +114,22 @@ EDGES: dict[str, Callable[[dict[str, Tensor]], Any]] = {
 }
 
 
+def changed_after(drop: Callable[..., Tensor]) -> Callable[[dict[str, Tensor]], Tensor]:
+    """Give what becomes of a tensor when what a dropout that drops nothing made of it is changed in place."""
+
+    def run(inputs: dict[str, Tensor]) -> Tensor:
+        made = inputs["square"][None] * 2
+        drop(made, 0.5, False)[:, 0] = 7.0
+        return made
+
+    return run
+
+
+EDGES["dropout that drops nothing"] = lambda i: tuple(
+    changed_after(drop)(i) for drop in (F.dropout, F.dropout1d, F.alpha_dropout, F.feature_alpha_dropout)
+)
+
+
 class Edges(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Any]:
         return {name: edge(inputs) for name, edge in EDGES.items()}

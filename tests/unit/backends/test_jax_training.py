@@ -421,3 +421,22 @@ def test_a_pool_that_tells_the_places_of_the_largest_has_the_gradient_of_the_val
     )
     assert compiled.plan.verification is not None
     assert compiled.plan.verification.gradients > 0
+
+
+def test_a_tensor_that_is_changed_after_its_detached_self_was_read_has_no_gradient_through_that() -> None:
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = self.first(x) * 1.0
+            result = made + made.detach().t().mean(1)
+            made.mul_(0.9)
+            return result
+
+    compiled = heterps_compile.compile(
+        Detached().train(), (torch.randn(4, 6),), backend="jax", mode="training", method="greedy"
+    )
+    assert compiled.plan.verification is not None
+    assert compiled.plan.verification.gradients > 0

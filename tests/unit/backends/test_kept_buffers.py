@@ -303,3 +303,23 @@ def test_what_no_stage_keeps_is_refused_by_name_and_not_taken_for_rounding(monke
     monkeypatch.setattr("heterps_compile.verification.calls.kept_by_stages", lambda stages, names: {})
     with pytest.raises(BackendError, match=r"'last', which the model changes.*is kept by no stage.*take the backend"):
         heterps_compile.compile(Last().eval(), (BATCH,), backend="torch", method="greedy")
+
+
+class Given(nn.Module):
+    """A buffer that is changed, and is a result."""
+
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8, dtype=F64)
+        self.register_buffer("count", torch.zeros((), dtype=F64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.count += 1
+        return self.first(x), self.count
+
+
+def test_a_changed_buffer_that_is_a_result_is_compared_as_it_was_when_it_was_given() -> None:
+    compiled = heterps_compile.compile(Given().train(), (BATCH,), backend="jax", mode="training", method="greedy")
+    assert [int(compiled.run(BATCH)[1]) for _ in range(2)] == [1, 2]
