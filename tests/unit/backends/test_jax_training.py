@@ -431,7 +431,7 @@ def test_a_tensor_that_is_changed_after_its_detached_self_was_read_has_no_gradie
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             made = self.first(x) * 1.0
-            result = made + made.detach().t().mean(1)
+            result: torch.Tensor = made + made.detach().t().mean(1)
             made.mul_(0.9)
             return result
 

@@ -284,7 +284,8 @@ class TiedRows(nn.Module):
         self.rows = nn.Embedding(9, 8, max_norm=0.5, dtype=F64)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.rows(ids) @ self.rows.weight.T
+        found: Tensor = self.rows(ids) @ self.rows.weight.T
+        return found
 
 
 def test_rows_that_something_else_reads_are_not_scaled_anew_by_onnx_runtime() -> None:
