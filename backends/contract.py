@@ -176,12 +176,12 @@ class ChecksWriting(Protocol):
 class LeanBackend(Protocol):
     """What a backend has besides, if it can run models of large weights with little memory beside these."""
 
-    def lean(self) -> AbstractContextManager[None]:
-        """Open what runs inside with little memory, at the price of speed; it is let go of at the end."""
+    def lean(self, graph: Graph) -> AbstractContextManager[None]:
+        """Run a graph and its stages inside with little memory beside the weights, at the price of speed."""
         ...
 
     def release(self, graph: Graph) -> None:
-        """Give back memory of weights that can be read again."""
+        """Give back the memory of weights that can be read again."""
         ...
 
 

@@ -3,8 +3,10 @@
 Left out: memory of accelerators, and memory that other processes ask for later.
 """
 
+import mmap
 import os
 from pathlib import Path
+from typing import Any
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _USED = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
@@ -18,6 +20,26 @@ def available_bytes() -> int:
         if allowed is not None and taken is not None:
             found.append(max(allowed - taken, 0))
     return min(found)
+
+
+def release_mapped(array: Any) -> None:
+    """Give back the pages of an array that lies in a file mapped for reading; they are read again when needed.
+
+    Anything else stays as it is: a map that may have been written to would lose what is in no file.
+    """
+    base = array
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+    if base is None or array.nbytes == 0:
+        return
+    with memoryview(base) as view:
+        if not view.readonly:
+            return
+    import numpy as np  # noqa: PLC0415 - arrays are there, so numpy is
+
+    start = array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    base.madvise(mmap.MADV_DONTNEED, first, min(start + array.nbytes, len(base)) - first)
 
 
 def _of_machine() -> int:

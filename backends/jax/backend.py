@@ -98,6 +98,14 @@ class JaxBackend:
         context: AbstractContextManager[None] = _jax_stages().buffers_put_back()
         return context
 
+    def lean(self, graph: Graph) -> AbstractContextManager[None]:
+        """Let stages that are called inside read their parameters where these lie."""
+        context: AbstractContextManager[None] = _jax_stages().lean_stages()
+        return context
+
+    def release(self, graph: Graph) -> None:
+        """Do nothing: a stage gives back what it has read after every call inside of :meth:`lean`."""
+
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate inputs by name as the model's own family takes them: arrays, or tensors of PyTorch."""
         return own_backend(graph.family).example_inputs(graph, seed)

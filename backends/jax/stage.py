@@ -22,14 +22,17 @@ from jax import numpy as jnp
 from heterps_compile.backends.drawn_keys import are_keys_drawn
 from heterps_compile.errors import BackendError, HeterpsError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.host_memory import release_mapped
 
 from .program import Program
 
 _REASON_SHOWN = 400
+_ALIGNED = 64  # XLA reads arrays of the CPU's memory in place that begin at a multiple of this
 
 Function = Callable[..., Any]
 
 _NOTHING_DRAWN: ContextVar[bool] = ContextVar("_NOTHING_DRAWN", default=False)
+_IS_LEAN: ContextVar[bool] = ContextVar("_IS_LEAN", default=False)
 _BEFORE: "ContextVar[dict[JaxStage, Mapping[str, Any]] | None]" = ContextVar("_BEFORE", default=None)
 
 
@@ -54,6 +57,16 @@ def buffers_put_back() -> Iterator[None]:
         _BEFORE.reset(token)
         for stage, arrays in before.items():
             stage.change(arrays)
+
+
+@contextmanager
+def lean_stages() -> Iterator[None]:
+    """Let stages that are called inside compute with their parameters where these lie, and keep no copy of them."""
+    before = _IS_LEAN.set(True)
+    try:
+        yield
+    finally:
+        _IS_LEAN.reset(before)
 
 
 def is_nothing_drawn() -> bool:
@@ -175,8 +188,11 @@ class JaxStage:
         with jax.enable_x64(True):
             compiled = self.compiled(known)
             with naming_inputs(self.inputs, given):
-                rest = (v for i, v in enumerate(given) if i not in known)
-                results, changed = compiled(self.params, *rest, key=key)
+                rest = [v for i, v in enumerate(given) if i not in known]
+                with self._parameters_of_a_call() as params:
+                    results, changed = compiled(params, *rest, key=key)
+                    if _IS_LEAN.get():
+                        jax.block_until_ready(results)
         if changed:
             before = _BEFORE.get()
             if before is not None:
@@ -184,6 +200,30 @@ class JaxStage:
             self.change(changed)
         outputs: tuple[Any, ...] = results
         return outputs
+
+    @contextmanager
+    def _parameters_of_a_call(self) -> Iterator[dict[str, Any]]:
+        """Give the parameters, of 64 bits; in :func:`lean_stages` without a copy that outlives the call.
+
+        An array in the CPU's memory that begins where XLA wants it is read in place. Another is copied, and its pages
+        are given back before the next one is read. What the stage changes is copied always.
+        """
+        if not _IS_LEAN.get():
+            yield self.params
+            return
+        found = {}
+        for name, array in self.arrays.items():
+            if name in self.updated or isinstance(array, jax.Array):
+                found[name] = jnp.asarray(array)
+                continue
+            plain = np.asarray(array)
+            found[name] = jax.device_put(plain, may_alias=True)
+            if plain.ctypes.data % _ALIGNED:
+                found[name].block_until_ready()
+                release_mapped(plain)
+        yield found
+        for array in self.arrays.values():
+            release_mapped(array)
 
     def compiled(self, known: Mapping[int, Any]) -> Any:
         """Give :meth:`step` compiled for the known inputs, which are constants of it."""

@@ -22,7 +22,7 @@ from .lower_onnx import find_unsupported, lower_model
 from .print_stage import print_stage
 from .program import Program
 from .read_stage import read_stage
-from .stage import JaxStage, as_array, buffers_put_back, nothing_drawn
+from .stage import JaxStage, as_array, buffers_put_back, lean_stages, nothing_drawn
 from .table import declared_ops
 from .weights import save_parameters
 
@@ -30,6 +30,7 @@ __all__ = [
     "buffers_put_back",
     "build_stages",
     "declared_ops",
+    "lean_stages",
     "nothing_drawn",
     "read_stages",
     "unsupported_nodes",

@@ -22,7 +22,7 @@ from heterps_compile.backends.ops import backends_that_run
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_inputs import generate_inputs
-from heterps_compile.frontends.onnx_session import CPU, close_lean_sessions, lean_sessions, release_pages
+from heterps_compile.frontends.onnx_session import CPU, lean_sessions, release_pages
 from heterps_compile.ir.graph import Graph, Value
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
@@ -76,13 +76,12 @@ class OnnxRuntimeBackend:
         """Give the largest difference that verification allows, relative to an output's scale."""
         return 1e-4
 
-    def lean(self) -> AbstractContextManager[None]:
-        """Open sessions inside that use weights where they lie; they are closed at the end."""
+    def lean(self, graph: Graph) -> AbstractContextManager[None]:
+        """Open sessions inside that use weights where they lie, each for one run."""
         return lean_sessions()
 
     def release(self, graph: Graph) -> None:
-        """Close sessions that were opened lean, and give back the memory of external data that was read."""
-        close_lean_sessions()
+        """Give back the memory of external data that was read."""
         if graph.family == "onnx":
             release_pages(graph.source.model)
 

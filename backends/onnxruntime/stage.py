@@ -17,8 +17,8 @@ from heterps_compile.frontends.onnx_session import (
     CPU,
     ORT_ERRORS,
     Session,
+    are_sessions_lean,
     available_providers,
-    close_when_lean,
     open_file,
     open_session,
     reason,
@@ -54,12 +54,7 @@ class LazySession:
         with self._opening:
             if self._session is None:
                 self._session = self._open()
-                close_when_lean(self.close)
             return self._session
-
-    def close(self) -> None:
-        """Let go of the session; the next call opens another."""
-        self._session = None
 
     def _open(self) -> Session:
         if self.provider not in available_providers():
@@ -88,7 +83,7 @@ class LazySession:
         )
 
     def run(self, outputs: tuple[str, ...], feeds: dict[str, Any]) -> list[Any]:
-        """Run on arrays by name.
+        """Run on arrays by name; a session of :func:`lean_sessions` is let go of afterwards.
 
         Raises:
             BackendError: naming what was run, and the op where ONNX Runtime names it.
@@ -98,6 +93,9 @@ class LazySession:
             return session.run(outputs, feeds)
         except ORT_ERRORS as e:
             raise BackendError(f"ONNX Runtime cannot run {self.what}: {reason(e)}") from e
+        finally:
+            if are_sessions_lean():
+                self._session = None
 
 
 @dataclass(slots=True, eq=False)

@@ -151,6 +151,13 @@ class TorchBackend:
                     for buffer, before in kept:
                         buffer.copy_(before)
 
+    def lean(self, graph: Graph) -> AbstractContextManager[Any]:
+        """Keep nothing for a backward that nobody asks for; a PyTorch model may ask for one in its own forward."""
+        return torch.no_grad() if graph.family == "onnx" else nullcontext()
+
+    def release(self, graph: Graph) -> None:
+        """Do nothing: tensors lie in the model's own memory, or in a map that may have been written to."""
+
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate seeded inputs by name; see ``example_inputs.py`` for the rules, ``onnx_inputs.py`` for ONNX's."""
         if graph.family == "onnx":

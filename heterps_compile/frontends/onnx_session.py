@@ -10,7 +10,7 @@ Left out: I/O binding, devices other than what the execution provider's name say
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -151,35 +151,25 @@ def open_file(path: Path, provider: str = CPU) -> Session:
 
 
 _threads: ContextVar[int] = ContextVar("threads", default=0)
-_lean: ContextVar[list[Callable[[], None]] | None] = ContextVar("lean", default=None)
+_lean: ContextVar[bool] = ContextVar("lean", default=False)
 
 
 @contextmanager
 def lean_sessions() -> Iterator[None]:
-    """Let sessions that are opened meanwhile use weights where they lie, and not keep a copy packed for their kernels.
+    """Let sessions that are opened meanwhile use weights where they lie, and keep no other form of them.
 
-    They are slower, and are closed at the end, or by :func:`close_lean_sessions`.
+    They are slower, and whoever holds one lets go of it after each run (:func:`are_sessions_lean`).
     """
-    token = _lean.set([])
+    token = _lean.set(True)
     try:
         yield
     finally:
-        close_lean_sessions()
         _lean.reset(token)
 
 
-def close_lean_sessions() -> None:
-    """Close what was opened inside :func:`lean_sessions` up to here."""
-    closing = _lean.get()
-    while closing:
-        closing.pop()()
-
-
-def close_when_lean(close: Callable[[], None]) -> None:
-    """Let a session that was opened inside :func:`lean_sessions` be closed at its end, so that nobody runs it later."""
-    closing = _lean.get()
-    if closing is not None:
-        closing.append(close)
+def are_sessions_lean() -> bool:
+    """Say whether sessions are opened lean now."""
+    return _lean.get()
 
 
 def release_pages(model: ir.Model) -> None:
@@ -205,15 +195,23 @@ def _session_options() -> Any:
     options.intra_op_num_threads = _threads.get()
     options.graph_optimization_level = _ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4
-    if _lean.get() is not None:
+    if _lean.get():
+        # packing and optimisation keep weights in another form beside the file's, an arena keeps what nobody uses
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.graph_optimization_level = _ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+        # in the order of the model: by default all nodes that make something of weights alone come first
+        options.execution_order = _ort.ExecutionOrder.PRIORITY_BASED
     # else the threads of one stage's session go on waiting for work where those of the next one want to run
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
 
 
 def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
-    """Give a model's bytes to be without its large initialisers, and these by name."""
+    """Give a model's bytes to be without its large initialisers, and these by name; none that nobody reads.
+
+    ONNX Runtime throws these out first, and opens no session that is then handed one of them.
+    """
     graph = model.graph
     view = ir.GraphView(
         graph.inputs,
@@ -229,7 +227,7 @@ def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProto
     large = {}
     for name, value in graph.initializers.items():
         tensor = value.const_value
-        if tensor is None:
+        if tensor is None or not (value.uses() or value.is_graph_output()):
             continue
         if _fits_a_byte(tensor.dtype) and tensor.nbytes > _LARGE_BYTES:
             large[name] = tensor

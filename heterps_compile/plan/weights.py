@@ -1,6 +1,7 @@
 """The hash of a model's weights: names, dtypes, shapes, bytes; every storage is read once, a tensor at a time.
 
-Takes about a second for a gigabyte; memory for one tensor at most, none where the bytes lie in memory as they are.
+Takes about a second for a gigabyte; memory for one tensor at most, none where the bytes lie in memory as they are, and
+for a piece of external data.
 
 Left out: weights that are not there, or not plain arrays (``meta`` and fake tensors, sparse layouts, subclasses): such
 a model has no such hash.
@@ -8,10 +9,13 @@ a model has no such hash.
 
 import hashlib
 import mmap
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from heterps_compile.ir.graph import Graph
+
+_PIECE_BYTES = 2**24
 
 
 def hash_weights(graph: Graph) -> str | None:
@@ -35,12 +39,30 @@ def _onnx(source: Any) -> Iterator[str | None]:
         if tensor is None:
             yield None
             return
-        is_text = tensor.dtype.name == "STRING"
-        content = b"\0".join(tensor.string_data()) if is_text else tensor.tobytes()
-        yield _line(name, tensor.dtype.name, tuple(tensor.shape.numpy()), hashlib.sha256(content).hexdigest())
-        raw = getattr(tensor, "raw", None)
-        if isinstance(raw, mmap.mmap):
-            raw.madvise(mmap.MADV_DONTNEED)  # external data that was mapped to be read once
+        content = hashlib.sha256()
+        for piece in _onnx_bytes(tensor):
+            content.update(piece)
+        yield _line(name, tensor.dtype.name, tuple(tensor.shape.numpy()), content.hexdigest())
+
+
+def _onnx_bytes(tensor: Any) -> Iterator[Any]:
+    """Give the bytes of a tensor, those in external data a piece at a time, and let go of each piece after it."""
+    if tensor.dtype.name == "STRING":
+        yield b"\0".join(tensor.string_data())
+        return
+    array = tensor.numpy()
+    raw = getattr(tensor, "raw", None)
+    if not isinstance(raw, mmap.mmap):
+        is_plain = tensor.dtype.bitwidth % 8 == 0 and array.flags.c_contiguous and sys.byteorder == "little"
+        yield array.reshape(-1).view("uint8") if is_plain and array.size else tensor.tobytes()
+        return
+    begin = tensor.offset or 0
+    with memoryview(raw) as mapped:
+        for start in range(begin, begin + tensor.nbytes, _PIECE_BYTES):
+            length = min(_PIECE_BYTES, begin + tensor.nbytes - start)
+            yield mapped[start : start + length]
+            page = start // mmap.PAGESIZE * mmap.PAGESIZE
+            raw.madvise(mmap.MADV_DONTNEED, page, start + length - page)
 
 
 def _torch(source: Any) -> Iterator[str | None]:

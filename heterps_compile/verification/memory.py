@@ -13,7 +13,7 @@ from heterps_compile.backends.contract import Backend, LeanBackend
 from heterps_compile.backends.find import own_backend
 from heterps_compile.ir.graph import Graph
 
-_LARGE_BYTES = 2**28
+_LARGE_BYTES = 2**26
 
 
 def _lean_backends(backend: Backend, graph: Graph) -> list[LeanBackend]:
@@ -31,7 +31,7 @@ def weights_where_they_lie(backend: Backend, graph: Graph) -> Iterator[None]:
         for each in _lean_backends(backend, graph):
             each.release(graph)
             stack.callback(each.release, graph)
-            stack.enter_context(each.lean())
+            stack.enter_context(each.lean(graph))
         yield
 
 

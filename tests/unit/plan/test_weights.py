@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.ir.graph import Graph
+from heterps_compile.plan import weights
 from heterps_compile.plan.weights import hash_weights
 
 
@@ -46,6 +47,13 @@ def test_inline_and_external_weights_of_the_same_bytes_have_the_same_hash(tmp_pa
     external = hash_weights(import_onnx(saved(tmp_path / "b.onnx", weight, external=True)))
     line = f"'w' FLOAT [64, 64] {hashlib.sha256(weight.tobytes()).hexdigest()}\n"
     assert inline == external == hashlib.sha256(line.encode()).hexdigest()
+
+
+def test_external_data_is_hashed_in_pieces(tmp_path, monkeypatch):
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    whole = hash_weights(import_onnx(saved(tmp_path / "a.onnx", weight, external=True)))
+    monkeypatch.setattr(weights, "_PIECE_BYTES", 5_000)  # no multiple of a page
+    assert hash_weights(import_onnx(saved(tmp_path / "b.onnx", weight, external=True))) == whole
 
 
 def test_another_number_or_name_gives_another_hash(tmp_path):
