@@ -52,7 +52,10 @@ def write_large_model(
     window = (3, 3) if form == "convolutions" else ()
     channels = math.isqrt((weight_bytes - table_bytes) // (layers * math.prod(window) * dtype.itemsize))
     shape, rows = (channels, channels, *window), table_bytes // (4 * channels)
-    held = [numpy_helper.from_array(np.float32(0.01), "scale"), numpy_helper.from_array(np.int8(0), "zero")]
+    held = [
+        numpy_helper.from_array(np.array(0.01, np.float32), "scale"),
+        numpy_helper.from_array(np.array(0, np.int8), "zero"),
+    ]
     held += [numpy_helper.from_array(np.full(channels, v, np.float32), n) for n, v in (("one", 1), ("nought", 0))]
     held.append(numpy_helper.from_array(np.array([-1, channels, 1, 1]), "image"))
     nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"], name="table_rows")]
