@@ -89,7 +89,15 @@ class BackendError(HeterpsError):
 
 
 class VerificationError(HeterpsError):
-    """The staged model does not give the whole model's outputs."""
+    """The staged model does not give the whole model's outputs.
+
+    Attributes:
+        is_explained: Whether the message tells the cause, so that rounding need not be asked about.
+    """
+
+    def __init__(self, message: str, *, is_explained: bool = False) -> None:
+        super().__init__(message)
+        self.is_explained = is_explained
 
 
 class RunError(HeterpsError):

@@ -47,7 +47,8 @@ def compare_calls(pair: Pair) -> tuple[Difference, int]:
             try:
                 found = found.joined(compare_value(f"output {name!r}{which}", ours[name], theirs[name], pair.tolerance))
             except VerificationError as error:
-                raise VerificationError(f"{error}{_advice(whole) if number else ''}") from error
+                advice = _advice(whole) if number else ""
+                raise VerificationError(f"{error}{advice}", is_explained=bool(advice)) from error
     anew = _changed_anew(pair) if whole.kept else frozenset()
     for name, value in whole.kept.items():
         what = f"{printable(name)!r}, which the model changes when it runs, after {count} calls"

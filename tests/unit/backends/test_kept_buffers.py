@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import heterps_compile
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.jax.export import export_stablehlo
-from heterps_compile.errors import BackendError, InputError
+from heterps_compile.errors import BackendError, InputError, VerificationError
 from heterps_compile.frontends.torch_fx import import_torch
 from heterps_compile.ir.graph import Graph
 
@@ -324,3 +324,22 @@ class Given(nn.Module):
 def test_a_changed_buffer_that_is_a_result_is_compared_as_it_was_when_it_was_given() -> None:
     compiled = heterps_compile.compile(Given().train(), (BATCH,), backend="jax", mode="training", method="greedy")
     assert [int(compiled.run(BATCH)[1]) for _ in range(2)] == [1, 2]
+
+
+class Listed(nn.Module):
+    """A list that grows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8, dtype=F64)
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(1)
+        made: Tensor = self.first(x) * len(self.seen)
+        return made
+
+
+def test_a_list_that_a_forward_changes_is_named_and_is_not_to_be_reported() -> None:
+    with pytest.raises(VerificationError, match=r"changes 'seen', which is no buffer.*register_buffer keeps it$"):
+        heterps_compile.compile(Listed().eval(), (BATCH,), backend="torch", method="greedy")
