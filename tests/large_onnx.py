@@ -69,6 +69,8 @@ def write_large_model(
             held.append(_write(file, f"weight{i}", shape, dtype, alignment))
             nodes += _layer(form, i, x)
             x = f"y{i}"
+    read = {name for node in nodes for name in node.input}
+    held = [tensor for tensor in held if tensor.name in read]
     dims = ["batch", channels, 1, 1] if form == "convolutions" else ["batch", channels]
     graph = helper.make_graph(
         nodes,
