@@ -20,6 +20,7 @@ from heterps_compile.host_memory import available_bytes
 from heterps_compile.ir.graph import Graph
 from heterps_compile.units import format_bytes
 
+from .noise import Noise
 from .onnx_bodies import every_body, every_node
 from .onnx_names import quote_some
 
@@ -27,7 +28,6 @@ _NARROW, _WIDE = "float32", "float64"
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "stash_type", "softmax_precision"})
 """Attributes that are numbers of a data type."""
 _ROUNDING_OPS = ("Quantize", "QLinear", "Integer", "Attention")
-_ROUNDING = 2.0**-22
 _FULL = (_NARROW, _WIDE)
 _DOUBLE = int(ir.DataType.DOUBLE)
 _DEFAULTS: Mapping[str, tuple[ir.Attr, ...]] = {
@@ -41,12 +41,12 @@ _DEFAULTS: Mapping[str, tuple[ir.Attr, ...]] = {
 """What an op makes or computes with where its node does not say, which is float32."""
 
 
-def graph_in_float64(graph: Graph, noise_seed: int | None = None) -> Graph:
+def graph_in_float64(graph: Graph, noise: Noise | None = None) -> Graph:
     """Give a graph of the same nodes over a copy of its model in float64; its weights take twice their bytes.
 
     Args:
         graph: The graph.
-        noise_seed: Where given, weights are off by what rounding to float32 does, at random from this seed.
+        noise: On its weights; None for none.
 
     Raises:
         InputError: where these do not fit the memory that is free.
@@ -58,12 +58,12 @@ def graph_in_float64(graph: Graph, noise_seed: int | None = None) -> Graph:
             f"{format_bytes(available_bytes())} of memory are free"
         )
     model: ir.Model = graph.source.model.clone()
-    noise = None if noise_seed is None else np.random.default_rng(noise_seed)
+    generator = None if noise is None else np.random.default_rng(noise.seed)
     for value in _values(model.graph):
         if isinstance(value.type, ir.TensorType) and value.dtype is ir.DataType.FLOAT:
             value.type = ir.TensorType(ir.DataType.DOUBLE)  # another one: a copy shares its types with the original
         if value.const_value is not None:
-            value.const_value = _noisy(_wide_tensor(value.const_value), noise)
+            value.const_value = _noisy(_wide_tensor(value.const_value), noise, generator)
     for node in every_node(model.graph):
         _widen_node(node)
     return replace(
@@ -77,11 +77,11 @@ def graph_in_float64(graph: Graph, noise_seed: int | None = None) -> Graph:
     )
 
 
-def _noisy(tensor: ir.TensorProtocol, noise: np.random.Generator | None) -> ir.TensorProtocol:
-    if noise is None or tensor.dtype is not ir.DataType.DOUBLE or not len(tensor.shape):
+def _noisy(tensor: ir.TensorProtocol, noise: Noise | None, generator: np.random.Generator | None) -> ir.TensorProtocol:
+    if noise is None or generator is None or tensor.dtype is not ir.DataType.DOUBLE or not len(tensor.shape):
         return tensor
     array = tensor.numpy()
-    return ir.Tensor(array * (1 + _ROUNDING * noise.standard_normal(array.shape)), name=tensor.name)
+    return ir.Tensor(array * (1 + noise.size * generator.standard_normal(array.shape)), name=tensor.name)
 
 
 def arrays_in_float64(values: Mapping[str, Any]) -> dict[str, Any]:

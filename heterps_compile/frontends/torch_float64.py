@@ -13,13 +13,14 @@ from torch.utils import _pytree as pytree
 
 from heterps_compile.errors import InputError
 
+from .noise import Noise
 from .torch_program import first_reason
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def copy_in_float64(model: nn.Module, name: str) -> nn.Module:
-    """Copy a model, its parameters, buffers and other tensors widened.
+def copy_in_float64(model: nn.Module, name: str, noise: Noise | None = None) -> nn.Module:
+    """Copy a model, its parameters, buffers and other tensors widened; noise goes onto parameters and buffers.
 
     Raises:
         InputError: where it cannot be copied.
@@ -32,6 +33,13 @@ def copy_in_float64(model: nn.Module, name: str) -> nn.Module:
         for key, value in vars(module).items():
             if isinstance(value, torch.Tensor):
                 vars(module)[key] = _wide(value)
+    if noise is not None:
+        generator = torch.Generator().manual_seed(noise.seed)
+        with torch.no_grad():
+            for tensor in (*made.parameters(), *made.buffers()):
+                if tensor.is_floating_point():
+                    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+                    tensor.mul_(1 + noise.size * drawn.to(tensor.device))
     return made
 
 

@@ -18,6 +18,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 
+from .noise import Noise
 from .torch_clean import erase_checks, inline_regions
 from .torch_export import export_module, read_exported
 from .torch_float64 import copy_in_float64, widen_values
@@ -77,8 +78,8 @@ def import_torch(
     if isinstance(model, ExportedProgram):
         return graph
 
-    def in_float64() -> Graph:
-        wide = copy_in_float64(model, program.name)
+    def in_float64(noise: Noise | None = None) -> Graph:
+        wide = copy_in_float64(model, program.name, noise)
         inputs, keywords = widen_values(example_inputs), widen_values(dict(example_kwargs or {}))
         return import_torch(
             wide, inputs, keywords, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes, name=program.name

@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from heterps_compile.ir.graph import Graph
 
+from .noise import Noise
 from .torch_backwards import LostBackward
 from .torch_call import CallStructure
 
@@ -39,7 +40,8 @@ class TorchSource:
         examples: Example inputs by name, as given; empty where none were.
         attributes: Names of attributes, no parameters or buffers, that the forward changes and the graph does not.
         notes: What was guessed or left out, with its reason.
-        in_float64: Reads a copy of the model in float64 in the same way; None where its data types are part of it.
+        in_float64: Reads a copy of the model in float64, with noise on its weights or none, in the same way; None
+            where its data types are part of it.
         lost: What of the model's backward its stages do not have.
     """
 
@@ -56,4 +58,4 @@ class TorchSource:
     notes: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     lost: tuple[LostBackward, ...] = ()
-    in_float64: Callable[[], Graph] | None = None
+    in_float64: Callable[[Noise | None], Graph] | None = None

@@ -3,31 +3,42 @@
 What hangs on a near-tie (the k largest of many, a sign, a threshold) differs by rounding alone; it agrees in float64.
 
 An ONNX model is copied with its float32 tensors as float64. ONNX Runtime runs the copy whole where it has kernels for
-that, else ONNX's own reference does.
+that, else ONNX's own reference does. A PyTorch model is copied and read again.
+
+Stages are built anew in float64, and may be right where those in float32 are wrong. So a difference counts as rounding
+only where the whole model itself, its weights and inputs off by what rounding to float32 does, differs about as much.
 
 Left out: exported programs, whose data types are part of them; ops of ONNX models that know no float64.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
+
+from heterps_compile.backends.borders import as_tensor
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import build_wide
 from heterps_compile.errors import BackendError, InputError, VerificationError
+from heterps_compile.frontends.noise import Noise
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition, cut_graph
-from heterps_compile.runtime.verify import compare_outputs
+from heterps_compile.plan.plan import Verification
 
+from .gradients import LESS_EXACT
 from .pair import SKIP, Pair, reason
 
-_T = TypeVar("_T")
-_DRAWS = 4
+_WIDE = "float64"
+_DRAWS = 8
 _MUCH = 4.0  # times what rounding changed in the draws
 
+Found = tuple[Verification, tuple[str, ...]]
+"""What a comparison found, and notes on it."""
 
-def compare_in_float64(pair: Pair, compare: Callable[[Pair], _T], error: VerificationError) -> tuple[_T, str]:
+
+def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: VerificationError) -> tuple[Found, str]:
     """Compare a copy of the model in float64; give what was found, and a note on it.
 
     Args:
@@ -41,7 +52,7 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], _T], error: Verific
     try:
         wide = _widened(pair)
         found = compare(wide)
-        is_rounding = pair.graph.family != "onnx" or _hangs_on_rounding(pair, wide)
+        is_rounding = _is_rounding(pair, wide, compare)
     except VerificationError:
         narrow = _narrow_ops(pair.graph)
         if narrow:
@@ -60,8 +71,8 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], _T], error: Verific
         ) from error
     if not is_rounding:
         raise VerificationError(
-            f"{error}; stages built anew in float64 agree, and the outputs do not hang on rounding: weights that are "
-            f"off by as much change them far less; please report it with the model; {SKIP}"
+            f"{error}; stages built anew in float64 agree, and this does not hang on rounding: weights and inputs that "
+            f"are off by as much change it far less; please report it with the model; {SKIP}"
         ) from error
     note = (
         f"verified in float64, where stages and whole model agree; in the model's own precision {error}: rounding alone"
@@ -71,40 +82,37 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], _T], error: Verific
 
 def _widened(pair: Pair) -> Pair:
     """Give the pair of a copy of the model in float64, cut at the same nodes."""
+    wide, inputs = _whole_in_float64(pair), _inputs_in_float64(pair)
+    graph = wide.compared.graph
+    if graph.family == "onnx":
+        partition = cut_graph(graph, [cut.nodes for cut in pair.cuts])
+        wide = replace(wide, oracle=_oracle(pair, graph, inputs[0]))
+    else:
+        partition = _cut_alike(pair, graph)
+    return replace(wide, cuts=partition.stages, stages=build_wide(pair.backend)(graph, partition), inputs=inputs)
+
+
+def _whole_in_float64(pair: Pair, noise: Noise | None = None) -> Pair:
+    """Give the pair with a copy of the whole model in float64; its stages and inputs are still the narrow ones."""
     if pair.graph.family == "onnx":
-        return _widened_onnx(pair)
+        from heterps_compile.frontends.onnx_float64 import graph_in_float64  # noqa: PLC0415 - onnx for its models
+
+        return replace(pair, compared=replace(pair.compared, graph=graph_in_float64(pair.graph, noise)))
     widen = getattr(pair.graph.source, "in_float64", None)
     if widen is None:
         raise InputError(f"the data types of {pair.graph.name!r} are part of it")
+    compared = find_comparable(widen(noise), pair.backend.name)
+    return replace(pair, compared=replace(compared, rounding=pair.compared.rounding))
+
+
+def _inputs_in_float64(pair: Pair) -> list[Mapping[str, Any]]:
+    if pair.graph.family == "onnx":
+        from heterps_compile.frontends.onnx_float64 import arrays_in_float64  # noqa: PLC0415 - onnx for its models
+
+        return [arrays_in_float64(given) for given in pair.inputs]
     from heterps_compile.frontends.torch_float64 import widen_values  # noqa: PLC0415 - torch only for torch models
 
-    graph: Graph = widen()
-    partition = _cut_alike(pair, graph)
-    compared = find_comparable(graph, pair.backend.name)
-    return replace(
-        pair,
-        compared=replace(compared, rounding=pair.compared.rounding),
-        cuts=partition.stages,
-        stages=build_wide(pair.backend)(graph, partition),
-        inputs=[widen_values(inputs) for inputs in pair.inputs],
-    )
-
-
-def _widened_onnx(pair: Pair) -> Pair:
-    from heterps_compile.frontends.onnx_float64 import (  # noqa: PLC0415 - onnx only for ONNX models
-        arrays_in_float64,
-        graph_in_float64,
-    )
-
-    graph = graph_in_float64(pair.graph)
-    inputs = [arrays_in_float64(given) for given in pair.inputs]
-    return replace(
-        pair,
-        compared=replace(pair.compared, graph=graph),
-        stages=build_wide(pair.backend)(graph, cut_graph(graph, [cut.nodes for cut in pair.cuts])),
-        inputs=inputs,
-        oracle=_oracle(pair, graph, inputs[0]),
-    )
+    return [widen_values(inputs) for inputs in pair.inputs]
 
 
 def _oracle(pair: Pair, graph: Graph, inputs: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
@@ -119,30 +127,45 @@ def _oracle(pair: Pair, graph: Graph, inputs: Mapping[str, Any]) -> Callable[[Ma
     return whole
 
 
-def _hangs_on_rounding(pair: Pair, wide: Pair) -> bool:
-    """Say whether rounding the weights of the whole model otherwise changes its outputs about as much as was found."""
-    from heterps_compile.frontends.onnx_float64 import graph_in_float64  # noqa: PLC0415 - onnx only for ONNX models
-
-    names, inputs = wide.compared.outputs, wide.inputs[0]
-    with pair.backend.reproducible(pair.graph, pair.seed):
-        found = _apart(names, pair.staged(pair.inputs[0]), pair.whole(pair.inputs[0]))
-    if found <= pair.tolerance:
-        return False  # gradients differ and outputs do not
-    exact = wide.whole(inputs)
+def _is_rounding(pair: Pair, wide: Pair, compare: Callable[[Pair], Found]) -> bool:
+    """Tell whether the whole model, rounded otherwise, differs from itself about as much as its stages do from it."""
+    found = _distances(pair, compare)
+    allowed = (pair.tolerance, LESS_EXACT * pair.tolerance)
+    noise = (0.0, 0.0)
     for draw in range(_DRAWS):
-        noisy = graph_in_float64(pair.graph, pair.seed + draw)
-        other = replace(wide, compared=replace(wide.compared, graph=noisy), oracle=_oracle(pair, noisy, inputs))
-        if _MUCH * _apart(names, other.whole(inputs), exact) >= found:
+        drawn = _distances(_noisy(pair, wide, Noise(pair.seed + draw)), compare)
+        noise = (max(noise[0], drawn[0]), max(noise[1], drawn[1]))
+        if all(far <= max(limit, _MUCH * most) for far, limit, most in zip(found, allowed, noise, strict=True)):
             return True
     return False
 
 
-def _apart(names: Sequence[str], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
-    """Give how far outputs are apart, relative to their scale; infinite where whole numbers differ."""
+def _noisy(pair: Pair, wide: Pair, noise: Noise) -> Pair:
+    """Give the float64 stages beside a whole model whose weights and inputs are off by noise."""
+    other = _whole_in_float64(pair, noise)
+    graph = other.compared.graph
+    run = _oracle(pair, graph, wide.inputs[0]) if graph.family == "onnx" else pair.backend.reference(graph)
+    return replace(wide, compared=other.compared, oracle=lambda inputs: run(_disturbed(inputs, noise)))
+
+
+def _disturbed(inputs: Mapping[str, Any], noise: Noise) -> dict[str, Any]:
+    """Give inputs of which every number of float64 is off by some noise."""
+    generator, found = np.random.default_rng(noise.seed), dict(inputs)
+    for name, value in inputs.items():
+        if str(getattr(value, "dtype", "")).endswith(_WIDE):
+            factors = 1 + noise.size * generator.standard_normal(tuple(value.shape))
+            found[name] = value * (as_tensor(factors, name) if hasattr(value, "detach") else factors)
+    return found
+
+
+def _distances(pair: Pair, compare: Callable[[Pair], Found]) -> tuple[float, float]:
+    """Give how far outputs and gradients are apart, relative to their scale; infinite where whole numbers differ."""
+    loose = replace(pair, compared=replace(pair.compared, rounding=math.inf))
     try:
-        return compare_outputs(names, [ours[n] for n in names], [theirs[n] for n in names], math.inf).max_rel
+        found, _ = compare(loose)
     except VerificationError:
-        return math.inf
+        return math.inf, math.inf
+    return found.max_rel, found.gradients_max_rel
 
 
 def _narrow_ops(graph: Graph) -> str:

@@ -18,7 +18,7 @@ from heterps_compile.runtime.verify import Difference, compare_gradients, compar
 
 from .pair import SKIP, Pair, reason
 
-_LESS_EXACT = 10.0
+LESS_EXACT = 10.0
 """How much further apart than outputs gradients may be: each is a sum over outputs, samples and places."""
 
 _TRACED = (
@@ -74,7 +74,7 @@ def compare_training(pair: Pair) -> tuple[Difference, tuple[str, ...]]:
             raise VerificationError(f"the staged model {reason(error)}, and the whole model can be") from error
     for name in pair.compared.outputs:
         compare_value(f"output {name!r} in training", ours.outputs[name], theirs.outputs[name], pair.tolerance)
-    tolerance, scale = _LESS_EXACT * pair.tolerance, largest({**theirs.parameters, **theirs.inputs})
+    tolerance, scale = LESS_EXACT * pair.tolerance, largest({**theirs.parameters, **theirs.inputs})
     try:
         found = compare_gradients("parameter", ours.parameters, theirs.parameters, tolerance, scale)
         found = found.joined(compare_gradients("input", ours.inputs, theirs.inputs, tolerance, scale))

@@ -143,6 +143,17 @@ def test_what_differs_in_float64_too_is_no_rounding(monkeypatch: pytest.MonkeyPa
         compiled(Middle(torch.sin))
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [lambda y: y * 1.001, lambda y: y.detach() + 1.001 * (y - y.detach())],
+    ids=["outputs", "gradients"],
+)
+def test_a_stage_that_is_wrong_in_float32_alone_is_no_rounding(monkeypatch: pytest.MonkeyPatch, broken: Any) -> None:
+    breaking(monkeypatch, lambda y: broken(y) if y.dtype == torch.float32 else y)
+    with pytest.raises(VerificationError, match="float64 agree, and this does not hang on rounding"):
+        compiled(Middle(torch.sin))
+
+
 def test_what_cannot_be_repeated_in_float64_is_not_called_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, lambda y: y * 1.01)
     program = torch.export.export(Middle(torch.sin), (X,), strict=False)
