@@ -37,6 +37,11 @@ _CONSTANT = (int, float, bool, str, complex, type(None))
 _TRACEABLE = (
     "make its forward traceable (no branches on tensor values, no calls out of PyTorch), or pass a torch.fx.GraphModule"
 )
+_FAKE = "fake tensor in the exported program constant"
+_KEEPS = (
+    "its forward replaces a tensor (an assignment to .data) or keeps one outside of its buffers; change a tensor that "
+    "is registered, in place and not through .data, or outside of the forward"
+)
 _UNREGISTERED = ", which is not a known type"
 _REGISTER = (
     "give tuples, lists and dicts there, or make the type known: "
@@ -72,6 +77,8 @@ def export_module(
         reason, way_out = first_reason(error), _TRACEABLE
         if _UNREGISTERED in reason:  # what follows is advice to PyTorch's own developers
             reason, way_out = reason.partition(_UNREGISTERED)[0], _REGISTER
+        elif _FAKE in reason:
+            reason, way_out = "a tensor of the trace got into the model", _KEEPS
         raise InputError(f"torch.export cannot trace {name}: {reason}; {way_out}") from error
     names = _positional_names(model)
     examples = _examples(program, args, kwargs)

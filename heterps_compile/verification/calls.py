@@ -38,7 +38,7 @@ def compare_calls(pair: Pair) -> tuple[Difference, int]:
     whole = _call_whole(pair)
     count = len(whole.outputs)
     with pair.backend.reproducible(pair.graph, pair.seed):
-        outputs = [_as_now(pair.staged(inputs)) for inputs in pair.inputs[:count]]
+        outputs = [as_now(pair.staged(inputs)) for inputs in pair.inputs[:count]]
         staged = _Calls(outputs, kept_by_stages(alone(pair.stages), whole.kept))
     found = Difference()
     for number, (ours, theirs) in enumerate(zip(staged.outputs, whole.outputs, strict=True)):
@@ -82,7 +82,7 @@ def _changed_anew(pair: Pair) -> frozenset[str]:
     return changed_anew(pair.graph)
 
 
-def _as_now(outputs: Mapping[str, Any]) -> dict[str, Any]:
+def as_now(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Give outputs as they are now: one may be a buffer, which the next call changes."""
     return {name: value.detach().clone() if hasattr(value, "detach") else value for name, value in outputs.items()}
 
@@ -99,13 +99,13 @@ def _call_whole(pair: Pair) -> _Calls:
     graph = pair.graph
     with pair.backend.reproducible(graph, pair.seed):
         before = kept_by_whole(graph)
-        outputs = [_as_now(pair.whole(pair.inputs[0]))]
+        outputs = [as_now(pair.whole(pair.inputs[0]))]
         after = kept_by_whole(graph)
         changed = set(written_by_nodes(graph))
         changed.update(name for name, value in after.items() if not are_equal(value, before.get(name)))
         attributes: tuple[str, ...] = getattr(graph.source, "attributes", ())
         if not changed and not attributes:
             return _Calls(outputs, {})
-        outputs += [_as_now(pair.whole(inputs)) for inputs in pair.inputs[1:]]
+        outputs += [as_now(pair.whole(inputs)) for inputs in pair.inputs[1:]]
         kept = {name: value for name, value in kept_by_whole(graph).items() if name in changed}
         return _Calls(outputs, kept, attributes)

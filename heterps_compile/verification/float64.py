@@ -26,7 +26,9 @@ from heterps_compile.frontends.noise import Noise
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition, cut_graph
 from heterps_compile.plan.plan import Verification
+from heterps_compile.runtime.verify import compare_value
 
+from .calls import as_now
 from .gradients import LESS_EXACT
 from .pair import SKIP, Pair, reason
 
@@ -49,6 +51,13 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: Veri
     Raises:
         VerificationError: where it differs in float64 as well, or where that cannot be found out.
     """
+    if not _is_a_function(pair):
+        raise VerificationError(
+            f"{error}; two calls of the model itself, with the same inputs, state and random numbers, differ too: its "
+            f"forward reads something that is none of these (a global that it changes, a clock), which stages do not "
+            f"have; keep it in a buffer (register_buffer), or make it an input",
+            is_explained=True,
+        ) from error
     try:
         wide = _widened(pair)
         found = compare(wide)
@@ -78,6 +87,20 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: Veri
         f"verified in float64, where stages and whole model agree; in the model's own precision {error}: rounding alone"
     )
     return found, note
+
+
+def _is_a_function(pair: Pair) -> bool:
+    """Tell whether the whole model gives the same again."""
+    outputs = []
+    for _ in range(2):
+        with pair.backend.reproducible(pair.graph, pair.seed):
+            outputs.append(as_now(pair.whole(pair.inputs[0])))
+    try:
+        for name in pair.compared.outputs:
+            compare_value(name, outputs[0][name], outputs[1][name], pair.tolerance)
+    except VerificationError:
+        return False
+    return True
 
 
 def _widened(pair: Pair) -> Pair:

@@ -12,8 +12,10 @@ from heterps_compile.backends.borders import as_tensor
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.trained import trained_modules
 from heterps_compile.errors import BackendError, HeterpsError, VerificationError
+from heterps_compile.escape import printable
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.runtime.in_process import run_stages
+from heterps_compile.runtime.kept_state import written_by_nodes
 from heterps_compile.runtime.verify import Difference, compare_gradients, compare_value, largest
 
 from .pair import SKIP, Pair, reason
@@ -79,6 +81,13 @@ def compare_training(pair: Pair) -> tuple[Difference, tuple[str, ...]]:
         found = compare_gradients("parameter", ours.parameters, theirs.parameters, tolerance, scale)
         found = found.joined(compare_gradients("input", ours.inputs, theirs.inputs, tolerance, scale))
     except VerificationError as error:
+        changed = sorted(set(written_by_nodes(graph)) & set(names))
+        if changed:
+            raise VerificationError(
+                f"{error}; its forward changes the parameter {printable(changed[0])!r} in place, and what tracing "
+                f"makes of that has another gradient: change it outside of the forward, after a step of the optimiser",
+                is_explained=True,
+            ) from error
         raise VerificationError(f"{error}; the outputs agree, {_LOOK_FOR}") from error
     return found, notes
 

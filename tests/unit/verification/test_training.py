@@ -143,6 +143,41 @@ def test_what_differs_in_float64_too_is_no_rounding(monkeypatch: pytest.MonkeyPa
         compiled(Middle(torch.sin))
 
 
+def test_what_a_forward_may_not_change_is_named() -> None:
+    calls = [0]
+
+    class Changing(Middle):
+        def __init__(self, change: Any) -> None:
+            super().__init__(torch.sin)
+            self.change = change
+
+        def forward(self, x: Tensor) -> Tensor:
+            factor = self.change(self.first.weight)
+            return super().forward(x) * factor
+
+    def clip(weight: Tensor) -> int:
+        with torch.no_grad():
+            weight.clamp_(-0.1, 0.1)
+        return 1
+
+    def replaced(weight: Tensor) -> int:
+        weight.data = weight.data * 0.9
+        return 1
+
+    def counted(_weight: Tensor) -> int:
+        calls[0] += 1
+        return calls[0]
+
+    for change, said in (
+        (clip, "its forward changes the parameter 'first.weight' in place"),
+        (replaced, "its forward replaces a tensor"),
+        (counted, "two calls of the model itself, with the same inputs, state and random numbers, differ too"),
+    ):
+        with pytest.raises((InputError, VerificationError), match=said) as found:
+            compiled(Changing(change))
+        assert "report" not in str(found.value)
+
+
 @pytest.mark.parametrize(
     "broken",
     [lambda y: y * 1.001, lambda y: y.detach() + 1.001 * (y - y.detach())],
