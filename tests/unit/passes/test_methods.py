@@ -14,6 +14,7 @@ from heterps_compile.passes.placement.methods import METHODS, find_method
 
 SEARCHES = ("rl", "rl-rnn", "exact", "brute", "greedy", "genetic")
 GOOD = ("rl", "rl-rnn", "exact", "genetic")
+LONG = ("rl", "rl-rnn")  # seconds a search
 
 
 def problem(seed: int) -> Problem:
@@ -36,8 +37,14 @@ def feasible() -> list[int]:
 FEASIBLE = feasible()
 
 
-@pytest.mark.parametrize("seed", FEASIBLE)
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        pytest.param(name, seed, marks=pytest.mark.slow if name in LONG and seed != FEASIBLE[0] else [])
+        for name in GOOD
+        for seed in FEASIBLE
+    ],
+)
 def test_a_search_reaches_the_optimum_of_a_small_problem(name: str, seed: int) -> None:
     posed = problem(seed)
     best = find_method("brute")(posed).value
