@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from large_onnx import DATA, FORMS, PAGE, write_large_model  # noqa: E402 - after the path
 
+from heterps_compile.errors import HeterpsError  # noqa: E402
 from heterps_compile.units import format_bytes, parse_quantity  # noqa: E402
 
 TARGET = 1.3
@@ -91,7 +92,7 @@ def over_weights(found: dict[str, Any], weight_bytes: int, key: str = "verified"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="512MiB", help="of the weights")
+    parser.add_argument("--size", type=size_bytes, default="512MiB", help="of the weights")
     parser.add_argument("--backend", action="append", choices=BACKENDS)
     parser.add_argument("--mode", default="inference", choices=("inference", "training"))
     parser.add_argument("--alignment", type=int, default=PAGE, help="bytes, of the weights in their file")
@@ -109,7 +110,7 @@ def main() -> int:
         return 0
     worst = 0.0
     with tempfile.TemporaryDirectory() as name:
-        weights = write_models(Path(name), int(parse_quantity(given.size, "bytes")), given.form, given.alignment)
+        weights = write_models(Path(name), given.size, given.form, given.alignment)
         for backend in backends:
             (found,) = in_own_process([backend], given.mode, Path(name), saves=given.save)
             ratio = over_weights(found, weights)
@@ -121,6 +122,18 @@ def main() -> int:
                 f"{over_weights(found, weights, 'after'):.2f} stay; difference {found['difference']:.1e}"
             )
     return int(worst > TARGET)
+
+
+def size_bytes(text: str) -> int:
+    """Read a size with its unit.
+
+    Raises:
+        argparse.ArgumentTypeError: where it is none.
+    """
+    try:
+        return int(parse_quantity(text, "bytes"))
+    except HeterpsError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 if __name__ == "__main__":
