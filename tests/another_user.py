@@ -73,10 +73,11 @@ def knock(where: tuple[str, int]) -> str:
         return "open"
 
 
-def hammer(until_s: float, *, before: frozenset[int]) -> int:
+def hammer(for_s: float, *, before: frozenset[int]) -> int:
     """Connect to every port that opens, as fast as can be, and name the numbers that gloo waits for; count lines."""
     lines: list[socket.socket] = []
     count = 0
+    until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         for port in set(loopback_ports()) - before:
             for number in range(3):

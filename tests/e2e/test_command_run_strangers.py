@@ -29,11 +29,12 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def attack(launcher: int, temporary: str, ports: frozenset[int], until_s: float) -> dict[str, object]:
+def attack(launcher: int, temporary: str, ports: frozenset[int], for_s: float) -> dict[str, object]:
     """Look for the secret of a run wherever others can look, knock at its doors, and write where it reads."""
     opened: list[str] = []
     words: set[str] = set()
     seen: set[int] = set()
+    until_s = time.monotonic() + for_s
     while time.monotonic() < until_s and not opened:
         folders = [path for path in Path(temporary).iterdir() if path.name.startswith("heterps-run-")]
         for folder in folders:
@@ -53,7 +54,7 @@ def attack(launcher: int, temporary: str, ports: frozenset[int], until_s: float)
                     path = Path(f"/proc/{pid}/{name}")
                     if os.listdir(path) if name == "fd" else holds_something(path):
                         opened.append(f"/proc/{pid}/{name}")
-        hammer(time.monotonic() + 0.2, before=ports)
+        hammer(0.2, before=ports)
     return {"opened": opened, "seen": len(seen), "words": sorted(words)}
 
 
@@ -81,7 +82,7 @@ def test_another_user_learns_nothing_changes_nothing_and_does_not_end_a_run(tmp_
         cwd=folder, env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    stranger = AnotherUser(partial(attack, run.pid, str(temporary), ports, time.monotonic() + 25.0))
+    stranger = AnotherUser(partial(attack, run.pid, str(temporary), ports, 25.0))
     out, err = run.communicate(timeout=PATIENCE_S)
     found = stranger.found()
     assert isinstance(found, dict), found
