@@ -9,8 +9,7 @@ graph holds.
 Left out: buffers of the outermost module that are replaced.
 """
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +20,8 @@ from torch.utils import _pytree as pytree
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
+
+from .torch_program import forward_run_by
 
 _SCALED = torch.ops.aten.embedding_renorm_.default
 _DETACHED = torch.ops.aten.detach.default
@@ -38,10 +39,8 @@ def replaced_buffers_written(model: nn.Module) -> Iterator[None]:
     Calling the module raises inside:
         InputError: naming a buffer that is replaced by a tensor of another shape or dtype.
     """
-    had_own, forward = "forward" in vars(model), model.forward
 
-    @functools.wraps(forward)
-    def writing(*args: Any, **kwargs: Any) -> Any:
+    def run(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before = {
             (path, name): buffer
             for path, module in model.named_modules()
@@ -58,14 +57,8 @@ def replaced_buffers_written(model: nn.Module) -> Iterator[None]:
                 table[name] = buffer
         return result
 
-    try:
-        vars(model)["forward"] = writing
+    with forward_run_by(model, run):
         yield
-    finally:
-        if had_own:
-            vars(model)["forward"] = forward
-        else:
-            del vars(model)["forward"]
 
 
 def changed_anew(graph: Graph) -> frozenset[str]:

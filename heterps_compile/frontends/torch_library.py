@@ -12,9 +12,8 @@
 Left out: caches that are given as inputs (torch.export says that it does not know their type).
 """
 
-import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
+
+from .torch_program import forward_run_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,8 @@ def _no_cache_made() -> Iterator[None]:
 @contextmanager
 def _forward_without_caches(model: nn.Module, notes: list[str], told: str) -> Iterator[None]:
     """Put None in place of the caches in what a module returns."""
-    had_own, forward = "forward" in vars(model), model.forward
 
-    @functools.wraps(forward)
-    def trimmed(*args: Any, **kwargs: Any) -> Any:
+    def run(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = forward(*args, **kwargs)
         if not any(map(_is_cache, pytree.tree_leaves(result))):
             return result
@@ -136,14 +135,8 @@ def _forward_without_caches(model: nn.Module, notes: list[str], told: str) -> It
             notes.append(told)
         return pytree.tree_map(lambda leaf: None if _is_cache(leaf) else leaf, result)
 
-    try:
-        vars(model)["forward"] = trimmed
+    with forward_run_by(model, run):
         yield
-    finally:
-        if had_own:
-            vars(model)["forward"] = forward
-        else:
-            del vars(model)["forward"]
 
 
 def _is_cache(leaf: Any) -> bool:
