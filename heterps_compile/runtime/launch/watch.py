@@ -223,7 +223,7 @@ class Watch:
                     with suppress(RuntimeError):  # the store is gone, and with it those who could hear
                         self.stay_until_heard(self._late_s)
             finally:  # whoever read what this process prints may be gone
-                os._exit(_EXIT_FAULT)
+                self._tidy_and_exit()
 
     def _end_alone(self) -> None:
         """End this process where the store gives no answer, so that nobody can be told, or hear."""
@@ -235,6 +235,14 @@ class Watch:
                 )
                 self._tell(Fault(self._places[self._rank], self._progress.now(), cause), is_alone=True)
         finally:
+            self._tidy_and_exit()
+
+    def _tidy_and_exit(self) -> None:
+        """Tidy away what those who came late had to find, and end this process whatever happens."""
+        try:
+            for tidy in self._tidies:
+                tidy()
+        finally:
             os._exit(_EXIT_FAULT)
 
     def _tell(self, fault: Fault, *, is_alone: bool = False) -> None:
@@ -242,8 +250,6 @@ class Watch:
             sys.stdout.flush()
             if is_alone or self._is_to_tell():
                 print(f"Error: {one_line(str(fault))}", file=sys.stderr, flush=True)
-        for tidy in self._tidies:
-            tidy()
 
     def _is_to_tell(self) -> bool:
         """Tell whether this rank is the one that prints a fault: one of a machine, none where a launcher does."""

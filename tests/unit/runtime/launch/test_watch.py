@@ -234,3 +234,15 @@ def test_a_rank_ends_though_nobody_reads_what_it_says(monkeypatch, is_alone):
             end_it()
         with suppress(OSError):
             gone.close()
+
+
+def test_what_ranks_that_come_late_have_to_find_is_tidied_away_when_all_have_heard(monkeypatch):
+    monkeypatch.setattr(os, "_exit", end)
+    order: list[str] = []
+    store = Visited(4, lambda store: [order.append("heard"), store.set("beat/1", "1"), store.set("heard/1", "1")])
+    store.compare_set = store.store.compare_set
+    watch = one_of_two(store)
+    watch.before_end(lambda: order.append("tidied"))
+    with pytest.raises(Ended):
+        watch._end(Fault(PLACES[0], Progress(WAITING), "is gone"))
+    assert order == ["heard", "tidied"]
