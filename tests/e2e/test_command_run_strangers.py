@@ -5,12 +5,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, loopback_ports
+from loopback import using_loopback
 from written_ctrdnn import BATCH, DATA, MICRO_BATCHES, write_ctrdnn
 
 STEPS = 30
@@ -67,6 +69,14 @@ def holds_something(path: Path) -> bool:
             return True
 
 
+@pytest.fixture
+def attacked() -> Iterator[None]:
+    """Have the loopback interface to oneself."""
+    with using_loopback(attacked=True):
+        yield
+
+
+@pytest.mark.usefixtures("attacked")
 def test_another_user_learns_nothing_changes_nothing_and_does_not_end_a_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("written")
     write_ctrdnn(folder)

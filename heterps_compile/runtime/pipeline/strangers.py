@@ -9,7 +9,8 @@ later it keeps every connection that anybody opens until it has no descriptors l
     agree      through the store   where one greeting is missing, all begin again on other ports, behind a guard
     shut       the ports           packets to what still listens are dropped by the system from then on
 
-The guard (``port_guard.py``) costs a second, so that it stands only where somebody has disturbed an attempt.
+The guard (``port_guard.py``) costs a second, so that it stands only where somebody has disturbed an attempt, or one of
+an earlier group of any member.
 
 Left out: secrecy, and strangers who sit on the wire between machines and change what goes by: gloo neither encrypts nor
 signs what it sends. NCCL, which connects GPUs in its own way.
@@ -36,6 +37,7 @@ _ATTEMPTS_S = (20.0, 60.0, 60.0, 60.0)  # for one attempt each
 _GREETING_TAG = 6999
 _GREETING_S = 10.0
 _WELL, _ILL = "1", "0"
+_disturbed: list[str] = []  # attempts of this process: groups that come after one begin behind the guard
 
 
 def connect_without_strangers(
@@ -56,10 +58,11 @@ def connect_without_strangers(
     """
     if size == 1:
         return make(store, patience)
-    store.set(f"here/{rank}", "")
+    store.set(f"here/{rank}", _ILL if _disturbed else _WELL)
     store.wait([f"here/{other}" for other in range(size)], patience)
+    all_well = all(bytes(store.get(f"here/{other}")) == _WELL.encode() for other in range(size))
     why = ""
-    for attempt, seconds in enumerate(_ATTEMPTS_S):
+    for attempt, seconds in list(enumerate(_ATTEMPTS_S))[0 if all_well else 1 :]:
         tried = PrefixStore(f"attempt-{attempt}", store)
         made, why = None, ""
         with PortGuard(stands=attempt > 0) as guard:
@@ -79,6 +82,7 @@ def connect_without_strangers(
                     return made
         del made
         discard()
+        _disturbed.append(why)
     raise RunError(
         f"strangers disturbed the ranks while these connected, {len(_ATTEMPTS_S)} times in a row "
         f"({why or 'elsewhere'}); see who connects to the ports of this machine, and start the run again"

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, knock, loopback_ports
+from loopback import using_loopback
 from ranks import run_ranks
 
 from heterps_compile.runtime.pipeline.groups import Group
@@ -50,7 +51,7 @@ def sum_under_attack(rank: int) -> tuple[list[float], list[str], str]:
 @pytest.mark.slow
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)
 def test_another_user_who_hammers_the_ports_neither_joins_nor_ends_a_group():
-    assert run_ranks(sum_under_attack, 2) == [([3.0, 3.0], ["TimeoutError"], "connected")] * 2
+    assert run_ranks(sum_under_attack, 2, attacked=True) == [([3.0, 3.0], ["TimeoutError"], "connected")] * 2
 
 
 def test_whoever_comes_first_waits_and_blames_no_stranger():
@@ -63,7 +64,7 @@ def test_whoever_comes_first_waits_and_blames_no_stranger():
 
         return connect_without_strangers(make, lambda: None, store, rank, 2, patience=timedelta(minutes=1))
 
-    with ThreadPoolExecutor(1) as pool:
+    with using_loopback(), ThreadPoolExecutor(1) as pool:
         first = pool.submit(join, 0)
         time.sleep(0.3)
         assert made == []
@@ -82,7 +83,7 @@ def test_a_store_behind_a_guard_serves_whom_torch_alone_holds_it_for():
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)
 def test_a_guarded_port_takes_this_user_and_no_other():
-    with PortGuard(stands=True) as guard, socket.create_server(("127.0.0.1", 0)) as listener:
+    with using_loopback(), PortGuard(stands=True) as guard, socket.create_server(("127.0.0.1", 0)) as listener:
         guard.look()
         port = listener.getsockname()[1]
         listener.settimeout(10)
