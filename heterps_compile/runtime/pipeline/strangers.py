@@ -58,11 +58,9 @@ def connect_without_strangers(
     """
     if size == 1:
         return make(store, patience)
-    store.set(f"here/{rank}", _ILL if _disturbed else _WELL)
-    store.wait([f"here/{other}" for other in range(size)], patience)
-    all_well = all(bytes(store.get(f"here/{other}")) == _WELL.encode() for other in range(size))
+    is_calm = _all_well(store, "here", rank, size, is_well=not _disturbed, patience=patience)
     why = ""
-    for attempt, seconds in list(enumerate(_ATTEMPTS_S))[0 if all_well else 1 :]:
+    for attempt, seconds in list(enumerate(_ATTEMPTS_S))[0 if is_calm else 1 :]:
         tried = PrefixStore(f"attempt-{attempt}", store)
         made, why = None, ""
         with PortGuard(stands=attempt > 0) as guard:
@@ -97,9 +95,13 @@ def _reason(error: Exception) -> str:
     return str(error).partition("\n")[0][:200] or type(error).__name__
 
 
-def _all_well(store: Store, what: str, rank: int, size: int, *, is_well: bool) -> bool:
-    """Tell all members whether this one is well, and give whether all are."""
+def _all_well(
+    store: Store, what: str, rank: int, size: int, *, is_well: bool, patience: timedelta | None = None
+) -> bool:
+    """Tell all members whether this one is well, and give whether all are; waits so long, or as the store does."""
     store.set(f"{what}/{rank}", _WELL if is_well else _ILL)
+    if patience is not None:
+        store.wait([f"{what}/{other}" for other in range(size)], patience)
     return all(bytes(store.get(f"{what}/{other}")) == _WELL.encode() for other in range(size))
 
 
