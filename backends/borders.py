@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def as_array(value: Any, name: str) -> NDArray[Any]:
-    """Give an array, tensor, JAX array or number as a numpy array.
+    """Return an array, tensor, JAX array or number as a numpy array.
 
     Args:
         value: The value.
@@ -37,7 +37,7 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
 
 
 def as_tensor(value: Any, name: str) -> "Tensor":
-    """Give a tensor, array, JAX array or number as a tensor.
+    """Return a tensor, array, JAX array or number as a tensor.
 
     Args:
         value: The value.

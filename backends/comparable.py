@@ -73,7 +73,7 @@ def find_comparable(graph: Graph, backend: str) -> Comparable:
 
 
 def _without_dropout(graph: Graph) -> Graph:
-    """Give the graph over a copy of its model in which every Dropout is in inference mode, or itself if all are."""
+    """Return the graph over a copy of its model in which every Dropout is in inference mode, or itself if all are."""
     if graph.family != "onnx":
         return graph
     from heterps_compile.frontends.onnx_bodies import every_node  # noqa: PLC0415 - onnx for its models alone
@@ -98,7 +98,7 @@ def _drops_in_torch(graph: Graph) -> bool:
 
 
 def _depends_on_chance(graph: Graph) -> set[str]:
-    """Give the names of values that depend on random numbers."""
+    """Return the names of values that depend on random numbers."""
     found: set[str] = set()
     draws = _drawing(graph)
     for index, node in enumerate(graph.nodes):
@@ -127,7 +127,7 @@ def _drawing_in_torch(graph: Graph) -> Iterator[int]:
 
 
 def _step(graph: Graph, node: Node) -> float:
-    """Give how coarsely a node rounds, relative to the size of what it gives."""
+    """Return how coarsely a node rounds, relative to the size of what it gives."""
     op = node.op.rpartition("::")[2]
     if "fake_quantize" in op:
         return _STEPS_OF_QUANTIZED["int8"]

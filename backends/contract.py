@@ -69,7 +69,7 @@ class Backend(Protocol):
     def families(self) -> tuple[str, ...]: ...  # noqa: D102
 
     def tolerance(self, family: str) -> float:
-        """Give the largest difference, relative to an output's scale, that verification allows models of a family."""
+        """Return the largest difference, relative to an output's scale, that verification allows models of a family."""
         ...
 
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
@@ -81,7 +81,7 @@ class Backend(Protocol):
         ...
 
     def reference(self, graph: Graph) -> Reference:
-        """Give the whole model, ready to run."""
+        """Return the whole model, ready to run."""
         ...
 
     def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
@@ -124,7 +124,7 @@ class PlacedBackend(Protocol):
     def notes(self) -> tuple[str, ...]: ...  # noqa: D102 - above
 
     def on(self, stages: Sequence[StageDevice]) -> Backend:
-        """Give the backend that knows which device each stage is for."""
+        """Return the backend that knows which device each stage is for."""
         ...
 
 
@@ -139,7 +139,7 @@ class WrappedBackend(Protocol):
     def own_threads(self) -> bool: ...  # noqa: D102 - above
 
     def as_module(self, stage: Stage, device: Any) -> Any:
-        """Give the ``nn.Module`` of a stage; its parameters, inputs and outputs are on a ``torch.device``."""
+        """Return the ``nn.Module`` of a stage; its parameters, inputs and outputs are on a ``torch.device``."""
         ...
 
 
@@ -148,7 +148,7 @@ class StatefulBackend(Protocol):
     """What a backend has besides, if its stages keep buffers of their own from call to call."""
 
     def buffers_put_back(self) -> AbstractContextManager[None]:
-        """Give the context that on leaving puts back the buffers that stages have changed when they ran in it."""
+        """Return the context that on leaving puts back the buffers that stages have changed when they ran in it."""
         ...
 
 
@@ -198,7 +198,7 @@ Build = Callable[[Graph, Partition], tuple[Stage, ...]]
 
 
 def build_wide(backend: Backend) -> Build:
-    """Give what builds a backend's stages of a model in float64."""
+    """Return what builds a backend's stages of a model in float64."""
     return backend.build_in_float64 if isinstance(backend, WideBackend) else backend.build
 
 

@@ -31,7 +31,7 @@ _OWN: Mapping[str, str] = MappingProxyType({"onnx": "onnxruntime", "torch": "tor
 
 
 def own_backend(family: str) -> Backend:
-    """Give the backend that runs models of a family as they are: their default, and the oracle of all others.
+    """Return the backend that runs models of a family as they are: their default, and the oracle of all others.
 
     Raises:
         InputError: where the family has none.
@@ -42,7 +42,7 @@ def own_backend(family: str) -> Backend:
 
 
 def find_backend(name: str) -> Backend:
-    """Give a backend by name, or one for each device type: ``cpu=onnxruntime,v100=torch``.
+    """Return a backend by name, or one for each device type: ``cpu=onnxruntime,v100=torch``.
 
     Raises:
         UnknownNameError: with the known names and the nearest.

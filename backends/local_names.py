@@ -30,13 +30,13 @@ class LocalNames:
         self._names: dict[str, str] = {}
 
     def of(self, value: str) -> str:
-        """Give the variable of a value; the same value has the same one."""
+        """Return the variable of a value; the same value has the same one."""
         if value not in self._names:
             self._names[value] = self.new(value)
         return self._names[value]
 
     def new(self, wish: str) -> str:
-        """Give a free name like the wished one."""
+        """Return a free name like the wished one."""
         base = re.sub(r"[^A-Za-z0-9_]+", "_", wish[:_READ], flags=re.ASCII).strip("_")[:_LONGEST].rstrip("_")
         if not base or base[0].isdigit():
             base = f"v{base}"

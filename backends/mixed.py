@@ -86,24 +86,24 @@ class MixedBackend:
 
     @property
     def name(self) -> str:
-        """Give the name under which a plan has it."""
+        """Return the name under which a plan has it."""
         return MIXED
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Give the families that all of the backends take."""
+        """Return the families that all of the backends take."""
         first, *others = self._all()
         return tuple(family for family in first.families if all(family in other.families for other in others))
 
     def tolerance(self, family: str) -> float:
-        """Give what the least exact of the backends is allowed."""
+        """Return what the least exact of the backends is allowed."""
         return max(backend.tolerance(family) for backend in self._all())
 
     def _all(self) -> tuple[Backend, ...]:
         return self.of_stage or tuple(self.by_device.values())
 
     def on(self, stages: Sequence[StageDevice]) -> "MixedBackend":
-        """Give the backend that knows which device each stage is for.
+        """Return the backend that knows which device each stage is for.
 
         Raises:
             InputError: naming a device type that no backend was given for.
@@ -162,7 +162,7 @@ class MixedBackend:
         return "" if "" in reasons else reasons[0]
 
     def reference(self, graph: Graph) -> Reference:
-        """Give the whole model as its own family runs it."""
+        """Return the whole model as its own family runs it."""
         return own_backend(graph.family).reference(graph)
 
     @contextmanager

@@ -22,7 +22,7 @@ class HasOps(Protocol):
     """A backend that can say which ops it runs."""
 
     def declared_ops(self) -> Mapping[OpName, Sequence[int]]:
-        """Give the opsets from which on each version of an op is right, ascending."""
+        """Return the opsets from which on each version of an op is right, ascending."""
         ...
 
 
@@ -31,7 +31,7 @@ class ChecksNodes(Protocol):
     """A backend that can say, before anything is built, which nodes of a graph it cannot run."""
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
-        """Give the nodes that no stage of this backend could run."""
+        """Return the nodes that no stage of this backend could run."""
         ...
 
 
@@ -68,7 +68,7 @@ def refuse_unsupported(backend: Backend, graph: Graph) -> None:
 
 
 def backends_that_run(graph: Graph, without: str) -> list[str]:
-    """Give the built-in backends that are installed and run every node of a graph; their runtimes are asked."""
+    """Return the built-in backends that are installed and run every node of a graph; their runtimes are asked."""
     found = []
     for name in BACKENDS:
         try:
@@ -84,7 +84,7 @@ def backends_that_run(graph: Graph, without: str) -> list[str]:
 
 
 def ops_by_backend(names: Sequence[str]) -> dict[OpName, dict[str, tuple[int, ...]]]:
-    """Give for every op the backends that run it, with the opsets of its versions there; sorted by op.
+    """Return for every op the backends that run it, with the opsets of its versions there; sorted by op.
 
     Raises:
         UnknownNameError: for an unknown backend.

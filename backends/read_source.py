@@ -21,7 +21,7 @@ class _SourceOnly(SourceFileLoader):
     """Compiles the source it is given: byte code lying beside it is neither read nor written."""
 
     def get_code(self, fullname: str) -> types.CodeType:
-        """Give the code of the source itself."""
+        """Return the code of the source itself."""
         path = self.get_filename(fullname)
         code: types.CodeType = self.source_to_code(self.get_data(path), path)
         return code

@@ -13,7 +13,7 @@ from .mixed import BorderStage
 
 
 def share_state(stage: Stage, trained: Stage) -> Stage:
-    """Give a stage with the tensors of another one of the same cut, by their names.
+    """Return a stage with the tensors of another one of the same cut, by their names.
 
     A stage of torch is changed and holds the very tensors; of a stage of jax a copy is given that has the arrays as
     they are now.

@@ -18,7 +18,7 @@ Places = tuple[tuple[int, str], ...]
 
 
 def tied_across(stages: Sequence[Any]) -> Mapping[str, Places]:
-    """Give the trained parameters that several stages hold.
+    """Return the trained parameters that several stages hold.
 
     Args:
         stages: Of the torch or the jax backend, built or read; those of other backends train nothing.
@@ -35,7 +35,7 @@ def tied_across(stages: Sequence[Any]) -> Mapping[str, Places]:
 
 
 def tied_in_folder(directory: Path, files: Sequence[Sequence[str]]) -> Mapping[str, Places]:
-    """Give the same for the stages of a folder, without reading a weight.
+    """Return the same for the stages of a folder, without reading a weight.
 
     Args:
         directory: The folder; the caller has checked the hashes of its files.

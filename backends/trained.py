@@ -11,12 +11,12 @@ from .mixed import BorderStage, MixedBackend
 
 
 def alone(stages: Sequence[Any]) -> tuple[Any, ...]:
-    """Give stages without what converts the values that enter them."""
+    """Return stages without what converts the values that enter them."""
     return tuple(stage.stage if isinstance(stage, BorderStage) else stage for stage in stages)
 
 
 def trained_modules(backend: Backend, stages: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Give the ``nn.Module`` of every stage, on the CPU; None where a stage does not train.
+    """Return the ``nn.Module`` of every stage, on the CPU; None where a stage does not train.
 
     Args:
         backend: That built the stages, and knows their devices.

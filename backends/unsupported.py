@@ -19,7 +19,7 @@ _WAYS_OUT = {
 
 
 def way_out(op: str) -> str:
-    """Give what helps where a model has an op that no file can have, "" where only leaving it out does."""
+    """Return what helps where a model has an op that no file can have, "" where only leaving it out does."""
     name = op if op in _WAYS_OUT else op.rpartition(".")[0]
     return _WAYS_OUT.get(name, "")
 

@@ -224,7 +224,7 @@ def compile(  # noqa: A001 - the product's verb
 
 
 def _that_scores(made: CompiledModel, others: ScoringStages) -> CompiledModel:
-    """Give a model compiled for training with its stages in evaluation mode."""
+    """Return a model compiled for training with its stages in evaluation mode."""
     if others.stages is not made.stages:
         for stage in made.stages:
             keep_mode(stage, training=True)
@@ -387,7 +387,7 @@ def _refuse_lost_backwards(graph: Graph) -> None:
 
 
 def choose_backend(graph: Graph, name: str | None) -> Backend:
-    """Give the backend of a name, or the graph's own.
+    """Return the backend of a name, or the graph's own.
 
     Raises:
         UnknownNameError: where there is none of that name.

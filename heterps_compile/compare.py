@@ -142,7 +142,7 @@ def comparison_of(
     *,
     server_price_per_hour: float | None = None,
 ) -> Comparison:
-    """Give the comparison of methods that have run.
+    """Return the comparison of methods that have run.
 
     Args:
         problem: What was placed.

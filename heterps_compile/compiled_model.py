@@ -67,7 +67,7 @@ class CompiledModel:
     scoring: Callable[[], ScoringStages] | None = field(default=None, repr=False)
 
     def eval(self) -> "CompiledModel":
-        """Give the model in evaluation mode: it scores as the module does after ``eval()``.
+        """Return the model in evaluation mode: it scores as the module does after ``eval()``.
 
         One that was compiled for inference is that already. Stages of torch share their tensors with these, so that
         what is trained here is scored with there; stages of jax have the arrays as they are at this call.
@@ -131,7 +131,7 @@ class CompiledModel:
         return replace(self, plan=write_folder(Path(directory), self.plan, write, self._write_scoring(), force=force))
 
     def _write_scoring(self) -> Callable[[Path], list[list[str]]] | None:
-        """Give what writes the stages in evaluation mode; None where they are those of the training, or none."""
+        """Return what writes the stages in evaluation mode; None where they are those of the training, or none."""
         other = None if self.scoring is None or not _can_score(self.plan) else self.scoring()
         if other is None or other.graph is self.graph or other.graph is None or other.partition is None:
             return None
@@ -149,7 +149,7 @@ def _can_score(plan: Plan) -> bool:
 
 
 def backend_of(plan: Plan) -> Backend:
-    """Give the backend that reads and writes the stages of a plan."""
+    """Return the backend that reads and writes the stages of a plan."""
     if plan.backend != MIXED:
         return place_backend(find_backend(plan.backend), plan.stages)
     return MixedBackend({stage.device: find_backend(stage.backend) for stage in plan.stages}).on(plan.stages)

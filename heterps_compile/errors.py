@@ -36,7 +36,7 @@ class HeterpsError(Exception):
 
     @property
     def exit_code(self) -> int:
-        """Give what the command leaves with."""
+        """Return what the command leaves with."""
         return 1
 
 
@@ -49,7 +49,7 @@ class OptionError(InputError):
 
     @property
     def exit_code(self) -> int:
-        """Give the exit code of wrong usage."""
+        """Return the exit code of wrong usage."""
         return 2
 
 
@@ -117,7 +117,7 @@ class RunKilledError(RunError):
 
     @property
     def exit_code(self) -> int:
-        """Give 128 and the signal."""
+        """Return 128 and the signal."""
         return SIGNALLED + self.signal
 
 

@@ -15,7 +15,7 @@ _SHOWN = 60
 
 
 def printable(text: str) -> str:
-    r"""Give the text on one line, with an escape such as ``\x1b`` for every character that is not printable.
+    r"""Return the text on one line, with an escape such as ``\x1b`` for every character that is not printable.
 
     Printable is what ``str.isprintable`` says: no control characters, no line ends, no marks that turn the
     direction of writing around, no lone surrogates.
@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Give a message of several lines as one printable line, its lines joined by spaces."""
+    """Return a message of several lines as one printable line, its lines joined by spaces."""
     return printable(" ".join(part for line in text.splitlines() if (part := line.strip())))
 
 
@@ -48,6 +48,6 @@ def short(value: object) -> str:
 
 
 def for_markdown(text: str) -> str:
-    """Give the text so that Markdown shows it as it is: one line, no markup, no HTML."""
+    """Return the text so that Markdown shows it as it is: one line, no markup, no HTML."""
     escaped = _MARKDOWN.sub(r"\\\g<0>", printable(text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -13,7 +13,7 @@ _USED = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in
 
 
 def available_bytes() -> int:
-    """Give the bytes that this process can still have: what the machine has free, and what its control group allows."""
+    """Return the bytes that this process can still have: free on the machine, and allowed by its control group."""
     found = [_of_machine()]
     for limit, used in zip(_LIMITS, _USED, strict=True):
         allowed, taken = _number(limit), _number(used)
@@ -53,7 +53,7 @@ def _of_machine() -> int:
 
 
 def _number(path: str) -> int | None:
-    """Give the number in a file, None where there is none ("max" is no limit)."""
+    """Return the number in a file, None where there is none ("max" is no limit)."""
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except OSError:

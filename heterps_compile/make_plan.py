@@ -24,7 +24,7 @@ _LOST_SHOWN = 3
 
 
 def make_plan(draft: Draft, backend: Backend) -> Plan:
-    """Give the plan of a draft that every pass has run on, not verified."""
+    """Return the plan of a draft that every pass has run on, not verified."""
     assert draft.stages is not None  # noqa: S101 - the passes ensure all four; this tells the type checker
     assert draft.search is not None  # noqa: S101
     assert draft.schedule is not None  # noqa: S101
@@ -83,7 +83,7 @@ def make_plan(draft: Draft, backend: Backend) -> Plan:
 
 
 def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
-    """Give the name of the backend of every stage."""
+    """Return the name of the backend of every stage."""
     if isinstance(backend, MixedBackend):
         return [own.name for own in backend.of_stage]
     return [backend.name] * len(stages)

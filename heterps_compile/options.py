@@ -28,7 +28,7 @@ class OptionType(Protocol):
     """How an option is written."""
 
     def read(self, text: str) -> Any:
-        """Give the value that is meant.
+        """Return the value that is meant.
 
         Raises:
             InputError: where the text means none.
@@ -41,7 +41,7 @@ class Text:
     """Any text."""
 
     def read(self, text: str) -> str:
-        """Give the text."""
+        """Return the text."""
         return text
 
 
@@ -52,7 +52,7 @@ class Choice:
     names: tuple[str, ...]
 
     def read(self, text: str) -> str:
-        """Give the name."""
+        """Return the name."""
         if text not in self.names:
             raise InputError(f"{text!r} is not one of {', '.join(self.names)}")
         return text
@@ -65,7 +65,7 @@ class Flag:
     off: str = ""
 
     def read(self, text: str) -> bool:
-        """Give True."""
+        """Return True."""
         return bool(text)
 
 
@@ -77,7 +77,7 @@ class Whole:
     most: int = MOST_WHOLE
 
     def read(self, text: str) -> int:
-        """Give the number."""
+        """Return the number."""
         try:
             number = int(text) if len(text) < _LONGEST else None
         except ValueError:
@@ -94,7 +94,7 @@ class Amount:
     above_zero: bool = False
 
     def read(self, text: str) -> float:
-        """Give the number."""
+        """Return the number."""
         try:
             number = float(text)
         except ValueError as error:
@@ -109,7 +109,7 @@ class Percent:
     """A share, such as ``1%``."""
 
     def read(self, text: str) -> float:
-        """Give the share, 0.01 for ``1%``."""
+        """Return the share, 0.01 for ``1%``."""
         match = _PERCENT.fullmatch(text)
         if match is None:
             raise InputError(f"{short(text)} is no share in percent; give one such as 1%")
@@ -121,7 +121,7 @@ class Size:
     """Bytes with their unit, such as ``64 MiB``."""
 
     def read(self, text: str) -> int:
-        """Give the bytes."""
+        """Return the bytes."""
         from heterps_compile.units import parse_quantity  # noqa: PLC0415 - only where it is given
 
         return int(parse_quantity(text, "bytes"))
@@ -136,7 +136,7 @@ class Wholes:
     count: int = 10_000
 
     def read(self, text: str) -> tuple[int, ...]:
-        """Give the numbers in their order."""
+        """Return the numbers in their order."""
         parts = [part.strip() for part in text.split(",")]
         if not all(p.isascii() and p.isdigit() and len(p) < _LONGEST and 1 <= int(p) <= MOST_WHOLE for p in parts):
             raise InputError(f"{short(text)} is not a list of {self.what} of 1 or more, such as {self.example}")
@@ -150,7 +150,7 @@ class Speeds:
     """Speeds of replicas stage by stage, such as ``2,1;1``."""
 
     def read(self, text: str) -> tuple[tuple[float, ...], ...]:
-        """Give the speeds of every stage's replicas."""
+        """Return the speeds of every stage's replicas."""
         try:
             return tuple(tuple(map(float, part.split(","))) for part in text.split(";"))
         except ValueError as error:
@@ -162,7 +162,7 @@ class Words:
     """Words with commas between, each once."""
 
     def read(self, text: str) -> tuple[str, ...]:
-        """Give the words in their order."""
+        """Return the words in their order."""
         return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
 
@@ -171,11 +171,11 @@ class Repeated:
     """Text that may be given any number of times."""
 
     def read(self, text: str) -> str:
-        """Give one of the texts."""
+        """Return one of the texts."""
         return text
 
     def collect(self, texts: Sequence[str]) -> Any:
-        """Give all that were written."""
+        """Return all that were written."""
         return tuple(map(self.read, texts))
 
 
@@ -184,7 +184,7 @@ class Pairs(Repeated):
     """``PATTERN=DEVICE`` any number of times, the same pattern with several devices too; a pattern may have a ``=``."""
 
     def collect(self, texts: Sequence[str]) -> Any:
-        """Give the pairs."""
+        """Return the pairs."""
         return [_read_pair(text) for text in texts]
 
 
@@ -193,7 +193,7 @@ class Pins(Repeated):
     """``PATTERN=DEVICE`` any number of times, every pattern with one device."""
 
     def collect(self, texts: Sequence[str]) -> Any:
-        """Give the device of every pattern."""
+        """Return the device of every pattern."""
         return _mapping(_read_pair(text) for text in texts)
 
 
@@ -202,7 +202,7 @@ class Sizes(Repeated):
     """``NAME=N`` any number of times; a name may have a ``=``."""
 
     def collect(self, texts: Sequence[str]) -> Any:
-        """Give the number of every name."""
+        """Return the number of every name."""
         return _mapping(_read_size(text) for text in texts)
 
 
@@ -270,7 +270,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """Give its default as the help says it; "" where there is none to say."""
+        """Return its default as the help says it; "" where there is none to say."""
         if self.default is None or self.default in ((), {}) or isinstance(self.type, Flag):
             return ""
         if isinstance(self.default, tuple):
@@ -281,7 +281,7 @@ class Option:
 
     @property
     def word(self) -> str:
-        """Give the word that messages call it by."""
+        """Return the word that messages call it by."""
         return self.words.split(", ")[0]
 
 
@@ -300,7 +300,7 @@ class Command:
     options: tuple[Option, ...]
 
     def option(self, name: str) -> Option:
-        """Give the option of a name."""
+        """Return the option of a name."""
         return next(option for option in self.options if option.name == name)
 
     def honours(self, option: Option, subject: str) -> bool:
@@ -367,17 +367,17 @@ class Asked:
         command.refuse(values, self.given, subject)
 
     def __getitem__(self, name: str) -> Any:
-        """Give the value of an option that is declared for the subject."""
+        """Return the value of an option that is declared for the subject."""
         option = self.command.option(name)
         assert self.command.honours(option, self.subject), f"{name} is not declared for {self.subject}"  # noqa: S101
         self._read.add(name)
         return self._values[name]
 
     def some(self, *names: str) -> dict[str, Any]:
-        """Give the values of some options by their names."""
+        """Return the values of some options by their names."""
         return {name: self[name] for name in names}
 
     @property
     def unread(self) -> set[str]:
-        """Give the names of options that were given and that nobody has read."""
+        """Return the names of options that were given and that nobody has read."""
         return set(self.given) - self._read

@@ -135,7 +135,7 @@ def _scored(draft: Draft, backend: Backend, graph: Graph, *, verify: bool) -> Sc
 
 @contextmanager
 def _in_evaluation(model: Any, graph: Graph, read: Callable[[Any], Graph]) -> Iterator[Graph]:
-    """Give the graph of a model in evaluation mode, itself in that mode meanwhile; the same where it has no other."""
+    """Yield the graph of a model in evaluation mode, itself in that mode meanwhile; the same where it has no other."""
     if graph.family == "onnx":
         yield _onnx_in_evaluation(graph)
         return
@@ -165,7 +165,7 @@ def _in_evaluation(model: Any, graph: Graph, read: Callable[[Any], Graph]) -> It
 
 
 def _onnx_in_evaluation(graph: Graph) -> Graph:
-    """Give an ONNX model with every Dropout in inference mode; batch norms in training mode are refused."""
+    """Return an ONNX model with every Dropout in inference mode; batch norms in training mode are refused."""
     from heterps_compile.frontends.onnx_bodies import every_node  # noqa: PLC0415 - onnx only for ONNX models
 
     for node in every_node(graph.source.model.graph):

@@ -103,7 +103,7 @@ def plain_number(number: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """Give a number of things: ``1 node``, ``2 nodes``, ``2 micro-batches``."""
+    """Return a number of things: ``1 node``, ``2 nodes``, ``2 micro-batches``."""
     many = "" if count == 1 else "es" if thing.endswith("ch") else "s"
     return f"{count:,} {thing}{many}"
 

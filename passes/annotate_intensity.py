@@ -20,7 +20,7 @@ from .contract import Draft, refine
 
 
 def annotate(cost: LayerCost, dtype: str, cluster: Cluster) -> LayerCost:
-    """Give the cost with its label and the reason for it."""
+    """Return the cost with its label and the reason for it."""
     ridges = sorted((ridge_flop_per_byte(device, dtype), device.name) for device in cluster.device_types)
     below = [name for ridge, name in ridges if cost.flop_per_byte < ridge]
     lowest, easiest = ridges[0]

@@ -132,14 +132,14 @@ def _scheduled(draft: Draft, best: _Trial, reason: str, loads: Sequence[StageLoa
 
 
 def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> MemoryParts | None:
-    """Give what a replica holds of a stage when only so many of its micro-batches are under way at once."""
+    """Return what a replica holds of a stage when only so many of its micro-batches are under way at once."""
     if memory is None:
         return None
     return replace(memory, activations_bytes=math.ceil(memory.activations_bytes * peak / micro_batches))
 
 
 def _loads(draft: Draft, counts: Iterable[int], *, training: bool) -> list[StageLoad]:
-    """Give what a step asks of every stage, its times known for some counts of micro-batches."""
+    """Return what a step asks of every stage, its times known for some counts of micro-batches."""
     assert draft.times is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
     assert draft.stages is not None  # noqa: S101
     ways = _ways(draft)
@@ -168,12 +168,12 @@ class _Way:
     batch_s: float = 0.0
 
     def micro_batch_s(self, count: int) -> float:
-        """Give the way of one of so many micro-batches."""
+        """Return the way of one of so many micro-batches."""
         return self.latency_s + self.batch_s / count
 
 
 def _ways(draft: Draft) -> list[_Way]:
-    """Give the ways [S - 1] from every stage to the next, each at the pace of the slower side."""
+    """Return the ways [S - 1] from every stage to the next, each at the pace of the slower side."""
     assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
     assert draft.times is not None  # noqa: S101
     assert draft.stages is not None  # noqa: S101
@@ -193,7 +193,7 @@ def _ways(draft: Draft) -> list[_Way]:
 
 
 def _micro_batch(times: LayerTimes, stage: PlannedStage, count: int, *, training: bool) -> MicroBatch:
-    """Give the times of one of so many micro-batches: its part of CT and DT, and what dividing does not shrink.
+    """Return the times of one of so many micro-batches: its part of CT and DT, and what dividing does not shrink.
 
     All but the first that a replica takes up add to gradients at hand.
     """
@@ -243,14 +243,14 @@ def _shorter(best: _Trial, loads: Sequence[StageLoad]) -> str:
 
 
 def _steady_bubble(loads: Sequence[StageLoad]) -> float:
-    """Give the share of all replicas' time in which they wait while batch follows batch at the slowest stage's pace."""
+    """Return the share of time that replicas wait while batches follow one another at the slowest stage's pace."""
     times_s = [load.micro_batch(1).whole_s / load.replicas for load in loads]
     busy_s = sum(load.replicas * time_s for load, time_s in zip(loads, times_s, strict=True))
     return 1 - busy_s / (max(times_s) * sum(load.replicas for load in loads))
 
 
 def _shortest_step_s(loads: Sequence[StageLoad], count: int, *, training: bool) -> float:
-    """Give a lower bound on the step under any schedule.
+    """Return a lower bound on the step under any schedule.
 
     The busiest replica of a stage cannot start before one micro-batch has come through the stages before; once it
     has ended, its last micro-batch must still go through those after, or in training back through those before.
@@ -264,7 +264,7 @@ def _shortest_step_s(loads: Sequence[StageLoad], count: int, *, training: bool) 
 
 
 def _best(trials: Sequence[_Trial]) -> _Trial:
-    """Give the trial to follow, by the rule of the module."""
+    """Return the trial to follow, by the rule of the module."""
     shortest_s = min(trial.step_s for trial in trials)
 
     def is_equal(trial: _Trial, within: float) -> bool:

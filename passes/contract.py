@@ -87,5 +87,5 @@ def run_passes(draft: Draft, passes: Sequence[Pass], observer: Observer = lambda
 
 
 def refine(draft: Draft, **changes: object) -> Draft:
-    """Give the draft with some fields filled in."""
+    """Return the draft with some fields filled in."""
     return replace(draft, **changes)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ class TimeUpError(Exception):
 
 
 def now_s() -> float:
-    """Give the time on the clock that deadlines are on, in seconds since some moment."""
+    """Return the time on the clock that deadlines are on, in seconds since some moment."""
     return time.monotonic()
 
 
@@ -31,19 +31,19 @@ class Deadline:
 
     @classmethod
     def after(cls, time_limit_s: float | None) -> "Deadline":
-        """Give the deadline that lies so far ahead."""
+        """Return the deadline that lies so far ahead."""
         return cls(float("inf") if time_limit_s is None else now_s() + time_limit_s)
 
     def within(self, most_s: float) -> "Deadline":
-        """Give the deadline that lies so far ahead, or this one where it is earlier."""
+        """Return the deadline that lies so far ahead, or this one where it is earlier."""
         return Deadline(min(self.end_s, now_s() + most_s))
 
     def at_least(self, least_s: float) -> "Deadline":
-        """Give the deadline that lies so far ahead, or this one where it is later."""
+        """Return the deadline that lies so far ahead, or this one where it is later."""
         return Deadline(max(self.end_s, now_s() + least_s))
 
     def left_s(self) -> float:
-        """Give the time that is left."""
+        """Return the time that is left."""
         return self.end_s - now_s()
 
     @property

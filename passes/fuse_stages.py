@@ -19,7 +19,7 @@ from .contract import Draft, refine
 
 
 def fuse(problem: Problem, placement: Placement) -> tuple[PlannedStage, ...]:
-    """Give the stages of a placement: its maximal runs of one type, divided where it asks for a cut."""
+    """Return the stages of a placement: its maximal runs of one type, divided where it asks for a cut."""
     starts = placement.starts()
     ends = (*starts[1:], problem.layer_count)
     return tuple(

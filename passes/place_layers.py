@@ -148,7 +148,7 @@ def _check_result(problem: Problem, name: str, found: Any) -> None:
 def _best_of(
     problem: Problem, found: Sequence[SearchResult | InfeasibleError], old: Placement | None
 ) -> SearchResult | None:
-    """Give the best result, the first of equal ones; None where there is none. The first is the request's method's."""
+    """Return the best result, the first of equal ones; None where there is none. The request's method comes first."""
     own, *others = found
     result = own if isinstance(own, SearchResult) else None
     if result is not None and result.placement == old:
@@ -167,7 +167,7 @@ def _best_of(
 
 
 def _found_by_proof(problem: Problem, method: str, own: SearchResult | InfeasibleError, limit_s: float) -> SearchResult:
-    """Give the plan of the exact search, where the method found none.
+    """Return the plan of the exact search, where the method found none.
 
     Raises:
         InfeasibleError: where no placement is feasible, with the reason; or the method's own where the time is up.
@@ -191,7 +191,7 @@ def _row(name: str, found: SearchResult | InfeasibleError) -> MethodResult:
 
 
 def to_placement(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:
-    """Give the placement that stages of an old plan describe.
+    """Return the placement that stages of an old plan describe.
 
     Raises:
         InputError: where they are of another model or pool.

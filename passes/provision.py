@@ -61,7 +61,7 @@ class Provision:
 
 
 def _parameter_servers(draft: Draft, stages: Sequence[PlannedStage]) -> ParameterServers:
-    """Give the servers that carry every replica's parameters in the time of a batch."""
+    """Return the servers that carry every replica's parameters in the time of a batch."""
     assert draft.layers is not None  # noqa: S101 - this pass requires them; this tells the type checker
     assert draft.costs is not None  # noqa: S101
     assert draft.cluster.parameter_server is not None  # noqa: S101 - checked before

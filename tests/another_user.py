@@ -57,7 +57,7 @@ def _act_as_nobody(act: Callable[[], Any], writer: Connection) -> None:
 
 
 def loopback_ports() -> list[int]:
-    """Give the ports of loopback on which anybody listens, as every user can read."""
+    """Return the ports of loopback on which anybody listens, as every user can read."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]]
     return [int(row[1].partition(":")[2], 16) for row in rows if row[3:4] == ["0A"] and row[1].startswith("0100007F")]
 

@@ -58,7 +58,7 @@ class Browser:
         return str(self._send("GET", f"/element/{self.find(css)}/text"))
 
     def console(self) -> list[str]:
-        """Give what the page has complained of since the last call: errors and warnings, refused scripts too."""
+        """Return what the page has complained of since the last call: errors and warnings, refused scripts too."""
         entries = self._send("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
@@ -68,7 +68,7 @@ class Browser:
         self._send("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}})
 
     def picture(self) -> bytes:
-        """Give the whole page as PNG."""
+        """Return the whole page as PNG."""
         reply = self._send(
             "POST",
             "/goog/cdp/execute",

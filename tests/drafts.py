@@ -117,7 +117,7 @@ DRAFT = Draft(
 
 
 def renamed(name: str) -> Draft:
-    """Give the draft with the first layer, its node and the stage's device renamed."""
+    """Return the draft with the first layer, its node and the stage's device renamed."""
     nodes = (replace(GRAPH.nodes[0], name=name), *GRAPH.nodes[1:])
     graph = replace(GRAPH, nodes=nodes)
     layers = LayerGraph(graph, (replace(LAYERS.layers[0], name=name), *LAYERS.layers[1:]))

@@ -95,7 +95,7 @@ def with_hook(kind: str) -> nn.Module:
 
 
 def forward_hooked() -> nn.Module:
-    """Give a module whose forward hook, which survives, hooks a tensor, which does not."""
+    """Return a module whose forward hook, which survives, hooks a tensor, which does not."""
     made = Middle(torch.sin)
     made.first.register_forward_hook(lambda module, args, result: hooked(result))
     return made
@@ -148,7 +148,7 @@ FOUND: dict[str, Make] = {
 
 
 def scaled(y: Tensor, x: Tensor, k: float) -> Tensor:
-    """Give y, whose gradient goes to x k times: the way out that the refusals name."""
+    """Return y, whose gradient goes to x k times: the way out that the refusals name."""
     return y.detach() + k * (x - x.detach())
 
 

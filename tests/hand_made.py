@@ -84,7 +84,7 @@ def engine_of(  # noqa: PLR0917 - what a test says of a run
     schedule: str = "1f1b",
     **options: Any,
 ) -> Engine:
-    """Give the engine of a rank; the stages are made anew on every rank, the same everywhere."""
+    """Return the engine of a rank; the stages are made anew on every rank, the same everywhere."""
     plan = plan_of(stages, graph_outputs)
     layout = make_layout(
         plan, training=loss is not None, replicas=widths, schedule=schedule, micro_batches=MICRO_BATCHES, batch=BATCH
@@ -94,7 +94,7 @@ def engine_of(  # noqa: PLR0917 - what a test says of a run
 
 
 def looking_up_stages() -> list[HandMade]:
-    """Give two stages, of which the first has sparse gradients."""
+    """Return two stages, of which the first has sparse gradients."""
 
     def looks_up(stage: HandMade, ids: Tensor) -> tuple[Any, ...]:
         return (functional.embedding(ids, stage.weight, sparse=True),)
@@ -103,5 +103,5 @@ def looking_up_stages() -> list[HandMade]:
 
 
 def largest_relative_difference(pairs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """Give the largest difference of lists of numbers, each over the largest number of the second list."""
+    """Return the largest difference of lists of numbers, each over the largest number of the second list."""
     return max(max(abs(a - b) for a, b in zip(*pair, strict=True)) / (max(map(abs, pair[1])) or 1) for pair in pairs)

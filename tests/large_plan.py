@@ -24,7 +24,7 @@ HOSTILE = (
 
 
 def large_findings(layers: int, stages: int, *, training: bool = False) -> Findings:
-    """Give a plan that could be read from a file; its stages hold about as many layers each, on three devices."""
+    """Return a plan that could be read from a file; its stages hold about as many layers each, on three devices."""
     cuts = np.linspace(0, layers, stages + 1).astype(int)
     names = [f"encoder.{i // 12}.block.{i % 12}.linear" for i in range(layers)]
     devices = (("v100", "gpu"), ("cpu-core", "cpu"), ("a100", "gpu"))
@@ -75,7 +75,7 @@ def large_findings(layers: int, stages: int, *, training: bool = False) -> Findi
 
 
 def hostile_findings() -> Findings:
-    """Give a plan in which every name there is comes from an enemy."""
+    """Return a plan in which every name there is comes from an enemy."""
     names = HOSTILE
     stages = tuple(
         replace(stage, layers=layers, device=device)

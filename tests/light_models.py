@@ -31,12 +31,12 @@ Array = NDArray[np.float32]
 
 
 def path(name: str) -> Path:
-    """Give the file of a model as it ships."""
+    """Return the file of a model as it ships."""
     return FOLDER / f"light_{name}.onnx"
 
 
 def randomized(name: str, seed: int) -> onnx.ModelProto:
-    """Give a model with seeded random weights as initializers, its opset and format version kept.
+    """Return a model with seeded random weights as initializers, its opset and format version kept.
 
     Its outputs are those it ships with and, where that is a softmax, its input.
     """

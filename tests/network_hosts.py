@@ -37,12 +37,12 @@ class NetworkHost:
     mounted: Path
 
     def words(self, *command: str) -> list[str]:
-        """Give what runs a command there."""
+        """Return what runs a command there."""
         enter = ["ip", "netns", "exec", self.namespace, "unshare", "--mount", "--uts", "sh", "-c", _ENTER, "sh"]
         return [*enter, str(self.disk), str(self.mounted), self.name, *command]
 
     def environment(self) -> dict[str, str]:
-        """Give the environment of a command there: temporary files lie on its own disk too."""
+        """Return the environment of a command there: temporary files lie on its own disk too."""
         return {**os.environ, "TMPDIR": str(self.mounted / "tmp"), "HOME": str(self.mounted), "OMP_NUM_THREADS": "1"}
 
     def unplug(self) -> None:

@@ -9,7 +9,7 @@ from heterps_compile.plan.file import to_json
 
 
 def version_1() -> dict[str, Any]:
-    """Give the sample plan as version 1 wrote it."""
+    """Return the sample plan as version 1 wrote it."""
     document = json.loads(to_json(PLAN))
     document["version"] = 1
     document["decisions"] = {"cluster": document.pop("cluster")["name"], **document["decisions"]}

@@ -44,7 +44,7 @@ class Case:
     opset: int = 3
 
     def model(self) -> onnx.ModelProto:
-        """Give the model of the node alone."""
+        """Return the model of the node alone."""
         names = ["" if array is None else f"x{i}" for i, array in enumerate(self.inputs)]
         node = onnx.helper.make_node(self.op, names, list(self.outputs), "the node", domain=self.domain)
         for name, value in self.attributes.items():
@@ -72,7 +72,7 @@ class Case:
         return made
 
     def fed(self) -> list[Array]:
-        """Give the arrays of the model's inputs, in order."""
+        """Return the arrays of the model's inputs, in order."""
         return [array for i, array in enumerate(self.inputs) if array is not None and i not in self.constants]
 
 
@@ -91,7 +91,7 @@ def _session(model: onnx.ModelProto) -> Any:
 
 
 def fault(case: Case, run: Run) -> str:
-    """Give what is wrong with a backend's results beside those of ONNX Runtime, or ""."""
+    """Return what is wrong with a backend's results beside those of ONNX Runtime, or ""."""
     model = case.model()
     names = [value.name for value in model.graph.input]
     expected = _session(model).run(None, dict(zip(names, case.fed(), strict=True)))
@@ -132,7 +132,7 @@ class _Draw:
 
 @cache
 def contrib_cases() -> tuple[Case, ...]:
-    """Give the nodes of ``com.microsoft``."""
+    """Return the nodes of ``com.microsoft``."""
     draw = _Draw()
     f, w, q = draw.floats, draw.whole, draw.quantised
     made: list[Case] = []
@@ -265,7 +265,7 @@ def _add_quantised(add: Any, f: Any, w: Any, q: Any) -> None:
 
 @cache
 def ml_cases() -> tuple[Case, ...]:
-    """Give the nodes of ``ai.onnx.ml``."""
+    """Return the nodes of ``ai.onnx.ml``."""
     draw = _Draw()
     f, w = draw.floats, draw.whole
     made: list[Case] = []

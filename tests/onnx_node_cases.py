@@ -48,7 +48,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 @cache
 def node_cases() -> tuple[NodeCase, ...]:
-    """Give every node test of the installed ``onnx``, in its order."""
+    """Return every node test of the installed ``onnx``, in its order."""
     from onnx.backend.test.loader import load_model_tests  # noqa: PLC0415 - it makes all its data on import
 
     with warnings.catch_warnings():
@@ -68,7 +68,7 @@ def node_cases() -> tuple[NodeCase, ...]:
 
 
 def fault(case: NodeCase, runner: ModuleType) -> str:
-    """Give what is wrong with a backend's results, or "" where they are the expected ones."""
+    """Return what is wrong with a backend's results, or "" where they are the expected ones."""
     for inputs, expected in case.data:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -85,7 +85,7 @@ def permuted_onnx(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
 
 
 def tower_model(towers: int = 4, *, by_level: bool = False, rows: int = 200, width: int = 16) -> onnx.ModelProto:
-    """Give a recommender: for each id an embedding and two products, what they give side by side, two products more."""
+    """Build a recommender: for each id an embedding and two products, their results side by side, two products more."""
     rng = np.random.default_rng(0)
     weights: list[TensorProto] = []
 

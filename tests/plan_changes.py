@@ -21,7 +21,7 @@ def fingerprint(name: str) -> str:
 
 
 def drawn(text: str, batch_s: float = 0.004) -> Plan:
-    """Give a plan of stages ``REPLICAS DEVICE: LAYERS``, each of which takes so many seconds for a batch of 64."""
+    """Return a plan of stages ``REPLICAS DEVICE: LAYERS``, each of which takes so many seconds for a batch of 64."""
     stages = []
     for index, part in enumerate(text.split("|")):
         head, _, layers = part.partition(":")
@@ -43,7 +43,7 @@ def drawn(text: str, batch_s: float = 0.004) -> Plan:
 
 
 def planned(stages: list[PlannedStage]) -> Plan:
-    """Give a plan of such stages whose estimates agree with each other."""
+    """Return a plan of such stages whose estimates agree with each other."""
     names = [name for stage in stages for name in stage.layers]
     price, throughput = sum(stage.price_per_hour for stage in stages), 64 / max(stage.time_s for stage in stages)
     return replace(

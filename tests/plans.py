@@ -93,7 +93,7 @@ PLAN = Plan(
 
 
 def as_read(plan: Plan) -> Plan:
-    """Give the plan as it comes back from its file: the times spent are not in there."""
+    """Return the plan as it comes back from its file: the times spent are not in there."""
     return replace(plan, search_s=0.0, total_s=0.0)
 
 

@@ -19,7 +19,7 @@ HOST = Host("Linux x86_64", "A processor", 2, 8 << 30)
 
 
 def point(batch: int, forward_s: float, backward_s: float | None = None) -> LayerPoint:
-    """Give a layer at a batch, of one FLOP and one byte a sample."""
+    """Return a layer at a batch, of one FLOP and one byte a sample."""
     backward = None if backward_s is None else Timing(backward_s, 0.0)
     accumulate = None if backward_s is None else Timing(1.5 * backward_s, 0.0)
     return LayerPoint(batch, batch, batch, Timing(forward_s, 0.1 * forward_s), backward, accumulate, 5)

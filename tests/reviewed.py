@@ -68,7 +68,7 @@ def graph(text: str = MODEL) -> Graph:
 
 
 def plan(request: Request = REQUEST, pool: Cluster = POOL, text: str = MODEL) -> Plan:
-    """Give the plan that the passes make."""
+    """Return the plan that the passes make."""
     model = graph(text)
     steps = [GroupLayers(), AnnotateIntensity(), PoseProblem(), PlaceLayers(), FuseStages(), Provision()]
     steps += [ChooseSchedule(), EmitStages(lambda _graph, _partition, _stages: ())]

@@ -107,7 +107,7 @@ def small_problems_for(objective: str, max_layers: int = 6, units: int = 4) -> s
 
 
 def linked(problem: Problem, seed: int) -> Problem:
-    """Give the problem links between some pairs of types, faster or slower than the types' own."""
+    """Add links to the problem between some pairs of types, faster or slower than the types' own."""
     rng = np.random.default_rng(seed)
     types = problem.type_count
     per_byte = np.repeat(problem.seconds_per_byte[:, None], types, axis=1)
@@ -126,7 +126,7 @@ def linked(problem: Problem, seed: int) -> Problem:
 
 
 def with_shared_storage(problem: Problem, seed: int) -> Problem:
-    """Give the problem storage behind the replicas that some layers wait for."""
+    """Add storage to the problem behind the replicas that some layers wait for."""
     rng = np.random.default_rng(seed)
     shape = problem.compute_s.shape
     return replace(problem, shared_s=rng.uniform(0, 1.0, shape) * (rng.random(shape) < 0.4))
@@ -177,7 +177,7 @@ def plain_time_s(problem: Problem, placement: Placement, i: int, j: int, k: int)
 
 
 def plain_work_s(problem: Problem, placement: Placement, i: int, j: int) -> tuple[float, float]:
-    """Give computation and data movement of the stage of layers i .. j - 1 on one unit."""
+    """Return computation and data movement of the stage of layers i .. j - 1 on one unit."""
     t = placement.types[i]
     compute = sum(problem.compute_s[x, t] for x in range(i, j))
     data = sum(problem.data_s[x, t] for x in range(i, j))
@@ -227,7 +227,7 @@ def plain_memory(problem: Problem, i: int, j: int) -> float:
 
 
 def plain_problem(compute_s: list[list[float]], price_per_hour: list[float], /, **changes: Any) -> Problem:
-    """Give a chain without traffic: layers x types of seconds on one unit, all of it divided by replicas.
+    """Return a chain without traffic: layers x types of seconds on one unit, all of it divided by replicas.
 
     A batch is 3,600 samples, so that a plan of 1 s a batch at 1 an hour costs 1e6 / 3600 / 3600 per million samples.
     """

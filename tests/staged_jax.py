@@ -28,7 +28,7 @@ def run_staged(graph: Graph, partition: Partition, inputs: Mapping[str, Any]) ->
 def chained(
     graph: Graph, partition: Partition, stages: Sequence[JaxStage], inputs: Mapping[str, Any]
 ) -> Callable[[Sequence[Mapping[str, Any]]], list[Any]]:
-    """Give the function from the trained weights of every stage to the graph's outputs."""
+    """Return the function from the trained weights of every stage to the graph's outputs."""
 
     def run(weights: Sequence[Mapping[str, Any]]) -> list[Any]:
         values = dict(inputs)

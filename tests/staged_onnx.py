@@ -19,7 +19,7 @@ BACKEND = OnnxRuntimeBackend()
 
 
 def parse(text: str, *, opset: int = 18, domains: Sequence[str] = (), functions: str = "") -> onnx.ModelProto:
-    """Give the model that ONNX's own text format describes: ``g (float[N] x) => (float[N] y) { y = Relu(x) }``."""
+    """Return the model that ONNX's own text format describes: ``g (float[N] x) => (float[N] y) { y = Relu(x) }``."""
     imports = ", ".join(f'"{domain}":{version}' for domain, version in [("", opset), *((d, 1) for d in domains)])
     return parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]> {text} {functions}")
 
@@ -53,7 +53,7 @@ def run_whole(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def largest_difference(staged: Sequence[Any], whole: Sequence[Any]) -> float:
-    """Give the largest difference relative to the scale of its output; infinite where shapes or types differ."""
+    """Return the largest difference relative to the scale of its output; infinite where shapes or types differ."""
     worst = 0.0
     for ours, theirs in zip(staged, whole, strict=True):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:

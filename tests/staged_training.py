@@ -24,7 +24,7 @@ STEPS = 5
 
 
 def batch_of(name: str, step: int, micro_batches: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Give the columns of one step; data differ from step to step."""
+    """Return the columns of one step; data differ from step to step."""
     trained = TRAINED[name]
     samples = trained.micro_batch * micro_batches
     columns = as_dtype(trained.columns(samples * STEPS), dtype)
@@ -149,7 +149,7 @@ def reader(columns: Mapping[str, Tensor], size: int) -> Callable[[int, Sequence[
 
 
 def differences(staged: Run, whole: Run) -> tuple[float, float, float]:
-    """Give the largest differences of a loss, a weight and a buffer, relative to the scale of each.
+    """Return the largest differences of a loss, a weight and a buffer, relative to the scale of each.
 
     Counters must be equal, and every tensor of the state that was trained must be there.
     """
@@ -169,7 +169,7 @@ def differences(staged: Run, whole: Run) -> tuple[float, float, float]:
 
 
 def stage_count(widths: Sequence[int], schedule: str) -> int:
-    """Give the stages that a pipeline of these widths takes."""
+    """Return the stages that a pipeline of these widths takes."""
     return len(widths) * (2 if schedule == "interleaved-1f1b" else 1)
 
 

@@ -100,7 +100,7 @@ class SkipNet(nn.Module):
 
 
 def skip_net(*, training: bool = False) -> tuple[fx.GraphModule, tuple[Tensor, Tensor]]:
-    """Give the net as ``torch.fx.symbolic_trace`` sees it, and inputs."""
+    """Return the net as ``torch.fx.symbolic_trace`` sees it, and inputs."""
     torch.manual_seed(1)
     module = fx.symbolic_trace(SkipNet().train(training))
     return module, (torch.randint(0, 11, (4, 3)), torch.rand(4, 3))
@@ -137,7 +137,7 @@ def run(graph: Graph, partition: Partition, stages: Sequence[Any], inputs: Mappi
 
 
 def largest_difference(graph: Graph, staged: Mapping[str, Any], whole: Sequence[Any]) -> float:
-    """Give the largest difference of an output relative to its scale."""
+    """Return the largest difference of an output relative to its scale."""
     worst = 0.0
     for name, theirs in zip(graph.outputs, whole, strict=True):
         ours = staged[name]

@@ -28,7 +28,7 @@ Event = dict[str, Any]
 
 
 def read_trace(text: str) -> list[Event]:
-    """Give the events of a trace that keeps every law; fails with the first event that breaks one."""
+    """Return the events of a trace that keeps every law; fails with the first event that breaks one."""
 
     def no_constant(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")

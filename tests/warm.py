@@ -21,7 +21,7 @@ _IMPORTED = [
 
 
 def warm_processes() -> ForkServerContext:
-    """Give what starts them. A fork of this process itself would copy its threads, and can end in a deadlock."""
+    """Return what starts them. A fork of this process itself would copy its threads, and can end in a deadlock."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
     return context

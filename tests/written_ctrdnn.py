@@ -61,7 +61,7 @@ def write_ctrdnn(folder: Path, *, stages: int = 2, mode: str = "training", dense
 
 
 def samples(first: int, count: int, columns: Sequence[str] = ("sparse", "dense", "label")) -> dict[str, Tensor]:
-    """Give the samples that the runs read."""
+    """Return the samples that the runs read."""
     wanted = {"sparse": Wanted("int64", (FIELDS,)), "dense": Wanted("float32", (DENSE,))}
     return open_source(DATA, wanted=wanted, seed=0).read(first, count, columns)
 
@@ -93,13 +93,13 @@ def trained_in_one_process(
 
 
 def weights_in(checkpoint: Path) -> dict[str, Tensor]:
-    """Give the weights of all stages of a checkpoint."""
+    """Return the weights of all stages of a checkpoint."""
     from safetensors.torch import load_file  # noqa: PLC0415 - beside its one use
 
     return {k: v for file in sorted(checkpoint.glob("weights-*.safetensors")) for k, v in load_file(file).items()}
 
 
 def largest_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """Give the largest difference of two models' weights relative to the scale of each tensor."""
+    """Return the largest difference of two models' weights relative to the scale of each tensor."""
     assert ours.keys() == theirs.keys()
     return max(float((ours[n] - theirs[n]).abs().max() / theirs[n].abs().max().clamp(min=1e-30)) for n in theirs)

@@ -102,7 +102,7 @@ def graphs(wanted: Sequence[str]) -> Iterator[tuple[str, Graph]]:
 
 
 def runners(backend: Backend, graph: Graph) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Give what runs the whole model, and what runs its stages, on one backend."""
+    """Return what runs the whole model, and what runs its stages, on one backend."""
     inputs = backend.example_inputs(graph, 0)
     if backend.name == own_backend(graph.family).name:
         reference = backend.reference(graph)
@@ -169,7 +169,7 @@ def bench_speed(wanted: Sequence[str], names: Sequence[str], rounds: int) -> Non
 
 
 def resident_bytes(field: str) -> int:
-    """Give what the kernel counts of this process: ``VmRSS`` now, ``VmHWM`` at the peak."""
+    """Return what the kernel counts of this process: ``VmRSS`` now, ``VmHWM`` at the peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024

@@ -28,7 +28,7 @@ IMPORTED = (
 
 
 def renamed(plan: Plan) -> Plan:
-    """Give the plan with another name for every layer, numbered in another order."""
+    """Return the plan with another name for every layer, numbered in another order."""
     names = [name for stage in plan.stages for name in stage.layers]
     new = {name: f"node_{place * 7919 % len(names)}" for place, name in enumerate(names)}
     return replace(
@@ -39,7 +39,7 @@ def renamed(plan: Plan) -> Plan:
 
 
 def moved(plan: Plan) -> Plan:
-    """Give the plan with the last layer of the first stage in the second one."""
+    """Return the plan with the last layer of the first stage in the second one."""
     first, second, *rest = plan.stages
     first, second = (
         replace(first, layers=first.layers[:-1]),

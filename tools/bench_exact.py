@@ -30,7 +30,7 @@ MORE_SEEDS = {1000: 30}  # of plain chains
 
 
 def solve(problem: Problem, limit_s: float) -> tuple[float, float, float]:
-    """Give seconds, seconds of the processor, and the gap."""
+    """Return seconds, seconds of the processor, and the gap."""
     started, worked = time.perf_counter(), time.process_time()
     try:
         gap = Exact()(problem, time_limit_s=limit_s).gap
@@ -42,7 +42,7 @@ def solve(problem: Problem, limit_s: float) -> tuple[float, float, float]:
 
 
 def with_links(problem: Problem, seed: int) -> Problem:
-    """Give every pair of types a link of its own: the slower type's rate, times e to a normal deviate."""
+    """Return every pair of types a link of its own: the slower type's rate, times e to a normal deviate."""
     rng = np.random.default_rng(seed)
     shape = (problem.type_count, problem.type_count)
     seconds = np.maximum(problem.seconds_per_byte[:, None], problem.seconds_per_byte) * np.exp(rng.normal(0, 1, shape))

@@ -238,12 +238,12 @@ class Compiled:
     times: LayerTimes
 
     def micro_batches(self) -> list[Phases]:
-        """Give what the compiler says of a micro-batch of every stage."""
+        """Return what the compiler says of a micro-batch of every stage."""
         count = self.case.micro_batches
         return [self.times.stage_phases(stage.layers, stage.device, count) for stage in self.plan.stages]
 
     def planned_step_s(self) -> float:
-        """Give the step as ``choose-schedule`` simulates it: cores of their own, nothing added by the runtime."""
+        """Return the step as ``choose-schedule`` simulates it: cores of their own, nothing added by the runtime."""
         stages = tuple(
             replace(stage, compute_s=self.times.stage_phases(stage.layers, stage.device).whole_s, data_s=0.0)
             for stage in self.plan.stages
@@ -256,7 +256,7 @@ class Compiled:
 
 
 def message_bytes(graph: Graph, samples: int, route: Route, is_backward: bool) -> float:
-    """Give the bytes of a message of so many samples; only floats have gradients."""
+    """Return the bytes of a message of so many samples; only floats have gradients."""
     names = [n for n in route.values if not is_backward or graph.values[n].dtype.startswith(("float", "bfloat"))]
     return sum(graph.size_bytes(name) for name in names) * samples / graph.batch
 
@@ -272,12 +272,12 @@ def make_row(case: Case, predicted: Prediction, planned_step_s: float, results: 
 
 
 def measured_step_s(results: Sequence[RankTimes]) -> float:
-    """Give the median time from step to step of a run."""
+    """Return the median time from step to step of a run."""
     return median(after - before for before, after in pairwise(results[-1].ended_s))
 
 
 def cut_by_shares(layers: LayerGraph, profile: DeviceProfile, case: Case) -> list[int]:
-    """Give the first layer of every stage but the first, so that stages have about the shares of the work asked for."""
+    """Return the first layer of every stage but the first, so that stages have about the shares asked for."""
     found = [profile.by_key[key] for key in layer_keys(layers)]
     times_s = [layer.phases(case.micro_batch, training=case.training).whole_s for layer in found]
     blocked = {

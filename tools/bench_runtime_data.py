@@ -96,7 +96,7 @@ def write(text: Path, table: Path, samples: int) -> None:
 
 
 def read_all(source: Source, samples: int) -> float:
-    """Give samples per second."""
+    """Return samples per second."""
     began = time.perf_counter()
     for first in range(0, samples - BATCH, BATCH):
         source.read(first, BATCH, COLUMNS)
@@ -109,7 +109,7 @@ def read_steps(source: Source) -> None:
 
 
 def timed(work: Callable[[], None]) -> float:
-    """Give the seconds of the fastest of some rounds."""
+    """Return the seconds of the fastest of some rounds."""
 
     def once() -> float:
         began = time.perf_counter()
@@ -120,7 +120,7 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def compute_for(time_s: float) -> Callable[[], None]:
-    """Give a matrix product, repeated as often as takes so long."""
+    """Return a matrix product, repeated as often as takes so long."""
     left, right = torch.rand(256, 256), torch.rand(256, 256)
     each_s = timed(lambda: [left @ right for _ in range(20)] and None) / 20
     repeats = max(1, round(time_s / each_s))
@@ -133,7 +133,7 @@ def compute_for(time_s: float) -> Callable[[], None]:
 
 
 def parallel_speed() -> float:
-    """Give the work that two threads do in the time that one takes for its own, twice at best."""
+    """Return the work that two threads do in the time that one takes for its own, twice at best."""
     compute = compute_for(0.05)
 
     def both() -> None:

@@ -140,7 +140,7 @@ def loss_of(outputs: Any, columns: Mapping[str, Tensor]) -> Tensor:
 
 
 def ours(folder: Path, layout: Layout, rank: int, x: Tensor, target: Tensor, actions: Actions) -> Callable[[int], None]:
-    """Give what runs one step of our pipeline."""
+    """Return what runs one step of our pipeline."""
     plan, _ = read_folder(folder)
     stages = {index: read_stage(folder, plan, index, torch.device("cpu")) for index in layout.stages_of(rank)}
     tied = read_tied(folder, plan)
@@ -157,7 +157,7 @@ def ours(folder: Path, layout: Layout, rank: int, x: Tensor, target: Tensor, act
 
 
 def theirs(folder: Path, layout: Layout, rank: int, x: Tensor, target: Tensor) -> Callable[[int], None]:
-    """Give what runs one step of torch.distributed.pipelining with the same stages."""
+    """Return what runs one step of torch.distributed.pipelining with the same stages."""
     from torch.distributed.pipelining import (  # noqa: PLC0415 - seconds, and in the ranks alone
         PipelineStage,
         Schedule1F1B,
@@ -219,7 +219,7 @@ class Round:
 
 
 def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> tuple[list[Round], list[Told]]:
-    """Give the steps beside the peer, and the same number in a row, each until the begin of the next."""
+    """Return the steps beside the peer, and the same number in a row, each until the begin of the next."""
     plan, _ = read_folder(folder)
     layout = make_layout(
         plan,
@@ -259,7 +259,7 @@ def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> 
 
 
 def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[dict[str, list[float]]]:
-    """Give the seconds of a message there or back through memory and over gloo, for every size and round."""
+    """Return the seconds of a message there or back through memory and over gloo, for every size and round."""
     peer, cpu = POSITIONS - 1 - rank, torch.device("cpu")
     neighbours, links = Neighbours(POSITIONS, rank, ROUND_TRIPS), Links(POSITIONS, rank)
     made = []
@@ -294,7 +294,7 @@ def measure_all(rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int) 
 
 
 def overhead(step_s: float, by_rank: Sequence[Sequence[Action]], schedule: str) -> float:
-    """Give the share by which a step takes longer than it would without anything but the stages."""
+    """Return the share by which a step takes longer than it would without anything but the stages."""
     forward_s, backward_s = [0.0] * POSITIONS, [0.0] * POSITIONS
     for stage, phase, took_s in chain.from_iterable(by_rank):
         totals = forward_s if phase is Phase.FORWARD else backward_s

@@ -103,7 +103,7 @@ def serve(spec: ServerSpec, rank: int, *, from_disk: bool = False) -> Server:
 
 
 def pull_rows(rank: int, spec: ServerSpec, rounds: int, rows_per_pull: int) -> float:
-    """Give rows per second, of distinct random rows."""
+    """Return rows per second, of distinct random rows."""
     if rank in spec.ranks:
         serve(spec, rank)
         return 0.0
@@ -127,7 +127,7 @@ def pull_rows(rank: int, spec: ServerSpec, rounds: int, rows_per_pull: int) -> f
 
 
 def zipf_batches(rows: int, exponent: float, steps: int) -> Iterator[torch.Tensor]:
-    """Give batches of ids [BATCH, FIELDS]: rank r with a probability of r^-exponent, ranks scattered over the rows."""
+    """Yield batches of ids [BATCH, FIELDS]: rank r with a probability of r^-exponent, ranks scattered over the rows."""
     rng = np.random.default_rng(0)
     cumulated = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -exponent)
     for _ in range(steps):
@@ -139,7 +139,7 @@ KINDS = ("memory", "quarter", "disk")
 
 
 def train(rank: int, specs: tuple[ServerSpec, ...], steps: int, exponent: float, has_mlp: bool) -> dict[str, Any]:
-    """Give seconds per step of every kind of server, and figures of the one with a quarter of the memory."""
+    """Return seconds per step of every kind of server, and figures of the one with a quarter of the memory."""
     for kind, spec in zip(KINDS, specs, strict=True):
         if rank in spec.ranks:
             server = serve(spec, rank, from_disk=kind == "disk")
@@ -217,7 +217,7 @@ class Ids:
 
 
 def pull_ahead(rank: int, specs: tuple[ServerSpec, ...], steps: int, hidden: int) -> dict[str, Any]:
-    """Give seconds per step without pulls ahead and with them, of a pull, and of a micro-batch computed."""
+    """Return seconds per step without pulls ahead and with them, of a pull, and of a micro-batch computed."""
     for spec in specs:
         if rank in spec.ranks:
             serve(spec, rank)

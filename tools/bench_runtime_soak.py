@@ -90,7 +90,7 @@ def start(folder: Path, steps: int, checkpoints: str, log: str, *, sleep_s: floa
 
 
 def workers_of(launcher: int) -> list[int]:
-    """Give the processes that a launcher has started."""
+    """Return the processes that a launcher has started."""
     try:
         text = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("ascii")
     except OSError:
@@ -106,7 +106,7 @@ def is_alive(process: int) -> bool:
 
 
 def records(log: Path) -> Iterator[dict[str, float]]:
-    """Give the steps of a log; the last line may be half written."""
+    """Yield the steps of a log; the last line may be half written."""
     if log.exists():
         for line in log.read_text("ascii").splitlines():
             try:
@@ -161,7 +161,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def unlogged(log: Path, checkpoints: Path) -> set[int]:
-    """Give the steps that a checkpoint has and nobody lived to log; that they were run, the weights show in the end."""
+    """Return the steps that a checkpoint has and nobody lived to log; the weights show in the end that they ran."""
     checkpoint = last_checkpoint(checkpoints)
     if checkpoint is None:
         return set()

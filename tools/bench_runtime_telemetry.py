@@ -36,7 +36,7 @@ def main(micro_batches: int = 8) -> None:
 
 
 def round_s(recorder: TelemetryRecorder, micro_batches: int, first: int) -> float:
-    """Give the seconds that telling some steps takes."""
+    """Return the seconds that telling some steps takes."""
     began = time.perf_counter()
     for step in range(first, first + STEPS):
         for phase, source in ((Phase.FORWARD, 0), (Phase.BACKWARD, 2)):

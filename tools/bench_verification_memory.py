@@ -64,7 +64,7 @@ def measure(path: Path, small: Path, backend: str, mode: str, save_to: Path | No
 
 
 def resident(which: str) -> int:
-    """Give the resident memory of this process, now (VmRSS) or at its peak (VmHWM), in bytes."""
+    """Return the resident memory of this process, now (VmRSS) or at its peak (VmHWM), in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:"))
 
@@ -86,7 +86,7 @@ def write_models(folder: Path, weight_bytes: int, form: str = "plain", alignment
 
 
 def over_weights(found: dict[str, Any], weight_bytes: int, key: str = "verified") -> float:
-    """Give what was measured beyond the memory before, over the bytes of the weights."""
+    """Return what was measured beyond the memory before, over the bytes of the weights."""
     return float((found[key] - found["before"]) / weight_bytes)
 
 

@@ -142,7 +142,7 @@ def read(name: str, *, training: bool, batch: int | None = None) -> Graph:
 
 
 def loss(outputs: Any, _batch: Mapping[str, Tensor]) -> Tensor:
-    """Give the mean square of whatever a model returns."""
+    """Return the mean square of whatever a model returns."""
     tensors = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
     tensors = tensors if isinstance(tensors, (list, tuple)) else [tensors]
     return torch.stack([tensor.square().mean() for tensor in tensors if isinstance(tensor, Tensor)]).sum()

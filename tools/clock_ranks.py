@@ -158,7 +158,7 @@ class ActionTimes(Recorders):
         self.times_s.setdefault((stage, str(phase)), []).append((ended_s - began_s, cpu_s))
 
     def medians(self, skipped: int) -> dict[tuple[int, str], tuple[float, float]]:
-        """Give the medians, the first so many of each left out."""
+        """Return the medians, the first so many of each left out."""
         return {
             key: (median(wall for wall, _ in times[skipped:]), median(cpu for _, cpu in times[skipped:]))
             for key, times in self.times_s.items()
@@ -218,7 +218,7 @@ def _run(task: Task, rank: int) -> RankTimes:
 
 
 def _inputs(folder: Path, size: int) -> list[dict[str, Any]]:
-    """Give the inputs that the benchmark wrote beside a folder, cut into micro-batches."""
+    """Return the inputs that the benchmark wrote beside a folder, cut into micro-batches."""
     from safetensors.torch import load_file  # noqa: PLC0415 - in the ranks alone
 
     parts = {name: tensor.split(size) for name, tensor in load_file(f"{folder}.inputs").items()}

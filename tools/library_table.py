@@ -77,7 +77,7 @@ def share(table: Mapping[str, Mapping[str, str]], backend: str) -> str:
 
 
 def read_table(page: str) -> dict[str, dict[str, str]]:
-    """Give the cells of a page by model and backend."""
+    """Return the cells of a page by model and backend."""
     inside = page[page.index(BEGIN) + len(BEGIN) : page.index(END)]
     header, _, *rows = [line[2:-2].split(" | ") for line in inside.splitlines() if line.startswith("|")]
     cells = {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
@@ -85,7 +85,7 @@ def read_table(page: str) -> dict[str, dict[str, str]]:
 
 
 def with_table(page: str, table: Mapping[str, Mapping[str, str]]) -> str:
-    """Give a page with a table in the place of its own."""
+    """Return a page with a table in the place of its own."""
     lines = [f"| model | {' | '.join(BACKENDS)} |", "|---" * (len(BACKENDS) + 1) + "|"]
     rows = [(name, [table[name].get(b, _UNTRIED) for b in BACKENDS]) for name in LIBRARY_MODELS if name in table]
     lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows]
@@ -180,7 +180,7 @@ def differs(saw: Seen, wanted: Seen) -> str:
 
 
 def shown(message: str) -> str:
-    """Give a message as a cell of a table takes it."""
+    """Return a message as a cell of a table takes it."""
     return message.replace("|", "/").replace("\n", " ").replace("<", "&lt;")[:300]
 
 

@@ -101,7 +101,7 @@ def try_one(model: RealModel, backend: str) -> Cell:
 
 
 def inputs_of(compiled: Any, model: RealModel) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Give what to call it with: the example, or for an ONNX model what its backend generates."""
+    """Return what to call it with: the example, or for an ONNX model what its backend generates."""
     if model.inputs or model.keywords:
         return model.inputs, model.keywords or {}
     from heterps_compile.backends.find import find_backend  # noqa: PLC0415
@@ -116,7 +116,7 @@ def difference(loaded: Any, built: Any) -> None:
 
 
 def flat(value: Any) -> list[Any]:
-    """Give the arrays in a nested result."""
+    """Return the arrays in a nested result."""
     if isinstance(value, Mapping):
         return [leaf for item in value.values() for leaf in flat(item)]
     if isinstance(value, (list, tuple)):

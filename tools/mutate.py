@@ -120,7 +120,7 @@ def first_failure(copy: Path, tests: str, marked: str) -> str:
 
 
 def row(bug: Bug, found: Found) -> str:
-    """Give a line of the table."""
+    """Return a line of the table."""
     return f"{found.by:13} {found.time_s:6.0f} s  {bug.path:40} {found.test}"
 
 

@@ -69,7 +69,7 @@ def draw_examples(count: int, seed: int) -> Iterator[Example]:
 
 
 def cheapest_plan(spans: Spans, throughput: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """Give the layers where stages begin, and their types; None where no plan was found."""
+    """Return the layers where stages begin, and their types; None where no plan was found."""
     problem, count = spans.problem, len(spans.positions)
     first, end = (index.ravel() for index in np.triu_indices(count, 1))
     work, unfit = spans.work(first, end, None)
@@ -95,7 +95,7 @@ def cheapest_plan(spans: Spans, throughput: float) -> tuple[np.ndarray, np.ndarr
 def shortest_path(
     first: np.ndarray, end: np.ndarray, price: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Give the stages (indices into first and end) of the cheapest plan, in order, and their types."""
+    """Return the stages (indices into first and end) of the cheapest plan, in order, and their types."""
     type_ = price.argmin(axis=1)
     table = np.full((count, count), np.inf)
     table[first, end] = price[np.arange(len(first)), type_]
@@ -117,7 +117,7 @@ def shortest_path(
 
 
 def batches(examples: list[Example], generator: np.random.Generator) -> Iterator[list[Example]]:
-    """Give batches of problems of one size, for ever."""
+    """Yield batches of problems of one size, for ever."""
     by_size = defaultdict(list)
     for example in examples:
         by_size[example.features.shape].append(example)
@@ -131,7 +131,7 @@ def batches(examples: list[Example], generator: np.random.Generator) -> Iterator
 
 
 def losses(policy: Policy, batch: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give the mean surprise of a plan's types and of its stages' begins."""
+    """Return the mean surprise of a plan's types and of its stages' begins."""
     features = torch.from_numpy(np.stack([example.features for example in batch], axis=1).astype(np.float32))
     scores, begin_logits = policy(features)
     layers = len(features)

@@ -56,11 +56,11 @@ class JaxBackend:
         return stages
 
     def tolerance(self, family: str) -> float:
-        """Give the largest difference that verification allows, relative to an output's scale."""
+        """Return the largest difference that verification allows, relative to an output's scale."""
         return 1e-4
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
-        """Give the nodes that the table does not have; most of a PyTorch model are known when it is built."""
+        """Return the nodes that the table does not have; most of a PyTorch model are known when it is built."""
         found: list[UnsupportedNode] = _jax_stages().unsupported_nodes(graph)
         return found
 
@@ -70,7 +70,7 @@ class JaxBackend:
         return declared
 
     def reference(self, graph: Graph) -> Reference:
-        """Give the whole model, run by the runtime of its own family: ONNX Runtime or PyTorch.
+        """Return the whole model, run by the runtime of its own family: ONNX Runtime or PyTorch.
 
         What PyTorch drops in training mode is another mask than jax's: it drops nothing here.
         """
@@ -94,7 +94,7 @@ class JaxBackend:
             yield
 
     def buffers_put_back(self) -> AbstractContextManager[None]:
-        """Give the context that on leaving puts back the buffers that stages have changed when they ran in it."""
+        """Return the context that on leaving puts back the buffers that stages have changed when they ran in it."""
         context: AbstractContextManager[None] = _jax_stages().buffers_put_back()
         return context
 
@@ -131,14 +131,14 @@ class JaxBackend:
         return stages
 
     def as_module(self, stage: "JaxStage", device: "torch.device") -> "JaxModule":
-        """Give a stage as a module of PyTorch, as a pipeline runs it."""
+        """Return a stage as a module of PyTorch, as a pipeline runs it."""
         from .torch_module import JaxModule  # noqa: PLC0415 - it needs jax and PyTorch
 
         return JaxModule(stage, device)
 
 
 def _nothing_dropped(graph: Graph) -> AbstractContextManager[Any]:
-    """Give the context in which PyTorch's own models drop nothing."""
+    """Return the context in which PyTorch's own models drop nothing."""
     if graph.family != "torch":
         return nullcontext()
     from heterps_compile.backends.torch.without_dropout import WithoutDropout  # noqa: PLC0415 - PyTorch's models
@@ -148,7 +148,7 @@ def _nothing_dropped(graph: Graph) -> AbstractContextManager[Any]:
 
 
 def _jax_stages() -> ModuleType:
-    """Give the module that needs jax."""
+    """Return the module that needs jax."""
     try:
         import jax  # noqa: PLC0415 - an optional package, imported when this backend is used
 

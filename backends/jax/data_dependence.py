@@ -23,7 +23,7 @@ _TRAINING = 2  # the place of training_mode among the inputs of Dropout
 def find_dependent(
     nodes: Sequence[ir.Node], opsets: Mapping[str, int], constants: Collection[str]
 ) -> list[UnsupportedNode]:
-    """Give the nodes that take a shape or axis from what others compute, and those that drop at random.
+    """Return the nodes that take a shape or axis from what others compute, and those that drop at random.
 
     Args:
         nodes: In topological order, each with a row in the table.

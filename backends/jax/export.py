@@ -21,7 +21,7 @@ _NAMES_SHOWN, _NAME_SHOWN = 3, 80
 
 
 def export_stablehlo(stage: JaxStage, example_inputs: Sequence[Any]) -> bytes:
-    """Give a stage as serialised StableHLO, for inputs of the dtypes and shapes of the given ones.
+    """Return a stage as serialised StableHLO, for inputs of the dtypes and shapes of the given ones.
 
     ``jax.export.deserialize(data).call(stage.params, *inputs)`` runs it. Inputs that must be known before the stage
     runs are constants of the program, and no arguments of it. 64-bit dtypes are the graph's, whatever jax is set to.

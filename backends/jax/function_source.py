@@ -46,7 +46,7 @@ _OUR_REMARKS = re.compile(r"  # (?:noqa|type:|fmt:).*$", re.MULTILINE)
 
 
 def spelled(function: Callable[..., Any]) -> str:
-    """Give the name of a library's function as source has it, or "" where its own source must be carried."""
+    """Return the name of a library's function as source has it, or "" where its own source must be carried."""
     name = getattr(function, "__name__", "")
     for prefix, library in _LIBRARIES:
         if name and getattr(library, name, None) is function:
@@ -112,7 +112,7 @@ class Carried:
 
 
 def names_of(function: types.FunctionType, source: str) -> Iterator[str]:
-    """Give the names a function looks up outside of it, when it runs and when it is defined."""
+    """Yield the names a function looks up outside of it, when it runs and when it is defined."""
     pending = [function.__code__]
     while pending:
         code = pending.pop()

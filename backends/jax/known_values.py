@@ -15,7 +15,7 @@ from .table import MAKES_KNOWN
 
 
 def find_known_inputs(index: int, calls: Sequence[Call], inputs: Sequence[str]) -> frozenset[str]:
-    """Give the inputs on whose elements shapes depend.
+    """Return the inputs on whose elements shapes depend.
 
     Raises:
         BackendError: where a shape depends on the elements of what is computed otherwise than from shapes.
@@ -70,7 +70,7 @@ def _search_bodies(index: int, call: Call, by: Call | None, wanted: dict[str, Ca
 
 
 def _carried(call: Call) -> Iterator[tuple[str, object, object]]:
-    """Give of every input of a loop's body where it comes from: outside, and the trip before."""
+    """Yield of every input of a loop's body where it comes from: outside, and the trip before."""
     if call.op.name == "Loop":
         body = call.bodies["body"]
         trips = call.arguments[0] if call.arguments else None

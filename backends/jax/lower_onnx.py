@@ -41,7 +41,7 @@ _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype",
 
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
-    """Give the nodes, those of subgraphs too, that the table cannot run, and why."""
+    """Return the nodes, those of subgraphs too, that the table cannot run, and why."""
     return nodes_unsupported(nodes, opsets, _missing)
 
 
@@ -67,7 +67,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 @cache
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Give the parameters of a function, or none where Python does not know them."""
+    """Return the parameters of a function, or none where Python does not know them."""
     try:
         return inspect.signature(function).parameters
     except ValueError:
@@ -134,7 +134,7 @@ class _Lowering:
         )  # fmt: skip
 
     def _keep(self, calls: Sequence[Call], needed: set[str]) -> list[Call]:
-        """Give the calls that make what is needed, with their arguments; what these need is added to it."""
+        """Return the calls that make what is needed, with their arguments; what these need is added to it."""
         kept: list[Call] = []
         for call in reversed(calls):
             if needed.isdisjoint(call.results):
@@ -153,7 +153,7 @@ class _Lowering:
         return kept[::-1]
 
     def _control(self, node: ir.Node, row: Op, names: tuple[str, ...]) -> Call:
-        """Give the call for a node with subgraphs: their results still names too."""
+        """Return the call for a node with subgraphs: their results still names too."""
         bodies = {}
         options = {}
         for name, attribute in node.attributes.items():
@@ -181,7 +181,7 @@ class _Lowering:
         return tuple(names), dict(prepared.options)
 
     def _call(self, node: ir.Node) -> Call:
-        """Give the call for a node, its arguments still names."""
+        """Return the call for a node, its arguments still names."""
         names = tuple("" if value is None else value.name or "" for value in node.inputs)
         domain = domain_of(node)
         row = find_op(domain, node.op_type, opset_of(self.opsets, domain))
@@ -260,7 +260,7 @@ class _Lowering:
         return Param(name)
 
     def _value(self, name: str) -> Any:
-        """Give a constant's array; what nodes make of constants is computed once."""
+        """Return a constant's array; what nodes make of constants is computed once."""
         if name not in self.folded:
             if name in self.graph.initializers:
                 self.folded[name] = _array(self.graph.initializers[name].const_value, name)
@@ -286,7 +286,7 @@ class _Lowering:
 
 
 def _read(calls: Sequence[Call]) -> Iterator[Any]:
-    """Give the arguments of calls and what their subgraphs read and give."""
+    """Yield the arguments of calls and what their subgraphs read and give."""
     for call in calls:
         yield from call.arguments
         for body in call.bodies.values():
@@ -295,7 +295,7 @@ def _read(calls: Sequence[Call]) -> Iterator[Any]:
 
 
 def _bare(array: Any) -> Any:
-    """Give whole numbers as Python's, which read better; others as they are."""
+    """Return whole numbers as Python's, which read better; others as they are."""
     if array.dtype.kind not in "iub" or array.ndim > 1 or array.dtype == bool:
         return array
     return int(array) if array.ndim == 0 else tuple(int(value) for value in array)
@@ -315,7 +315,7 @@ def _array(tensor: ir.TensorProtocol | None, name: str) -> Any:
 
 
 def _plain(name: str, attribute: ir.Attr) -> Any:
-    """Give an attribute as Python has it: text, numbers, tuples, dtypes; float32 numbers as short as they are."""
+    """Return an attribute as Python has it: text, numbers, tuples, dtypes; float32 numbers as short as they are."""
     value = attribute.value
     if attribute.type is ir.AttributeType.TENSOR:
         return _array(attribute.as_tensor(), name)

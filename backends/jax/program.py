@@ -104,7 +104,7 @@ class Program:
 
     @property
     def momentum(self) -> dict[str, float | None]:
-        """Give of every update how far it moves a running average towards what is new; None for other updates."""
+        """Return of every update how far it moves a running average towards what is new; None for other updates."""
         makers = {result: call for call in self.calls for result in call.results}
         found: dict[str, float | None] = {}
         for name, value in self.updates.items():
@@ -170,7 +170,7 @@ class Program:
 
 
 def every_call(calls: Iterable[Call]) -> Iterator[Call]:
-    """Give calls and, behind each, those of its subgraphs."""
+    """Yield calls and, behind each, those of its subgraphs."""
     for call in calls:
         yield call
         for body in call.bodies.values():
@@ -184,7 +184,7 @@ def _find(argument: Any, values: Mapping[str, Any], params: Mapping[str, Any]) -
 
 
 def _as_wide_as_jax(arguments: list[Any]) -> list[Any]:
-    """Give constants beside jax arrays the dtypes jax has now: it mixes up 64 bits of one moment with 32 of another."""
+    """Convert constants beside jax arrays to the dtypes jax has now: it mixes up 64 bits of then with 32 of now."""
     if not any(isinstance(argument, jax.Array) for argument in arguments):
         return arguments
     return [

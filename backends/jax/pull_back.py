@@ -57,7 +57,7 @@ class Forward:
     moving: tuple[bool, ...]
 
     def __call__(self, arrays: Sequence[Any], key: Any) -> tuple[tuple[Any, ...], dict[str, Any], Residuals]:
-        """Give outputs, new values of what is updated, and residuals; pure, for ``jax.jit``.
+        """Return outputs, new values of what is updated, and residuals; pure, for ``jax.jit``.
 
         Args:
             arrays: Those of ``moving``.
@@ -120,7 +120,7 @@ def _is_residual(primitive: Any, *_: Any, **__: Any) -> bool:
 
 @jax.jit
 def pull_back(residuals: Residuals, arrays: Sequence[Any], gradients: Mapping[int, Any]) -> list[Any]:
-    """Give the gradients of what moves from those of the outputs that have some, by place.
+    """Return the gradients of what moves from those of the outputs that have some, by place.
 
     Args:
         residuals: Of the forward.

@@ -111,7 +111,7 @@ class JaxStage:
 
     @classmethod
     def of(cls, program: Program) -> "JaxStage":
-        """Give the stage that runs a program."""
+        """Return the stage that runs a program."""
         return cls(
             program.inputs, program.outputs, program, program.parameters, program.weights, program.known_inputs,
             program, program.tied_as, program.momentum, program.draws, program.step if program.updates else None,
@@ -119,7 +119,7 @@ class JaxStage:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Give the parameters as a pytree: jax arrays by their names in the model, of 64 bits where jax has them.
+        """Return the parameters as a pytree: jax arrays by their names in the model, of 64 bits where jax has them.
 
         They are those of the next call: a dict that was given before stays as it is.
         """
@@ -149,7 +149,7 @@ class JaxStage:
 
     @property
     def trained(self) -> dict[str, Any]:
-        """Give those of the parameters that are trained; the others are buffers and constants, whole numbers too."""
+        """Return those of the parameters that are trained; the others are buffers and constants, whole numbers too."""
         return {name: array for name, array in self.params.items() if name in self.weights}
 
     def step(self, params: Mapping[str, Any], *inputs: Any, key: Any = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -203,7 +203,7 @@ class JaxStage:
 
     @contextmanager
     def _parameters_of_a_call(self) -> Iterator[dict[str, Any]]:
-        """Give the parameters, of 64 bits; in :func:`lean_stages` without a copy that outlives the call.
+        """Yield the parameters, of 64 bits; in :func:`lean_stages` without a copy that outlives the call.
 
         An array in the CPU's memory that begins where XLA wants it is read in place. Another is copied, and its pages
         are given back before the next one is read. What the stage changes is copied always.
@@ -226,7 +226,7 @@ class JaxStage:
             release_mapped(array)
 
     def compiled(self, known: Mapping[int, Any]) -> Any:
-        """Give :meth:`step` compiled for the known inputs, which are constants of it."""
+        """Return :meth:`step` compiled for the known inputs, which are constants of it."""
         key = tuple((i, a.dtype.str, a.shape, a.tobytes()) for i, a in known.items())
         if key not in self._compiled:
 
@@ -257,7 +257,7 @@ def naming_inputs(names: Sequence[str], values: Sequence[Any]) -> Iterator[None]
 
 
 def as_array(value: Any) -> Any:
-    """Give a jax or numpy array for an array, a number, or a tensor of PyTorch.
+    """Return a jax or numpy array for an array, a number, or a tensor of PyTorch.
 
     Raises:
         BackendError: for strings.

@@ -57,7 +57,7 @@ def build_stages(graph: Graph, partition: Partition) -> tuple[JaxStage, ...]:
 
 
 def _kinds(graph: Graph) -> dict[str, str]:
-    """Give what every parameter is; a weight that is not trained is a buffer to a pure function."""
+    """Return what every parameter is; a weight that is not trained is a buffer to a pure function."""
     kinds = {name: parameter.kind for name, parameter in graph.parameters.items()}
     if graph.family == "torch":
         kinds |= {name: "buffer" for name in kinds if not graph.source.tensors[name].requires_grad}
@@ -85,13 +85,13 @@ def _with_unread(graph: Graph, cut: StageCut, program: Program) -> Program:
 
 
 def _describe(graph: Graph, name: str) -> str:
-    """Give dtype and shape as a comment has it: ``float32[batch, 8]``."""
+    """Return dtype and shape as a comment has it: ``float32[batch, 8]``."""
     value = graph.values[name]
     return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
 def unsupported_nodes(graph: Graph) -> list[UnsupportedNode]:
-    """Give the nodes that the table does not have; of a PyTorch model those that ONNX has not, and control flow."""
+    """Return the nodes that the table does not have; of a PyTorch model those that ONNX has not, and control flow."""
     if graph.family != "onnx":
         control = [node for node in graph.nodes if node.op in _CONTROL_FLOW]
         return [

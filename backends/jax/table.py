@@ -69,7 +69,7 @@ def register(*rows: Op) -> None:
 
 
 def find_op(domain: str, name: str, opset: int) -> Op | None:
-    """Give the row for an op of a model that imports an opset of its domain, or None where there is none."""
+    """Return the row for an op of a model that imports an opset of its domain, or None where there is none."""
     _load()
     versions = _TABLE.get((domain, name), {})
     since = max((version for version in versions if version <= opset), default=None)

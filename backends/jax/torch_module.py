@@ -115,7 +115,7 @@ class JaxModule(nn.Module):
         return tuple(map(_as_tensor, outputs)), residuals, arrays
 
     def _array(self, name: str | None, tensor: Tensor) -> Any:
-        """Give a tensor as an array; that of a parameter is kept as long as both are the same memory."""
+        """Return a tensor as an array; that of a parameter is kept as long as both are the same memory."""
         address, array = self._shared.get(name or "", (0, None))
         if array is not None and address == tensor.data_ptr():
             return array
@@ -201,13 +201,13 @@ def _has_gradient(dtype: torch.dtype) -> bool:
 
 
 def _from_tensor(tensor: Tensor) -> Any:
-    """Give a tensor as an array where jax computes: of the same memory, if that is the CPU's."""
+    """Return a tensor as an array where jax computes: of the same memory, if that is the CPU's."""
     array = jax.dlpack.from_dlpack(tensor.detach().contiguous())
     return array if jax.default_backend() == "cpu" else jax.device_put(array, jax.devices()[0])
 
 
 def _as_tensor(array: Any) -> Tensor:
-    """Give an array as a tensor of the CPU, of the same memory if it lies there."""
+    """Return an array as a tensor of the CPU, of the same memory if it lies there."""
     if jax.default_backend() != "cpu":
         array = jax.device_put(array, jax.devices("cpu")[0])
     return from_dlpack(array)

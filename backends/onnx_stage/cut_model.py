@@ -37,7 +37,7 @@ class _Whole:
 
 
 def cut_model(graph: Graph, partition: Partition) -> list[ir.Model]:
-    """Give one model a stage, in order; O(nodes + edges)."""
+    """Return one model a stage, in order; O(nodes + edges)."""
     model: ir.Model = graph.source.model
     nodes = list(model.graph)
     dims = (dim for value in model.graph.inputs for dim in value.shape or ())
@@ -70,7 +70,7 @@ def _cut_part(whole: _Whole, cut: StageCut) -> ir.Model:
 
 
 def _gather(whole: _Whole, computed: Sequence[ir.Node], inputs: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
-    """Give these nodes and those that make their constants, in order, and the initialisers of all."""
+    """Return these nodes and those that make their constants, in order, and the initialisers of all."""
     entering = {whole.values[name] for name in inputs}
     found = dict.fromkeys(computed)
     initializers: dict[str, ir.Value] = {}

@@ -100,7 +100,7 @@ def _operands(node: fx.Node, proxy: Callable[[fx.Node], fx.Proxy]) -> _Bags:
 
 
 def _length(indices: fx.Node, offsets: fx.Node) -> int | None:
-    """Give the step of offsets that are a range from 0 to the number of items, or None where they are not."""
+    """Return the step of offsets that are a range from 0 to the number of items, or None where they are not."""
     if offsets.target not in _RANGES:
         return None
     bounds = [_value(bound) for bound in offsets.args]

@@ -25,7 +25,7 @@ _prims: Any = torch.ops.prims
 
 
 def _added_to(x: Any, product: Any, beta: float, alpha: float) -> Any:
-    """Give ``beta * x + alpha * product``; what is left out is not read."""
+    """Return ``beta * x + alpha * product``; what is left out is not read."""
     product = _times(product, alpha, x.dtype)
     return product if beta == 0 else _op.Add(_times(x, beta, x.dtype), product)
 
@@ -128,7 +128,7 @@ def _number(number: float, dtype: ir.DataType) -> Any:
 
 
 def _as_tensors(x: Any, y: Any) -> tuple[Any, Any, ir.DataType]:
-    """Give both as values of one type, a Python number in that of the other, and the type."""
+    """Return both as values of one type, a Python number in that of the other, and the type."""
     number, tensor = (x, y) if isinstance(x, (int, float)) else (y, x)
     dtype: ir.DataType = tensor.dtype
     if isinstance(number, float) and not dtype.is_floating_point():

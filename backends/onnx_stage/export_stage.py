@@ -49,7 +49,7 @@ _FORMAT = 10  # what the exporter writes
 
 
 def export_stage(graph: Graph, cut: StageCut) -> ir.Model:
-    """Give one stage of a graph of the family ``"torch"`` as an ONNX model: what it does in evaluation mode.
+    """Return one stage of a graph of the family ``"torch"`` as an ONNX model: what it does in evaluation mode.
 
     Raises:
         BackendError: naming stage, node and op of what ONNX does not have.
@@ -58,7 +58,7 @@ def export_stage(graph: Graph, cut: StageCut) -> ir.Model:
 
 
 def export_training(graph: Graph, cut: StageCut) -> tuple[ir.Model, dict[str, str]]:
-    """Give one stage as a model with two ops of our own (``training_ops.py``), for what it does in training mode.
+    """Return one stage as a model with two ops of our own (``training_ops.py``), for what it does in training mode.
 
     Returns:
         The model, and by the names of the buffers that the stage changes those of the outputs, after the cut's own,
@@ -126,7 +126,7 @@ def _name_harmlessly(program: torch.export.ExportedProgram) -> dict[str, str]:
 
 
 def _constants(stage: TorchStage) -> ir.Model:
-    """Give a stage that reads nothing as what it always gives: the exporter wants at least one tensor to read."""
+    """Return a stage that reads nothing as what it always gives: the exporter wants at least one tensor to read."""
     with torch.no_grad():
         results = [torch.as_tensor(result) for result in stage()]
     nodes = [ir.node("Constant", [], {"value": ir.tensor(result.numpy())}) for result in results]
@@ -176,7 +176,7 @@ def _trace(graph: Graph, cut: StageCut, stage: TorchStage) -> torch.export.Expor
 
 
 def _example(fake: Any, bindings: Mapping[str, int]) -> Any:
-    """Give a value like the one the model was traced with: its contents do not matter."""
+    """Return a value like the one the model was traced with: its contents do not matter."""
     if not isinstance(fake, torch.Tensor):
         return _number(fake, bindings) if isinstance(fake, torch.SymInt) else fake
     sizes = [_number(size, bindings) for size in fake.shape]
@@ -185,7 +185,7 @@ def _example(fake: Any, bindings: Mapping[str, int]) -> Any:
 
 
 def _number(size: Any, bindings: Mapping[str, int]) -> int:
-    """Give the number that a size had in the example; one that depends on data has that it is planned for."""
+    """Return the number that a size had in the example; one that depends on data has that it is planned for."""
     if isinstance(size, int):
         return size
     if size.node.has_hint():
@@ -196,14 +196,14 @@ def _number(size: Any, bindings: Mapping[str, int]) -> int:
 
 
 def _dynamic(fake: Any) -> Any:
-    """Give what ``torch.export`` is told of an input's dimensions."""
+    """Return what ``torch.export`` is told of an input's dimensions."""
     if isinstance(fake, torch.Tensor):
         return {axis: Dim.DYNAMIC for axis, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)} or None
     return Dim.DYNAMIC if isinstance(fake, torch.SymInt) else None
 
 
 def _reason(error: BaseException) -> str:
-    """Give the innermost cause on one line, with the node at fault: the outer ones are advice to report a bug."""
+    """Return the innermost cause on one line, with the node at fault: the outer ones are advice to report a bug."""
     node = ""
     while error.__cause__ is not None:
         found = _NODE_AT_FAULT.search(str(error))

@@ -85,7 +85,7 @@ def _largest(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
 
 
 def _or_nan(x: Any, axes: list[Any], keepdim: bool, found: Any) -> Any:
-    """Give what was found, NaN where the elements have one: ONNX Runtime passes over it."""
+    """Return what was found, NaN where the elements have one: ONNX Runtime passes over it."""
     if not x.dtype.is_floating_point():
         return found
     has_nan = _op.ReduceMax(_op.Cast(_op.IsNaN(x), to=ir.DataType.INT32), *axes, keepdims=int(keepdim))

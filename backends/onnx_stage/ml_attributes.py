@@ -52,7 +52,7 @@ _MEMBER = 6
 
 
 def _floats(attributes: Attributes, name: str) -> Array:
-    """Give numbers that stand as floats, or as a tensor of doubles under ``name_as_tensor``."""
+    """Return numbers that stand as floats, or as a tensor of doubles under ``name_as_tensor``."""
     tensor = attributes.get(f"{name}_as_tensor")
     if tensor is not None and np.size(tensor):
         return np.asarray(tensor).reshape(-1)
@@ -71,7 +71,7 @@ def _transform(attributes: Attributes) -> str:
 
 
 def _labels(attributes: Attributes, name: str, text: str, count: int, is_read: bool) -> Array:
-    """Give the labels of classes; where nobody reads the label, text will do too."""
+    """Return the labels of classes; where nobody reads the label, text will do too."""
     labels = _whole(attributes, name)
     if attributes.get(text):
         if is_read:
@@ -87,7 +87,7 @@ def _matrix(numbers: Array, rows: int, what: str) -> Array:
 
 
 def linear_regressor(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give coefficients (features, targets) and intercepts."""
+    """Return coefficients (features, targets) and intercepts."""
     targets = int(attributes.get("targets", 1))
     coefficients = _matrix(_floats(attributes, "coefficients"), targets, "coefficients")
     intercepts = _floats(attributes, "intercepts")
@@ -101,7 +101,7 @@ def linear_regressor(attributes: Attributes, read: Sequence[bool]) -> Prepared:
 
 
 def linear_classifier(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give coefficients (features, scores), intercepts and labels."""
+    """Return coefficients (features, scores), intercepts and labels."""
     intercepts = _floats(attributes, "intercepts")
     every = _floats(attributes, "coefficients")
     given = len(attributes.get("classlabels_ints", ())) or len(attributes.get("classlabels_strings", ()))
@@ -119,7 +119,7 @@ def linear_classifier(attributes: Attributes, read: Sequence[bool]) -> Prepared:
 
 
 def scaler(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give offset and scale."""
+    """Return offset and scale."""
     offset, scale = _floats(attributes, "offset"), _floats(attributes, "scale")
     if not offset.size or not scale.size:
         raise ValueError("it has no offset or no scale")
@@ -127,7 +127,7 @@ def scaler(attributes: Attributes, read: Sequence[bool]) -> Prepared:
 
 
 def imputer(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give what is put in, a number for each feature or one for all, and what it replaces."""
+    """Return what is put in, a number for each feature or one for all, and what it replaces."""
     values = _floats(attributes, "imputed_value_floats")
     if values.size:
         return Prepared((values,), {"replaced": float(attributes.get("replaced_value_float", 0.0))})
@@ -138,7 +138,7 @@ def imputer(attributes: Attributes, read: Sequence[bool]) -> Prepared:
 
 
 def label_encoder(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give keys in ascending order, their values, and the value of what is no key."""
+    """Return keys in ascending order, their values, and the value of what is no key."""
     if any(name.endswith(("_strings", "_string")) for name in attributes if "default" not in name):
         raise ValueError("its keys or values are text, and the backend has no strings")
     keys = _one_of(attributes, "keys", ("int64s", "floats", "tensor"))
@@ -165,7 +165,7 @@ def _one_of(attributes: Attributes, stem: str, kinds: Sequence[str]) -> Array:
 
 
 def one_hot_encoder(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give the categories."""
+    """Return the categories."""
     categories = _whole(attributes, "cats_int64s")
     if not categories.size:
         raise ValueError("its categories are text, and the backend has no strings")
@@ -173,7 +173,7 @@ def one_hot_encoder(attributes: Attributes, read: Sequence[bool]) -> Prepared:
 
 
 def svm_regressor(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give support vectors (vectors, features), their coefficients and rho; without vectors the weights themselves."""
+    """Return support vectors (vectors, features), their coefficients and rho; without vectors the weights alone."""
     count = int(attributes.get("n_supports", 0))
     coefficients, rho = _floats(attributes, "coefficients"), _floats(attributes, "rho")
     if _transform(attributes) != "NONE":
@@ -211,7 +211,7 @@ class _Forest:
         )  # fmt: skip
 
     def options(self) -> dict[str, Any]:
-        """Give the number of levels, and how nodes compare where all do alike, else -1."""
+        """Return the number of levels, and how nodes compare where all do alike, else -1."""
         level, seen = self.roots, 0
         while True:
             level = level[(self.on_true[level] != level) | (self.on_false[level] != level)]
@@ -228,7 +228,7 @@ class _Forest:
 
 
 def _trees(attributes: Attributes) -> tuple[_Forest, dict[tuple[int, int], int]]:
-    """Give the forest of the two older ops, and the place of a node by its tree and number."""
+    """Return the forest of the two older ops, and the place of a node by its tree and number."""
     trees, numbers = _whole(attributes, "nodes_treeids"), _whole(attributes, "nodes_nodeids")
     names = [str(name) for name in attributes.get("nodes_modes", ())]
     count = len(names)
@@ -275,7 +275,7 @@ class _LeafWeights:
     filler: float = 0.0
 
     def laid_out(self, attributes: Attributes, place: Mapping[tuple[int, int], int], nodes: int) -> Array:
-        """Give the weights (nodes, targets)."""
+        """Return the weights (nodes, targets)."""
         trees, numbers = (_whole(attributes, f"{self.kind}_{name}").tolist() for name in ("treeids", "nodeids"))
         ids, values = _whole(attributes, f"{self.kind}_ids"), _floats(attributes, f"{self.kind}_weights")
         rows = [place.get(key, -1) for key in zip(trees, numbers, strict=False)]
@@ -296,14 +296,14 @@ def _laid_out(rows: Array, ids: Array, values: Array, shape: tuple[int, int], fi
 
 
 def _aggregate(name: str) -> tuple[str, float]:
-    """Give how trees are combined, and the weight of a leaf that has none for a target."""
+    """Return how trees are combined, and the weight of a leaf that has none for a target."""
     if name not in _AGGREGATES:
         raise ValueError(f"its aggregate_function is {name!r}, none of {', '.join(_AGGREGATES)}")
     return name, {"MIN": np.inf, "MAX": -np.inf}.get(name, 0.0)
 
 
 def tree_regressor(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give the forest, the weights of its leaves (nodes, targets) and what is added."""
+    """Return the forest, the weights of its leaves (nodes, targets) and what is added."""
     forest, place = _trees(attributes)
     targets = int(attributes.get("n_targets", 1))
     aggregate, filler = _aggregate(str(attributes.get("aggregate_function", "SUM")))
@@ -320,7 +320,7 @@ def tree_regressor(attributes: Attributes, read: Sequence[bool]) -> Prepared:
 
 
 def tree_classifier(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give the forest, the weights of its leaves (nodes, scores), what is added, and labels.
+    """Return the forest, the weights of its leaves (nodes, scores), what is added, and labels.
 
     Two classes are told apart by the score of the second, which must be above ``threshold``. A forest with weights for
     the first alone has a single score; ``binary`` says how it becomes two: ``"share"`` where all weights are positive,
@@ -357,7 +357,7 @@ def tree_classifier(attributes: Attributes, read: Sequence[bool]) -> Prepared:
 
 
 def tree_ensemble(attributes: Attributes, read: Sequence[bool]) -> Prepared:
-    """Give the forest of the newer op, which has leaves apart from nodes, and the weights of its leaves."""
+    """Return the forest of the newer op, which has leaves apart from nodes, and the weights of its leaves."""
     splits, modes = np.asarray(attributes["nodes_splits"]).reshape(-1), _whole(attributes, "nodes_modes")
     features, count = _whole(attributes, "nodes_featureids"), splits.size
     misses = _whole(attributes, "nodes_missing_value_tracks_true").astype(bool)
@@ -474,10 +474,10 @@ _PREPARED: Mapping[str, tuple[Prepare, str]] = MappingProxyType(
 
 
 def find_prepare(domain: str, op: str) -> Prepare | None:
-    """Give what lays out the attributes of an op, or None for an op that takes its attributes as they are."""
+    """Return what lays out the attributes of an op, or None for an op that takes its attributes as they are."""
     return _PREPARED[op][0] if domain == "ai.onnx.ml" and op in _PREPARED else None
 
 
 def known_attributes(op: str) -> frozenset[str]:
-    """Give the attributes that are read of an op with :func:`find_prepare`."""
+    """Return the attributes that are read of an op with :func:`find_prepare`."""
     return frozenset(_PREPARED[op][1].split())

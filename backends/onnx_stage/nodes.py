@@ -21,7 +21,7 @@ WhyNot = Callable[[ir.Node, str, int], str]
 
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int], why_not: WhyNot) -> list[UnsupportedNode]:
-    """Give the nodes, those of subgraphs too, that a table cannot run, and why."""
+    """Return the nodes, those of subgraphs too, that a table cannot run, and why."""
     found = []
     for node in nodes:
         domain = domain_of(node)
@@ -44,12 +44,12 @@ def why_unprepared(node: ir.Node, prepare: Prepare, attributes: Callable[[ir.Nod
 
 
 def domain_of(node: ir.Node) -> str:
-    """Give a node's domain, "" for ONNX's own."""
+    """Return a node's domain, "" for ONNX's own."""
     return "" if node.domain == "ai.onnx" else node.domain
 
 
 def opset_of(opsets: Mapping[str, int], domain: str) -> int:
-    """Give the opset that a model imports for a domain."""
+    """Return the opset that a model imports for a domain."""
     return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
 
 

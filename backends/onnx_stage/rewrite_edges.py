@@ -62,7 +62,7 @@ def rewrite_edges(program: ExportedProgram, stage: int) -> None:
 
 
 def _given(node: fx.Node, tracer: GraphAppendingTracer) -> dict[str, Any]:
-    """Give the arguments of a node by name, nodes as proxies that append to the graph."""
+    """Return the arguments of a node by name, nodes as proxies that append to the graph."""
     target: Any = node.target
     normal = normalize_function(target, node.args, node.kwargs, normalize_to_only_use_kwargs=True)
     assert normal is not None  # noqa: S101 - an op always has a schema; this tells the type checker
@@ -74,7 +74,7 @@ def _given(node: fx.Node, tracer: GraphAppendingTracer) -> dict[str, Any]:
 
 
 def _made(node: fx.Node, given: dict[str, Any], stage: int) -> Any:
-    """Give what a node becomes, or None where it stays."""
+    """Return what a node becomes, or None where it stays."""
     if node.target is _ATTENTION:
         return _attention(node, given)
     if node.target is _SCATTER:

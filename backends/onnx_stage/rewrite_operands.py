@@ -56,7 +56,7 @@ def _take_tensor(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _tensor(graph: fx.Graph, node: fx.Node, operand: Any) -> Any:
-    """Give an operand as a tensor; a number takes the dtype of the tensor beside it where that is wide enough."""
+    """Return an operand as a tensor; a number takes the dtype of the tensor beside it where that is wide enough."""
     if not isinstance(operand, _Number):
         return operand
     dtype = torch.result_type(operand, operand)

@@ -62,7 +62,7 @@ _AMOUNTS = ("p", "dropout", "upper", "running_mean")
 
 
 def changed_buffers(graph: Graph, cut: StageCut) -> tuple[str, ...]:
-    """Give the parameters and buffers that nodes of a stage change in place, in order of first change."""
+    """Return the parameters and buffers that nodes of a stage change in place, in order of first change."""
     nodes = list(graph.source.graph.nodes)
     written = (graph.source.writes.get(nodes[graph.nodes[i].origin].name, ()) for i in cut.nodes)
     return tuple(dict.fromkeys(name for names in written for name in names if name in graph.source.tensors))
@@ -111,7 +111,7 @@ class _Rewriting:
         self.program.graph_module.recompile()
 
     def _given(self, node: fx.Node) -> dict[str, Any]:
-        """Give the arguments of a node by name, nodes as proxies that append to the graph."""
+        """Return the arguments of a node by name, nodes as proxies that append to the graph."""
         normal = normalize_function(node.target, node.args, node.kwargs, normalize_to_only_use_kwargs=True)  # type: ignore[arg-type]  # a node's own
         assert normal is not None  # noqa: S101 - an op always has a schema; this tells the type checker
         return {name: pytree.tree_map(self._proxy, value) for name, value in normal.kwargs.items()}
@@ -120,7 +120,7 @@ class _Rewriting:
         return fx.Proxy(value, self.tracer) if isinstance(value, fx.Node) else value
 
     def _made(self, node: fx.Node, given: dict[str, Any]) -> Any:
-        """Give what a node becomes, or None where it stays."""
+        """Return what a node becomes, or None where it stays."""
         if node.target is _aten.batch_norm.default and given["training"]:
             return self._batch_norm(given)
         if node.target in _DROPOUTS and given["train"] and given["p"]:
@@ -195,7 +195,7 @@ class _Rewriting:
         return _aten.mul.Tensor(x, DROPOUT(ones, ratio, self._draw(node)))
 
     def _draw(self, node: fx.Node) -> int:
-        """Give the number of a draw: of its node in the whole graph, where PyTorch is new enough to keep marks."""
+        """Return the number of a draw: of its node in the whole graph, where PyTorch is new enough to keep marks."""
         mark = mark_of(node, _MARK)
         number = int(mark) if mark else (self.stage + 1) * 2**16
         self.draws[number] += 1

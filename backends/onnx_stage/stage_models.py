@@ -17,7 +17,7 @@ FAMILIES = ("onnx", "torch")
 
 
 def stage_models(graph: Graph, partition: Partition) -> tuple[ir.Model, ...]:
-    """Give one ONNX model a stage, in order.
+    """Return one ONNX model a stage, in order.
 
     Inputs and outputs bear the names the cut gives them, initialisers the names of the graph's parameters; weights
     share memory with the whole model's. A dimension that varies has its name.
@@ -38,7 +38,7 @@ def stage_models(graph: Graph, partition: Partition) -> tuple[ir.Model, ...]:
 
 
 def training_models(graph: Graph, partition: Partition) -> tuple[tuple[ir.Model, dict[str, str]], ...]:
-    """Give one model a stage as a model in training mode runs it, for a backend that has the ops of training.
+    """Return one model a stage as a model in training mode runs it, for a backend that has the ops of training.
 
     Returns:
         In order, every stage's model, and by the names of the buffers that it changes those of the outputs that are
@@ -56,7 +56,7 @@ def training_models(graph: Graph, partition: Partition) -> tuple[tuple[ir.Model,
 
 
 def unwritable_nodes(graph: Graph) -> list[UnsupportedNode]:
-    """Give the nodes of a PyTorch model that no ONNX model can have; see ``unwritable.py``.
+    """Return the nodes of a PyTorch model that no ONNX model can have; see ``unwritable.py``.
 
     Raises:
         BackendError: where what writes ONNX is not installed.

@@ -29,7 +29,7 @@ _CLEAN = (
 def tidy(
     model: ir.Model, graph: Graph, cut: StageCut, originals: Mapping[str, str], changed: Sequence[str] = ()
 ) -> ir.Model:
-    """Give an exported stage, changed in place, with the boundary of its cut.
+    """Return an exported stage, changed in place, with the boundary of its cut.
 
     Args:
         model: As exported.
@@ -134,11 +134,11 @@ def _name(model: ir.Graph, graph: Graph, cut: StageCut, originals: Mapping[str, 
 
 
 def free_name(wish: str, taken: Set[str]) -> str:
-    """Give the wished name, numbered where it is taken."""
+    """Return the wished name, numbered where it is taken."""
     return next(name for name in chain((wish,), (f"{wish}_{i}" for i in count(1))) if name not in taken)
 
 
 def _dims(graph: Graph, name: str, fake: torch.Tensor) -> list[int | str | None]:
-    """Give numbers, names of symbols, and None for what is computed from symbols."""
+    """Return numbers, names of symbols, and None for what is computed from symbols."""
     dims = zip(fake.shape, graph.values[name].shape, strict=True)
     return [dim if isinstance(size, int) or isinstance(dim, str) else None for size, dim in dims]

@@ -52,7 +52,7 @@ DROPOUT, BATCH_NORM, DETACH = _OURS.dropout.default, _OURS.batch_norm.default, _
 
 
 def _op(name: str, inputs: str, outputs: str, **attributes: OpSchema.AttrType) -> values.Op:
-    """Give an op of our domain; an input that ends in ``?`` may be absent."""
+    """Return an op of our domain; an input that ends in ``?`` may be absent."""
     floats = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
     option = OpSchema.FormalParameterOption
     schema = OpSchema(

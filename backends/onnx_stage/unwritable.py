@@ -29,7 +29,7 @@ _REWRITTEN = ("aten.embedding_bag", "aten._embedding_bag")  # before the export
 
 
 def find_unwritable(graph: Graph) -> list[UnsupportedNode]:
-    """Give the nodes of a graph of the family ``"torch"`` that the exporter has no ONNX for."""
+    """Return the nodes of a graph of the family ``"torch"`` that the exporter has no ONNX for."""
     with quiet_export():
         exporter = _exporter()
     if exporter is None:
@@ -70,7 +70,7 @@ def _exporter() -> _Exporter | None:
 
 
 def _missing(node: fx.Node, exporter: _Exporter) -> str:
-    """Give the name of an op that a node becomes and the exporter does not know, or ""."""
+    """Return the name of an op that a node becomes and the exporter does not know, or ""."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable:
         return ""
@@ -81,7 +81,7 @@ def _missing(node: fx.Node, exporter: _Exporter) -> str:
 
 
 def _parts(op: Any, node: fx.Node, exporter: _Exporter) -> Iterator[Any]:
-    """Give the ops that the exporter makes of one, or none where it cannot be said."""
+    """Yield the ops that the exporter makes of one, or none where it cannot be said."""
     if exporter.has(op):
         return
     given, spec = pytree.tree_flatten((node.args, node.kwargs))

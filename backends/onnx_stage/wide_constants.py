@@ -29,7 +29,7 @@ def restore_wide_constants(model: ir.Model, program: ExportedProgram) -> None:
 
 
 def _numbers(program: ExportedProgram) -> dict[float, float]:
-    """Give the numbers of a program by what float32 makes of them, where that is another one."""
+    """Return the numbers of a program by what float32 makes of them, where that is another one."""
     leaves = (leaf for node in program.graph.nodes for leaf in pytree.tree_leaves((node.args, node.kwargs)))
     exact = dict.fromkeys(leaf for leaf in leaves if type(leaf) is float and math.isfinite(leaf))
     with np.errstate(over="ignore"):
@@ -39,7 +39,7 @@ def _numbers(program: ExportedProgram) -> dict[float, float]:
 
 
 def _rounded(node: ir.Node) -> float | None:
-    """Give the float32 number that a node casts to float64, or None."""
+    """Return the float32 number that a node casts to float64, or None."""
     value = node.inputs[0] if node.op_type in _CASTS and node.domain == "" else None
     tensor = None if value is None else ir.convenience.get_const_tensor(value)
     if tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.size != 1 or not _is_wide(node):

@@ -50,7 +50,7 @@ class AnnotatedModel:
 
 
 def annotate(graph: Graph, partition: Partition, stages: Sequence[StageDevice]) -> AnnotatedModel:
-    """Give the whole model with every node annotated.
+    """Return the whole model with every node annotated.
 
     Args:
         graph: Of the family ``"onnx"`` (its model is copied, weights shared) or ``"torch"`` (it is exported).

@@ -54,7 +54,7 @@ class OnnxRuntimeBackend:
     notes: tuple[str, ...] = ()
 
     def on(self, stages: Sequence[StageDevice]) -> "OnnxRuntimeBackend":
-        """Give the backend that runs every stage on the provider of its kind of device, else on the CPU with a note."""
+        """Run every stage on the provider of its kind of device, else on the CPU with a note."""
         providers, notes = choose_providers(stages)
         return replace(self, providers=providers, notes=notes)
 
@@ -73,7 +73,7 @@ class OnnxRuntimeBackend:
         return ""
 
     def tolerance(self, family: str) -> float:
-        """Give the largest difference that verification allows, relative to an output's scale."""
+        """Return the largest difference that verification allows, relative to an output's scale."""
         return 1e-4
 
     def lean(self, graph: Graph) -> AbstractContextManager[None]:
@@ -97,7 +97,7 @@ class OnnxRuntimeBackend:
         return {op: sorted(opsets) for op, opsets in found.items()}
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
-        """Give the nodes of a PyTorch model that ONNX has nothing for; what ONNX Runtime runs, its session says.
+        """Return the nodes of a PyTorch model that ONNX has nothing for; what ONNX Runtime runs, its session says.
 
         Raises:
             BackendError: naming the node of a PyTorch model that does what is done in training mode alone, or what
@@ -143,7 +143,7 @@ class OnnxRuntimeBackend:
         )
 
     def reference(self, graph: Graph) -> Reference:
-        """Give the whole model: in one session, or a PyTorch model as its owner wrote it."""
+        """Return the whole model: in one session, or a PyTorch model as its owner wrote it."""
         return (
             WholeModel.of(graph, self.provider, partial(backends_that_run, graph, without=self.name))
             if graph.family == "onnx"

@@ -50,7 +50,7 @@ def check_stage_file(path: Path, names: Sequence[str], index: int) -> None:
 
 
 def _tensors(model: Any) -> Iterator[Any]:
-    """Give every tensor of a model: in its graphs, in those inside nodes, in functions and in training information."""
+    """Yield every tensor of a model: in its graphs, in those inside nodes, in functions and in training information."""
     graphs = [model.graph]
     nodes = [node for function in model.functions for node in function.node]
     for training in model.training_info:

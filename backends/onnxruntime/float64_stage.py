@@ -76,7 +76,7 @@ class Float64Stage:
         return dict(zip(_asked_for(node), results, strict=True))
 
     def _run_narrow(self, node: ir.Node, given: Mapping[str, Array], wide: Sequence[str]) -> list[Array]:
-        """Give what a node without a float64 kernel is to give, its float32 kernel held against it."""
+        """Return what a node without a float64 kernel is to give, its float32 kernel held against it."""
         from heterps_compile.backends.torch.run_onnx import run_onnx  # noqa: PLC0415 - torch only where it is needed
 
         narrow = {name: array.astype(np.float32) if name in wide else array for name, array in given.items()}
@@ -91,7 +91,7 @@ class Float64Stage:
         return theirs
 
     def _alone(self, node: ir.Node, given: Mapping[str, Array], taken: Sequence[str]) -> ir.Model:
-        """Give the model of one node: it takes the named inputs, and holds the others."""
+        """Return the model of one node: it takes the named inputs, and holds the others."""
         held = []
         values: dict[str, ir.Value] = {}
         for name, array in given.items():

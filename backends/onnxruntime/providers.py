@@ -26,7 +26,7 @@ PROVIDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def choose_providers(stages: Sequence[StageDevice]) -> tuple[dict[int, str], tuple[str, ...]]:
-    """Give the provider of every stage by its index, and a note for every kind of device that none is installed for."""
+    """Return the provider of every stage by its index, and a note for each kind of device that has none installed."""
     installed = available_providers()
     chosen: dict[int, str] = {}
     stranded: dict[str, list[int]] = {}

@@ -46,7 +46,7 @@ class LazySession:
     _opening: Lock = field(default_factory=Lock, repr=False)
 
     def open(self) -> Session:
-        """Give the session.
+        """Return the session.
 
         Raises:
             BackendError: naming what it was to run, and the op where ONNX Runtime names it.

@@ -42,7 +42,7 @@ class TorchBackend:
     families: ClassVar[tuple[str, ...]] = ("torch", "onnx")
 
     def tolerance(self, family: str) -> float:
-        """Give the largest difference that verification allows: a model of another family has another runtime."""
+        """Return the largest difference that verification allows: a model of another family has another runtime."""
         return 1e-5 if family == "torch" else 1e-4
 
     def declared_ops(self) -> Mapping[tuple[str, str], Sequence[int]]:
@@ -52,7 +52,7 @@ class TorchBackend:
         return declared_ops()
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
-        """Give the nodes that no stage could run; a model of PyTorch's own has none."""
+        """Return the nodes that no stage could run; a model of PyTorch's own has none."""
         if graph.family != "onnx":
             return []
         from .onnx_backend import unsupported_in_onnx  # noqa: PLC0415 - onnx only for ONNX models
@@ -93,7 +93,7 @@ class TorchBackend:
         return tuple(build_stage(graph, cut) for cut in partition.stages)
 
     def reference(self, graph: Graph) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-        """Give the whole model as its owner wrote it, not as it was traced; an ONNX model in ONNX Runtime.
+        """Return the whole model as its owner wrote it, not as it was traced; an ONNX model in ONNX Runtime.
 
         Running it raises:
             BackendError: saying why it cannot run on the inputs.

@@ -157,7 +157,7 @@ def is_control_flow(node: fx.Node) -> bool:
 
 
 def bodies_of(node: fx.Node) -> list[fx.Graph]:
-    """Give the graphs that a node of control flow runs, in the order of its arguments."""
+    """Return the graphs that a node of control flow runs, in the order of its arguments."""
     return [arg.meta["body"] for arg in node.args if isinstance(arg, fx.Node) and "body" in arg.meta]
 
 

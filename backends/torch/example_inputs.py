@@ -44,14 +44,14 @@ def _generate(graph: Graph, name: str, generator: torch.Generator) -> Any:
 
 
 def _number(graph: Graph, fake: Any, example: Any) -> Any:
-    """Give a number's own value: as the example has it, or as it was when the model was read."""
+    """Return a number's own value: as the example has it, or as it was when the model was read."""
     if example is not None or not isinstance(fake, torch.SymInt):
         return fake if example is None else example
     return int(fake.node.hint)
 
 
 def _table_rows(graph: Graph, name: str) -> int | None:
-    """Give the rows of the smallest table that an input indexes, or None where it indexes none."""
+    """Return the rows of the smallest table that an input indexes, or None where it indexes none."""
     rows: list[int] = []
     for index in _readers_of_indices(graph, name):
         node = graph.nodes[index]
@@ -62,7 +62,7 @@ def _table_rows(graph: Graph, name: str) -> int | None:
 
 
 def _readers_of_indices(graph: Graph, name: str) -> list[int]:
-    """Give the nodes that an input's elements reach unchanged: through views, copies and casts."""
+    """Return the nodes that an input's elements reach unchanged: through views, copies and casts."""
     reached, found, seen = [name], [], {name}
     while reached:
         current = reached.pop()

@@ -114,14 +114,14 @@ class _Converter:
         return self.stage
 
     def _held(self, outputs: Sequence[str]) -> dict[str, None]:
-        """Give the names of constants that are needed as tensors."""
+        """Return the names of constants that are needed as tensors."""
         wanted = (name for planned in self._plan for name, kind in planned.wants if kind == "tensor")
         return dict.fromkeys(name for name in (*wanted, *outputs) if self._is_constant(name))
 
     def _lay_out(
         self, taken: Sequence[str], outputs: Sequence[str], kept: int
     ) -> tuple[list[Step], list[Any], list[tuple[int, int]]]:
-        """Give the steps, what lies at every place before they run, and the places of the outputs.
+        """Return the steps, what lies at every place before they run, and the places of the outputs.
 
         Args:
             taken: Names of what is given, in order.
@@ -299,7 +299,7 @@ class _Converter:
         return inner
 
     def _free(self) -> list[str]:
-        """Give the names of what a subgraph takes from outside, and of the constants it needs as tensors."""
+        """Return the names of what a subgraph takes from outside, and of the constants it needs as tensors."""
         own = {value.name for value in self.graph.inputs} | {o.name for p in self._plan for o in p.node.outputs}
         wanted = [(n, k) for planned in self._plan for n, k in planned.wants]
         wanted += [(name, "host" if self._is_small(name) else "tensor") for name in _outputs(self)]
@@ -358,7 +358,7 @@ class _Converter:
         self._slots[name] = hold_tensor(self.stage, name, tensor, is_transient=name not in self._initializers)
 
     def _wants(self, node: ir.Node, version: OpVersion) -> list[tuple[str, str]]:
-        """Give name and kind of every input; a number is taken as a tensor where it is one when the model runs."""
+        """Return name and kind of every input; a number is taken as a tensor where it is one when the model runs."""
         wants = []
         for place, value in enumerate(node.inputs):
             name = "" if value is None else value.name or ""
@@ -431,7 +431,7 @@ def _static_shape(value: ir.Value) -> list[int] | None:
 
 
 def _array(tensor: ir.TensorProtocol) -> Any:
-    """Give a tensor's array; external data is mapped so that what is written to it stays in this process."""
+    """Return a tensor's array; external data is mapped so that what is written to it stays in this process."""
     dtype = tensor.dtype.numpy()
     if not isinstance(tensor, ir.ExternalTensor) or tensor.size == 0 or dtype.isbuiltin != 1 or sys.byteorder == "big":
         return np.asarray(tensor.numpy())

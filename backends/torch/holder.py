@@ -45,7 +45,7 @@ def hold_tensor(root: nn.Module, name: str, tensor: torch.Tensor, *, is_transien
 
 
 def _descend(root: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Give the module that holds a dotted name, made where it is missing, and the name's last part."""
+    """Return the module that holds a dotted name, made where it is missing, and the name's last part."""
     *path, atom = name.split(".")
     owner = root
     for part in path:

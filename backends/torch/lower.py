@@ -43,7 +43,7 @@ class OpGraph:
 
 
 def lower_stage(graph: Graph, stage: TorchStage) -> OpGraph:
-    """Give a stage's nodes as ops that can be written.
+    """Return a stage's nodes as ops that can be written.
 
     Raises:
         BackendError: naming stage, node and op of what cannot be.
@@ -101,7 +101,7 @@ def _target(stage: TorchStage, node: fx.Node) -> Any:
 
 
 def _example(graph: Graph, name: str) -> Any:
-    """Give a value of the right dtype, shape and memory order; its contents do not matter."""
+    """Return a value of the right dtype, shape and memory order; its contents do not matter."""
     value = graph.values[name]
     fake = next(n.meta["val"] for n in graph.source.graph.nodes if n.name == name)
     if isinstance(fake, torch.Tensor):
@@ -117,7 +117,7 @@ def _example(graph: Graph, name: str) -> Any:
 
 
 def _dynamic(graph: Graph, stage: TorchStage, name: str, example: Any) -> Any:
-    """Give what ``torch.export`` is told of an input's dimensions.
+    """Return what ``torch.export`` is told of an input's dimensions.
 
     Raises:
         BackendError: for a number that would become a constant, though it depends on what the caller gives.

@@ -83,7 +83,7 @@ class _Body(nn.Module):
 
 
 def lower_onnx_stage(graph: Graph, stage: OnnxStage) -> tuple[Graph, OpGraph]:
-    """Give a stage's nodes as ops that can be written, and the graph with the shapes found while tracing.
+    """Return a stage's nodes as ops that can be written, and the graph with the shapes found while tracing.
 
     Raises:
         BackendError: naming stage, node and op of what cannot be written.
@@ -141,7 +141,7 @@ def _export(body: _Body, values: tuple[Tensor, ...], dims: list[Any]) -> Any:
 
 
 def _open(shape: OpenShape, symbols: Mapping[str, Any]) -> dict[int, Any] | None:
-    """Give what ``torch.export`` is told of a tensor's dimensions."""
+    """Return what ``torch.export`` is told of a tensor's dimensions."""
     told: dict[int, Any] = {}
     for axis, dim in enumerate(shape.dims):
         if dim is not None:
@@ -151,7 +151,7 @@ def _open(shape: OpenShape, symbols: Mapping[str, Any]) -> dict[int, Any] | None
 
 
 def _body_of(module: Any, node: fx.Node) -> Any:
-    """Give the graph module that a node of an exported program names, or None where it names a tensor."""
+    """Return the graph module that a node of an exported program names, or None where it names a tensor."""
     found = getattr(module, str(node.target), None)
     return found if isinstance(found, fx.GraphModule) else None
 
@@ -235,7 +235,7 @@ class _Reader:
         return made
 
     def origin(self, node: fx.Node) -> str:
-        """Give the model's node that a node came from, for a message."""
+        """Return the model's node that a node came from, for a message."""
         step = self._steps.get(node)
         return "a node" if step is None else f"node {printable(step.node)!r} ({printable(step.op)})"
 
@@ -255,7 +255,7 @@ class _Reader:
         return {node: name for name, node in found.items()}
 
     def _own_name(self, node: fx.Node) -> str:
-        """Give a node that makes no value of the model a name that none of them has."""
+        """Return a node that makes no value of the model a name that none of them has."""
         name = node.name
         while name in self.graph.values or name in self.values:
             name += " "  # no name of a variable ends so

@@ -35,7 +35,7 @@ def build_onnx_stages(graph: Graph, partition: Partition) -> tuple[OnnxStage, ..
 
 
 def constants_of(graph: Graph) -> ModelConstants:
-    """Give what the stages of a graph share."""
+    """Return what the stages of a graph share."""
 
     def is_weight(name: str) -> bool | None:
         parameter = graph.parameters.get(name)
@@ -55,7 +55,7 @@ def may_read_elements(graph: Graph) -> bool:
 
 
 def unsupported_in_onnx(graph: Graph) -> list[UnsupportedNode]:
-    """Give the nodes of a graph that the table cannot run."""
+    """Return the nodes of a graph that the table cannot run."""
     model = graph.source.model
     nodes = list(model.graph)
     return find_unsupported([nodes[node.origin] for node in graph.nodes], model.graph.opset_imports)

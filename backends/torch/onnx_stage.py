@@ -236,7 +236,7 @@ def _as_input(value: Any, device: torch.device | None) -> Tensor:
 
 
 def as_given(value: Any, number: int, device: torch.device | None) -> Tensor:
-    """Give a tensor or host value as a tensor of an ONNX data type, 0 for the one it has."""
+    """Return a tensor or host value as a tensor of an ONNX data type, 0 for the one it has."""
     if not isinstance(value, Tensor):
         return host_tensor(np.asarray(value), number or number_of(value), device)
     # an op of the table may give a wider integer than ONNX has there

@@ -18,7 +18,7 @@ from .onnx_ops.table import NEWEST_OPSET, find_op
 
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
-    """Give the nodes, those of subgraphs too, that the table cannot run, and why."""
+    """Return the nodes, those of subgraphs too, that the table cannot run, and why."""
     return nodes_unsupported(nodes, opsets, _missing)
 
 
@@ -43,12 +43,12 @@ def _missing(node: ir.Node, domain: str, opset: int) -> str:
 
 
 def attributes_of(node: ir.Node) -> dict[str, Any]:
-    """Give the attributes of a node by ONNX's names."""
+    """Return the attributes of a node by ONNX's names."""
     return {name: plain(attribute) for name, attribute in node.attributes.items()}
 
 
 def plain(attribute: ir.Attr) -> Any:
-    """Give an attribute as Python has it."""
+    """Return an attribute as Python has it."""
     if attribute.type is ir.AttributeType.TENSOR:
         return attribute.as_tensor().numpy()
     value = attribute.value

@@ -49,7 +49,7 @@ class OpenShape:
 
 
 def open_shapes(graph: Graph, names: Iterable[str]) -> dict[str, OpenShape]:
-    """Give the shapes of values of a graph to trace with."""
+    """Return the shapes of values of a graph to trace with."""
     wanted = tuple(names)
     if not graph.bindings:
         return {name: _fixed(graph, name) for name in wanted}
@@ -84,7 +84,7 @@ def _fixed(graph: Graph, name: str) -> OpenShape:
 
 
 def _shapes(graph: Graph, names: tuple[str, ...], bindings: Mapping[str, int]) -> dict[str, Shape] | None:
-    """Give shapes where the model's symbols stand for these numbers, or None where a value decides them."""
+    """Return shapes where the model's symbols stand for these numbers, or None where a value decides them."""
     bound = {
         name: tuple(d if isinstance(d, int) else bindings[d] for d in graph.values[name].shape) for name in graph.inputs
     }

@@ -172,7 +172,7 @@ def _dim(size: int | torch.SymInt) -> int | str:
 
 
 def _describe(value: Value) -> str:
-    """Give dtype and shape as a comment has it: ``float32[batch, 8]``; only what fx and torch themselves name."""
+    """Return dtype and shape as a comment has it: ``float32[batch, 8]``; only what fx and torch themselves name."""
     if value.dtype == OPAQUE:
         return ""
     dims = ", ".join(ascii(d)[1:-1] if isinstance(d, str) else str(d) for d in value.shape)

@@ -148,7 +148,7 @@ class _Builder:
         return self._body.create_node("get_attr", self._root(str(node.target)))  # for a control-flow op
 
     def _root(self, target: str) -> str:
-        """Give the harmless name under which the body finds a module."""
+        """Return the harmless name under which the body finds a module."""
         for atom, module in self._roots.items():
             if module is self.source.modules[target]:
                 return atom
@@ -157,7 +157,7 @@ class _Builder:
         return atom
 
     def _written(self) -> set[int]:
-        """Give the storages that nodes of this stage change."""
+        """Return the storages that nodes of this stage change."""
         return set().union(*map(self._written_by, self.nodes))
 
     def _written_by(self, node: fx.Node) -> set[int]:
@@ -172,5 +172,5 @@ class _Builder:
 
 
 def _meta(node: fx.Node) -> dict[str, Any]:
-    """Give what is kept of a node for whoever prints it: its value's name, fake value and module."""
+    """Return what is kept of a node for whoever prints it: its value's name, fake value and module."""
     return {"name": node.name, "val": node.meta.get("val"), "path": node.meta.get("path", "")}

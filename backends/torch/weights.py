@@ -35,13 +35,13 @@ class HeldTensor:
 
     @property
     def described(self) -> str:
-        """Give kind, dtype and shape as Python source."""
+        """Return kind, dtype and shape as Python source."""
         shape = tuple(self.tensor.shape)
         return f"({self.kind!a}, {literal(self.tensor.dtype, str)}, {literal(shape, str)})"
 
 
 def held_tensors(stage: nn.Module, index: int) -> dict[str, HeldTensor]:
-    """Give every tensor a stage holds, by name, in order.
+    """Return every tensor a stage holds, by name, in order.
 
     Raises:
         BackendError: for weights that overlap in memory without being one tensor.
@@ -70,7 +70,7 @@ def held_tensors(stage: nn.Module, index: int) -> dict[str, HeldTensor]:
 
 
 def _named_tensors(module: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Give a module's tensors by the names ``state_dict`` has: ``named_parameters`` drops dots a name begins with."""
+    """Yield a module's tensors by the names ``state_dict`` has: ``named_parameters`` drops dots a name begins with."""
     for table in (module._parameters, module._buffers):
         yield from ((prefix + name, tensor) for name, tensor in table.items() if tensor is not None)
     for name, child in module._modules.items():
@@ -105,7 +105,7 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _own_memory(tensor: torch.Tensor, saved: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Give the tensor if it alone owns its memory, in plain order, else a copy."""
+    """Return the tensor if it alone owns its memory, in plain order, else a copy."""
     is_whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
     is_shared = any(tensor.data_ptr() == other.data_ptr() for other in saved) and tensor.numel() > 0
     return tensor if is_whole and not is_shared else tensor.clone(memory_format=torch.contiguous_format)

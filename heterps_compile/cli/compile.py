@@ -165,7 +165,7 @@ def _check_target(directory: str, inputs: list[tuple[str, str]], *, force: bool)
 
 
 def _profiles(profile: str | None) -> list[tuple[str, str]]:
-    """Give the files of profiles, and what to call them in messages."""
+    """Return the files of profiles, and what to call them in messages."""
     if profile is None:
         return []
     from heterps_compile.cost.measured import profile_files  # noqa: PLC0415 - numpy

@@ -68,7 +68,7 @@ class Word(click.types.StringParamType):
         self._names, self._paths = names, paths
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Give the word for paths, which shells fall back on, and then the names that begin so."""
+        """Return the word for paths, which shells fall back on, and then the names that begin so."""
         del ctx, param
         known = self._names() if self._names is not None else ()
         items = [CompletionItem(name) for name in known if name.startswith(incomplete)]
@@ -106,7 +106,7 @@ def completion(shell: str) -> None:
 
 
 def completion_script(shell: str, command: click.Command) -> str:
-    """Give the script for a shell; what click would first ask an installed bash is left out."""
+    """Return the script for a shell; what click would first ask an installed bash is left out."""
     found: type[ShellComplete] | None = get_completion_class(shell)
     assert found is not None  # noqa: S101 - SHELLS are click's own; this tells the type checker
     made = found(command, {}, PROGRAM, VARIABLE)

@@ -66,13 +66,13 @@ def help_text(command: click.Command) -> HelpText:
 
 
 def brief(command: click.Command) -> str:
-    """Give what a command does in a few words: its first sentence, up to a colon."""
+    """Return what a command does in a few words: its first sentence, up to a colon."""
     first = help_text(command).paragraphs[0]
     return first.partition(": ")[0].removesuffix(".")
 
 
 def contexts(root: click.Context) -> Iterator[click.Context]:
-    """Give the context of a command and of every command below it."""
+    """Yield the context of a command and of every command below it."""
     yield root
     if isinstance(root.command, click.Group):
         for name, command in sorted(root.command.commands.items()):
@@ -80,12 +80,12 @@ def contexts(root: click.Context) -> Iterator[click.Context]:
 
 
 def page_name(context: click.Context) -> str:
-    """Give a page's name, such as ``heterps-compile-clusters-show``."""
+    """Return a page's name, such as ``heterps-compile-clusters-show``."""
     return context.command_path.replace(" ", "-")
 
 
 def manual_page(context: click.Context) -> str:
-    """Give the page of a command in roff, for ``man``."""
+    """Return the page of a command in roff, for ``man``."""
     command, text, name = context.command, help_text(context.command), page_name(context)
     usage = command.collect_usage_pieces(context)
     if command is context.find_root().command:

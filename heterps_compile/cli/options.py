@@ -29,7 +29,7 @@ def takes(command: Command) -> Callable[[F], F]:
 
 
 def click_option(option: Option) -> Callable[[F], F]:
-    """Give the click decorator of an option."""
+    """Return the click decorator of an option."""
     words, help_text = option.words.split(", "), option.help
     if option.default_words or option.default_text:
         help_text += f"  [default: {option.default_words or option.default_text}]"
@@ -54,7 +54,7 @@ def click_option(option: Option) -> Callable[[F], F]:
 
 
 def _reader(kind: OptionType, default: Any) -> Any:
-    """Give the click callback that reads what was written, and gives the default where nothing was."""
+    """Return the click callback that reads what was written, and gives the default where nothing was."""
 
     def read(_ctx: click.Context, _param: click.Parameter, written: Any) -> Any:
         if not written and (written is None or isinstance(kind, Repeated)):
@@ -68,14 +68,14 @@ def _reader(kind: OptionType, default: Any) -> Any:
 
 
 def given_names(ctx: click.Context) -> set[str]:
-    """Give the names of the parameters that the user gave."""
+    """Return the names of the parameters that the user gave."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return {name for name, source in sources.items() if source not in (None, ParameterSource.DEFAULT)}
 
 
 @contextmanager
 def asked_of(ctx: click.Context, command: Command, subject: str) -> Iterator[Asked]:
-    """Give the values of a command's options for a subject; what was given must have been read in the block.
+    """Yield the values of a command's options for a subject; what was given must have been read in the block.
 
     Raises:
         UsageError: where an option was given that means nothing for the subject.

@@ -19,7 +19,7 @@ _ERASE_LINE = "\r\x1b[K"
 
 @contextmanager
 def result_stream() -> Iterator[TextIO]:
-    """Give a stream onto stdout that nobody else has.
+    """Yield a stream onto stdout that nobody else has.
 
     Whatever else is written to stdout meanwhile, from Python or from a C library, lands on stderr.
     """
@@ -69,7 +69,7 @@ def quiet_libraries(*, verbose: bool) -> Iterator[None]:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Give the columns of the terminal that a stream writes to, or None where it is none."""
+    """Return the columns of the terminal that a stream writes to, or None where it is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else None
     except (OSError, ValueError):

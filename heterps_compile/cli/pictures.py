@@ -119,7 +119,7 @@ class LastDraft:
 
 
 def _findings(compiled: "CompiledModel", draft: "Draft", on_progress: "Progress", *, searches: bool) -> "Findings":
-    """Give what is known of a compilation, with points of throughput and price and other methods where asked for."""
+    """Return what is known of a compilation, with points of throughput and price and other methods where asked for."""
     from heterps_compile.compare import comparison_of  # noqa: PLC0415 - the search methods
     from heterps_compile.report.findings import Findings  # noqa: PLC0415 - as above
     from heterps_compile.report.pareto import pareto, usual_floors  # noqa: PLC0415

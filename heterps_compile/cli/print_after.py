@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def draft_printer(names: tuple[str, ...], stream: TextIO, progress: Progress) -> "Callable[[Pass, Draft], None]":
-    """Give an observer that prints the draft after the named passes.
+    """Return an observer that prints the draft after the named passes.
 
     Raises:
         UnknownNameError: where there is no such pass.

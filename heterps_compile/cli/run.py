@@ -100,7 +100,7 @@ def _add_simulated(trace: str, plan: "Plan") -> None:
 
 
 def make_run_options(ctx: click.Context, directory: str) -> "RunOptions":
-    """Give the options of a run out of those of the command."""
+    """Return the options of a run out of those of the command."""
     from heterps_compile.runtime.launch.api import make_options  # noqa: PLC0415 - only when it runs
     from heterps_compile.runtime.launch.options import ServerOptions  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ _PATHS = frozenset({
 
 
 def given_words(ctx: click.Context) -> list[str]:
-    """Give the options that were given, as they are to be written again."""
+    """Return the options that were given, as they are to be written again."""
     words: list[str] = []
     for param in ctx.command.params:
         name = param.name or ""

@@ -101,7 +101,7 @@ def _check_count(plan: "Plan", micro_batches: int | None) -> None:
 def _today(
     plan: "Plan", model: str | None, cluster: str | None, profile: str | None, *, allow_stale: bool
 ) -> "tuple[Plan, Cluster | None, Mapping[str, int], list[str]]":
-    """Give the plan with the estimates to simulate, its device types, operations of layers, and what to know of it."""
+    """Return the plan with the estimates to simulate, its device types, operations of layers, and notes."""
     if model is not None:
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - onnx
         from heterps_compile.review.today import plan_today  # noqa: PLC0415 - as above

@@ -56,7 +56,7 @@ class DeviceType:
     supports: tuple[str, ...] | None = None
 
     def flops_per_s(self, dtype: str) -> float:
-        """Give the FLOP/s this type reaches on a dtype; one it does not list runs at its float32 rate."""
+        """Return the FLOP/s this type reaches on a dtype; one it does not list runs at its float32 rate."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"]) * self.efficiency
 
 
@@ -109,7 +109,7 @@ class Cluster:
             raise InputError(f"the pool {self.name!r} has no device types; give it at least one")
 
     def link(self, name: str, other: str) -> Link:
-        """Give what a unit of one type has to talk with one of another: their link, else its own network.
+        """Return what a unit of one type has to talk with one of another: their link, else its own network.
 
         Raises:
             UnknownNameError: with the known names and the nearest.

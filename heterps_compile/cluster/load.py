@@ -22,7 +22,7 @@ LOCAL = "local"
 
 
 def builtin_names() -> tuple[str, ...]:
-    """Give the names of the built-in pools, ascending; ``local`` is among them."""
+    """Return the names of the built-in pools, ascending; ``local`` is among them."""
     files = resources.files("heterps_compile.cluster").joinpath("pools").iterdir()
     names = [item.name.removesuffix(".toml") for item in files if item.name.endswith(".toml")]
     return tuple(sorted([*names, LOCAL]))
@@ -41,7 +41,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
 
 def pool_text(name_or_path: str | Path) -> str:
-    """Give what stands in a pool's file, to be copied and corrected; of ``local`` what it would say.
+    """Return what stands in a pool's file, to be copied and corrected; of ``local`` what it would say.
 
     Raises:
         UnknownNameError, InputError: as :func:`load_cluster`, but for what the file says.
@@ -50,7 +50,7 @@ def pool_text(name_or_path: str | Path) -> str:
 
 
 def _read(name_or_path: str | Path) -> tuple[str, str, str]:
-    """Give a pool's text, its name, and where it is from."""
+    """Return a pool's text, its name, and where it is from."""
     name = str(name_or_path)
     if isinstance(name_or_path, Path) or name.endswith(".toml") or "/" in name:
         path = Path(name)

@@ -14,7 +14,7 @@ _LIMITS = Path("/sys/fs/cgroup")  # of a container, in files of the second versi
 
 
 def local_toml() -> str:
-    """Give the text of a pool's file with this machine's CPU cores; its price is free."""
+    """Return the text of a pool's file with this machine's CPU cores; its price is free."""
     cores = usable_cores()
     return f"""\
 description = "{SOURCE}: {cores} CPU cores; rates are typical of one server core, not measured"
@@ -39,7 +39,7 @@ data_parallel = 0.95
 
 
 def usable_cores() -> int:
-    """Give the cores that this process may use: those it may run on, and no more than its container has the time of."""
+    """Count the cores that this process may use: those it may run on, no more than its container has the time of."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     match _limit("cpu.max"):
         case [quota_us, period_us] if period_us > 0:
@@ -52,7 +52,7 @@ def _memory_bytes() -> int:
 
 
 def _limit(file: str) -> list[int]:
-    """Give the numbers of a limit; none where there is no limit, or no such file."""
+    """Return the numbers of a limit; none where there is no limit, or no such file."""
     try:
         words = (_LIMITS / file).read_text("ascii").split()
     except OSError:

@@ -259,7 +259,7 @@ def _words(fault: Mapping[str, Any]) -> str:
 
 
 def _example(key: str) -> str:
-    """Give the line of a built-in pool that has a key, without its comment."""
+    """Return the line of a built-in pool that has a key, without its comment."""
     text = resources.files("heterps_compile.cluster").joinpath("pools", _EXAMPLE).read_text("utf-8")
     found = re.search(rf"^(?:# )?({key} = (?:\[.*?\]|\{{.*?\}}|\".*?\"|\S+))", text, re.MULTILINE)
     return key if found is None else found[1]

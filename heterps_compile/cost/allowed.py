@@ -23,7 +23,7 @@ def allowed_types(
     pins: Sequence[tuple[str, str]],
     forbidden: Sequence[tuple[str, str]],
 ) -> Bools:
-    """Give [L, T], whether a layer may go to a type.
+    """Return [L, T], whether a layer may go to a type.
 
     Args:
         layer_graph: The layers.

@@ -31,7 +31,7 @@ _NARROWEST = 1e-10  # relative; what happens inside cannot be told from rounding
 
 
 def best_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Floats:
-    """Give the replicas of every stage that minimise price / throughput within the limits on units.
+    """Return the replicas of every stage that minimise price / throughput within the limits on units.
 
     Args:
         problem: The problem.
@@ -162,11 +162,11 @@ class _Search:
 
 
 def units_by_type(type_count: int, types: Ints, owner: Ints, units: Floats, owners: int) -> Floats:
-    """Give [owners, T], the units of each type that each owner's stages take."""
+    """Return [owners, T], the units of each type that each owner's stages take."""
     used = np.bincount(owner * type_count + types, units, owners * type_count)
     return np.asarray(used, np.float64).reshape(owners, type_count)
 
 
 def _ranks(counts: Ints) -> Ints:
-    """Give 0 .. counts[0] - 1, then 0 .. counts[1] - 1, and so on."""
+    """Return 0 .. counts[0] - 1, then 0 .. counts[1] - 1, and so on."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

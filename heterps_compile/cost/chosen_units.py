@@ -25,7 +25,7 @@ _HALVINGS = 200
 
 
 def fewest_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Floats:
-    """Give [N], the fewest units with which every stage takes at most its placement's ``slowest_s`` [B].
+    """Return [N], the fewest units with which every stage takes at most its placement's ``slowest_s`` [B].
 
     Inf where no number is enough, which for ``max-load`` is every number but 1.
     """
@@ -34,7 +34,7 @@ def fewest_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Flo
 
 
 def chosen_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Floats:
-    """Give [N], the units of every stage that are best for the objective; all placements must be feasible.
+    """Return [N], the units of every stage that are best for the objective; all placements must be feasible.
 
     Args:
         problem: The problem.
@@ -49,7 +49,7 @@ def chosen_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Flo
 
 
 def is_affordable(problem: Problem, stages: FlatStages, units: Floats) -> Bools:
-    """Give [B], whether units [N] keep to the budget and to the limits; inf units do not."""
+    """Return [B], whether units [N] keep to the budget and to the limits; inf units do not."""
     owners = len(stages.offsets)
     used = units_by_type(problem.type_count, stages.type, stages.placement, units, owners)
     paid = np.add.reduceat(problem.price_per_hour[stages.type] * units, stages.offsets)

@@ -84,7 +84,7 @@ class StageDetail:
 
     @property
     def time_s(self) -> float:
-        """Give ET."""
+        """Return ET."""
         return max(self.compute_s, self.data_s)
 
 
@@ -118,12 +118,12 @@ def evaluate(problem: Problem, types: Ints, cuts: Bools | None = None) -> Evalua
 
 
 def evaluate_one(problem: Problem, placement: Placement) -> float:
-    """Give the value of one placement: its objective, inf where infeasible."""
+    """Return the value of one placement: its objective, inf where infeasible."""
     return float(evaluate(problem, *to_arrays([placement])).values[0])
 
 
 def to_arrays(placements: list[Placement]) -> tuple[Ints, Bools]:
-    """Give the arrays [B, L] of types and of cuts that :func:`evaluate` takes."""
+    """Return the arrays [B, L] of types and of cuts that :func:`evaluate` takes."""
     types = np.array([placement.types for placement in placements], np.int64)
     cuts = np.zeros(types.shape, np.bool_)
     for row, placement in zip(cuts, placements, strict=True):
@@ -132,13 +132,13 @@ def to_arrays(placements: list[Placement]) -> tuple[Ints, Bools]:
 
 
 def to_placement(types: Ints, cuts: Bools | None = None) -> Placement:
-    """Give the placement of one row [L]; cuts where the type changes anyway are left out."""
+    """Return the placement of one row [L]; cuts where the type changes anyway are left out."""
     kept = () if cuts is None else 1 + np.flatnonzero(cuts[1:] & (types[1:] == types[:-1]))
     return Placement(tuple(int(t) for t in types), tuple(int(p) for p in kept))
 
 
 def detail(problem: Problem, placement: Placement, units: Floats | None = None) -> PlacementDetail:
-    """Give a placement's stages with their best replicas; its numbers are those of :func:`evaluate`.
+    """Return a placement's stages with their best replicas; its numbers are those of :func:`evaluate`.
 
     Args:
         problem: The problem.
@@ -182,7 +182,7 @@ def detail(problem: Problem, placement: Placement, units: Floats | None = None) 
 
 
 def _priced_with(problem: Problem, stages: FlatStages, units: Floats, best: Evaluation) -> Evaluation:
-    """Give the evaluation of one placement with given replicas; its faults are those of the best ones."""
+    """Return the evaluation of one placement with given replicas; its faults are those of the best ones."""
     batch_s = np.maximum(np.maximum.reduceat(stages.work.time_s(units), stages.offsets), _SHORTEST_S)
     paid = np.add.reduceat(problem.price_per_hour[stages.type] * units, stages.offsets)
     return replace(
@@ -194,14 +194,14 @@ def _priced_with(problem: Problem, stages: FlatStages, units: Floats, best: Eval
 
 
 def slowest_batch_s(problem: Problem) -> float:
-    """Give the longest time of a batch that the throughput floor allows; inf without a floor."""
+    """Return the longest time of a batch that the throughput floor allows; inf without a floor."""
     if problem.min_throughput <= 0:
         return float("inf")
     return problem.batch / problem.min_throughput * (1 + FLOOR_TOLERANCE)
 
 
 def _price(problem: Problem, stages: FlatStages) -> tuple[Evaluation, Floats]:
-    """Give the evaluation of B placements, and the units of their N stages (0 where no number is enough)."""
+    """Return the evaluation of B placements, and the units of their N stages (0 where no number is enough)."""
     offsets = stages.offsets
     once_s = np.maximum.reduceat(stages.work.demand().once_s, offsets)
     slowest_s = np.minimum(once_s, slowest_batch_s(problem))
@@ -223,7 +223,7 @@ def _price(problem: Problem, stages: FlatStages) -> tuple[Evaluation, Floats]:
 
 
 def _values(problem: Problem, stages: FlatStages, batch_s: Floats, price_per_hour: Floats) -> Floats:
-    """Give the objective [B] of feasible placements: see :mod:`.objective`."""
+    """Return the objective [B] of feasible placements: see :mod:`.objective`."""
     if problem.objective == "cost":
         return price_per_hour / 3600 / (problem.batch / batch_s) * 1e6
     if problem.objective == "latency":
@@ -233,7 +233,7 @@ def _values(problem: Problem, stages: FlatStages, batch_s: Floats, price_per_hou
 
 
 def _faults(problem: Problem, stages: FlatStages, units: Floats) -> tuple[Ints, Floats]:
-    """Give the bits of :class:`Fault` and the violation of every placement; ``units`` are the fewest at the floor."""
+    """Return the bits of :class:`Fault` and the violation of every placement; ``units`` are the fewest at the floor."""
     owners = len(stages.offsets)
     stuck = np.isinf(units)
     used = units_by_type(problem.type_count, stages.type, stages.placement, np.where(stuck, 1.0, units), owners)

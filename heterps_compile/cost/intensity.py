@@ -39,5 +39,5 @@ class LayerCost:
 
     @property
     def flop_per_byte(self) -> float:
-        """Give the arithmetic intensity."""
+        """Return the arithmetic intensity."""
         return self.flops / self.moved_bytes if self.moved_bytes else 0.0

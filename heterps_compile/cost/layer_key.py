@@ -26,7 +26,7 @@ _DIGEST_BYTES = 12
 
 
 def layer_keys(layer_graph: LayerGraph) -> tuple[str, ...]:
-    """Give the key of every layer, 24 hexadecimal digits, in order; O(nodes + edges)."""
+    """Return the key of every layer, 24 hexadecimal digits, in order; O(nodes + edges)."""
     graph = layer_graph.graph
     sampled = _sampled(graph)
     return tuple(
@@ -36,7 +36,7 @@ def layer_keys(layer_graph: LayerGraph) -> tuple[str, ...]:
 
 
 def _sampled(graph: Graph) -> set[str]:
-    """Give the values that are computed from a graph input that has samples."""
+    """Return the values that are computed from a graph input that has samples."""
     found = {name for name in graph.inputs if _leads(graph, graph.values[name].shape)}
     for node in graph.nodes:
         if node.kind is not OpKind.SHAPE and not found.isdisjoint(node.inputs):

@@ -77,7 +77,7 @@ class LayerTimes:
         return {layer.name: i for i, layer in enumerate(self._layers.layers)}
 
     def phases(self, layer: int, type_: int, divided: int = 1) -> Phases:
-        """Give the times of a layer on one unit of a type, over one of the equal parts of a batch."""
+        """Return the times of a layer on one unit of a type, over one of the equal parts of a batch."""
         device = self.pool.device_types[type_]
         profile = self._profiles.get(device.name)
         found = None if profile is None else profile.by_key.get(self._keys[layer])
@@ -144,7 +144,7 @@ def layer_times(
     *,
     training: bool,
 ) -> LayerTimes:
-    """Give the times of all layers on all types, by the rules of the module; O(layers * types).
+    """Return the times of all layers on all types, by the rules of the module; O(layers * types).
 
     Args:
         layer_graph: The layers.

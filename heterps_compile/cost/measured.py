@@ -41,7 +41,7 @@ class Measurements:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def correct(self, cluster: Cluster) -> Cluster:
-        """Give the pool with measured parallel fractions, and this machine's own with its measured link."""
+        """Return the pool with measured parallel fractions, and this machine's own with its measured link."""
         return replace(cluster, device_types=tuple(self._correct(d, cluster) for d in cluster.device_types))
 
     def _correct(self, device: DeviceType, cluster: Cluster) -> DeviceType:
@@ -104,7 +104,7 @@ def read_measurements(cluster: Cluster, profile: ProfileSpec) -> Measurements:
 
 
 def profile_files(profile: ProfileSpec) -> list[tuple[str, Path]]:
-    """Give the files that a caller names, each with the type it is for, "" where none is named."""
+    """Return the files that a caller names, each with the type it is for, "" where none is named."""
     if isinstance(profile, Mapping):
         return [(name, Path(path)) for name, path in profile.items()]
     if isinstance(profile, Path) or Path(profile).exists():
@@ -129,7 +129,7 @@ def _type_of(cluster: Cluster, profile: DeviceProfile) -> str:
 
 
 def calibrate(profile: DeviceProfile, device: DeviceType, batch: int, *, training: bool) -> Mapping[str, float]:
-    """Give measured over estimated by kind of layer, and over all of them under ""."""
+    """Return measured over estimated by kind of layer, and over all of them under ""."""
     by_kind: dict[str, list[float]] = {}
     for layer in profile.layers:
         point = min(layer.points, key=lambda point: abs(math.log(point.batch / batch)))
@@ -141,7 +141,7 @@ def calibrate(profile: DeviceProfile, device: DeviceType, batch: int, *, trainin
 
 
 def _cost(layer: LayerProfile, point: LayerPoint) -> LayerCost:
-    """Give the work of a measured layer, as far as the roofline wants it."""
+    """Return the work of a measured layer, as far as the roofline wants it."""
     return LayerCost(
         flops=point.flops,
         parameter_bytes=0,

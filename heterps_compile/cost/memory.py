@@ -37,13 +37,13 @@ class MemoryParts:
 
     @property
     def total_bytes(self) -> int:
-        """Give the sum of the parts times the safety factor, rounded up."""
+        """Return the sum of the parts times the safety factor, rounded up."""
         parts = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
         return math.ceil(parts * self.safety_factor)
 
 
 def parameter_parts(graph: Graph, names: Sequence[str], touched: float, *, training: bool) -> tuple[int, int, int]:
-    """Give bytes of weights, gradients and optimiser state for parameters of distinct storages.
+    """Return bytes of weights, gradients and optimiser state for parameters of distinct storages.
 
     Args:
         graph: Where the parameters are described.
@@ -59,14 +59,14 @@ def parameter_parts(graph: Graph, names: Sequence[str], touched: float, *, train
 
 
 def layer_parameters_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost, *, training: bool) -> int:
-    """Give the bytes that a stage holds for a layer's parameters, each storage counted once."""
+    """Return the bytes that a stage holds for a layer's parameters, each storage counted once."""
     return sum(parameter_parts(layer_graph.graph, _distinct(layer_graph, index), _touched(cost), training=training))
 
 
 def stage_memory(
     layer_graph: LayerGraph, costs: Sequence[LayerCost], first: int, end: int, *, training: bool
 ) -> MemoryParts:
-    """Give what a stage of layers ``first .. end - 1`` holds, every storage counted once."""
+    """Return what a stage of layers ``first .. end - 1`` holds, every storage counted once."""
     seen: set[str] = set()
     weights = gradients = optimizer = 0
     for index in range(first, end):
@@ -79,7 +79,7 @@ def stage_memory(
 
 
 def activation_bytes(cost: LayerCost) -> int:
-    """Give the activations of one batch that a layer reads and makes, or the largest array inside if that is more."""
+    """Return the activations of one batch that a layer reads and makes, or the largest array inside if that is more."""
     return max(cost.input_bytes + cost.output_bytes, cost.inside_bytes)
 
 

@@ -37,7 +37,7 @@ class Objective:
     in_training: bool = True
 
     def unit(self, currency: str) -> str:
-        """Give the unit of its values."""
+        """Return the unit of its values."""
         return f"{currency} per million samples" if self.name == "cost" else "seconds per batch"
 
     def describe(self, value: float, batch: int, currency: str) -> str:

@@ -121,7 +121,7 @@ def pose_problem(
 
 
 def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster) -> Floats | None:
-    """Give [L, T], the time that the storage behind all units of a type takes for a layer's inputs and rows."""
+    """Return [L, T], the time that the storage behind all units of a type takes for a layer's inputs and rows."""
     rates = np.array([device.shared_input_bytes_per_s for device in cluster.device_types])
     if not np.any(np.isfinite(rates)):
         return None
@@ -132,7 +132,7 @@ def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluste
 
 
 def _links(cluster: Cluster) -> tuple[Floats, Floats]:
-    """Give seconds per byte and latency [T, T] of a unit of one type that talks with one of another."""
+    """Return seconds per byte and latency [T, T] of a unit of one type that talks with one of another."""
     devices = cluster.device_types
     index = {device.name: t for t, device in enumerate(devices)}
     seconds_per_byte = np.repeat([[1 / device.network_bytes_per_s] for device in devices], len(devices), axis=1)
@@ -146,7 +146,7 @@ def _links(cluster: Cluster) -> tuple[Floats, Floats]:
 
 
 def _input_bytes(layer_graph: LayerGraph) -> list[int]:
-    """Give the bytes of graph inputs each layer reads; one that several read is charged to the first."""
+    """Return the bytes of graph inputs each layer reads; one that several read is charged to the first."""
     size = [0] * len(layer_graph.layers)
     for edge in layer_graph.edges:
         if edge.producer < 0 and edge.consumers:
@@ -155,7 +155,7 @@ def _input_bytes(layer_graph: LayerGraph) -> list[int]:
 
 
 def gradient_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost) -> int:
-    """Give the bytes of gradients that the replicas of a layer synchronise for a batch; of an embedding its rows."""
+    """Return the bytes of gradients that the replicas of a layer synchronise for a batch; of an embedding its rows."""
     graph, names = layer_graph.graph, layer_graph.layers[index].parameters
     dense = parameter_parts(graph, names, 1.0, training=True)[1]
     return min(dense, cost.touched_bytes) if layer_graph.layers[index].kind is OpKind.EMBEDDING else dense

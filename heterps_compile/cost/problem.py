@@ -148,12 +148,12 @@ class Placement:
 
     @classmethod
     def of_stages(cls, types: tuple[int, ...], stages: Sequence[int]) -> "Placement":
-        """Give the placement of layers on types, in stages that are given by number layer by layer."""
+        """Return the placement of layers on types, in stages that are given by number layer by layer."""
         begins = (p for p in range(1, len(types)) if stages[p] != stages[p - 1])
         return cls(types, tuple(p for p in begins if types[p] == types[p - 1]))
 
     def starts(self) -> tuple[int, ...]:
-        """Give the first layer of every stage, ascending, 0 first."""
+        """Return the first layer of every stage, ascending, 0 first."""
         forced = set(self.cuts)
         return tuple(p for p in range(len(self.types)) if p == 0 or p in forced or self.types[p] != self.types[p - 1])
 
@@ -191,5 +191,5 @@ class SearchResult:
 
     @property
     def gap(self) -> float:
-        """Give (value - bound) / value, 0 where both are 0."""
+        """Return (value - bound) / value, 0 where both are 0."""
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)

@@ -89,7 +89,7 @@ class LayerProfile:
         return all(point.backward is not None for point in self.points)
 
     def phases(self, samples: float, *, training: bool) -> Phases:
-        """Give the layer's times over some samples; where inference alone was measured, backward is twice forward."""
+        """Return the layer's times over some samples; where inference alone was measured, backward is twice forward."""
         forward_s = interpolate([(point.batch, point.forward.median_s) for point in self.points], samples)
         if not training:
             return Phases(forward_s, 0.0, 0.0)
@@ -206,7 +206,7 @@ class DeviceProfile:
 
     @cached_property
     def by_key(self) -> Mapping[str, LayerProfile]:
-        """Give the layers by key; of two with one key the first."""
+        """Return the layers by key; of two with one key the first."""
         return {key: layer for layer in reversed(self.layers) for key in layer.keys}
 
 

@@ -157,12 +157,12 @@ def _check_ascending(batches: Sequence[int]) -> None:
 
 
 def json_schema() -> dict[str, Any]:
-    """Give the schema as JSON Schema, made from the classes above."""
+    """Return the schema as JSON Schema, made from the classes above."""
     return {"$schema": _SCHEMA_ID, **ProfileFile.model_json_schema()}
 
 
 def published_schema() -> str:
-    """Give the text of the JSON Schema that is in the package."""
+    """Return the text of the JSON Schema that is in the package."""
     return resources.files("heterps_compile.cost").joinpath(SCHEMA_NAME).read_text("utf-8")
 
 
@@ -236,7 +236,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Give dataclasses as dicts, tuples as lists."""
+    """Return dataclasses as dicts, tuples as lists."""
     fields = getattr(value, "__dataclass_fields__", None)
     if fields is not None:
         return {name: _plain(getattr(value, name)) for name in fields}
@@ -268,7 +268,7 @@ def _made(read: ProfileFile) -> made.Profile:
 
 
 def _value(part: Any) -> Any:
-    """Give a part of the file as the dataclass of its name, lists as tuples."""
+    """Return a part of the file as the dataclass of its name, lists as tuples."""
     if isinstance(part, _Part):
         return _MADE[type(part)](**{name: _value(getattr(part, name)) for name in type(part).model_fields})
     return tuple(map(_value, part)) if isinstance(part, list) else part

@@ -49,12 +49,12 @@ class Provisioning:
 
     @property
     def price_per_million_samples(self) -> float:
-        """Give the objective ``cost``."""
+        """Return the objective ``cost``."""
         return self.price_per_hour / 3600 / self.throughput * 1e6
 
 
 def provision(problem: Problem, placement: Placement, rule: str, fixed_price_per_hour: float = 0.0) -> PlacementDetail:
-    """Give a placement's stages with the replicas of a rule.
+    """Return a placement's stages with the replicas of a rule.
 
     Args:
         problem: The problem.
@@ -84,7 +84,7 @@ def provision(problem: Problem, placement: Placement, rule: str, fixed_price_per
 
 
 def closed_form(problem: Problem, placement: Placement, *, whole: bool = True) -> Provisioning:
-    """Give every stage the fewest replicas that carry the throughput floor: k = A / (tau - S).
+    """Return the fewest replicas of every stage that carry the throughput floor: k = A / (tau - S).
 
     Raises:
         InfeasibleError: where there is no floor, or a stage cannot reach it with any number of replicas.
@@ -158,7 +158,7 @@ def static_ratio(problem: Problem, placement: Placement, units_per_accelerator: 
 
 
 def parameter_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
-    """Give the parameter servers that keep up: N_ps >= 2 S_p N_w / (B_ps T_C), at least one.
+    """Return the parameter servers that keep up: N_ps >= 2 S_p N_w / (B_ps T_C), at least one.
 
     Args:
         parameter_bytes: S_p, pushed and pulled by every worker in every round.
@@ -188,13 +188,13 @@ def _stages(problem: Problem, placement: Placement) -> FlatStages:
 
 
 def _fixed_s(work: StageWork) -> float:
-    """Give a time of a batch that no number of replicas gets below."""
+    """Return a time of a batch that no number of replicas gets below."""
     fixed_s = np.maximum(work.compute_s * (1 - work.compute_parallel), work.data_s * (1 - work.data_parallel))
     return float(fixed_s.max())
 
 
 def _fractions(work: StageWork, tau_s: float) -> tuple[Floats, Floats]:
-    """Give the real-valued replicas of every stage at tau, and the fixed part S of whichever of CT and DT binds.
+    """Return the real-valued replicas of every stage at tau, and the fixed part S of whichever of CT and DT binds.
 
     A stage for which one replica is enough does not synchronise. Inf where no number is enough.
     """
@@ -211,7 +211,7 @@ def _fractions(work: StageWork, tau_s: float) -> tuple[Floats, Floats]:
 
 
 def _slopes(work: StageWork, price: Floats, fixed_price: float, tau_s: float) -> tuple[float, float]:
-    """Give first and second derivative of the price of a batch by tau; d(tau k)/dtau = -k S / (tau - S)."""
+    """Return first and second derivative of the price of a batch by tau; d(tau k)/dtau = -k S / (tau - S)."""
     units, fixed_s = _fractions(work, tau_s)
     if np.any(np.isinf(units)):
         return -math.inf, 0.0
@@ -269,7 +269,7 @@ def _deal(work: StageWork, mask: Bools, count: int) -> Floats:
 
 
 def _idle_price(problem: Problem, count: float, *, is_cpu: bool) -> float:
-    """Give the price of so many units that no stage uses: of the kind's cheapest type, where the pool has one."""
+    """Return the price of so many units that no stage uses: of the kind's cheapest type, where the pool has one."""
     prices = [
         p for p, kind in zip(problem.price_per_hour, problem.type_kinds, strict=True) if (kind == "cpu") is is_cpu
     ]

@@ -51,24 +51,24 @@ class StageWork:
     shared_s: Floats | None = None
 
     def take(self, index: object) -> "StageWork":
-        """Give the work of some of the stages; every array must have the full shape."""
+        """Return the work of some of the stages; every array must have the full shape."""
         return StageWork(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # only shared_s may be None
 
     def compute_time_s(self, units: Floats) -> Floats:
-        """Give CT(k)."""
+        """Return CT(k)."""
         return self.compute_s * (1 - self.compute_parallel + self.compute_parallel / units)
 
     def data_time_s(self, units: Floats) -> Floats:
-        """Give DT(k)."""
+        """Return DT(k)."""
         moved = self.data_s * (1 - self.data_parallel + self.data_parallel / units)
         return moved + np.where(units > 1, self.sync_s, 0.0)
 
     def time_s(self, units: Floats) -> Floats:
-        """Give ET(k), the longest of CT, DT and g: they overlap."""
+        """Return ET(k), the longest of CT, DT and g: they overlap."""
         return _at_least(np.maximum(self.compute_time_s(units), self.data_time_s(units)), self.shared_s)
 
     def demand(self) -> "ReplicaDemand":
-        """Give what it takes to find units for a time."""
+        """Return what it takes to find units for a time."""
         fixed_compute_s = self.compute_s * (1 - self.compute_parallel)
         fixed_data_s = self.data_s * (1 - self.data_parallel) + self.sync_s
         return ReplicaDemand(
@@ -103,7 +103,7 @@ class ReplicaDemand:
     least_s: Floats | None = None
 
     def take(self, index: Ints | Bools | slice | tuple[Ints, ...]) -> "ReplicaDemand":
-        """Give the demand of some of the stages."""
+        """Return the demand of some of the stages."""
         return ReplicaDemand(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # only least_s may be None
 
     @staticmethod
@@ -113,18 +113,18 @@ class ReplicaDemand:
         return ReplicaDemand(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]  # as above
 
     def time_s(self, units: Floats) -> Floats:
-        """Give ET(k)."""
+        """Return ET(k)."""
         compute_s = self.fixed_compute_s + self.shared_compute_s / units
         data_s = self.fixed_data_s + self.shared_data_s / units
         return np.where(units > 1, _at_least(np.maximum(compute_s, data_s), self.least_s), self.once_s)
 
     def units(self, time_s: Floats | float) -> Floats:
-        """Give the fewest replicas that take at most ``time_s``; inf where no number of them does."""
+        """Return the fewest replicas that take at most ``time_s``; inf where no number of them does."""
         limit = np.asarray(time_s) * (1 + TIME_TOLERANCE)
         return self._round_up(self._fraction(limit), self.once_s <= limit)
 
     def units_and_bound(self, time_s: Floats | float) -> tuple[Floats, Floats]:
-        """Give :meth:`units`, and a lower bound on k * tau over all tau <= time_s and k that take at most tau."""
+        """Return :meth:`units`, and a lower bound on k * tau over all tau <= time_s and k that take at most tau."""
         limit = np.asarray(time_s) * (1 + TIME_TOLERANCE)
         need, one = self._fraction(limit), self.once_s <= limit
         # one replica needs no synchronisation: the fraction, which has it, holds only where one is too slow
@@ -132,7 +132,7 @@ class ReplicaDemand:
         return self._round_up(need, one), bound
 
     def _fraction(self, limit_s: Floats) -> Floats:
-        """Give the replicas, as a real number, that synchronising stages need; inf where no number is enough."""
+        """Return the replicas, as a real number, that synchronising stages need; inf where no number is enough."""
         with np.errstate(divide="ignore", invalid="ignore"):  # where no time is left, which the last line answers
             need = self.shared_compute_s / (limit_s - self.fixed_compute_s)
             np.maximum(need, self.shared_data_s / (limit_s - self.fixed_data_s), out=need)

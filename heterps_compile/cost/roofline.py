@@ -19,7 +19,7 @@ TRAINING_FACTOR = 3
 
 
 def ridge_flop_per_byte(device: DeviceType, dtype: str) -> float:
-    """Give the arithmetic intensity above which a type is bound by arithmetic rather than by memory."""
+    """Return the arithmetic intensity above which a type is bound by arithmetic rather than by memory."""
     return device.flops_per_s(dtype) / (device.memory_bytes_per_s * device.efficiency)
 
 
@@ -39,11 +39,11 @@ class Phases:
 
     @property
     def whole_s(self) -> float:
-        """Give forward and backward."""
+        """Return forward and backward."""
         return self.forward_s + self.backward_s
 
     def scaled(self, factor: float) -> "Phases":
-        """Give these times, each multiplied."""
+        """Return these times, each multiplied."""
         return Phases(self.forward_s * factor, self.backward_s * factor, self.accumulate_s * factor)
 
 

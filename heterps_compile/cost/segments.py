@@ -50,7 +50,7 @@ class ProblemTables:
 
 @lru_cache(maxsize=8)
 def problem_tables(problem: Problem) -> ProblemTables:
-    """Give the tables of a problem; kept for the problems used last, since a search asks thousands of times."""
+    """Return the tables of a problem; kept for the problems used last, since a search asks thousands of times."""
     usable = problem.allowed & np.isfinite(problem.compute_s) & np.isfinite(problem.data_s)
     counts = np.diff(problem.edge_starts)
     read = counts > 0
@@ -102,7 +102,7 @@ class FlatStages:
     forbidden: Ints
 
     def of(self, chosen: Bools) -> "FlatStages":
-        """Give the stages of some of the placements, which are numbered anew."""
+        """Return the stages of some of the placements, which are numbered anew."""
         kept = chosen[self.placement]
         placement = (np.cumsum(chosen) - 1)[self.placement[kept]]
         return FlatStages(
@@ -200,7 +200,7 @@ class _Links:
         pair = (types[:, tables.read_from], types[:, tables.read_by])
 
         def slowest(of_pairs: Floats) -> Floats:
-            """Give [B, V], the largest over the stages that a value goes to; 0 where it stays."""
+            """Return [B, V], the largest over the stages that a value goes to; 0 where it stays."""
             return np.asarray(np.maximum.reduceat(np.where(away, of_pairs[pair], 0.0), tables.read_starts, axis=1))
 
         goes_out = goes_out & (tables.sent_bytes > 0)

@@ -17,7 +17,7 @@ _STARTS_NO_KERNEL = frozenset({OpKind.VIEW, OpKind.SHAPE})
 
 
 def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
-    """Give the work of every layer for one batch, forward; O(nodes + edges)."""
+    """Return the work of every layer for one batch, forward; O(nodes + edges)."""
     entering = [0] * len(layer_graph.layers)
     leaving = [0] * len(layer_graph.layers)
     for edge in layer_graph.edges:

@@ -71,12 +71,12 @@ class Workload:
 
     @property
     def device_count(self) -> int:
-        """Give k + l; devices are numbered accelerators first."""
+        """Return k + l; devices are numbered accelerators first."""
         return self.accelerators + self.cpus
 
     @cached_property
     def position(self) -> Mapping[int, int]:
-        """Give the index in :attr:`nodes` of every id."""
+        """Return the index in :attr:`nodes` of every id."""
         return {node.id: i for i, node in enumerate(self.nodes)}
 
     @cached_property

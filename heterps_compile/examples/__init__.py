@@ -18,7 +18,7 @@ Builder = Callable[..., "tuple[nn.Module, tuple[Tensor, ...]]"]
 
 
 def _builder(module: str) -> Builder:
-    """Give the function of that name in the module of that name; PyTorch is imported when it is called."""
+    """Return the function of that name in the module of that name; PyTorch is imported when it is called."""
 
     def build(**sizes: Any) -> "tuple[nn.Module, tuple[Tensor, ...]]":
         function: Builder = getattr(import_module(f"{__name__}.{module}"), module)

@@ -28,7 +28,7 @@ class CTRDNN(nn.Module):
         self.mlp = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
 
     def forward(self, sparse: Tensor, dense: Tensor) -> Tensor:
-        """Give logits [batch] from ids [batch, fields] and numbers [batch, dense]."""
+        """Return logits [batch] from ids [batch, fields] and numbers [batch, dense]."""
         embedded = [table(sparse[:, field]) for field, table in enumerate(self.tables)]
         logits: Tensor = self.mlp(torch.cat([*embedded, dense], dim=1))
         return logits.squeeze(1)

@@ -21,7 +21,7 @@ class Tower(nn.Module):
         self.mlp = nn.Sequential(*layers)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Give vectors [batch, hidden[-1]] from ids [batch, bag]."""
+        """Return vectors [batch, hidden[-1]] from ids [batch, bag]."""
         vectors: Tensor = self.mlp(self.table(ids).mean(dim=1))
         return vectors
 
@@ -36,7 +36,7 @@ class MatchNet(nn.Module):
         self.scale = nn.Parameter(torch.tensor(scale))
 
     def forward(self, user_ids: Tensor, item_ids: Tensor) -> Tensor:
-        """Give scores [batch] from ids [batch, user bag] and [batch, item bag]."""
+        """Return scores [batch] from ids [batch, user bag] and [batch, item bag]."""
         user = nn.functional.normalize(self.user(user_ids), dim=1)
         item = nn.functional.normalize(self.item(item_ids), dim=1)
         return self.scale * (user * item).sum(dim=1)

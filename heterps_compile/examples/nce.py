@@ -29,7 +29,7 @@ class NCE(nn.Module):
         self.register_buffer("log_noise", (noise / rank / (1 / rank).sum()).log().float())
 
     def forward(self, context_ids: Tensor, candidates: Tensor) -> Tensor:
-        """Give logits [batch, candidates] from ids [batch, context] and [batch, candidates]."""
+        """Return logits [batch, candidates] from ids [batch, context] and [batch, candidates]."""
         hidden = torch.tanh(self.hidden(self.context(context_ids).mean(dim=1)))
         scores = torch.bmm(self.word(candidates), hidden.unsqueeze(2)).squeeze(2)
         logits: Tensor = scores + self.bias(candidates).squeeze(2) - self.log_noise[candidates]

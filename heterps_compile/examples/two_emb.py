@@ -25,7 +25,7 @@ class TwoEmb(nn.Module):
         self.mlp = nn.Sequential(*layers, nn.Linear(hidden[-1], 1))
 
     def forward(self, query_ids: Tensor, title_ids: Tensor) -> Tensor:
-        """Give logits [batch] from word ids [batch, query words] and [batch, title words]."""
+        """Return logits [batch] from word ids [batch, query words] and [batch, title words]."""
         query = torch.tanh(self.query(self.words(query_ids).sum(dim=1)))
         title = torch.tanh(self.title(self.words(title_ids).sum(dim=1)))
         logits: Tensor = self.mlp(torch.cat([query, title, query * title], dim=1))

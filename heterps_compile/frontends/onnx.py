@@ -146,7 +146,7 @@ def _scratch_bytes(
 
 
 def _wanted(graph: ir.Graph, roles: Roles) -> Iterable[ir.Value]:
-    """Give the values that a graph describes: what is read or returned, and was made by a node."""
+    """Return the values that a graph describes: what is read or returned, and was made by a node."""
     read = dict.fromkeys(value for values in roles.reads.values() for value in values)
     return (value for value in dict.fromkeys((*read, *graph.outputs)) if value.producer() is not None)
 
@@ -192,7 +192,7 @@ class _Reader:
                 yield f"{what} of {counted(len(nodes), 'node')} ({quote_some(node.name or '' for node in nodes)})"
 
     def node(self, origin: int, node: ir.Node) -> Node:
-        """Give the node of the graph that stands for a node of the model."""
+        """Return the node of the graph that stands for a node of the model."""
         kind, flops = classify(self._operation(node))
         if kind is OpKind.CONTROL:
             flops += self._body_flops(origin, node)
@@ -272,7 +272,7 @@ class _Reader:
         return total
 
     def _inner_shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Give a shape inside a subgraph, as inference left it there; what is captured has its shape outside."""
+        """Return a shape inside a subgraph, as inference left it there; what is captured has its shape outside."""
         if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
             return self._shape(value)
         if value.shape is None:
@@ -282,7 +282,7 @@ class _Reader:
         return known if len(known) == len(dims) else None
 
     def parameters(self, graph: ir.Graph) -> dict[str, Parameter]:
-        """Give every parameter that a node reads or the model returns, in order of first use."""
+        """Return every parameter that a node reads or the model returns, in order of first use."""
         read = [value for values in self._roles.reads.values() for value in values]
         used = dict.fromkeys(value for value in (*read, *graph.outputs) if value in self._roles.constants)
         return {value.name or "": self._parameter(value) for value in used}

@@ -14,7 +14,7 @@ from .onnx_names import free_name
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """Give the graphs a node holds: the branches of an If, the body of a Loop."""
+    """Yield the graphs a node holds: the branches of an If, the body of a Loop."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
             yield attribute.as_graph()
@@ -23,7 +23,7 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def every_node(graph: ir.Graph) -> Iterator[ir.Node]:
-    """Give the nodes of a graph and, each behind its holder, those of its subgraphs."""
+    """Yield the nodes of a graph and, each behind its holder, those of its subgraphs."""
     for node in graph:
         yield node
         for body in subgraphs(node):
@@ -31,7 +31,7 @@ def every_node(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def every_body(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Give the subgraphs of a graph, each before those inside it."""
+    """Yield the subgraphs of a graph, each before those inside it."""
     for node in graph:
         for body in subgraphs(node):
             yield body
@@ -39,7 +39,7 @@ def every_body(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def shown_name(node: ir.Node) -> str:
-    """Give a node's name for a message, or, where it has none, as in many subgraphs, that of what it makes."""
+    """Return a node's name for a message, or, where it has none, as in many subgraphs, that of what it makes."""
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 

@@ -36,7 +36,7 @@ class BoundInputs:
     batch: int
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """Give the shape of an input in numbers."""
+        """Return the shape of an input in numbers."""
         return tuple(dim if isinstance(dim, int) else self.bindings[dim] for dim in self.shapes[name])
 
 
@@ -110,7 +110,7 @@ def _symbolic_shape(value: ir.Value) -> list[int | str | None]:
 def _name_the_nameless(
     dims: Mapping[str, Sequence[int | str | None]],
 ) -> tuple[dict[str, tuple[Dim, ...]], dict[str, str]]:
-    """Give the shapes with a name in every dynamic dimension, and what the given names stand for."""
+    """Return the shapes with a name in every dynamic dimension, and what the given names stand for."""
     taken = {dim for shape in dims.values() for dim in shape if isinstance(dim, str)}
     nameless: dict[str, str] = {}
 

@@ -31,7 +31,7 @@ _NO_TENSORS = {"map_type": "a dictionary (ONNX's map)", "sparse_tensor_type": "a
 
 
 def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> tuple[ir.Model, Path | None, list[str]]:
-    """Give a model of our own to work on, weights shared, the path it came from if any, and notes on what is rewritten.
+    """Return our own copy of a model, weights shared, the path it came from if any, and notes on what is rewritten.
 
     Raises:
         InputError: where it cannot be read, or its external data is missing, cut short or out of bounds.
@@ -194,7 +194,7 @@ def _check_external(tensor: ir.ExternalTensor) -> None:
 
 
 def _own_inline(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
-    """Give a tensor's data as an array, so that all sessions share it and the protobuf can go."""
+    """Return a tensor's data as an array, so that all sessions share it and the protobuf can go."""
     dims, number = list(tensor.raw.dims), tensor.raw.data_type
     try:
         if any(dim < 0 for dim in dims):

@@ -42,7 +42,7 @@ _DEFAULTS: Mapping[str, tuple[ir.Attr, ...]] = {
 
 
 def graph_in_float64(graph: Graph, noise: Noise | None = None) -> Graph:
-    """Give a graph of the same nodes over a copy of its model in float64; its weights take twice their bytes.
+    """Return a graph of the same nodes over a copy of its model in float64; its weights take twice their bytes.
 
     Args:
         graph: The graph.
@@ -85,7 +85,7 @@ def _noisy(tensor: ir.TensorProtocol, noise: Noise | None, generator: np.random.
 
 
 def arrays_in_float64(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give arrays by name, those of float32 in float64."""
+    """Return arrays by name, those of float32 in float64."""
     return {
         name: value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype == np.float32 else value
         for name, value in values.items()
@@ -104,7 +104,7 @@ def _is_half(graph: Graph, name: str) -> bool:
 
 
 def by_definition(graph: Graph) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """Give what runs a graph by ONNX's own reference, which is slow and knows every data type."""
+    """Return what runs a graph by ONNX's own reference, which is slow and knows every data type."""
     proto: Any = onnx.ModelProto()
     proto.ParseFromString(ir.to_proto(graph.source.model).SerializeToString())
     evaluator = ReferenceEvaluator(proto)

@@ -99,7 +99,7 @@ def _draw(rng: np.random.Generator, value: Value, limit: int | None) -> Array:
 
 
 def _index_limit(start: ir.Value, known: Mapping[str, Value]) -> int | None:
-    """Give the number that a value's elements must stay below to be valid indices, or None where they are none."""
+    """Return the number that a value's elements must stay below to be valid indices, or None where they are none."""
     limits = []
     pending = [(start, 0)]
     seen = {start}
@@ -121,7 +121,7 @@ def _index_limit(start: ir.Value, known: Mapping[str, Value]) -> int | None:
 
 
 def _shift(node: ir.Node, place: int) -> int | None:
-    """Give what a node adds to the elements of an input it hands on, or None where it does not hand them on."""
+    """Return what a node adds to the elements of an input it hands on, or None where it does not hand them on."""
     op = node.op_type
     if op in _EVERY_INPUT or (op in _FIRST_INPUT and place == 0) or (op == "Where" and place > 0):
         return 0
@@ -135,7 +135,7 @@ def _shift(node: ir.Node, place: int) -> int | None:
 
 
 def _indexed_size(node: ir.Node, place: int, known: Mapping[str, Value]) -> int | None:
-    """Give the size of the smallest axis that a node indexes by an input, or None where it indexes nothing by it."""
+    """Return the size of the smallest axis that a node indexes by an input, or None where it indexes nothing by it."""
     op = node.op_type
     if op == "EmbedLayerNormalization" and place in _TABLES_OF_EMBED_LAYER_NORM:
         table = _shape(node.inputs[_TABLES_OF_EMBED_LAYER_NORM[place]], known)

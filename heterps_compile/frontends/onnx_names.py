@@ -17,30 +17,30 @@ _SCOPE = re.compile(r"'([^'\\]*)'")
 
 
 def quote(name: str | None) -> str:
-    """Give a name in quotes for a message: escaped, and cut in the middle where it is long."""
+    """Return a name in quotes for a message: escaped, and cut in the middle where it is long."""
     return repr(shorten(name or "", _SHOWN))
 
 
 def quote_some(names: Iterable[str]) -> str:
-    """Give a few names and the number of the others."""
+    """Return a few names and the number of the others."""
     every = list(names)
     more = f" and {len(every) - _NAMES_SHOWN} more" if len(every) > _NAMES_SHOWN else ""
     return ", ".join(map(quote, every[:_NAMES_SHOWN])) + more
 
 
 def op_name(node: ir.Node) -> str:
-    """Give the op with its domain, which is left out where it is ONNX's own: ``com.microsoft::Gelu``."""
+    """Return the op with its domain, which is left out where it is ONNX's own: ``com.microsoft::Gelu``."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def describe(node: ir.Node) -> str:
-    """Give a node for a message: its name, or an output's where it has none, and its op."""
+    """Return a node for a message: its name, or an output's where it has none, and its op."""
     known = node.name or next((out.name for out in node.outputs if out.name), "")
     return f"node {quote(known)} ({shorten(op_name(node), _SHOWN)})"
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """Give the name, with a number behind it where it is taken, and take it."""
+    """Return the name, with a number behind it where it is taken, and take it."""
     name, number = wanted, 1
     while name in taken:
         number += 1
@@ -65,7 +65,7 @@ def name_nodes(graph: ir.Graph) -> None:
 
 
 def module_path(node: ir.Node) -> str:
-    """Give the dotted path of the module a node came from, or "" where the model does not tell.
+    """Return the dotted path of the module a node came from, or "" where the model does not tell.
 
     ``torch.onnx.export(dynamo=True)`` writes it into the node's metadata; older exporters scope the node's name,
     as in ``/encoder/layer.0/MatMul``.

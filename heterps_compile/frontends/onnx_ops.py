@@ -41,7 +41,7 @@ class Operation:
     floating: frozenset[int] = frozenset()
 
     def shape(self, position: int) -> Shape:
-        """Give the shape of an input that the op cannot do without."""
+        """Return the shape of an input that the op cannot do without."""
         found = self.inputs[position]
         if found is None:
             raise IndexError(position)
@@ -53,21 +53,21 @@ class Operation:
 
     @property
     def out(self) -> Shape:
-        """Give the shape of the first output that is known."""
+        """Return the shape of the first output that is known."""
         return next((shape for shape in self.outputs if shape is not None), ())
 
     def int(self, name: str, default: int) -> int:
-        """Give an attribute that is a whole number."""
+        """Return an attribute that is a whole number."""
         return int_attribute(self.node, name, default)
 
     def text(self, name: str, default: str) -> str:
-        """Give an attribute that is a text."""
+        """Return an attribute that is a text."""
         found = self.node.attributes.get(name)
         return str(found.value) if found is not None and found.type == ir.AttributeType.STRING else default
 
 
 def int_attribute(node: ir.Node, name: str, default: int) -> int:
-    """Give a node's attribute, or the default where it has none of that name and type."""
+    """Return a node's attribute, or the default where it has none of that name and type."""
     found = node.attributes.get(name)
     return int(found.value) if found is not None and found.type == ir.AttributeType.INT else default
 
@@ -338,7 +338,7 @@ _CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def classify(op: Operation) -> tuple[OpKind, int]:
-    """Give a node's kind and FLOPs; what its subgraphs cost is the caller's to add.
+    """Return a node's kind and FLOPs; what its subgraphs cost is the caller's to add.
 
     Raises:
         GraphError: where its shapes are none that the op takes.

@@ -33,7 +33,7 @@ _LABELS_SHOWN = 6
 
 
 def rewrite(proto: Any, what: str) -> tuple[Any, list[str]]:
-    """Give a model that the rest takes, and notes on what was rewritten.
+    """Return a model that the rest takes, and notes on what was rewritten.
 
     Args:
         proto: Of the model; the same object comes back where nothing is to be rewritten.
@@ -64,7 +64,7 @@ def rewrite(proto: Any, what: str) -> tuple[Any, list[str]]:
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
-    """Give a graph and all its subgraphs."""
+    """Yield a graph and all its subgraphs."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -99,7 +99,7 @@ def _make_dense(graph: Any, what: str) -> list[str]:
 
 
 def _dense(sparse: Any, name: str, what: str) -> Any:
-    """Give a sparse tensor as a dense one; indices are places in the flat array, or one row of them an element.
+    """Return a sparse tensor as a dense one; indices are places in the flat array, or one row of them an element.
 
     Raises:
         InputError: where it does not fit itself or the memory that is there.

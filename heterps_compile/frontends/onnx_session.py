@@ -72,12 +72,12 @@ class Session:
 
 
 def reason(error: Exception) -> str:
-    """Give what ONNX Runtime says went wrong, on one line."""
+    """Return what ONNX Runtime says went wrong, on one line."""
     return shorten(one_line(_PLACE_IN_SOURCE.sub("", str(error))), _REASON_SHOWN)
 
 
 def format_version(model: ir.Model) -> int:
-    """Give the version of ONNX's format to write a model in: its own, where ONNX Runtime reads that."""
+    """Return the version of ONNX's format to write a model in: its own, where ONNX Runtime reads that."""
     return min(max(model.ir_version, _OLDEST_FORMAT), _newest_format())
 
 
@@ -140,7 +140,7 @@ def open_session(model: ir.Model, provider: str = CPU) -> Session:
 
 
 def available_providers() -> list[str]:
-    """Give the names of what the installed ONNX Runtime can run on."""
+    """Return the names of what the installed ONNX Runtime can run on."""
     names: list[str] = _ort.get_available_providers()
     return names
 
@@ -208,7 +208,7 @@ def _session_options() -> Any:
 
 
 def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
-    """Give a model's bytes to be without its large initialisers, and these by name; none that nobody reads.
+    """Return a model's bytes to be without its large initialisers, and these by name; none that nobody reads.
 
     ONNX Runtime throws these out first, and opens no session that is then handed one of them.
     """
@@ -237,7 +237,7 @@ def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProto
 
 
 def in_memory(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """Give a tensor that serialises with its data: one in external data is mapped, not read."""
+    """Return a tensor that serialises with its data: one in external data is mapped, not read."""
     if isinstance(tensor, ir.ExternalTensor):
         return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     return tensor

@@ -47,7 +47,7 @@ class Partial:
     shape: PartialShape | None = None
 
     def value(self, name: str) -> Value | None:
-        """Give the value, or None where anything about it is unknown."""
+        """Return the value, or None where anything about it is unknown."""
         if self.dtype == OPAQUE:
             return Value(name, OPAQUE, ())
         if self.dtype is None or self.shape is None:
@@ -130,7 +130,7 @@ def _infer_shapes(proto: onnx.ModelProto) -> Any:
 
 
 def made_constants_bytes(constants: Iterable[ir.Value], inference: Inference) -> dict[ir.Value, int]:
-    """Give the bytes of the constants that nodes make, where inference knows their shapes."""
+    """Return the bytes of the constants that nodes make, where inference knows their shapes."""
     sizes: dict[ir.Value, int] = {}
     for value in constants:
         found = inference.values.get(value.name or "", Partial()).value(value.name or "")
@@ -170,7 +170,7 @@ def _read_type(proto: Any) -> Partial:
 
 
 def declared(value: ir.Value, bindings: Mapping[str, int]) -> Partial:
-    """Give what the model itself says of a value, with numbers in place of the symbols that have one."""
+    """Return what the model itself says of a value, with numbers in place of the symbols that have one."""
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         return Partial(OPAQUE, ())
     shape: PartialShape | None = None
@@ -181,7 +181,7 @@ def declared(value: ir.Value, bindings: Mapping[str, int]) -> Partial:
 
 
 def merge(first: Partial, second: Partial) -> Partial:
-    """Give what either knows; where both do, what the first says."""
+    """Return what either knows; where both do, what the first says."""
     dtype = first.dtype or second.dtype
     if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
         return Partial(dtype, second.shape if first.shape is None else first.shape)
@@ -196,7 +196,7 @@ def find_values(
     inputs: Mapping[str, Value],
     bindings: Mapping[str, int],
 ) -> tuple[dict[str, Value], list[str]]:
-    """Give dtype and shape, in numbers, of the wanted values, and notes on what only a run could tell.
+    """Return dtype and shape, in numbers, of the wanted values, and notes on what only a run could tell.
 
     Args:
         model: A normalised model.

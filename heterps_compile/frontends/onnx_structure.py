@@ -135,7 +135,7 @@ def _check_op_known(node: ir.Node, imports: Mapping[str, int]) -> None:
 
 @cache
 def _known_ops() -> dict[str, dict[str, tuple[int, ...]]]:
-    """Give domain -> op -> the opsets that brought it: ONNX's own, and those ONNX Runtime registers beside them."""
+    """Return domain -> op -> the opsets that brought it: ONNX's own, and those ONNX Runtime registers beside them."""
     registered = import_module("onnxruntime.capi.onnxruntime_pybind11_state").get_all_operator_schema()
     found: dict[str, dict[str, list[int]]] = {}
     for schema in (*onnx.defs.get_all_schemas_with_history(), *registered):
@@ -156,7 +156,7 @@ def _sort(graph: ir.Graph) -> None:
 
 
 def _find_cycle(graph: ir.Graph) -> list[ir.Node]:
-    """Give the nodes of one cycle, in the order of their edges; walks without recursion."""
+    """Return the nodes of one cycle, in the order of their edges; walks without recursion."""
     done: set[ir.Node] = set()
     for start in graph:
         trail: list[ir.Node] = []
@@ -191,7 +191,7 @@ def quiet() -> Iterator[None]:
 
 
 def reads(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
-    """Give the values of ``graph`` that a node reads: its inputs in order, then what its subgraphs capture."""
+    """Return the values of ``graph`` that a node reads: its inputs in order, then what its subgraphs capture."""
     values = [value for value in node.inputs if value is not None]
     captured = {
         value: None

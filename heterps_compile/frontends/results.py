@@ -27,11 +27,11 @@ class Mapped(dict[str, Any]):
         self.__dict__["absent_fields"] = tuple(absent)
 
     def __getitem__(self, key: Any) -> Any:
-        """Give an entry by name, or values by number or slice."""
+        """Return an entry by name, or values by number or slice."""
         return self.to_tuple()[key] if isinstance(key, (int, slice)) else super().__getitem__(key)
 
     def __getattr__(self, name: str) -> Any:
-        """Give an entry by name."""
+        """Return an entry by name."""
         if name in self:
             return super().__getitem__(name)
         if name in self.__dict__.get("absent_fields", ()):
@@ -39,7 +39,7 @@ class Mapped(dict[str, Any]):
         raise AttributeError(f"the model returned no {name!r}; it returned {', '.join(map(repr, self))}")
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """Give the values in order."""
+        """Return the values in order."""
         return tuple(self.values())
 
 
@@ -52,7 +52,7 @@ class Record:
         self.__dict__["_names"] = tuple(name for name, _ in entries)
 
     def __repr__(self) -> str:
-        """Give the attributes."""
+        """Return the attributes."""
         return f"Record({', '.join(f'{name}={self.__dict__[name]!r}' for name in self.__dict__['_names'])})"
 
 
@@ -69,7 +69,7 @@ class Named(tuple[Any, ...]):
         return made
 
     def __getattr__(self, name: str) -> Any:
-        """Give an element by name."""
+        """Return an element by name."""
         fields = self.__dict__.get("_fields", ())
         if name in fields:
             return self[fields.index(name)]

@@ -56,11 +56,11 @@ class Structure:
 
     @property
     def leaves(self) -> int:
-        """Give how many values it has."""
+        """Return how many values it has."""
         return 1 if self.kind == LEAF else sum(part.leaves for part in self.parts)
 
     def build(self, values: Sequence[Any]) -> Any:
-        """Give plain objects of this structure with these values in order."""
+        """Return plain objects of this structure with these values in order."""
         return self._build(iter(values))
 
     def _build(self, values: Iterator[Any]) -> Any:
@@ -94,7 +94,7 @@ class Structure:
         )
 
     def to_json(self) -> Any:
-        """Give what :func:`structure_from_json` reads."""
+        """Return what :func:`structure_from_json` reads."""
         if self.kind == LEAF:
             return "*"
         content: dict[str, Any] = {"kind": self.kind}
@@ -117,7 +117,7 @@ class Structure:
 
 
 def structures_of_call(content: Mapping[str, Any]) -> tuple[Structure, Structure]:
-    """Give the structures of what a model takes and returns, out of a plan's signature.
+    """Return the structures of what a model takes and returns, out of a plan's signature.
 
     Raises:
         InputError: where one is no structure, or has other values than the signature names.
@@ -139,7 +139,7 @@ def structures_of_call(content: Mapping[str, Any]) -> tuple[Structure, Structure
 
 
 def structure_from_json(content: Any, depth: int = 0) -> Structure:
-    """Give the structure out of what :meth:`Structure.to_json` gave, or out of the text that older files have.
+    """Return the structure out of what :meth:`Structure.to_json` gave, or out of the text that older files have.
 
     Raises:
         InputError: where it is no structure.

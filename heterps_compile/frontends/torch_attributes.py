@@ -32,7 +32,7 @@ class _Kept:
 
 @contextmanager
 def attributes_put_back(model: nn.Module) -> Iterator[list[str]]:
-    """Give a list that gets the names of attributes that a call of the model inside changes; put them back on leaving.
+    """Yield a list that gets the names of attributes that a call of the model inside changes; put them back on leaving.
 
     torch.export puts some of them back itself, so that they are looked at when the model returns.
     """
@@ -66,7 +66,7 @@ def attributes_put_back(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _own_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Give the modules that are not PyTorch's: those have state in buffers alone, and keep lists of their weights."""
+    """Yield the modules that are not PyTorch's: those have state in buffers alone, and keep lists of their weights."""
     for path, module in model.named_modules():
         if type(module).__module__.partition(".")[0] != "torch":
             yield path, module

@@ -92,7 +92,7 @@ def refuse_lost_backwards(name: str, lost: Iterable[LostBackward]) -> None:
 
 
 def registered_hooks(model: nn.Module) -> list[LostBackward]:
-    """Give the hooks on the backward of a model's modules and parameters that are registered already."""
+    """Return the hooks on the backward of a model's modules and parameters that are registered already."""
     found = []
     for path, module in model.named_modules():
         for table in (module._backward_hooks, module._backward_pre_hooks):
@@ -103,7 +103,7 @@ def registered_hooks(model: nn.Module) -> list[LostBackward]:
 
 
 def hooks_on_tensors(tensors: Mapping[str, torch.Tensor]) -> list[LostBackward]:
-    """Give the hooks on tensors that take part in a backward, by their names."""
+    """Return the hooks on tensors that take part in a backward, by their names."""
     found = []
     for name, tensor in tensors.items():
         if tensor.requires_grad:
@@ -117,7 +117,7 @@ def hooks_on_tensors(tensors: Mapping[str, torch.Tensor]) -> list[LostBackward]:
 
 @contextmanager
 def watch_backwards(model: nn.Module) -> Iterator[list[LostBackward]]:
-    """Give a list that fills with what is lost of a model's backward while this thread traces it.
+    """Yield a list that fills with what is lost of a model's backward while this thread traces it.
 
     Other threads are let through unseen; two traces wait for each other. Inference mode is traced as ``no_grad``, which
     is what it is to gradients.
@@ -151,7 +151,7 @@ class _Watch:
         self._thread = threading.get_ident()
 
     def stand_ins(self) -> Iterator[tuple[Any, str, Any]]:
-        """Give what to put in place of which attribute of which class or module."""
+        """Yield what to put in place of which attribute of which class or module."""
         functions: Any = torch.autograd.function._SingleLevelFunction  # whose apply Function.apply calls
 
         def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -189,7 +189,7 @@ class _Watch:
         self.found.append(LostBackward(what, module, line, way_out))
 
     def _seeing(self, function: Callable[..., Any], what: str, way_out: str) -> Callable[..., Any]:
-        """Give a function that takes down that the function, which takes a hook, was called, and calls it."""
+        """Return a function that takes down that the function, which takes a hook, was called, and calls it."""
 
         @functools.wraps(function)
         def stand_in(tensors: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
@@ -220,7 +220,7 @@ class _Watch:
         return stand_in
 
     def _place(self) -> tuple[str, str]:
-        """Give the module that is running, and the line of its owner's source; "" for what is not found."""
+        """Return the module that is running, and the line of its owner's source; "" for what is not found."""
         frame: FrameType | None = sys._getframe(2)
         module, line = None, ""
         while frame is not None and module is None:

@@ -62,7 +62,7 @@ def replaced_buffers_written(model: nn.Module) -> Iterator[None]:
 
 
 def changed_anew(graph: Graph) -> frozenset[str]:
-    """Give the names of weights that each call may change again from what they were at first, with the same results.
+    """Return the names of weights that each call may change again from what they were at first, with the same results.
 
     Those of an embedding with ``max_norm``: the rows that are looked up are scaled before, rows scaled again are the
     same, and nothing else reads them.

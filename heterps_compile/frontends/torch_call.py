@@ -85,7 +85,7 @@ class CallStructure:
             _as_data(spec)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the graph inputs by name out of a call's arguments.
+        """Return the graph inputs by name out of a call's arguments.
 
         Raises:
             InputError: where the arguments are structured otherwise than the example's, or are no such tensors.
@@ -106,13 +106,13 @@ class CallStructure:
         return values
 
     def unbind(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Give a call's arguments out of the graph inputs by name: the inverse of :meth:`bind`."""
+        """Return a call's arguments out of the graph inputs by name: the inverse of :meth:`bind`."""
         leaves = [values[leaf] if isinstance(leaf, str) else leaf.value for leaf in self.in_leaves]
         args, kwargs = _build(self.in_spec, leaves)
         return args, kwargs
 
     def assemble(self, values: Mapping[str, Any]) -> Any:
-        """Give what the model returns, structure included, out of the graph outputs by name.
+        """Return what the model returns, structure included, out of the graph outputs by name.
 
         Of a model that was just read that is an object of the model's own type, of one from a file a plain one with
         the same names (``results.py``).
@@ -128,7 +128,7 @@ class CallStructure:
         )
 
     def disassemble(self, result: Any) -> tuple[Any, ...]:
-        """Give the graph outputs, in order, out of what the model returned: the inverse of :meth:`assemble`.
+        """Return the graph outputs, in order, out of what the model returned: the inverse of :meth:`assemble`.
 
         Raises:
             InputError: where the model returns another structure than when it was read.
@@ -140,7 +140,7 @@ class CallStructure:
         return tuple(v for leaf, v in zip(self.out_leaves, leaves, strict=True) if isinstance(leaf, str))
 
     def to_json(self) -> str:
-        """Give text that :func:`call_from_json` understands once it is parsed."""
+        """Return text that :func:`call_from_json` understands once it is parsed."""
         return json.dumps(
             {
                 "kind": "torch",
@@ -182,7 +182,7 @@ class CallStructure:
 
 
 def call_from_json(content: Mapping[str, Any]) -> CallStructure:
-    """Give the structure out of what :meth:`CallStructure.to_json` wrote, parsed.
+    """Return the structure out of what :meth:`CallStructure.to_json` wrote, parsed.
 
     Raises:
         InputError: where it is not such a thing.
@@ -246,7 +246,7 @@ def _check_fixed(expected: Any, given: Any) -> None:
 
 
 def _accepted(name: str, value: Any, accepts: Accepts) -> Any:
-    """Give the value back, or say why it is none for that input."""
+    """Return the value back, or say why it is none for that input."""
     if accepts.shape is None:
         return value
     if accepts.dtype is None:

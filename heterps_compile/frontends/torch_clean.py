@@ -118,7 +118,7 @@ def _inline(graph: fx.Graph, call: fx.Node, modules: Mapping[str, nn.Module], na
 
 
 def _parts(call: fx.Node, args: Sequence[Any]) -> tuple[bool, fx.Node, Sequence[Any]]:
-    """Give whether a region switches gradients off, its sub-graph, and its operands."""
+    """Return whether a region switches gradients off, its sub-graph, and its operands."""
     if _is_grad_mode(call):
         enabled, region, *operands = args
         return not enabled, region, operands

@@ -22,7 +22,7 @@ Symbol = Any  # a sympy.Symbol
 
 
 def source_line(node: fx.Node) -> str:
-    """Give the innermost line of the model's own source that made a node: ``model.py:7: i = x.nonzero()``; or ""."""
+    """Return the innermost line of the model's own source that made a node: ``model.py:7: i = x.nonzero()``; or ""."""
     frames = list(_FRAME.finditer(str(node.meta.get("stack_trace") or "")))
     own = [frame for frame in frames if not frame["file"].startswith(_PYTORCH)] or frames
     if not own:
@@ -32,7 +32,7 @@ def source_line(node: fx.Node) -> str:
 
 
 def data_sizes(nodes: Iterable[fx.Node]) -> dict[Symbol, fx.Node]:
-    """Give the symbols in sizes of tensors that no input has, each with the node that makes it."""
+    """Return the symbols in sizes of tensors that no input has, each with the node that makes it."""
     known: set[Symbol] = set()
     makers: dict[Symbol, fx.Node] = {}
     in_sizes: set[Symbol] = set()

@@ -99,7 +99,7 @@ def export_module(
 def _kept_apart(
     model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give example inputs of which no two are one tensor, and none is the model's: a trace takes them for one."""
+    """Return example inputs of which no two are one tensor, and none is the model's: a trace takes them for one."""
     seen = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
 
     def kept_apart(value: Any) -> Any:
@@ -168,7 +168,7 @@ def _dimension_names(
     kwargs: Mapping[str, Any],
     dynamic_shapes: Any,
 ) -> dict[tuple[str, int], str]:
-    """Give the names that ``dynamic_shapes`` gives to dimensions, by input and axis."""
+    """Return the names that ``dynamic_shapes`` gives to dimensions, by input and axis."""
     if isinstance(dynamic_shapes, (tuple, list)):
         by_name: dict[Any, Any] = dict(zip(names, dynamic_shapes, strict=False))
     elif isinstance(dynamic_shapes, Mapping):
@@ -353,13 +353,13 @@ class _Reader:
         self.graph.output(tuple(leaves))
 
     def _mutations(self) -> dict[str, str]:
-        """Give the value that a functional program writes back to a buffer, by the buffer's name."""
+        """Return the value that a functional program writes back to a buffer, by the buffer's name."""
         kinds = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
         specs = self.exported.graph_signature.output_specs
         return {str(spec.target): spec.arg.name for spec in specs if spec.kind in kinds}
 
     def _write_backs(self, mutations: Mapping[str, str]) -> dict[str, list[tuple[fx.Node, str]]]:
-        """Give what to write back after which node: as soon as the value is made and the old one is read by no more."""
+        """Return what to write back after which node: once the value is made and nothing reads the old one any more."""
         found: dict[str, list[tuple[fx.Node, str]]] = {}
         nodes = {node.name: node for node in self.exported.graph.nodes}
         for spec, placeholder in zip(self.exported.graph_signature.input_specs, nodes.values(), strict=False):

@@ -98,7 +98,7 @@ def _call(
 
 
 def _companions(program: Program) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Give the tensors that no node reads by the read one they belong with, and a note on those without one."""
+    """Return the tensors that no node reads by the read one they belong with, and a note on those without one."""
     by_storage = {storage_key(name, tensor): name for name, tensor in reversed(program.tensors.items())}
     by_module = {name.rpartition(".")[0]: name for name in reversed(program.tensors)}
     found: dict[str, tuple[str, ...]] = {}
@@ -129,7 +129,7 @@ def _value(name: str, fake: Any, symbols: Symbols) -> Value:
 
 
 def _tokens(order: Order) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Give the values, no tensors, that tie the nodes of each chain to one another: made and read, by node name."""
+    """Return the values, no tensors, that tie the nodes of each chain to one another: made and read, by node name."""
     made: dict[str, list[str]] = {}
     read: dict[str, list[str]] = {}
     for chain in order.chains:

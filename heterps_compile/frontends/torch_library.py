@@ -83,7 +83,7 @@ def _unfit_settings(model: nn.Module) -> list[tuple[Any, _Setting]]:
 
 
 def cache_note(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Give the note on the cache that a call would keep; none where it would keep none.
+    """Return the note on the cache that a call would keep; none where it would keep none.
 
     The call is made on fake tensors, which compute nothing, and ends where a cache of transformers is made.
     """

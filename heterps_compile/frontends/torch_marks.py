@@ -18,13 +18,13 @@ def mark_traced(key: str, mark: str) -> AbstractContextManager[Any]:
 
 
 def marks_kept() -> AbstractContextManager[Any]:
-    """Give the context of a ``torch.export`` that keeps marks."""
+    """Return the context of a ``torch.export`` that keeps marks."""
     keep: Any = getattr(fx_traceback, "preserve_node_meta", None)
     context: AbstractContextManager[Any] = nullcontext() if keep is None else keep()
     return context
 
 
 def mark_of(node: fx.Node, key: str) -> str | None:
-    """Give the mark of a traced node."""
+    """Return the mark of a traced node."""
     mark: str | None = (node.meta.get("custom") or {}).get(key)
     return mark

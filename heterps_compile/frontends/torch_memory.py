@@ -66,7 +66,7 @@ class Order:
 
 
 def storages(node: fx.Node) -> set[int]:
-    """Give the storages of a node's value, by the identity of its fake tensors' memory."""
+    """Return the storages of a node's value, by the identity of its fake tensors' memory."""
     return {
         leaf.untyped_storage()._cdata
         for leaf in pytree.tree_leaves(node.meta.get("val"))
@@ -84,7 +84,7 @@ def mark_idle_dropout(graph: fx.Graph) -> None:
 
 
 def written_operands(node: fx.Node) -> tuple[fx.Node, ...]:
-    """Give the operands that a node changes in place, as the op's schema says."""
+    """Return the operands that a node changes in place, as the op's schema says."""
     found: list[Any] = []
     if isinstance(node.target, torch._ops.OpOverload):
         for position, argument in enumerate(node.target._schema.arguments):
@@ -152,7 +152,7 @@ def order_writes(
 def _names_of(
     operands: Iterable[fx.Node | str], attributes: list[fx.Node], memory: dict[fx.Node, set[int]]
 ) -> tuple[str, ...]:
-    """Give the names of what a node changes; where that is a view of a parameter or buffer, also the latter's name."""
+    """Return the names of what a node changes; for a view of a parameter or buffer, also the latter's name."""
     names: dict[str, None] = {}
     for operand in operands:
         if isinstance(operand, str):

@@ -24,7 +24,7 @@ _ALWAYS = ("dropout_p",)  # amounts of ops that have no flag
 
 @contextmanager
 def evaluated(model: nn.Module) -> Iterator[nn.Module]:
-    """Give a model in evaluation mode, and put it back into the modes in which it was.
+    """Yield a model in evaluation mode, and put it back into the modes in which it was.
 
     A ``GraphModule`` is given as a copy that shares its tensors, since stages keep its submodules.
 
@@ -89,7 +89,7 @@ def _shown(graph: Graph) -> list[tuple[Any, ...]]:
 
 
 def training_nodes(graph: Graph) -> list[str]:
-    """Give the names of the nodes that do what is done in training mode alone, as far as their arguments show it."""
+    """Return the names of the nodes that do what is done in training mode alone, as far as their arguments show it."""
     return [node.name for node in graph.source.graph.nodes if _trains(node)]
 
 

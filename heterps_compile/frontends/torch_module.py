@@ -70,7 +70,7 @@ def read_graph_module(module: fx.GraphModule, args: tuple[Any, ...], kwargs: Map
 
 
 def _specs(module: fx.GraphModule, placeholders: list[fx.Node]) -> tuple[pytree.TreeSpec, pytree.TreeSpec | None]:
-    """Give the structure of (args, kwargs), and of the result where the module unflattens it itself."""
+    """Return the structure of (args, kwargs), and of the result where the module unflattens it itself."""
     info = getattr(module.graph._codegen, "pytree_info", None)
     if info is None:
         return pytree.tree_structure(((0,) * len(placeholders), {})), None
@@ -86,7 +86,7 @@ def _bind(
     kwargs: Mapping[str, Any],
     name: str,
 ) -> dict[fx.Node, Any]:
-    """Give the example of each placeholder; none where no example is given at all."""
+    """Return the example of each placeholder; none where no example is given at all."""
     if not args and not kwargs:
         return {}
     leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
@@ -107,7 +107,7 @@ def _bind(
 
 
 def _fake_mode(placeholders: list[fx.Node]) -> FakeTensorMode:
-    """Give the fake mode of the tensors the graph carries, with its symbols, or a new one."""
+    """Return the fake mode of the tensors the graph carries, with its symbols, or a new one."""
     for node in placeholders:
         value = node.meta.get("val")
         if isinstance(value, FakeTensor):
@@ -116,7 +116,7 @@ def _fake_mode(placeholders: list[fx.Node]) -> FakeTensorMode:
 
 
 def _fake_input(node: fx.Node, example: Any, mode: FakeTensorMode, name: str) -> Any:
-    """Give what stands for an input: its example made fake, or what the graph says of it."""
+    """Return what stands for an input: its example made fake, or what the graph says of it."""
     recorded = node.meta.get("val")
     is_symbolic = isinstance(recorded, torch.SymInt) or (
         isinstance(recorded, torch.Tensor) and any(isinstance(d, torch.SymInt) for d in recorded.shape)
@@ -214,7 +214,7 @@ class _Propagate(fx.Interpreter):
 
 
 def running_statistics(path: str, module: nn.Module) -> list[str]:
-    """Give the buffers that normalisation layers under a module update, which their kernels do unseen."""
+    """Return the buffers that normalisation layers under a module update, which their kernels do unseen."""
     found = []
     for name, part in module.named_modules(prefix=path):
         if isinstance(part, nn.modules.batchnorm._NormBase) and part.training and part.track_running_stats:
@@ -320,7 +320,7 @@ class _Reader:
         self.graph.output(tuple(leaves))
 
     def _plain(self, result: Any) -> Any:
-        """Give a result with fx's own containers made plain, and values that are tuples taken apart."""
+        """Return a result with fx's own containers made plain, and values that are tuples taken apart."""
         if isinstance(result, fx.Node):
             found = self.env[result]
             return self._take_apart(found, found.meta["val"]) if isinstance(found, fx.Node) else found

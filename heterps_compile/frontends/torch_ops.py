@@ -266,12 +266,12 @@ MODULES: Mapping[str, str] = MappingProxyType(
 
 
 def module_op(class_name: str) -> str:
-    """Give the op of a class of ``torch.nn``: ``"linear"`` for ``"Linear"``."""
+    """Return the op of a class of ``torch.nn``: ``"linear"`` for ``"Linear"``."""
     return MODULES.get(class_name, class_name.lower())
 
 
 def plain_name(name: str) -> str:
-    """Give an op's name without the marks of in-place and reflected forms: ``add`` for ``add_``, ``__iadd__``."""
+    """Return an op's name without the marks of in-place and reflected forms: ``add`` for ``add_``, ``__iadd__``."""
     bare = name.strip("_") if name.startswith("__") else name.removesuffix("_")
     if name.startswith("__") and bare not in OPS and bare[1:] in OPS:
         return bare[1:]

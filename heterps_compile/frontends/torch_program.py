@@ -73,7 +73,7 @@ class Program:
 
 
 def module_path(node: fx.Node) -> str:
-    """Give the dotted path of the innermost module a node came from, or ""."""
+    """Return the dotted path of the innermost module a node came from, or ""."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [entry[0] for entry in stack.values() if isinstance(entry, tuple) and isinstance(entry[0], str)]
     path = paths[-1] if paths else ""
@@ -81,7 +81,7 @@ def module_path(node: fx.Node) -> str:
 
 
 def storage_key(name: str, tensor: torch.Tensor) -> tuple[object, ...]:
-    """Give a key that tied tensors share: where their memory begins; a tensor without memory is tied to none."""
+    """Return a key that tied tensors share: where their memory begins; a tensor without memory is tied to none."""
     try:
         storage = tensor.untyped_storage()
         address = storage.data_ptr() or storage._cdata
@@ -102,7 +102,7 @@ def overlaps(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _span(tensor: torch.Tensor) -> tuple[object, int, int] | None:
-    """Give storage, first byte and end of a tensor's memory; None for one without."""
+    """Return storage, first byte and end of a tensor's memory; None for one without."""
     if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.is_meta:
         return None
     last = sum(int((size - 1) * step) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -111,7 +111,7 @@ def _span(tensor: torch.Tensor) -> tuple[object, int, int] | None:
 
 
 def find_aliases(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, tuple[str, ...]]:
-    """Give all names of a tensor for each of its names, where it has several."""
+    """Return all names of a tensor for each of its names, where it has several."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, tensor in tensors:
         groups.setdefault((*storage_key(name, tensor), tuple(tensor.shape)), []).append(name)
@@ -119,7 +119,7 @@ def find_aliases(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, tuple
 
 
 def first_reason(error: Exception) -> str:
-    """Give the first line of an error that says something, printable."""
+    """Return the first line of an error that says something, printable."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return printable(lines[0]) if lines else type(error).__name__
 

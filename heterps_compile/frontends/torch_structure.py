@@ -21,7 +21,7 @@ from .structures import KEY_TYPES, LEAF, Structure
 
 
 def structure_of(spec: pytree.TreeSpec) -> Structure:
-    """Give the structure of a tree whose types are known here.
+    """Return the structure of a tree whose types are known here.
 
     Raises:
         InputError: naming a dict's key that no file can hold.
@@ -63,7 +63,7 @@ def _check_keys(keys: tuple[Any, ...]) -> None:
 
 
 def _of_library(kind: type, context: Any, parts: tuple[Structure, ...]) -> Structure:
-    """Give the structure of a type that a library or the model's owner has registered."""
+    """Return the structure of a type that a library or the model's owner has registered."""
     keys, are_items = _keys_of(kind, context, len(parts))
     if keys is None:
         return Structure("tuple", parts, type=kind.__name__)
@@ -74,7 +74,7 @@ def _of_library(kind: type, context: Any, parts: tuple[Structure, ...]) -> Struc
 
 
 def _keys_of(kind: type, context: Any, count: int) -> tuple[tuple[str, ...] | None, bool]:
-    """Give the names of the parts of such a type, and whether they are items rather than attributes."""
+    """Return the names of the parts of such a type, and whether they are items rather than attributes."""
     node = pytree.SUPPORTED_NODES[kind]
     pairs: Any = ()
     if node.flatten_with_keys_fn is not None:

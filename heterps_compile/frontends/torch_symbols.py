@@ -38,21 +38,21 @@ class Symbols:
 
     @property
     def bindings(self) -> dict[str, int]:
-        """Give the number of each symbol by its name."""
+        """Return the number of each symbol by its name."""
         return {name: self.numbers[symbol] for symbol, name in self.names.items()}
 
     def number(self, size: Any) -> int:
-        """Give the number a size stands for."""
+        """Return the number a size stands for."""
         if isinstance(size, int):
             return size
         return int(size.node.expr.xreplace(self.numbers))
 
     def shape(self, tensor: torch.Tensor) -> tuple[int, ...]:
-        """Give a fake tensor's shape in numbers."""
+        """Return a fake tensor's shape in numbers."""
         return tuple(self.number(size) for size in tensor.shape)
 
     def dims(self, tensor: torch.Tensor) -> tuple[Dim, ...]:
-        """Give a fake tensor's shape, symbols by name."""
+        """Return a fake tensor's shape, symbols by name."""
         return tuple(
             self.names[size.node.expr]
             if isinstance(size, torch.SymInt) and size.node.expr in self.names
@@ -126,7 +126,7 @@ def bind_symbols(
 
 
 def inputs_of_computed_size(graph: Graph) -> list[str]:
-    """Give the inputs of a torch graph that have a size, or are a number, computed from symbols (``2*batch``).
+    """Return the inputs of a torch graph that have a size, or are a number, computed from symbols (``2*batch``).
 
     The graph has numbers in place of these, which stay as they are where a symbol gets another number.
     """

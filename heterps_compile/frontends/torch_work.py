@@ -34,7 +34,7 @@ class NodeWork:
 
 
 def measure_nodes(program: Program, order: Order, symbols: Symbols) -> tuple[dict[fx.Node, NodeWork], list[str]]:
-    """Give the work of every node, and a note on every op that is in no table."""
+    """Return the work of every node, and a note on every op that is in no table."""
     survey = _Survey(program, order, symbols)
     work = {node: survey.measure(node) for node in program.graph.nodes if node.op.startswith("call_")}
     return work, survey.notes
@@ -107,7 +107,7 @@ class _Survey:
 
 
 def _names(node: fx.Node, program: Program) -> tuple[str, str]:
-    """Give a node's op in the source's words, and its name in the table, or ""."""
+    """Return a node's op in the source's words, and its name in the table, or ""."""
     target = node.target
     if node.op == "call_module":
         cls = type(program.modules[str(target)])

@@ -164,17 +164,17 @@ class Graph:
     source: Any = field(default=None, compare=False, repr=False)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Give the shape of a value or parameter with every symbol replaced by its number."""
+        """Return the shape of a value or parameter with every symbol replaced by its number."""
         if name in self.parameters:
             return self.parameters[name].shape
         return tuple(d if isinstance(d, int) else self.bindings[d] for d in self.values[name].shape)
 
     def numel(self, name: str) -> int:
-        """Give the number of elements of a value or parameter."""
+        """Return the number of elements of a value or parameter."""
         return prod(self.shape(name))
 
     def size_bytes(self, name: str) -> int:
-        """Give the bytes of a value or parameter; 0 for what is no tensor."""
+        """Return the bytes of a value or parameter; 0 for what is no tensor."""
         if name in self.parameters:
             return self.parameters[name].size_bytes
         value = self.values[name]
@@ -215,7 +215,7 @@ class Graph:
 
     @cached_property
     def tied(self) -> Mapping[str, tuple[str, ...]]:
-        """Give the storages that go by more than one name, with those names."""
+        """Return the storages that go by more than one name, with those names."""
         names: dict[str, list[str]] = {}
         for parameter in self.parameters.values():
             names.setdefault(parameter.storage, []).append(parameter.name)

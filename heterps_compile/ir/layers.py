@@ -62,7 +62,7 @@ class LayerGraph:
 
     @cached_property
     def layer_of(self) -> tuple[int, ...]:
-        """Give the layer index of every node."""
+        """Return the layer index of every node."""
         owner = [-1] * len(self.graph.nodes)
         for index, layer in enumerate(self.layers):
             for node in layer.nodes:
@@ -70,7 +70,7 @@ class LayerGraph:
         return tuple(owner)
 
     def dtype(self, layer: int) -> str:
-        """Give the dtype a layer computes in: that of its costliest node's first tensor output."""
+        """Return the dtype a layer computes in: that of its costliest node's first tensor output."""
         nodes = (self.graph.nodes[i] for i in self.layers[layer].nodes)
         lead = max(nodes, key=lambda node: node.flops)
         dtypes = (self.graph.values[out].dtype for out in lead.outputs)
@@ -78,7 +78,7 @@ class LayerGraph:
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """Give every value that passes between layers, or from a caller to them, in order; O(nodes + edges)."""
+        """Return every value that passes between layers, or from a caller to them, in order; O(nodes + edges)."""
         return tuple(self._find_edges())
 
     def _find_edges(self) -> Iterator[Edge]:
@@ -99,13 +99,13 @@ class LayerGraph:
                 )
 
     def _made(self) -> Iterator[tuple[int, str]]:
-        """Give every value that a node makes, with the layer that makes it, layer by layer."""
+        """Yield every value that a node makes, with the layer that makes it, layer by layer."""
         for index, layer in enumerate(self.layers):
             yield from ((index, name) for node in layer.nodes for name in self.graph.nodes[node].outputs)
 
     @cached_property
     def tied_layers(self) -> Mapping[str, tuple[int, ...]]:
-        """Give the storages that more than one layer reads, with those layers ascending."""
+        """Return the storages that more than one layer reads, with those layers ascending."""
         readers: dict[str, set[int]] = {}
         for index, layer in enumerate(self.layers):
             for name in layer.parameters:

@@ -25,7 +25,7 @@ _DIGEST_BYTES = 16
 
 
 def canonical_order(graph: Graph) -> tuple[int, ...]:
-    """Give the indices of a graph's nodes in the order of the rules above; O((nodes + edges) log edges)."""
+    """Return the indices of a graph's nodes in the order of the rules above; O((nodes + edges) log edges)."""
     walk = _Walk(graph)
     walk.visit(graph.producer[name] for name in graph.outputs if name in graph.producer)
     walk.visit(_unneeded(graph, walk.order))
@@ -71,7 +71,7 @@ class _Walk:
 
 
 def _anchors_behind(graph: Graph) -> list[int]:
-    """Give the most anchors on any path that ends with each node."""
+    """Return the most anchors on any path that ends with each node."""
     found = [0] * len(graph.nodes)
     for index, node in enumerate(graph.nodes):
         found[index] = max((found[i] for i in graph.predecessors[index]), default=0) + node.kind.is_anchor
@@ -79,7 +79,7 @@ def _anchors_behind(graph: Graph) -> list[int]:
 
 
 def _early_embeddings(graph: Graph, order: Iterable[int]) -> list[int]:
-    """Give the embeddings that no other anchor comes before, in an order of the nodes."""
+    """Return the embeddings that no other anchor comes before, in an order of the nodes."""
     computed = [False] * len(graph.nodes)
     found = []
     for index in order:
@@ -96,7 +96,7 @@ def _made_bytes(graph: Graph, index: int) -> int:
 
 
 def _unneeded(graph: Graph, needed: Iterable[int]) -> list[int]:
-    """Give the nodes that nothing follows and no output needs, in the order of a hash of what they compute."""
+    """Return the nodes that nothing follows and no output needs, in the order of a hash of what they compute."""
     left = set(range(len(graph.nodes))).difference(needed)
     ends = [index for index in left if not graph.successors[index]]
     if not ends:

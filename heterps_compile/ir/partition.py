@@ -102,7 +102,7 @@ def cut_graph(graph: Graph, groups: Sequence[Sequence[int]]) -> Partition:
 
 
 def tied_names(graph: Graph, cut: StageCut) -> dict[str, str]:
-    """Give the name of the storage of every parameter of a stage that has another name than that one.
+    """Return the name of the storage of every parameter of a stage that has another name than that one.
 
     A tied parameter may go by one name in one stage and by a second one in the next; its storage has one name, the one
     that :attr:`Partition.replicated` has.

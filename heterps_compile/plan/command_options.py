@@ -75,7 +75,7 @@ _VERBOSE = _option("verbose", "-v, --verbose", Flag(), "", default=False)
 
 
 def _for(option: Option, *subjects: str, **changes: Any) -> Option:
-    """Give an option for some subjects, in a command's own words."""
+    """Return an option for some subjects, in a command's own words."""
     return replace(option, subjects=subjects, **changes)
 
 

@@ -20,7 +20,7 @@ Fault = tuple[str, str]
 
 
 def contradictions(plan: PlanFile) -> Iterator[Fault]:
-    """Give what the parts of a file say against each other, in the order of the laws."""
+    """Yield what the parts of a file say against each other, in the order of the laws."""
     for law in LAWS:
         yield from law(plan)
 

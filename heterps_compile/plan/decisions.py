@@ -34,7 +34,7 @@ class Decisions:
 
 
 def decisions(plan: Plan) -> Decisions:
-    """Give what a plan decides."""
+    """Return what a plan decides."""
     return Decisions(
         tuple(
             StageDecisions(stage.device, stage.kind, stage.backend, stage.replicas, frozenset(stage.layers))
@@ -45,7 +45,7 @@ def decisions(plan: Plan) -> Decisions:
 
 
 def settings(plan: Plan) -> dict[str, Setting]:
-    """Give the options of a plan that are no stage's own, by name."""
+    """Return the options of a plan that are no stage's own, by name."""
     asked = {field.name: _plain(getattr(plan.request, field.name)) for field in fields(Request)}
     return {
         "cluster": plan.cluster,
@@ -59,5 +59,5 @@ def settings(plan: Plan) -> dict[str, Setting]:
 
 
 def _plain(value: Setting | tuple[tuple[str, str], ...]) -> Setting:
-    """Give an option as one value: pairs of a pattern and a device type become one text."""
+    """Return an option as one value: pairs of a pattern and a device type become one text."""
     return ", ".join("=".join(pair) for pair in value) if isinstance(value, tuple) else value

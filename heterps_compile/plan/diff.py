@@ -131,12 +131,12 @@ class PlanDiff:
 
     @cached_property
     def renamed(self) -> Mapping[str, str]:
-        """Give the layers with another name, new name by old; a name alone is no change."""
+        """Return the layers with another name, new name by old; a name alone is no change."""
         return {old: new for old, new in self.matched.items() if old != new}
 
     @cached_property
     def regrouped(self) -> tuple[LayerChange, ...]:
-        """Give the layers that went to another stage of their device type, and that no split or merger explains."""
+        """Return the layers that went to another stage of their device type, and that no split or merger explains."""
         explained = {
             (old, new)
             for event in self.events
@@ -153,12 +153,12 @@ class PlanDiff:
 
     @cached_property
     def replicas(self) -> tuple[StageChange, ...]:
-        """Give the stages that continue an old one with another number of replicas."""
+        """Return the stages that continue an old one with another number of replicas."""
         return tuple(s for s in self.stages if s.old is not None and s.old.replicas != s.new.replicas)
 
     @cached_property
     def rebuilt(self) -> tuple[StageChange, ...]:
-        """Give the stages that continue an old one on another device type or with another backend."""
+        """Return the stages that continue an old one on another device type or with another backend."""
         return tuple(
             s
             for s in self.stages
@@ -236,7 +236,7 @@ def diff(old: Plan | str | PathLike[str], new: Plan | str | PathLike[str]) -> Pl
 
 
 def apply(changes: PlanDiff, plan: Plan) -> Decisions:
-    """Give the decisions of the new plan, from the old plan and what changed.
+    """Return the decisions of the new plan, from the old plan and what changed.
 
     Raises:
         StalePlanError: where the plan is not the one the diff begins with.
@@ -283,7 +283,7 @@ def _placed(plan: Plan, homes: Mapping[str, int], matched: Mapping[str, str] | s
 
 
 def _altered(old: Plan, new: Plan, matched: Mapping[str, str]) -> tuple[str, ...]:
-    """Give the layers whose own ops or shapes changed; none at another batch, where all shapes do."""
+    """Return the layers whose own ops or shapes changed; none at another batch, where all shapes do."""
     if (old.batch, dict(old.bindings)) != (new.batch, dict(new.bindings)):
         return ()
     pairs = ((b, old.fingerprints.get(a, ""), new.fingerprints.get(b, "")) for a, b in matched.items())
@@ -300,7 +300,7 @@ def _bare(stage: StageDecisions) -> StageDecisions:
 
 
 def _origins(old: Plan, new: Plan, shared: Counter[tuple[int, int]]) -> dict[int, int]:
-    """Give the old stage that each new one continues: of the same device type first, then of the most layers."""
+    """Return the old stage that each new one continues: of the same device type first, then of the most layers."""
 
     def rank(pair: tuple[int, int]) -> tuple[bool, int, tuple[int, int]]:
         return old.stages[pair[0]].device != new.stages[pair[1]].device, -shared[pair], pair

@@ -82,5 +82,5 @@ def _parse(text: str) -> Criterion:
 
 
 def met(criteria: Sequence[Criterion], changes: PlanDiff) -> list[str]:
-    """Give the criteria that a diff meets, as they were written."""
+    """Return the criteria that a diff meets, as they were written."""
     return [criterion.text for criterion in criteria if criterion.is_met(changes)]

@@ -26,7 +26,7 @@ _DIGEST_BYTES = 6  # two of a million layers agree by chance once in 500 models
 
 
 def make_fingerprints(layers: LayerGraph) -> dict[str, str]:
-    """Give the fingerprint of every layer by its name; O(nodes + edges)."""
+    """Return the fingerprint of every layer by its name; O(nodes + edges)."""
     graph = layers.graph
     own = _own(graph)
     before, after = _before(graph, own), _after(graph, own)
@@ -59,7 +59,7 @@ def _tensor(graph: Graph, symbols: dict[str, str], name: str) -> str:
 
 
 def _symbols(graph: Graph) -> dict[str, str]:
-    """Give every symbolic dimension of the inputs a name that does not depend on its own."""
+    """Return every symbolic dimension of the inputs a name that does not depend on its own."""
     dims = [dim for name in graph.inputs for dim in graph.values[name].shape if isinstance(dim, str)]
     return {dim: f"?{number}" for number, dim in enumerate(dict.fromkeys(dims))}
 

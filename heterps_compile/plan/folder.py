@@ -187,7 +187,7 @@ def _read_expected(text: str) -> str:
 
 
 def compiled_folder(path: str | os.PathLike[str]) -> Path | None:
-    """Give the compiled folder that a path is, or whose plan it is; None where the plan stands alone."""
+    """Return the compiled folder that a path is, or whose plan it is; None where the plan stands alone."""
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     is_its_plan = Path(path).is_dir() or Path(path).name == PLAN_NAME
     return folder if is_its_plan and _listed_in_mark(folder) is not None else None
@@ -274,7 +274,7 @@ def _refuse_foreign(target: Path, *, force: bool) -> None:
 
 
 def _listed_in_mark(folder: Path) -> set[str] | None:
-    """Give the names of the files we wrote, or None where the folder does not bear our mark."""
+    """Return the names of the files we wrote, or None where the folder does not bear our mark."""
     try:
         lines = read_text(folder / MARK_NAME).splitlines()
     except (OSError, ValueError):

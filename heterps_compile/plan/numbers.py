@@ -40,7 +40,7 @@ class NumberChange:
 
     @property
     def percent(self) -> float:
-        """Give the change in percent of the old number: inf where that was 0, nan where they cannot be compared."""
+        """Return the change in percent of the old number: inf where that was 0, nan where they cannot be compared."""
         if not self.unit:
             return float("nan")
         if not self.has_changed:
@@ -56,7 +56,7 @@ class _Number:
 
 
 def total_memory_bytes(plan: Plan) -> int:
-    """Give what all units of all stages hold; stages whose memory is not known hold none."""
+    """Return what all units of all stages hold; stages whose memory is not known hold none."""
     return sum(stage.memory.total_bytes * stage.replicas for stage in plan.stages if stage.memory is not None)
 
 
@@ -89,7 +89,7 @@ NUMBERS = tuple(_TABLE)
 
 
 def compare_numbers(old: Plan, new: Plan) -> tuple[NumberChange, ...]:
-    """Give every number of :data:`NUMBERS` of both plans."""
+    """Return every number of :data:`NUMBERS` of both plans."""
     return tuple(
         NumberChange(
             name,

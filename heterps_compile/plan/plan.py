@@ -61,7 +61,7 @@ class PlannedStage:
 
     @property
     def time_s(self) -> float:
-        """Give ET, the time of a batch: computation and data movement overlap, so the longer of the two."""
+        """Return ET, the time of a batch: computation and data movement overlap, so the longer of the two."""
         return max(self.compute_s, self.data_s)
 
 
@@ -247,15 +247,15 @@ class Plan:
 
     @property
     def price_per_hour(self) -> float:
-        """Give the price of all units of all stages, and of the parameter servers."""
+        """Return the price of all units of all stages, and of the parameter servers."""
         return sum(stage.price_per_hour for stage in self.stages) + self.parameter_servers.price_per_hour
 
     @property
     def price_per_million_samples(self) -> float:
-        """Give what a million samples cost at the plan's throughput."""
+        """Return what a million samples cost at the plan's throughput."""
         return self.price_per_hour / 3600 / self.throughput_samples_per_s * 1e6
 
     @property
     def gap(self) -> float:
-        """Give (value - bound) / value, 0 where both are 0."""
+        """Return (value - bound) / value, 0 where both are 0."""
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)

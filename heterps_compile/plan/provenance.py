@@ -23,7 +23,7 @@ _MAKERS = ("heterps-compile", "numpy", "onnx", "onnxruntime", "torch")
 
 
 def installed_versions() -> dict[str, str]:
-    """Give the versions of what shapes a plan, by distribution name."""
+    """Return the versions of what shapes a plan, by distribution name."""
     found = {}
     for name in _MAKERS:
         try:
@@ -36,7 +36,7 @@ def installed_versions() -> dict[str, str]:
 def make_hashes(
     graph: Graph, cluster: Cluster, request: Request, measurements: "Measurements | None" = None
 ) -> dict[str, str]:
-    """Give the SHA-256 of each, by the names ``model``, ``weights``, ``cluster``, ``profile`` and ``options``.
+    """Return the SHA-256 of each, by the names ``model``, ``weights``, ``cluster``, ``profile`` and ``options``.
 
     ``weights`` is left out where they have no bytes; ``profile`` is "" where times are
     computed and none were measured.
@@ -74,7 +74,7 @@ def hash_graph(graph: Graph) -> str:
 
 
 def asdict_plain(device: Any) -> dict[str, Any]:
-    """Give a slotted dataclass as a dict, without copying its members."""
+    """Return a slotted dataclass as a dict, without copying its members."""
     return {name: getattr(device, name) for name in device.__dataclass_fields__}
 
 

@@ -16,7 +16,7 @@ from .request import Request
 
 
 def to_document(plan: Plan) -> dict[str, Any]:
-    """Give a plan as the JSON of its file, not checked yet."""
+    """Return a plan as the JSON of its file, not checked yet."""
     request = plan.request
     return {
         "version": schema.VERSION,
@@ -150,7 +150,7 @@ def _verification(verification: Verification) -> dict[str, Any]:
 
 
 def to_plan(file: schema.PlanFile) -> Plan:
-    """Give the plan that a checked file holds."""
+    """Return the plan that a checked file holds."""
     decisions, estimates = file.decisions, file.estimates
     return Plan(
         model=file.model.name,

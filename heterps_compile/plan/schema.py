@@ -253,10 +253,10 @@ class PlanFile(Part):
 
 
 def json_schema() -> dict[str, Any]:
-    """Give the schema as JSON Schema, made from the classes above."""
+    """Return the schema as JSON Schema, made from the classes above."""
     return {"$schema": _SCHEMA_ID, **PlanFile.model_json_schema()}
 
 
 def published_schema() -> str:
-    """Give the text of the JSON Schema that is in the package."""
+    """Return the text of the JSON Schema that is in the package."""
     return resources.files("heterps_compile.plan").joinpath(SCHEMA_NAME).read_text("utf-8")

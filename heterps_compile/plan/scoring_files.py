@@ -44,7 +44,7 @@ def add_scoring(
 
 
 def _placed(path: Path, folder: Path, own: Sequence[str]) -> str:
-    """Give the name that a file has in the folder: that of one which has all of it already, or a new one."""
+    """Return the name that a file has in the folder: that of one which has all of it already, or a new one."""
     if path.name in own and path.suffix == _WEIGHTS and _is_part(path, folder / path.name):
         return path.name
     stem, dot, suffix = path.name.partition(".")
@@ -72,7 +72,7 @@ def _is_part(path: Path, other: Path) -> bool:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Give what a file of safetensors says of its tensors, and where they begin."""
+    """Return what a file of safetensors says of its tensors, and where they begin."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         header = json.loads(file.read(length))

@@ -12,7 +12,7 @@ from .plan import Plan
 
 
 def plan_for_scoring(plan: Plan) -> Plan:
-    """Give a plan whose stages score; of one for inference itself.
+    """Return a plan whose stages score; of one for inference itself.
 
     Raises:
         RunError: where a plan for training carries nothing to score with, saying why.

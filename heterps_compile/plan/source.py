@@ -41,7 +41,7 @@ def read_plan_text(where: str) -> str:
 
 
 def path_of(where: str) -> str:
-    """Give the path of the plan's file inside the tree it is read from, for an annotation."""
+    """Return the path of the plan's file inside the tree it is read from, for an annotation."""
     path = where.removeprefix(GIT_PREFIX).partition(":")[2] if where.startswith(GIT_PREFIX) else where
     return path if path.endswith(".json") else os.path.join(path, PLAN_NAME)
 

@@ -34,7 +34,7 @@ _ATTEMPTS = 8  # at making a folder that no tidying process mistakes for a stale
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Give an empty folder that takes the target's place where the block ends well, and vanishes where not.
+    """Yield an empty folder that takes the target's place where the block ends well, and vanishes where not.
 
     Args:
         target: An existing folder, or a path where nothing is; missing parents are made.

@@ -32,7 +32,7 @@ def hash_weights(graph: Graph) -> str | None:
 
 
 def _onnx(source: Any) -> Iterator[str | None]:
-    """Give one line for every initialiser; constants inside nodes are part of the structure."""
+    """Yield one line for every initialiser; constants inside nodes are part of the structure."""
     initializers = source.model.graph.initializers
     for name in sorted(initializers):
         tensor = initializers[name].const_value
@@ -46,7 +46,7 @@ def _onnx(source: Any) -> Iterator[str | None]:
 
 
 def _onnx_bytes(tensor: Any) -> Iterator[Any]:
-    """Give the bytes of a tensor, those in external data a piece at a time, and let go of each piece after it."""
+    """Yield the bytes of a tensor, those in external data a piece at a time, and let go of each piece after it."""
     if tensor.dtype.name == "STRING":
         yield b"\0".join(tensor.string_data())
         return
@@ -79,7 +79,7 @@ def _torch(source: Any) -> Iterator[str | None]:
 
 
 def _where(tensor: Any) -> Any:
-    """Give what tells a tensor's bytes from all others; None where it has none."""
+    """Return what tells a tensor's bytes from all others; None where it has none."""
     import torch  # noqa: PLC0415 - only for a torch model, which has imported it already
 
     is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)  # fake, lazy, quantised ones are subclasses

@@ -63,7 +63,7 @@ class Cache:
         self._times: dict[str, LayerTiming] = {} if path is None or not path.exists() else _read(path)
 
     def find(self, identity: Sequence[object]) -> LayerTiming | None:
-        """Give the times of a layer, or None."""
+        """Return the times of a layer, or None."""
         return self._times.get(_digest(identity))
 
     def keep(self, identity: Sequence[object], timing: LayerTiming) -> None:

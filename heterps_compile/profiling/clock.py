@@ -23,12 +23,12 @@ Now = Callable[[], float]
 
 
 def choose_clock(device: str, threads: int) -> str:
-    """Give the clock that is the steadiest: the thread's own, where one thread does all of the work."""
+    """Return the clock that is the steadiest: the thread's own, where one thread does all of the work."""
     return "cpu" if device == "cpu" and threads == 1 else "wall"
 
 
 def make_clock(name: str, device: str, threads: int, *, own_threads: bool = False) -> Now:
-    """Give a clock.
+    """Return a clock.
 
     Args:
         name: One of :data:`CLOCKS`.
@@ -61,7 +61,7 @@ def make_clock(name: str, device: str, threads: int, *, own_threads: bool = Fals
 
 
 def timing(times_s: Sequence[float]) -> Timing:
-    """Give the median of times and half the range of their middle half."""
+    """Return the median of times and half the range of their middle half."""
     if len(times_s) < 2:
         return Timing(times_s[0], 0.0)
     low, _, high = quantiles(times_s, n=4, method="inclusive")

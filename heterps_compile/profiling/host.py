@@ -37,7 +37,7 @@ def _processor() -> str:
 
 
 def describe_device(name: str) -> tuple[str, str]:
-    """Give a device's kind and what it calls itself.
+    """Return a device's kind and what it calls itself.
 
     Args:
         name: ``"cpu"``, or ``"cuda:N"`` as PyTorch calls it.
@@ -59,7 +59,7 @@ def describe_device(name: str) -> tuple[str, str]:
 
 
 def runner_versions() -> dict[str, str]:
-    """Give the versions of what runs layers, by distribution name."""
+    """Return the versions of what runs layers, by distribution name."""
     found = {}
     for name in _RUNNERS:
         try:

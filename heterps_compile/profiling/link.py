@@ -71,7 +71,7 @@ def measure_link(pairs: int) -> tuple[LinkProfile, Fitted | None]:
 
 
 def _lower_quartiles(times_s: Sequence[float]) -> list[float]:
-    """Give the lower quartile of each part of the rounds, so that their differences tell the error."""
+    """Return the lower quartile of each part of the rounds, so that their differences tell the error."""
     return [_lower_quartile(times_s[part::_PARTS]) for part in range(_PARTS)]
 
 

@@ -85,7 +85,7 @@ class Settings:
     with_link: bool = True
 
     def clock_of(self, device: str) -> str:
-        """Give the clock that measures a device."""
+        """Return the clock that measures a device."""
         return self.clock or choose_clock(device, self.threads)
 
 
@@ -309,7 +309,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _pooled(keys: Sequence[str], layers: Sequence[LayerTiming]) -> dict[str, LayerTiming]:
-    """Give one timing a key: the median over the layers that share it."""
+    """Return one timing a key: the median over the layers that share it."""
     alike: dict[str, list[LayerTiming]] = {}
     for key, timing in zip(keys, layers, strict=True):
         alike.setdefault(key, []).append(timing)
@@ -327,7 +327,7 @@ def _median(timings: Sequence[Timing | None]) -> Timing | None:
 def _curves(
     models: Mapping[int, _AtBatch], times: Mapping[int, Sequence[LayerTiming]], repeats: Mapping[int, int]
 ) -> Iterator[LayerProfile]:
-    """Give the layers with their times at all batches; equal layers once."""
+    """Yield the layers with their times at all batches; equal layers once."""
     seen = set()
     first = next(iter(models.values())).layers
     for index, layer in enumerate(first.layers):

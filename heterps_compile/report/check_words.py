@@ -62,7 +62,7 @@ def verdict(checked: Checked, escape: Escape = printable) -> str:
 
 
 def check_text(checked: Checked) -> str:
-    """Give the lines for a terminal."""
+    """Return the lines for a terminal."""
     lines = [_sentence(verdict(checked)), *(f"note: {note}" for note in _notes(checked, printable))]
     shown = "\n".join(lines) + "\n"
     if checked.passes:
@@ -71,7 +71,7 @@ def check_text(checked: Checked) -> str:
 
 
 def check_markdown(checked: Checked, plan: str) -> str:
-    """Give Markdown for a pull request; ``plan`` is where the committed plan is."""
+    """Return Markdown for a pull request; ``plan`` is where the committed plan is."""
     lines = ["### Placement check", "", _sentence(verdict(checked, for_markdown)), ""]
     lines += [f"- note: {note}" for note in _notes(checked, for_markdown)]
     if not checked.passes:
@@ -80,7 +80,7 @@ def check_markdown(checked: Checked, plan: str) -> str:
 
 
 def check_github(checked: Checked, path: str) -> str:
-    """Give annotations at the plan's file: an error where the check fails, a notice where only hashes changed."""
+    """Return annotations at the plan's file: an error where the check fails, a notice where only hashes changed."""
     lines = []
     if not checked.passes:
         lines.append(workflow_command("error", path, 1, "placement check", verdict(checked)))
@@ -89,7 +89,7 @@ def check_github(checked: Checked, path: str) -> str:
 
 
 def check_document(checked: Checked, plan: str) -> str:
-    """Give the text of a JSON document; its keys are a promise as those of ``diff_document.py``."""
+    """Return the text of a JSON document; its keys are a promise as those of ``diff_document.py``."""
     changes = json.loads(diff_document(checked.changes, plan, "what the search finds now"))
     document = {
         "format_version": FORMAT_VERSION,

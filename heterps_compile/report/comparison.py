@@ -92,7 +92,7 @@ def comparison_picture(comparison: Comparison) -> Picture:
 
 
 def comparison_svg(comparison: Comparison) -> str:
-    """Give the text of :func:`comparison_picture`: self-contained, readable on light and dark."""
+    """Return the text of :func:`comparison_picture`: self-contained, readable on light and dark."""
     return comparison_picture(comparison).svg
 
 

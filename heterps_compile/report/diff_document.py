@@ -17,7 +17,7 @@ FORMAT_VERSION = 1
 
 
 def diff_document(changes: PlanDiff, old: str, new: str, failed: Sequence[str] = ()) -> str:
-    """Give the text of the document.
+    """Return the text of the document.
 
     Args:
         changes: What changed.

@@ -19,7 +19,7 @@ ANNOTATIONS = 10
 
 
 def diff_github(changes: PlanDiff, path: str, text: str, failed: Sequence[str] = ()) -> str:
-    """Give one workflow command a line; none where the plans are the same.
+    """Return one workflow command a line; none where the plans are the same.
 
     Args:
         changes: What changed.
@@ -58,12 +58,12 @@ def escape_property(text: str) -> str:
 
 
 def workflow_command(level: str, path: str, line: int, title: str, message: str) -> str:
-    """Give one annotation: ``level`` is ``"error"``, ``"warning"`` or ``"notice"``; names need no escape before."""
+    """Return one annotation: ``level`` is ``"error"``, ``"warning"`` or ``"notice"``; names need no escape before."""
     where = f"file={escape_property(printable(path))},line={line},title={escape_property(title)}"
     return f"::{level} {where}::{escape_message(printable(message))}"
 
 
 def _line_of(text: str, layer: str) -> int:
-    """Give the line of a plan's file that a layer stands on; the first one where it is not found."""
+    """Return the line of a plan's file that a layer stands on; the first one where it is not found."""
     place = text.find(f'{{"name": {json.dumps(layer)}, ') if layer else -1
     return 1 if place < 0 else text.count("\n", 0, place) + 1

@@ -7,7 +7,7 @@ from heterps_compile.plan.diff import PlanDiff
 
 
 def words_of_new_layers(changes: PlanDiff) -> dict[str, str]:
-    """Give the layers of the new plan that are different in the old one, by name."""
+    """Return the layers of the new plan that are different in the old one, by name."""
     return {
         **{change.layer: f"was in stage {change.old_stage}" for change in changes.regrouped},
         **dict.fromkeys(changes.altered, "another computation"),
@@ -17,7 +17,7 @@ def words_of_new_layers(changes: PlanDiff) -> dict[str, str]:
 
 
 def words_of_old_layers(changes: PlanDiff) -> dict[str, str]:
-    """Give the layers of the old plan that are different in the new one, by name."""
+    """Return the layers of the old plan that are different in the new one, by name."""
     return {
         **{change.old_name: f"went to stage {change.new_stage}" for change in changes.regrouped},
         **{change.old_name: f"moved to {change.new_device}" for change in changes.moved},

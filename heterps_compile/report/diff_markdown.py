@@ -12,7 +12,7 @@ from .diff_words import change_of, notes, sentences
 
 
 def diff_markdown(changes: PlanDiff, old: str, new: str, failed: Sequence[str] = ()) -> str:
-    """Give the Markdown; every name in it is escaped.
+    """Return the Markdown; every name in it is escaped.
 
     Args:
         changes: What changed.

@@ -12,7 +12,7 @@ from .diff_words import change_of, notes, sentences
 
 
 def diff_text(changes: PlanDiff, failed: Sequence[str] = ()) -> str:
-    """Give the lines: every change, then the numbers of both plans, then notes.
+    """Return the lines: every change, then the numbers of both plans, then notes.
 
     Args:
         changes: What changed.

@@ -18,7 +18,7 @@ from heterps_compile.units import counted, format_bytes, format_count, format_mo
 
 
 def draft_text(step: Pass, draft: Draft) -> str:
-    """Give what a pass filled in, under a heading with its name.
+    """Return what a pass filled in, under a heading with its name.
 
     Args:
         step: The pass that has just run.

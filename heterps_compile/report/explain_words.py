@@ -105,7 +105,7 @@ def print_explanation(console: Console, explained: Explained) -> None:
 
 
 def explanation_document(explained: Explained) -> str:
-    """Give the text of a JSON document; a number that is not finite is null."""
+    """Return the text of a JSON document; a number that is not finite is null."""
     document = {
         "format_version": FORMAT_VERSION,
         "layer": explained.layer,

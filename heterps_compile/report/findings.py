@@ -57,7 +57,7 @@ class Findings:
 
     @cached_property
     def step(self) -> Step:
-        """Give the plan's own step; of inference as many as keep every replica busy for a while."""
+        """Return the plan's own step; of inference as many as keep every replica busy for a while."""
         operations = {row.name: row.cost.operations for row in self.rows}
         loads = plan_loads(self.plan, self.pool, operations)
         chosen = self.plan.schedule
@@ -68,7 +68,7 @@ class Findings:
 
     @cached_property
     def views(self) -> list[LayerView]:
-        """Give the layers as the picture of the graph shows them."""
+        """Return the layers as the picture of the graph shows them."""
         changed = {} if self.changes is None else words_of_new_layers(self.changes)
         if not self.rows:
             return [replace(view, change=changed.get(view.name, "")) for view in plan_layers(self.plan)]
@@ -79,7 +79,7 @@ class Findings:
 
     @cached_property
     def edges(self) -> list[tuple[int, int, int]]:
-        """Give (producer, consumer, bytes) of every value that passes between layers."""
+        """Return (producer, consumer, bytes) of every value that passes between layers."""
         if self.layers is None:
             return []
         made = (edge for edge in self.layers.edges if edge.producer >= 0)

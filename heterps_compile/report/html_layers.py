@@ -19,7 +19,7 @@ _MOST_TEXT = 400
 
 
 def layer_facts(findings: Findings) -> dict[str, Any]:
-    """Give what is embedded in the page: per layer its facts, its device types, and the edges of all."""
+    """Return what is embedded in the page: per layer its facts, its device types, and the edges of all."""
     plan = findings.plan
     layers = [
         {"name": _shown(view.name), "stage": view.stage, "device": _shown(view.device), "facts": []}
@@ -48,7 +48,7 @@ def layer_facts(findings: Findings) -> dict[str, Any]:
 
 
 def _types(problem: Problem, layer: int, currency: str) -> Iterator[list[str]]:
-    """Give name, computation, data and price of a layer on every type: alone on one unit that it keeps busy."""
+    """Yield name, computation, data and price of a layer on every type: alone on one unit that it keeps busy."""
     for index, name in enumerate(problem.type_names):
         compute_s, data_s = float(problem.compute_s[layer, index]), float(problem.data_s[layer, index])
         if not math.isfinite(compute_s) or not problem.allowed[layer, index]:
@@ -63,6 +63,6 @@ def _shown(name: str) -> str:
 
 
 def for_script(value: Any) -> str:
-    """Give JSON that may stand between script tags: no character of it can end them or begin a comment."""
+    """Return JSON that may stand between script tags: no character of it can end them or begin a comment."""
     plain = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

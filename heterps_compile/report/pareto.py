@@ -38,7 +38,7 @@ class Point:
 
 
 def usual_floors(throughput: float, count: int = FLOORS) -> list[float]:
-    """Give floors around a plan's throughput, in equal ratios from a tenth to ten times, itself among them."""
+    """Return floors around a plan's throughput, in equal ratios from a tenth to ten times, itself among them."""
     ratio = (_MOST_PART / _LEAST_PART) ** (1 / (count - 1))
     return sorted([throughput, *(throughput * _LEAST_PART * ratio**i for i in range(count))])
 

@@ -117,12 +117,12 @@ def picture(name: str, title: str, height: float, parts: Iterable[str], *, role:
 
 
 def safe(text: str, width: int = NAME_WIDTH) -> str:
-    """Give a text of a model for SVG and HTML: printable, cut to so many characters, escaped."""
+    """Return a text of a model for SVG and HTML: printable, cut to so many characters, escaped."""
     return escape(shorten(printable(text), width))
 
 
 def text(x: float, y: float, words: str, classes: str = "ink", anchor: str = "start") -> str:
-    """Give a line of text; ``words`` are escaped here."""
+    """Return a line of text; ``words`` are escaped here."""
     placed = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f'<text class="{classes}" x="{x:.1f}" y="{y:.1f}"{placed}>{safe(words)}</text>'
 
@@ -130,13 +130,13 @@ def text(x: float, y: float, words: str, classes: str = "ink", anchor: str = "st
 def rect(  # noqa: PLR0917 - a rectangle is four numbers everywhere
     x: float, y: float, width: float, height: float, classes: str, title: str = "", *, more: str = ""
 ) -> str:
-    """Give a rectangle, with a title that is shown on hovering; ``more`` are attributes as they stand."""
+    """Return a rectangle, with a title that is shown on hovering; ``more`` are attributes as they stand."""
     inner = f"><title>{safe(title)}</title></rect>" if title else "/>"
     return f'<rect class="{classes}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{more}{inner}'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
-    """Give a line."""
+    """Return a line."""
     return f'<line class="{classes}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
@@ -152,12 +152,12 @@ def ending(words: str, width: float) -> str:
 
 
 def device_classes(devices: Iterable[str]) -> dict[str, int]:
-    """Give every device the number of its colour, in order of first appearance."""
+    """Number the colours of devices, in order of first appearance."""
     return {name: index % DEVICE_COLOURS for index, name in enumerate(dict.fromkeys(devices))}
 
 
 def ticks(most: float, count: int = 5) -> list[float]:
-    """Give round numbers from 0 to ``most``, about so many."""
+    """Return round numbers from 0 to ``most``, about so many."""
     if most <= 0:
         return [0.0]
     rough = most / count

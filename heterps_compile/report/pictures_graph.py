@@ -50,7 +50,7 @@ class _Box:
 
 
 def plan_layers(plan: Plan) -> list[LayerView]:
-    """Give the layers of a plan of which nothing but their names is known."""
+    """Return the layers of a plan of which nothing but their names is known."""
     return [LayerView(name, stage.index, stage.device) for stage in plan.stages for name in stage.layers]
 
 
@@ -130,7 +130,7 @@ def _boxes(stages: Sequence[PlannedStage], size: tuple[float, float], gap: float
 
 
 def _of_the_row(width: float) -> float:
-    """Give the width of the least part of a row, a quarter at least, that a box of some width fits in."""
+    """Return the width of the least part of a row, a quarter at least, that a box of some width fits in."""
     row = WIDTH - 2 * _PAD
     parts = [(row - (count - 1) * _BETWEEN) / count for count in range(_LEAST_PARTS, 0, -1)]
     return next((part for part in parts if part >= width), row)

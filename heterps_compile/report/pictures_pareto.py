@@ -81,7 +81,7 @@ class _Axis:
         return self._first + part * (self._last - self._first)
 
     def ticks(self) -> list[float]:
-        """Give 1, 2 and 5 of every power of ten inside; 1 alone over many."""
+        """Return 1, 2 and 5 of every power of ten inside; 1 alone over many."""
         powers = range(math.floor(self._low), math.ceil(self._high) + 1)
         steps = (1, 2, 5) if len(powers) <= 5 else (1,)
         values = [step * 10.0**power for power in powers for step in steps]

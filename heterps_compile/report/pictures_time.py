@@ -79,7 +79,7 @@ def _summary(step: Step) -> str:
 
 
 def _rows(step: Step) -> list[tuple[int, int]]:
-    """Give the (stage, replica) pairs that are drawn: as many replicas of every stage as there is room for."""
+    """Return the (stage, replica) pairs that are drawn: as many replicas of every stage as there is room for."""
     counts = step.timeline.replicas
     each = max(counts, default=1)
     while each > 1 and sum(min(each, count) for count in counts) > _MOST_ROWS:

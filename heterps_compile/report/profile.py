@@ -34,7 +34,7 @@ def print_profile(console: Console, profile: Profile) -> None:
 
 
 def _layers(device: DeviceProfile) -> Table:
-    """Give the costliest layers at every batch, equal layers in one row."""
+    """Return the costliest layers at every batch, equal layers in one row."""
     batches = [point.batch for point in device.layers[0].points]
     table = Table(box=None, pad_edge=False)
     table.add_column("layer")
@@ -51,7 +51,7 @@ def _layers(device: DeviceProfile) -> Table:
 
 
 def _time(point: LayerPoint) -> Timing:
-    """Give forward, in training with backward."""
+    """Return forward, in training with backward."""
     if point.backward is None:
         return point.forward
     return Timing(point.forward.median_s + point.backward.median_s, point.forward.spread_s + point.backward.spread_s)

@@ -34,7 +34,7 @@ class LayerRow:
 
 
 def layer_rows(plan: Plan, layers: LayerGraph, costs: Sequence[LayerCost]) -> list[LayerRow]:
-    """Give the rows in the order of the layers."""
+    """Return the rows in the order of the layers."""
     home = {name: stage for stage in plan.stages for name in stage.layers}
     return [
         LayerRow(

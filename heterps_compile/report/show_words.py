@@ -55,7 +55,7 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: 
 
 
 def _memory(plan: Plan) -> list[tuple[str, str]]:
-    """Give what the fullest unit holds, part by part, and what its device type has."""
+    """Return what the fullest unit holds, part by part, and what its device type has."""
     has = {device.name: device.memory_bytes for device in plan.devices}
     known = [stage for stage in plan.stages if stage.memory is not None and stage.device in has]
     if not known:

@@ -54,22 +54,22 @@ class Step:
 
     @property
     def step_s(self) -> float:
-        """Give the time of the step, or of all, fill and drain included."""
+        """Return the time of the step, or of all, fill and drain included."""
         return self.timeline.makespan_s
 
     @property
     def samples_per_s(self) -> float:
-        """Give the throughput of steps that run one after the other."""
+        """Return the throughput of steps that run one after the other."""
         return self.samples / self.step_s if self.step_s > 0 else float("inf")
 
     @property
     def peak_bytes(self) -> tuple[float, ...]:
-        """Give the most bytes that one replica of every stage holds at once."""
+        """Return the most bytes that one replica of every stage holds at once."""
         parts = zip(self.kept_bytes, self.micro_batch_bytes, self.timeline.peak_in_flight, strict=True)
         return tuple(kept + each * peak for kept, each, peak in parts)
 
     def bytes_over_time(self) -> Iterator[tuple[tuple[int, int], list[tuple[float, float]]]]:
-        """Give for every (stage, replica) when what it holds changes, in seconds, and to how many bytes."""
+        """Yield for every (stage, replica) when what it holds changes, in seconds, and to how many bytes."""
         for worker, spans in worker_spans(self.timeline).items():
             kept, each = self.kept_bytes[worker[0]], self.micro_batch_bytes[worker[0]]
             yield worker, [(time_s, kept + each * held) for time_s, held in held_over_time(spans)]
@@ -78,7 +78,7 @@ class Step:
 def plan_loads(
     plan: Plan, pool: Cluster | None = None, operations: Mapping[str, int] | None = None
 ) -> tuple[StageLoad, ...]:
-    """Give what a batch of a plan asks of its stages.
+    """Return what a batch of a plan asks of its stages.
 
     Args:
         plan: The plan.
@@ -98,7 +98,7 @@ def plan_loads(
 def _known(
     plan: Plan, stage: PlannedStage, pool: Cluster | None, operations: Mapping[str, int]
 ) -> tuple[MicroBatch, ...]:
-    """Give the batch undivided, and divided as the plan's schedule does, else in two by what the pool says."""
+    """Return the batch undivided, and divided as the plan's schedule does, else in two by what the pool says."""
     training, count = plan.request.mode == "training", plan.schedule.micro_batches
     planned = MicroBatch(
         count, stage.micro_batch_forward_s, stage.micro_batch_backward_s, delay_s=stage.micro_batch_delay_s
@@ -127,7 +127,7 @@ def _known(
 
 
 def _activations(plan: Plan) -> list[float]:
-    """Give the activations of a whole batch: the plan's are those of the micro-batches its schedule holds at once."""
+    """Return the activations of a whole batch: the plan's are those of the micro-batches its schedule holds at once."""
     loads = [StageLoad(stage.replicas, (MicroBatch(1, stage.time_s),), 1.0) for stage in plan.stages]
     chosen, training = plan.schedule, plan.request.mode == "training"
     timeline = simulate_step(chosen.name, loads, chosen.micro_batches, training=training)
@@ -166,7 +166,7 @@ def simulate_plan(plan: Plan, loads: Sequence[StageLoad], schedule: str, micro_b
 
 
 def possible_counts(plan: Plan) -> list[int]:
-    """Give the counts of micro-batches worth trying; 1 alone where the model fixes its batch."""
+    """Return the counts of micro-batches worth trying; 1 alone where the model fixes its batch."""
     if plan.batch not in plan.bindings.values():
         return [1]
     return micro_batch_counts(plan.batch, max(stage.replicas for stage in plan.stages))
@@ -188,5 +188,5 @@ def best_steps(
     counts: Sequence[int],
     schedules: Sequence[str] = tuple(SCHEDULES),
 ) -> list[Step]:
-    """Give the best step of every schedule over some counts of micro-batches, such as :func:`possible_counts`."""
+    """Return the best step of every schedule over some counts of micro-batches, such as :func:`possible_counts`."""
     return [best_step(plan, loads, name, counts) for name in schedules]

@@ -21,7 +21,7 @@ _IDS_SHOWN = 6
 
 
 def split_document(workload: Workload, result: MaxLoadResult, directory: str | None) -> dict[str, Any]:
-    """Give the split as a JSON document; the keys of a compiled plan where they mean the same."""
+    """Return the split as a JSON document; the keys of a compiled plan where they mean the same."""
     split = to_split_json(workload, result.assignment)
     kinds = [("accelerator", entry) for entry in split["fpgas"]] + [("cpu", entry) for entry in split["cpus"]]
     return {
@@ -43,7 +43,7 @@ def split_document(workload: Workload, result: MaxLoadResult, directory: str | N
 
 
 def split_files(workload: Workload, result: MaxLoadResult) -> dict[str, str]:
-    """Give the files of a solved workload: ``plan.json``, and ``split.json`` in the benchmark authors' own form."""
+    """Return the files of a solved workload: ``plan.json``, and ``split.json`` in the benchmark authors' own form."""
     plan = split_document(workload, result, None)
     for timed in ("directory", "search_s"):
         del plan[timed]

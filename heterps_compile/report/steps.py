@@ -74,7 +74,7 @@ def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:
 
 
 def steps_document(plan: Plan, steps: Sequence[Step], notes: Sequence[str]) -> str:
-    """Give the simulated steps as a JSON document; its keys are a promise, as those of a compilation's document are.
+    """Return the simulated steps as a JSON document; its keys are a promise, as those of a compilation's document are.
 
     Memory over time is that of every replica: pairs of the time of a change, in seconds, and the bytes from then on.
     """

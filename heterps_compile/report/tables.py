@@ -162,7 +162,7 @@ def _unverified(plan: Plan) -> str:
 
 
 def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str]]:
-    """Give what the whole plan reaches and costs, as pairs of what it is and how much."""
+    """Return what the whole plan reaches and costs, as pairs of what it is and how much."""
     floor, budget = plan.request.min_throughput, plan.request.budget_per_hour
     schedule, verification = plan.schedule, plan.verification
     totals = [
@@ -204,7 +204,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
 
 
 def _objective(plan: Plan) -> list[tuple[str, str]]:
-    """Give the row of an objective that no other row shows."""
+    """Return the row of an objective that no other row shows."""
     if plan.request.objective not in ("latency", "max-load"):
         return []
     described = OBJECTIVES[plan.request.objective].describe(plan.value, plan.batch, plan.currency)
@@ -227,7 +227,7 @@ def _bound(plan: Plan) -> str:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Give every fallback, unused device and replicated parameter as a sentence."""
+    """Return every fallback, unused device and replicated parameter as a sentence."""
     found = list(plan.notes)
     if plan.unused_devices:
         found.append(f"no stage uses {', '.join(map(repr, plan.unused_devices))}")
@@ -261,7 +261,7 @@ def cluster_table(pool: Cluster, width: int) -> Table:
 
 
 def cluster_lines(pool: Cluster) -> list[str]:
-    """Give what a pool has besides device types: links, and parameter servers."""
+    """Return what a pool has besides device types: links, and parameter servers."""
     lines = [
         f"link {' - '.join(link.between)}: {format_count(link.bytes_per_s)}B/s, {format_seconds(link.latency_s)}"
         for link in pool.links
@@ -274,7 +274,7 @@ def cluster_lines(pool: Cluster) -> list[str]:
 
 
 def plain_table() -> Table:
-    """Give a table without a frame, its head ruled off."""
+    """Return a table without a frame, its head ruled off."""
     return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
 
 
@@ -291,5 +291,5 @@ def add_numbers(table: Table, *headings: str) -> None:
 
 
 def name_text(name: str, width: int) -> Text:
-    """Give a name, its middle cut out where it is longer than a quarter of the width."""
+    """Return a name, its middle cut out where it is longer than a quarter of the width."""
     return Text(shorten(printable(name), max(8, width // 4)))

@@ -70,7 +70,7 @@ def chrome_trace(plan: Plan, step: Step) -> str:
 
 
 def _flows(step: Step) -> Iterator[dict[str, Any]]:
-    """Give the arrows: each leaves the slice of the action that makes a value late, and meets the one that reads it."""
+    """Yield the arrows, each from the slice of the action that makes a value late to the one that reads it."""
     timeline = step.timeline
     spans = {span.action: span for span in timeline.spans}
     crossing = (

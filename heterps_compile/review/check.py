@@ -66,7 +66,7 @@ class CheckResult:
 
     @property
     def gain(self) -> float:
-        """Give the part of today's value that the plan found saves; 0 where there is no value to save."""
+        """Return the part of today's value that the plan found saves; 0 where there is no value to save."""
         return 0.0 if not self.value else max(0.0, 1 - self.found.value / self.value)
 
     @property
@@ -104,7 +104,7 @@ def check_plan(posed: PosedAgain, tolerance: float = DEFAULT_TOLERANCE) -> Check
 
 
 def judge(posed: PosedAgain) -> tuple[str, float | None]:
-    """Give why the plan cannot stay, or the value of its decisions today."""
+    """Return why the plan cannot stay, or the value of its decisions today."""
     if posed.placement is None:
         return posed.misfit, None
     plan, pool = posed.plan, posed.draft.cluster
@@ -120,7 +120,7 @@ def judge(posed: PosedAgain) -> tuple[str, float | None]:
 
 
 def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> str:
-    """Give the first limit that the plan breaks today; "" where it keeps all of them."""
+    """Return the first limit that the plan breaks today; "" where it keeps all of them."""
     plan, problem, currency = posed.plan, posed.problem, posed.draft.cluster.currency
     if priced.throughput < problem.min_throughput * (1 - FLOOR_TOLERANCE):
         floor = format_rate(problem.min_throughput)
@@ -141,7 +141,7 @@ def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> st
 
 
 def _search(posed: PosedAgain, warm_start: tuple[PlannedStage, ...] = ()) -> Plan:
-    """Give the plan that the search finds now, with the backend and the options of the committed one."""
+    """Return the plan that the search finds now, with the backend and the options of the committed one."""
     chosen = choose_backend(posed.draft.graph, backend_name(posed.plan))
     draft = run_passes(
         posed.draft,
@@ -158,7 +158,7 @@ def _search(posed: PosedAgain, warm_start: tuple[PlannedStage, ...] = ()) -> Pla
 
 
 def backend_name(plan: Plan) -> str:
-    """Give what the option ``--backend`` was for a plan, or what stands for it."""
+    """Return what the option ``--backend`` was for a plan, or what stands for it."""
     if plan.backend != MIXED:
         return plan.backend
     by_device = {stage.device: stage.backend for stage in plan.stages}

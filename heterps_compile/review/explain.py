@@ -162,7 +162,7 @@ def _choice(posed: PosedAgain, placement: Placement, index: int, type_: int) -> 
 
 
 def _fault(problem: Problem, found: PlacementDetail, index: int, type_: int) -> str:
-    """Give why a placement is no plan; "" where it is one."""
+    """Return why a placement is no plan; "" where it is one."""
     if not problem.allowed[index, type_]:
         return "a pin, a forbidden pair, or what the type supports, keeps the layer from it"
     if math.isinf(problem.compute_s[index, type_]):
@@ -185,7 +185,7 @@ def _asked_stages(problem: Problem) -> str:
 
 
 def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) -> list[str]:
-    """Give what holds a layer and its stage where they are, each as a sentence."""
+    """Return what holds a layer and its stage where they are, each as a sentence."""
     problem, mine = posed.problem, now.stages[stage]
     name = problem.type_names[mine.type]
     found = []

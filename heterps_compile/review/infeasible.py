@@ -45,12 +45,12 @@ class Feasibility:
     layer_count: int
 
     def to_text(self) -> str:
-        """Give the lines for a terminal."""
+        """Return the lines for a terminal."""
         head = "A plan exists" if self.is_feasible else f"No {plans_of_the_problem(self.layer_count)} exists"
         return "\n".join([f"{head}: {printable(self.blocking)}", *(f"- {printable(r)}" for r in self.remedies)]) + "\n"
 
     def to_json(self) -> str:
-        """Give the text of a JSON document."""
+        """Return the text of a JSON document."""
         document = {
             "format_version": 1,
             "is_feasible": self.is_feasible,

@@ -58,17 +58,17 @@ class PosedAgain:
 
     @property
     def problem(self) -> Problem:
-        """Give the problem of today."""
+        """Return the problem of today."""
         assert self.draft.problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
         return self.draft.problem
 
     @property
     def stale(self) -> tuple[str, ...]:
-        """Give the names of the hashes that the plan has and that are others today."""
+        """Return the names of the hashes that the plan has and that are others today."""
         return tuple(name for name, old in sorted(self.plan.hashes.items()) if old != self.hashes.get(name, old))
 
     def fitting(self, *, allow_stale: bool) -> Placement:
-        """Give the plan's answer.
+        """Return the plan's answer.
 
         Raises:
             StalePlanError: where the plan does not fit the model; where it was made from another one, from another
@@ -80,7 +80,7 @@ class PosedAgain:
         return self.placement
 
     def stages(self) -> tuple[PlannedStage, ...]:
-        """Give the plan's stages with the layers' names of today; those the model lacks are left out."""
+        """Return the plan's stages with the layers' names of today; those the model lacks are left out."""
         found = []
         for stage in self.plan.stages:
             layers = tuple(self.matched[name] for name in stage.layers if name in self.matched)
@@ -141,7 +141,7 @@ def pose_again(
 
 
 def pool_of(plan: Plan) -> str:
-    """Give the name of a plan's pool where it is a built-in one.
+    """Return the name of a plan's pool where it is a built-in one.
 
     Raises:
         InputError: where it is not.
@@ -154,7 +154,7 @@ def pool_of(plan: Plan) -> str:
 
 
 def _fit(plan: Plan, problem: Problem, matched: Mapping[str, str]) -> tuple[str, Placement | None]:
-    """Give why a plan does not fit a problem, or its placement."""
+    """Return why a plan does not fit a problem, or its placement."""
     home = {matched[name]: stage for stage in plan.stages for name in stage.layers if name in matched}
     unplaced = [name for name in problem.layer_names if name not in home]
     lost = [name for stage in plan.stages for name in stage.layers if name not in matched]

@@ -48,7 +48,7 @@ def refuse_stale(changed: Sequence[str], *, allow_stale: bool) -> None:
 
 
 def pool_of_today(plan: Plan, cluster: str | Path | None = None, *, allow_stale: bool = False) -> Cluster | None:
-    """Give the pool of a plan; None where it is not built in and no file is named.
+    """Return the pool of a plan; None where it is not built in and no file is named.
 
     Args:
         plan: The plan.

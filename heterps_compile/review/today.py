@@ -78,7 +78,7 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
 
 
 def _stages(posed: PosedAgain, priced: PlacementDetail) -> tuple[PlannedStage, ...]:
-    """Give the plan's stages with today's times, memory and prices."""
+    """Return the plan's stages with today's times, memory and prices."""
     draft, training = posed.draft, posed.plan.request.mode == "training"
     assert draft.layers is not None  # noqa: S101 - the problem was posed from them; this tells the type checker
     assert draft.costs is not None  # noqa: S101

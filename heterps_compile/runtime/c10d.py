@@ -33,13 +33,13 @@ class KeptStore(Store):
 
 
 def default_store() -> Store:
-    """Give the store in which the ranks of the world met."""
+    """Return the store in which the ranks of the world met."""
     store: Store = dist.distributed_c10d._get_default_store()
     return store
 
 
 def cpu_group_of_world() -> Any:
-    """Give gloo's group of the world."""
+    """Return gloo's group of the world."""
     world: Any = dist.group.WORLD
     return world._get_backend(torch.device("cpu"))
 

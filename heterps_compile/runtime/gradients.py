@@ -32,7 +32,7 @@ class Parameters:
 
     @classmethod
     def of_modules(cls, modules: Sequence[nn.Module], names: Mapping[str, str]) -> "Parameters":
-        """Give those of modules; ``names`` has the plan's name of what goes by another one in the model."""
+        """Return those of modules; ``names`` has the plan's name of what goes by another one in the model."""
         trained: list[tuple[str, Tensor]] = [
             (module.__dict__.get("tied_as", {}).get(name, name), tensor)
             for module in modules
@@ -106,7 +106,7 @@ class Directions:
         return name in self._seeds
 
     def of(self, name: str, output: Tensor) -> Tensor:
-        """Give the direction of an output, of its shape."""
+        """Return the direction of an output, of its shape."""
         generator = torch.Generator().manual_seed(self._seeds[name])
         wide = torch.complex128 if output.is_complex() else torch.float64
         drawn = torch.randn(output.shape, generator=generator, dtype=wide)

@@ -10,13 +10,13 @@ from heterps_compile.ir.graph import Graph
 
 
 def written_by_nodes(graph: Graph) -> tuple[str, ...]:
-    """Give the names of the buffers and parameters that nodes of a graph change, in order."""
+    """Return the names of the buffers and parameters that nodes of a graph change, in order."""
     writes: Mapping[str, tuple[str, ...]] = getattr(graph.source, "writes", {})
     return tuple(dict.fromkeys(name for names in writes.values() for name in names if name in graph.parameters))
 
 
 def kept_by_whole(graph: Graph) -> dict[str, Any]:
-    """Give copies of what the whole model keeps or may keep, as it is now, by name; nothing for an ONNX model."""
+    """Return copies of what the whole model keeps or may keep, as it is now, by name; nothing for an ONNX model."""
     if graph.family != "torch":
         return {}
     held = {name: graph.source.tensors[name] for name in written_by_nodes(graph)}
@@ -29,7 +29,7 @@ def kept_by_whole(graph: Graph) -> dict[str, Any]:
 
 
 def kept_by_stages(stages: Iterable[Any], names: Iterable[str]) -> dict[str, Any]:
-    """Give copies of what stages keep, as it is now, by name; of those names, the ones that a stage holds."""
+    """Return copies of what stages keep, as it is now, by name; of those names, the ones that a stage holds."""
     wanted = set(names)
     found: dict[str, Any] = {}
     for stage in stages:
@@ -39,7 +39,7 @@ def kept_by_stages(stages: Iterable[Any], names: Iterable[str]) -> dict[str, Any
 
 
 def _held(stage: Any) -> dict[str, Callable[[], Any]]:
-    """Give what makes a copy of each thing that a stage holds and may change."""
+    """Return what makes a copy of each thing that a stage holds and may change."""
     if hasattr(stage, "updated"):  # of the jax backend: arrays are never changed in place
         arrays, tied = stage.arrays, stage.tied_as
         changed = {tied.get(name, name): arrays[name] for name in stage.updated if name in arrays}

@@ -63,7 +63,7 @@ class Prediction:
 
 
 def step_on_cores(plan: Plan, layout: Layout, cores: int) -> float:
-    """Give what a step takes at least on so many cores, by the plan's times of a micro-batch; 0 where it has none.
+    """Return what a step takes at least on so many cores, by the plan's times of a micro-batch; 0 where it has none.
 
     It is 0 too where working it out would hold up the run, with hundreds of micro-batches on many ranks.
 
@@ -154,13 +154,13 @@ class _Run:
         }
 
     def moved_bytes(self, action: Action) -> float:
-        """Give what an action receives and sends."""
+        """Return what an action receives and sends."""
         stage = self._layout.stage_of(action)
         ends = [route for route in self._routes if stage in (route.source, route.target)]
         return sum(self._message_bytes(route, action.phase is Phase.BACKWARD) for route in ends)
 
     def messages(self, step: int, action: Action) -> Iterator[tuple[int, int, float]]:
-        """Give the jobs whose messages an action waits for, and how long those travel."""
+        """Yield the jobs whose messages an action waits for, and how long those travel."""
         stage, is_backward = self._layout.stage_of(action), action.phase is Phase.BACKWARD
         for route in self._routes:
             reads, makes = (route.source, route.target) if is_backward else (route.target, route.source)

@@ -21,7 +21,7 @@ class Signature(Protocol):
     """Maps calls to graph inputs and graph outputs to results."""
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Give graph inputs by name.
+        """Return graph inputs by name.
 
         Raises:
             InputError: where the arguments are not those of the model.
@@ -29,11 +29,11 @@ class Signature(Protocol):
         ...
 
     def assemble(self, values: Mapping[str, Any]) -> Any:
-        """Give what the model returns out of graph outputs by name."""
+        """Return what the model returns out of graph outputs by name."""
         ...
 
     def to_json(self) -> str:
-        """Give text that :func:`signature_of_plan` reads back."""
+        """Return text that :func:`signature_of_plan` reads back."""
         ...
 
 
@@ -50,7 +50,7 @@ class ArraySignature:
     outputs: tuple[str, ...]
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Give graph inputs by name."""
+        """Return graph inputs by name."""
         takes = f"the model takes {', '.join(map(repr, self.inputs)) or 'nothing'}"
         if len(args) > len(self.inputs):
             raise InputError(f"{len(args)} arguments are given; {takes}")
@@ -67,16 +67,16 @@ class ArraySignature:
         return values
 
     def assemble(self, values: Mapping[str, Any]) -> list[Any]:
-        """Give the outputs as a list."""
+        """Return the outputs as a list."""
         return [values[name] for name in self.outputs]
 
     def to_json(self) -> str:
-        """Give text; the names stand in the plan already."""
+        """Return text; the names stand in the plan already."""
         return json.dumps({"kind": "arrays"})
 
 
 def signature_of_graph(graph: Graph) -> Signature:
-    """Give the signature of a model that was just read."""
+    """Return the signature of a model that was just read."""
     if graph.family == "torch":
         from heterps_compile.frontends.torch_call import CallStructure  # noqa: PLC0415 - torch only for torch models
 
@@ -94,7 +94,7 @@ def is_of_a_module(plan: Plan) -> bool:
 
 
 def signature_of_plan(plan: Plan) -> Signature:
-    """Give the signature of a model that is loaded from its plan.
+    """Return the signature of a model that is loaded from its plan.
 
     Raises:
         PlanError: where the plan's signature is none.

@@ -37,7 +37,7 @@ class Difference:
     values: int = 0
 
     def joined(self, other: "Difference") -> "Difference":
-        """Give the larger ones of both, over the values of both."""
+        """Return the larger ones of both, over the values of both."""
         return Difference(
             max(self.max_abs, other.max_abs), max(self.max_rel, other.max_rel), self.values + other.values
         )
@@ -112,7 +112,7 @@ def compare_gradients(
 
 
 def largest(values: Mapping[str, Any]) -> float:
-    """Give the largest finite magnitude among arrays or tensors; 0 where there is none."""
+    """Return the largest finite magnitude among arrays or tensors; 0 where there is none."""
     found = [np.abs(array[np.isfinite(array)]) for array in map(_array, values.values())]
     return max((float(array.max()) for array in found if array.size), default=0.0)
 
@@ -135,7 +135,7 @@ def _zeros(like: Any) -> Any:
 
 
 def _difference(what: str, ours: Any, theirs: Any) -> tuple[float, float]:
-    """Give the largest absolute difference and the scale of the whole model's output."""
+    """Return the largest absolute difference and the scale of the whole model's output."""
     if ours is None or theirs is None:
         if ours is not theirs:
             raise VerificationError(f"{what} is {ours!r} staged and {theirs!r} whole")
@@ -163,7 +163,7 @@ def _difference(what: str, ours: Any, theirs: Any) -> tuple[float, float]:
 
 
 def _array(value: Any) -> NDArray[Any]:
-    """Give a tensor, array or number as an array that can be compared; bfloat16 and float8 are widened."""
+    """Return a tensor, array or number as an array that can be compared; bfloat16 and float8 are widened."""
     if hasattr(value, "detach"):
         tensor = value.detach().cpu()
         try:

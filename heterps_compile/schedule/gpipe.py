@@ -26,7 +26,7 @@ from .order import Action, Phase
 
 
 def gpipe(stage: int, replicas: Sequence[int], micro_batches: int, training: bool) -> Iterator[Action]:
-    """Give the actions of one stage in order; an :data:`~heterps_compile.schedule.order.Order`."""
+    """Yield the actions of one stage in order; an :data:`~heterps_compile.schedule.order.Order`."""
     del replicas  # every forward comes before every backward, however many replicas share them
     for i in range(micro_batches):
         yield Action(stage, i, Phase.FORWARD)

@@ -10,7 +10,7 @@ from .simulate import Span, Timeline
 
 
 def worker_spans(timeline: Timeline) -> dict[tuple[int, int], list[Span]]:
-    """Give what every (stage, replica) runs, in its order; a replica without a micro-batch runs nothing."""
+    """Return what every (stage, replica) runs, in its order; a replica without a micro-batch runs nothing."""
     spans: dict[tuple[int, int], list[Span]] = {
         (stage, replica): [] for stage, count in enumerate(timeline.replicas) for replica in range(count)
     }
@@ -20,7 +20,7 @@ def worker_spans(timeline: Timeline) -> dict[tuple[int, int], list[Span]]:
 
 
 def held_over_time(spans: list[Span]) -> Iterator[tuple[float, int]]:
-    """Give when a worker's count of held micro-batches (of one chunk, where there are chunks) changes, and to what.
+    """Yield when a worker's count of held micro-batches (of one chunk, where there are chunks) changes, and to what.
 
     A micro-batch is taken up as its forward starts and let go as its last action ends: the gradients of weights, else
     the backward, else, in inference, the forward itself.

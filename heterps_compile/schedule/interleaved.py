@@ -34,7 +34,7 @@ CHUNKS = 2
 
 
 def interleaved(stage: int, replicas: Sequence[int], micro_batches: int, training: bool) -> Iterator[Action]:
-    """Give the actions of one stage in order; an :data:`~heterps_compile.schedule.order.Order`."""
+    """Yield the actions of one stage in order; an :data:`~heterps_compile.schedule.order.Order`."""
     rounds = _rounds(micro_batches, sum(replicas))
     forwards = _in_rounds(rounds, range(CHUNKS))
     if not training:
@@ -65,5 +65,5 @@ def _rounds(micro_batches: int, workers: int) -> list[range]:
 
 
 def _in_rounds(rounds: Sequence[range], chunks: range) -> Iterator[tuple[int, int]]:
-    """Give (micro-batch, chunk) pairs: every round through all chunks."""
+    """Return (micro-batch, chunk) pairs: every round through all chunks."""
     return ((i, chunk) for members in rounds for chunk in chunks for i in members)

@@ -49,7 +49,7 @@ class MicroBatch:
 
     @property
     def whole_s(self) -> float:
-        """Give forward and backward."""
+        """Return forward and backward."""
         return self.forward_s + self.backward_s
 
 
@@ -68,7 +68,7 @@ class StageLoad:
     activations_bytes: float = 0.0
 
     def micro_batch(self, count: int) -> MicroBatch:
-        """Give the times of one of so many micro-batches."""
+        """Return the times of one of so many micro-batches."""
         for known in self.known:
             if known.count == count:
                 return known
@@ -88,12 +88,12 @@ class StageLoad:
 
     @property
     def again_s(self) -> float:
-        """Give what the second micro-batch takes beyond its half of the batch: what dividing does not shrink."""
+        """Return what the second micro-batch takes beyond its half of the batch: what dividing does not shrink."""
         return max(0.0, 2 * self.micro_batch(2).whole_s - self.micro_batch(1).whole_s)
 
 
 def occupied(count: int, compute_s: float, data_s: float, forward_share: float) -> MicroBatch:
-    """Give the times of one of so many micro-batches, of computation and data movement that overlap.
+    """Return the times of one of so many micro-batches, of computation and data movement that overlap.
 
     Args:
         count: Micro-batches in the step.
@@ -107,7 +107,7 @@ def occupied(count: int, compute_s: float, data_s: float, forward_share: float) 
 
 
 def delayed(stages: Sequence[MicroBatch], ways_s: Sequence[float]) -> list[MicroBatch]:
-    """Give the micro-batches of all stages with the delays between them.
+    """Return the micro-batches of all stages with the delays between them.
 
     Args:
         stages: Of S stages, without delays.
@@ -145,7 +145,7 @@ def simulate_step(
 
 
 def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> float:
-    """Give the part of a batch's activations that is held for a micro-batch, of one chunk where there are chunks.
+    """Return the part of a batch's activations that is held for a micro-batch, of one chunk where there are chunks.
 
     In training a chunk keeps those of its layers, an equal part; in inference any chunk may have the largest layer.
     """
@@ -155,13 +155,13 @@ def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> floa
 def held_bytes(
     loads: Sequence[StageLoad], timeline: Timeline, micro_batches: int, *, training: bool
 ) -> tuple[float, ...]:
-    """Give the most bytes of activations that one replica of every stage holds at once."""
+    """Return the most bytes of activations that one replica of every stage holds at once."""
     part = held_part(timeline, micro_batches, training=training)
     peaks = timeline.peak_in_flight
     return tuple(load.activations_bytes * peak * part for load, peak in zip(loads, peaks, strict=True))
 
 
 def micro_batch_counts(batch: int, replicas: int) -> list[int]:
-    """Give the divisors of a batch worth trying, ascending: at most 32, or 8 for each of a stage's replicas."""
+    """Return the divisors of a batch worth trying, ascending: at most 32, or 8 for each of a stage's replicas."""
     most = min(batch, max(_USUAL_MICRO_BATCHES, _ROUNDS_OF_REPLICAS * replicas))
     return [count for count in range(1, most + 1) if batch % count == 0]

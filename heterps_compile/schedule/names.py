@@ -17,7 +17,7 @@ SCHEDULES: Mapping[str, Order] = MappingProxyType(
 
 
 def orders(name: str, replicas: Sequence[int], micro_batches: int, *, training: bool) -> tuple[tuple[Action, ...], ...]:
-    """Give every stage's actions under a schedule.
+    """Return every stage's actions under a schedule.
 
     Args:
         name: A key of :data:`SCHEDULES`.

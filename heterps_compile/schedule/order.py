@@ -46,7 +46,7 @@ function of these four, so that every worker can work out its own without talkin
 
 
 def deal(order: Iterable[Action], replica: int, replicas: int) -> Iterator[Action]:
-    """Give the actions of one replica of a stage: micro-batches ``replica``, ``replica + replicas``, and so on.
+    """Return the actions of one replica of a stage: micro-batches ``replica``, ``replica + replicas``, and so on.
 
     ::
 

@@ -35,7 +35,7 @@ class Job:
 
 
 def run_jobs(queues: Sequence[Sequence[Job]], cores: int, together: float = 1.0) -> list[list[tuple[float, float]]]:
-    """Give start and end of every job, in seconds; O(jobs * workers).
+    """Return start and end of every job, in seconds; O(jobs * workers).
 
     Args:
         queues: Of every worker, its jobs in order.
@@ -82,7 +82,7 @@ def run_jobs(queues: Sequence[Sequence[Job]], cores: int, together: float = 1.0)
 
 
 def _speed(busy: int, cores: int, together: float) -> float:
-    """Give the speed of every worker while so many are busy."""
+    """Return the speed of every worker while so many are busy."""
     if busy <= 1 or cores == 1:
         return 1.0 / max(1, busy)
     neighbours = (min(busy, cores) - 1) / (cores - 1)
@@ -90,7 +90,7 @@ def _speed(busy: int, cores: int, together: float) -> float:
 
 
 def _ready_s(job: Job, spans: Sequence[Sequence[tuple[float, float]]]) -> float | None:
-    """Give when all is there that a job needs, or None while some of it has not ended."""
+    """Return when all is there that a job needs, or None while some of it has not ended."""
     ready_s = 0.0
     for worker, place, travels_s in job.needs:
         if place >= len(spans[worker]):

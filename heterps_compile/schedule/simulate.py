@@ -125,7 +125,7 @@ def simulate(
 def _lengths(
     orders: Sequence[Sequence[Action]], forward_s: Sequence[float], backward_s: Sequence[float], chunks: int
 ) -> dict[Phase, list[float]]:
-    """Give how long an action of every phase takes in every stage."""
+    """Return how long an action of every phase takes in every stage."""
     splits = any(action.phase is Phase.WEIGHT for order in orders for action in order)
     share = WEIGHT_SHARE if splits else 0.0
     return {
@@ -136,7 +136,7 @@ def _lengths(
 
 
 def input_of(action: Action, stages: int, chunks: int) -> Action | None:
-    """Give the action whose result this one reads, by the four rules of the module, None for an input."""
+    """Return the action whose result this one reads, by the four rules of the module, None for an input."""
     stage, i, phase, chunk = action.stage, action.micro_batch, action.phase, action.chunk
     if phase is Phase.WEIGHT:
         return Action(stage, i, Phase.BACKWARD, chunk)
@@ -150,7 +150,7 @@ def input_of(action: Action, stages: int, chunks: int) -> Action | None:
 
 
 def _transfer_s(maker: Action, reader: Action, moves_s: Sequence[float]) -> float:
-    """Give the time from the end of one action to where its result can be read."""
+    """Return the time from the end of one action to where its result can be read."""
     first, second = sorted((maker.stage, reader.stage))
     if maker.chunk != reader.chunk:
         return max(moves_s, default=0.0)
@@ -172,7 +172,7 @@ def _timeline(
 
 
 def peak_held(actions: Iterable[Action]) -> int:
-    """Give the most micro-batches, or chunks of them, that a worker holds at once while it does these actions.
+    """Return the most micro-batches, or chunks of them, that a worker holds at once while it does these actions.
 
     A forward takes one up; its last action lets it go: the gradients of weights, else the backward. Without any
     backward nothing is kept.

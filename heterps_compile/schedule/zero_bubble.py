@@ -24,7 +24,7 @@ from .order import Action, Phase
 
 
 def zero_bubble(stage: int, replicas: Sequence[int], micro_batches: int, training: bool) -> Iterator[Action]:
-    """Give the actions of one stage in order; an :data:`~heterps_compile.schedule.order.Order`."""
+    """Yield the actions of one stage in order; an :data:`~heterps_compile.schedule.order.Order`."""
     warm_up = min(micro_batches, sum(replicas[stage:]) - 1) if training else micro_batches
     for i in range(warm_up):
         yield Action(stage, i, Phase.FORWARD)

@@ -36,7 +36,7 @@ class MemoryLimits:
 
     @classmethod
     def of_machine(cls) -> Self:
-        """Give those of this machine at this moment: a quarter of what is free, at most 1 GiB."""
+        """Return those of this machine at this moment: a quarter of what is free, at most 1 GiB."""
         free = available_bytes()
         return cls(free, min(free // _SHARE_OF_FREE, _LIMIT_BYTES))
 
@@ -93,7 +93,7 @@ def choose_batch(
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
-    """Give a graph of dynamic batch whose inputs have another one; values of an ONNX model keep their numbers."""
+    """Return a graph of dynamic batch whose inputs have another one; values of an ONNX model keep their numbers."""
     assert graph.batch_symbol is not None  # noqa: S101 - the callers have asked; this tells the type checker
     bindings = MappingProxyType({**graph.bindings, graph.batch_symbol: batch})
     return replace(graph, bindings=bindings, batch=batch)
@@ -121,7 +121,7 @@ def working_set_bytes(graph: Graph, batch: int, calls: int, *, is_trained: bool 
 
 
 def _sizes(graph: Graph, batch: int) -> dict[str, int]:
-    """Give the bytes of every value at a batch."""
+    """Return the bytes of every value at a batch."""
     reached = {name for name in graph.inputs if graph.batch_symbol in graph.values[name].shape}
     for node in graph.nodes:
         if not reached.isdisjoint(node.inputs):
@@ -145,7 +145,7 @@ def _made(graph: Graph, sizes: dict[str, int]) -> int:
 
 
 def _largest_live(graph: Graph, sizes: dict[str, int]) -> int:
-    """Give the most bytes of values that live while a node runs; a view lives in what it is a view of."""
+    """Return the most bytes of values that live while a node runs; a view lives in what it is a view of."""
     home: dict[str, str] = {}
     last: dict[str, int] = {}
     for index, node in enumerate(graph.nodes):
@@ -167,7 +167,7 @@ def _largest_live(graph: Graph, sizes: dict[str, int]) -> int:
 
 
 def _smaller(batch: int, most: int) -> int:
-    """Give a batch up to a number: by halves where that works out, so that it stays even where the model needs that."""
+    """Return a batch up to a number: by halves where possible, so that it stays even where the model needs that."""
     while batch > max(most, _LEAST_BATCH) and batch % (2 * _LEAST_BATCH) == 0:
         batch //= 2
     return min(batch, max(most, _LEAST_BATCH))

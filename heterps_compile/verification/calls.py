@@ -64,7 +64,7 @@ def compare_calls(pair: Pair) -> tuple[Difference, int]:
 
 
 def _least_scale(name: str, kept: Mapping[str, Any]) -> float:
-    """Give what the scale of a buffer is at least: a part of what the largest of its module has.
+    """Return what the scale of a buffer is at least: a part of what the largest of its module has.
 
     The running mean of what a norm has centred is nothing but rounding.
     """
@@ -74,7 +74,7 @@ def _least_scale(name: str, kept: Mapping[str, Any]) -> float:
 
 
 def _changed_anew(pair: Pair) -> frozenset[str]:
-    """Give the names of what is the same whether a change to it is kept or made again by every call."""
+    """Return the names of what is the same whether a change to it is kept or made again by every call."""
     if pair.graph.family != "torch":
         return frozenset()
     from heterps_compile.frontends.torch_buffers import changed_anew  # noqa: PLC0415 - torch only for torch models
@@ -83,7 +83,7 @@ def _changed_anew(pair: Pair) -> frozenset[str]:
 
 
 def as_now(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give outputs as they are now: one may be a buffer, which the next call changes."""
+    """Return outputs as they are now: one may be a buffer, which the next call changes."""
     return {name: value.detach().clone() if hasattr(value, "detach") else value for name, value in outputs.items()}
 
 

@@ -84,7 +84,7 @@ def _why_not(backend: Backend, graph: Graph, seed: int) -> str:
 
 
 def _runtime(backend: Backend) -> str:
-    """Give the name of the one backend that runs all stages; of several, that of all together."""
+    """Return the name of the one backend that runs all stages; of several, that of all together."""
     used = {own.name for own in getattr(backend, "of_stage", ())}
     return used.pop() if len(used) == 1 else backend.name
 

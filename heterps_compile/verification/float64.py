@@ -104,7 +104,7 @@ def _is_a_function(pair: Pair) -> bool:
 
 
 def _widened(pair: Pair) -> Pair:
-    """Give the pair of a copy of the model in float64, cut at the same nodes."""
+    """Return the pair of a copy of the model in float64, cut at the same nodes."""
     wide, inputs = _whole_in_float64(pair), _inputs_in_float64(pair)
     graph = wide.compared.graph
     if graph.family == "onnx":
@@ -116,7 +116,7 @@ def _widened(pair: Pair) -> Pair:
 
 
 def _whole_in_float64(pair: Pair, noise: Noise | None = None) -> Pair:
-    """Give the pair with a copy of the whole model in float64; its stages and inputs are still the narrow ones."""
+    """Return the pair with a copy of the whole model in float64; its stages and inputs are still the narrow ones."""
     if pair.graph.family == "onnx":
         from heterps_compile.frontends.onnx_float64 import graph_in_float64  # noqa: PLC0415 - onnx for its models
 
@@ -139,7 +139,7 @@ def _inputs_in_float64(pair: Pair) -> list[Mapping[str, Any]]:
 
 
 def _oracle(pair: Pair, graph: Graph, inputs: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """Give what runs an ONNX model in float64: ONNX Runtime where it has the kernels, else ONNX's own reference."""
+    """Return what runs an ONNX model in float64: ONNX Runtime where it has the kernels, else ONNX's own reference."""
     from heterps_compile.frontends.onnx_float64 import by_definition  # noqa: PLC0415 - onnx only for ONNX models
 
     whole: Callable[[Mapping[str, Any]], tuple[Any, ...]] = pair.backend.reference(graph)
@@ -164,7 +164,7 @@ def _is_rounding(pair: Pair, wide: Pair, compare: Callable[[Pair], Found]) -> bo
 
 
 def _noisy(pair: Pair, wide: Pair, noise: Noise) -> Pair:
-    """Give the float64 stages beside a whole model whose weights and inputs are off by noise."""
+    """Return the float64 stages beside a whole model whose weights and inputs are off by noise."""
     other = _whole_in_float64(pair, noise)
     graph = other.compared.graph
     run = _oracle(pair, graph, wide.inputs[0]) if graph.family == "onnx" else pair.backend.reference(graph)
@@ -172,7 +172,7 @@ def _noisy(pair: Pair, wide: Pair, noise: Noise) -> Pair:
 
 
 def _disturbed(inputs: Mapping[str, Any], noise: Noise) -> dict[str, Any]:
-    """Give inputs of which every number of float64 is off by some noise."""
+    """Return inputs of which every number of float64 is off by some noise."""
     generator, found = np.random.default_rng(noise.seed), dict(inputs)
     for name, value in inputs.items():
         if str(getattr(value, "dtype", "")).endswith(_WIDE):
@@ -182,7 +182,7 @@ def _disturbed(inputs: Mapping[str, Any], noise: Noise) -> dict[str, Any]:
 
 
 def _distances(pair: Pair, compare: Callable[[Pair], Found]) -> tuple[float, float]:
-    """Give how far outputs and gradients are apart, relative to their scale; infinite where whole numbers differ."""
+    """Return how far outputs and gradients are apart, relative to their scale; infinite where whole numbers differ."""
     loose = replace(pair, compared=replace(pair.compared, rounding=math.inf))
     try:
         found, _ = compare(loose)

@@ -93,7 +93,7 @@ def compare_training(pair: Pair) -> tuple[Difference, tuple[str, ...]]:
 
 
 def _whole(pair: Pair) -> tuple[_Run, Any, tuple[str, ...]]:
-    """Give the whole model to differentiate, the module that has its parameters, and a note on what it is.
+    """Return the whole model to differentiate, the module that has its parameters, and a note on what it is.
 
     Raises:
         HeterpsError: where there is none that PyTorch can differentiate.

@@ -17,7 +17,7 @@ _LARGE_BYTES = 2**26
 
 
 def _lean_backends(backend: Backend, graph: Graph) -> list[LeanBackend]:
-    """Give the backends in play that can run with little memory, for a graph of large weights; else none."""
+    """Return the backends in play that can run with little memory, for a graph of large weights; else none."""
     if sum({p.storage: p.size_bytes for p in graph.parameters.values()}.values()) < _LARGE_BYTES:
         return []
     found = {each.name: each for each in (own_backend(graph.family), backend)}

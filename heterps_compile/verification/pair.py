@@ -49,12 +49,12 @@ class Pair:
 
     @property
     def graph(self) -> Graph:
-        """Give the graph that is run."""
+        """Return the graph that is run."""
         return self.compared.graph
 
     @property
     def tolerance(self) -> float:
-        """Give the largest difference that outputs may have, relative to their scale."""
+        """Return the largest difference that outputs may have, relative to their scale."""
         return max(self.backend.tolerance(self.graph.family), self.compared.rounding)
 
     def whole(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,5 +95,5 @@ def _copy(value: Any) -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """Give what an error says in one printable line."""
+    """Return what an error says in one printable line."""
     return shorten(one_line(str(error)) or type(error).__name__, _REASON_SHOWN)

@@ -133,7 +133,7 @@ class _Population:
         self.load_ms[:, : self.k] += np.einsum("n,cnd->cd", self.net_ms, is_cut[:, :, : self.k])
 
     def best(self, best: Annealed) -> Annealed:
-        """Give the best chain that keeps the memory limit where it beats what was seen before."""
+        """Return the best chain that keeps the memory limit where it beats what was seen before."""
         value_ms = self.load_ms.max(axis=1)
         if self.is_scarce:
             is_full = self.size_bytes[:, : self.k].max(axis=1, initial=0.0) > self.blocks.memory_bytes
@@ -174,7 +174,7 @@ class _Population:
         self.counts[chosen[:, None], nets, to[:, None]] += 1
 
     def _memory_rise(self, device: Ints, change_bytes: Floats, target_ms: float) -> Floats:
-        """Give how much more memory in excess costs; an accelerator twice as full as it may be costs a full load."""
+        """Return how much more memory in excess costs; an accelerator twice as full as it may be costs a full load."""
         limit = max(self.blocks.memory_bytes, 1.0)
         old = self.size_bytes[self.row, device]
         excess = np.maximum(old + change_bytes - limit, 0.0) - np.maximum(old - limit, 0.0)

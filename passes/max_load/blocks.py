@@ -87,11 +87,11 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """Give n."""
+        """Return n."""
         return len(self.members)
 
     def spread(self, devices: Sequence[int]) -> tuple[int, ...]:
-        """Give the device of every node from the device of every block."""
+        """Return the device of every node from the device of every block."""
         assignment = [0] * sum(len(members) for members in self.members)
         for members, device in zip(self.members, devices, strict=True):
             for node in members:
@@ -99,7 +99,7 @@ class Blocks:
         return tuple(assignment)
 
     def gather(self, assignment: Sequence[int]) -> list[int]:
-        """Give the device of every block from the device of every node."""
+        """Return the device of every block from the device of every node."""
         return [assignment[members[0]] for members in self.members]
 
 
@@ -112,7 +112,7 @@ def has_backward_edges(workload: Workload) -> bool:
 
 
 def precedence(workload: Workload, flow: Flow) -> list[tuple[int, int]]:
-    """Give the pairs of node indices (earlier, later) of rule 3."""
+    """Return the pairs of node indices (earlier, later) of rule 3."""
     pairs = []
     for source, target in workload.edges:
         tail, head = workload.position[source], workload.position[target]
@@ -149,7 +149,7 @@ def contract(workload: Workload, flow: Flow | None, loose: Loose = Loose.STAY) -
 
 
 def _colour_classes(workload: Workload) -> list[int]:
-    """Give the block of every node by rule 1, numbered in the order of the nodes."""
+    """Return the block of every node by rule 1, numbered in the order of the nodes."""
     first: dict[tuple[str, int], int] = {}
     return [
         first.setdefault(("node", i) if node.colour is None else ("colour", node.colour), len(first))
@@ -158,7 +158,7 @@ def _colour_classes(workload: Workload) -> list[int]:
 
 
 def _fuse_cycles(block_of: list[int], pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """Give the block of every node after blocks that precede each other became one."""
+    """Return the block of every node after blocks that precede each other became one."""
     import networkx as nx  # noqa: PLC0415 - 0.3 s that a non-contiguous split does not need
 
     graph = nx.DiGraph()
@@ -272,7 +272,7 @@ class _Draft:
         return dropped_bytes
 
     def _host(self, block: int) -> int | None:
-        """Give the block that a loose block may join, None where it is not loose."""
+        """Return the block that a loose block may join, None where it is not loose."""
         nodes = [self.workload.nodes[i] for i in self.members[block]]
         pool = self.workload
         if not nodes or any(
@@ -326,7 +326,7 @@ class _Draft:
         )
 
     def _order(self) -> list[int]:
-        """Give the blocks that are left in a topological order that only the workload decides."""
+        """Return the blocks that are left in a topological order that only the workload decides."""
         waiting = {b: len(self.before[b]) for b, members in enumerate(self.members) if members}
         ready = deque(sorted((b for b, count in waiting.items() if count == 0), key=lambda b: min(self.members[b])))
         order = []

@@ -16,7 +16,7 @@ from .chain import Relief
 
 
 def simple_bound(blocks: Blocks) -> float:
-    """Give the better of the two bounds, in ms."""
+    """Return the better of the two bounds, in ms."""
     accelerator_ms = np.where(blocks.on_accelerator, blocks.accelerator_ms, np.inf)
     cpu_ms = np.where(blocks.on_cpu, blocks.cpu_ms, np.inf)
     longest_ms = float(np.minimum(accelerator_ms, cpu_ms).max(initial=0.0))

@@ -68,7 +68,7 @@ class Relief:
         self._worth = np.concatenate([[0.0], np.cumsum(worth[order])])
 
     def __call__(self, cpu_ms: float) -> float:
-        """Give the worth of what fits into so much CPU time."""
+        """Return the worth of what fits into so much CPU time."""
         at = int(np.searchsorted(self._cpu_ms, cpu_ms, side="right")) - 1
         if at + 1 == len(self._cpu_ms):
             return float(self._worth[-1])
@@ -115,7 +115,7 @@ class _Search:
         return ChainResult(chain, is_complete, self.evaluations)
 
     def _first_useful(self, a: int, c: int) -> int:
-        """Give the first down-set that leaves no more than the unused devices can do."""
+        """Return the first down-set that leaves no more than the unused devices can do."""
         k, cpus = self.blocks.accelerators, self.blocks.cpus
         done_ms = self.table.accelerator_ms
         left_ms = (k - a) * self.limit_ms + self.relief((cpus - c) * self.limit_ms)
@@ -123,7 +123,7 @@ class _Search:
         return int(np.searchsorted(done_ms, float(done_ms[-1]) * (1 - 1e-12) - left_ms, side="left"))
 
     def _layer(self, a: int, c: int) -> Floats | None:
-        """Give the layer of so many devices, None where the pool has fewer."""
+        """Return the layer of so many devices, None where the pool has fewer."""
         if a > self.blocks.accelerators or c > self.blocks.cpus:
             return None
         if (a, c) not in self.best:
@@ -132,7 +132,7 @@ class _Search:
         return self.best[a, c]
 
     def _expand(self, a: int, c: int, deadline: Deadline) -> bool:
-        """Give every down-set of a layer its next device; False where the deadline came first."""
+        """Choose the next device of every down-set of a layer; False where the deadline came first."""
         table, done_ms = self.table, self.table.accelerator_ms
         value_ms = self._layer(a, c)
         if value_ms is None:
@@ -175,7 +175,7 @@ class _Search:
         return True
 
     def _supersets(self, start: np.intp, low: int, high: int) -> NDArray[np.intp]:
-        """Give the down-sets in a window that hold all of a down-set."""
+        """Return the down-sets in a window that hold all of a down-set."""
         self.evaluations += high - low
         inside = np.ones(high - low, np.bool_)
         for block in self.table.edge_blocks[start]:
@@ -183,7 +183,7 @@ class _Search:
         return np.flatnonzero(inside) + low
 
     def _accelerator_load(self, start: np.intp, ends: NDArray[np.intp]) -> Floats:
-        """Give the load of an accelerator that holds what lies between a down-set and each larger one."""
+        """Return the load of an accelerator that holds what lies between a down-set and each larger one."""
         table = self.table
         load_ms: Floats = self.key_ms[ends] - self.key_ms[start]
         for net in table.open_nets[start]:

@@ -154,7 +154,7 @@ def _search(best: Best, blocks: Blocks, family: Collection[int], deadline: Deadl
 
 
 def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline: Deadline) -> float:
-    """Give a lower bound on the splits over a family, and offer the best one where the time suffices.
+    """Return a lower bound on the splits over a family, and offer the best one where the time suffices.
 
     The bound is inf where the family has no split at all.
     """
@@ -181,7 +181,7 @@ def _raise_threshold(best: Best, blocks: Blocks, table: DownSets, deadline: Dead
 
 
 def _prove(best: Best, flow: Flow, joined: Blocks) -> float | None:
-    """Give a flow's proven bound, None where there are too many down-sets for one."""
+    """Return a flow's proven bound, None where there are too many down-sets for one."""
     try:
         return _proven(best, flow, joined)
     except TimeUpError:
@@ -232,7 +232,7 @@ def _sample(best: Best, lines: Sequence[tuple[Flow, Blocks]], rng: np.random.Gen
 
 
 def _prefixes(blocks: Blocks, assignment: Sequence[int]) -> list[int]:
-    """Give the down-sets along a split's line; empty where these blocks cannot express it."""
+    """Return the down-sets along a split's line; empty where these blocks cannot express it."""
     devices = blocks.gather(assignment)
     if blocks.spread(devices) != tuple(assignment):
         return []

@@ -30,7 +30,7 @@ _ASKED = 256
 
 
 def enumerate_down_sets(blocks: Blocks, limit: int, deadline: Deadline = NO_DEADLINE) -> set[int] | None:
-    """Give every down-set, or None where there are more than ``limit``.
+    """Return every down-set, or None where there are more than ``limit``.
 
     Raises:
         TimeUpError: where the deadline comes first.
@@ -62,7 +62,7 @@ def enumerate_down_sets(blocks: Blocks, limit: int, deadline: Deadline = NO_DEAD
 
 
 def sample_down_sets(blocks: Blocks, orders: int, rng: np.random.Generator, through: Sequence[int] = ()) -> set[int]:
-    """Give the prefixes of some topological orders: depth first, breadth first, and mixtures of both.
+    """Return the prefixes of some topological orders: depth first, breadth first, and mixtures of both.
 
     Every order alone makes a chain, so a sample always holds some contiguous split, memory permitting.
 
@@ -192,7 +192,7 @@ def tabulate(blocks: Blocks, family: Iterable[int], deadline: Deadline = NO_DEAD
 
 
 def _parts(rows: NDArray[np.uint8], blocks: Blocks, deadline: Deadline) -> Iterator[NDArray[np.uint8]]:
-    """Give the rows in parts, as long as there is time."""
+    """Yield the rows in parts, as long as there is time."""
     products = blocks.count * (blocks.count + len(blocks.nets))
     step = min(_MOST_ROWS, max(1, _MOST_PRODUCTS // max(products, 1)))
     for start in range(0, len(rows), step):

@@ -94,11 +94,11 @@ class Fullest:
         self._prices = np.zeros(0, np.int32)
 
     def _growth(self, block: int, source: Source) -> int:
-        """Give by how many steps the load grows where a state comes from a source."""
+        """Return by how many steps the load grows where a state comes from a source."""
         return sum(self._net_steps[net] for net in source.cut) + (self._block_steps[block] if source.is_in else 0)
 
     def __call__(self, prices: Ints) -> Ints:
-        """Give [steps + 1], the most of the price of a set with at most each load; prices are 0 or more.
+        """Return [steps + 1], the most of the price of a set with at most each load; prices are 0 or more.
 
         Raises:
             TimeUpError: where the deadline comes first.
@@ -128,7 +128,7 @@ class Fullest:
         return np.maximum.accumulate(before[0])
 
     def best_set(self, load: int) -> list[int]:
-        """Give the blocks of the best set with at most a load, in steps, for the prices of the last call."""
+        """Return the blocks of the best set with at most a load, in steps, for the prices of the last call."""
         load = int(self._prices[: load + 1].argmax())
         state, held = 0, []
         for block, sources_of, choice in zip(
@@ -142,7 +142,7 @@ class Fullest:
 
 
 def narrow_order(blocks: Blocks, deadline: Deadline) -> list[int]:
-    """Give an order of the blocks in which few nets have blocks on either side.
+    """Return an order of the blocks in which few nets have blocks on either side.
 
     Always next is the block, in a net with those before, that opens fewest nets net of those it ends; among equals the
     one whose neighbour was taken last, so that one branch is followed to its end.
@@ -188,7 +188,7 @@ def _nets_of(blocks: Blocks) -> list[list[int]]:
 
 
 def _in_steps(blocks: Blocks, order: Sequence[int], step_ms: float) -> tuple[list[int], list[int]]:
-    """Give the times of blocks and nets in whole steps, such that no set has more steps than its load.
+    """Return the times of blocks and nets in whole steps, such that no set has more steps than its load.
 
     Along a tree, from its leaves on, every block hands what it has beyond whole steps on to its parent. With both in a
     set nothing is lost, with the child alone less is counted. With the parent alone too much would be counted, but then
@@ -237,7 +237,7 @@ def _in_steps(blocks: Blocks, order: Sequence[int], step_ms: float) -> tuple[lis
 
 
 def states_of(blocks: Blocks, deadline: Deadline) -> States | None:
-    """Give the states of blocks in a narrow order, None where there are too many.
+    """Return the states of blocks in a narrow order, None where there are too many.
 
     Raises:
         TimeUpError: where the deadline comes first.

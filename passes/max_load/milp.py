@@ -150,7 +150,7 @@ class _Model:
                 self._row(self.x[:, d].tolist(), (blocks.size_bytes / blocks.memory_bytes).tolist(), -inf, 1.0)
 
     def _upper(self) -> list[float]:
-        """Give the columns' upper bounds: what cannot run where, what can wait for another name, what is too long."""
+        """Return the columns' upper bounds: what cannot run where, what can wait for another name, what is too long."""
         upper = np.ones(self.z + 1)
         upper[self.z] = 1.0 + TOLERANCE if self.known is not None else highspy.kHighsInf
         upper[self.x[~self.blocks.on_accelerator, : self.k]] = 0.0

@@ -38,7 +38,7 @@ _LEAST_PRICE = 1e-6
 
 
 def price_bound(blocks: Blocks, value_ms: float, deadline: Deadline) -> float:
-    """Give a lower bound on every split's largest load, in ms; 0 where there are too many states, or no time.
+    """Return a lower bound on every split's largest load, in ms; 0 where there are too many states, or no time.
 
     Args:
         blocks: n blocks with their pool.
@@ -77,7 +77,7 @@ def price_bound(blocks: Blocks, value_ms: float, deadline: Deadline) -> float:
 
 
 def _least_possible(blocks: Blocks, fullest: Fullest, price: Floats) -> int:
-    """Give the least load, in steps, from which on the devices could hold all prices.
+    """Return the least load, in steps, from which on the devices could hold all prices.
 
     Raises:
         TimeUpError: where the deadline comes first.

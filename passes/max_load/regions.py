@@ -98,7 +98,7 @@ def _solve_region(
 
 
 def _loads(blocks: Blocks, devices: Ints) -> Floats:
-    """Give the load of every device."""
+    """Return the load of every device."""
     loads = np.zeros(blocks.accelerators + blocks.cpus)
     is_accelerator = devices < blocks.accelerators
     np.add.at(loads, devices, np.where(is_accelerator, blocks.accelerator_ms, blocks.cpu_ms))

@@ -89,7 +89,7 @@ def _useful(workload: Workload) -> Workload:
 
 
 def _renumbered(workload: Workload, pool: Workload, assignment: Sequence[int]) -> list[int]:
-    """Give a split over a smaller pool, the devices of each kind in the same order."""
+    """Return a split over a smaller pool, the devices of each kind in the same order."""
     used = sorted(set(assignment))
     accelerators = [device for device in used if device < workload.accelerators]
     names = {device: i for i, device in enumerate(accelerators)}

@@ -48,17 +48,17 @@ class MaxLoadResult:
 
     @property
     def value_ms(self) -> float:
-        """Give the largest load."""
+        """Return the largest load."""
         return max(self.loads_ms)
 
     @property
     def gap(self) -> float:
-        """Give (value - bound) / value, 0 where both are 0."""
+        """Return (value - bound) / value, 0 where both are 0."""
         return 0.0 if self.value_ms <= 0 else max(0.0, (self.value_ms - self.bound_ms) / self.value_ms)
 
 
 def evaluate_split(workload: Workload, assignment: Sequence[int]) -> tuple[float, ...]:
-    """Give the load of every device in ms, accelerators first.
+    """Return the load of every device in ms, accelerators first.
 
     An accelerator's load is the time of its nodes plus, for every node whose output enters or leaves it, that node's
     transfer time, once; a CPU's load is the time of its nodes.
@@ -87,7 +87,7 @@ def evaluate_split(workload: Workload, assignment: Sequence[int]) -> tuple[float
 
 
 def faults(workload: Workload, assignment: Sequence[int], *, contiguous: bool) -> Iterator[str]:
-    """Give every rule that a split breaks: support, memory, colours and, where asked for, contiguity."""
+    """Yield every rule that a split breaks: support, memory, colours and, where asked for, contiguity."""
     nodes, k = workload.nodes, workload.accelerators
     sizes_bytes = [0.0] * workload.device_count
     device_of_colour: dict[int, int] = {}
@@ -119,7 +119,7 @@ def stands_in_line(workload: Workload, assignment: Sequence[int], flow: Flow) ->
 
 
 def to_split_json(workload: Workload, assignment: Sequence[int]) -> dict[str, Any]:
-    """Give a split in the form of the NeurIPS 2020 authors' programs; every node id stands in it once.
+    """Return a split in the form of the NeurIPS 2020 authors' programs; every node id stands in it once.
 
     Returns:
         ``{"maxLoad": x, "fpgas": [{"load": x, "nodes": [ids]}, ...], "cpus": [...]}``, one entry per device.

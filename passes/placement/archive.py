@@ -37,11 +37,11 @@ class Found:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Give what plans are sorted by, the best first."""
+        """Return what plans are sorted by, the best first."""
         return self.value, self.violation
 
     def placement(self) -> Placement:
-        """Give the plan as a placement."""
+        """Return the plan as a placement."""
         return to_placement(self.types, self.begins)
 
 
@@ -56,7 +56,7 @@ class Archive:
 
     @property
     def best(self) -> Found:
-        """Give the best plan, or where none is feasible the one nearest to it; there must be one."""
+        """Return the best plan, or where none is feasible the one nearest to it; there must be one."""
         assert self._best is not None  # noqa: S101 -- every search adds its seeds first
         return self._best
 
@@ -89,7 +89,7 @@ class Archive:
         return found
 
     def niches(self, count: int) -> list[Found]:
-        """Give the best plan of every range of throughput, the best first: good plans that differ."""
+        """Return the best plan of every range of throughput, the best first: good plans that differ."""
         best: dict[int, Found] = {}
         for plan in self._sorted():
             best.setdefault(round(math.log(plan.throughput) / _NICHE) if plan.throughput > 0 else 0, plan)

@@ -94,7 +94,7 @@ class Bayes:
 
 
 def _scores(problem: Problem, placements: list[Placement]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Give the logarithm of the value, or a number above all of them that grows with the violation."""
+    """Return the logarithm of the value, or a number above all of them that grows with the violation."""
     evaluation = evaluate(problem, *to_arrays(placements))
     feasible = np.isfinite(evaluation.values)
     logs = np.log(np.where(feasible, np.maximum(evaluation.values, 1e-300), 1.0))

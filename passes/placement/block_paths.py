@@ -37,7 +37,7 @@ class BlockPaths:
         self._opens = np.flatnonzero(np.diff(first, prepend=-1))  # one for every block and range
 
     def to_go(self, costs: Sequence[Floats]) -> Floats:
-        """Give [N, R], the cost of the cheapest path from a block to the last; no cost may be negative."""
+        """Return [N, R], the cost of the cheapest path from a block to the last; no cost may be negative."""
         ranges, cost = len(self._cells), self._joined(costs)
         to_go = np.full(self._count * ranges, np.inf)
         to_go[-ranges:] = 0.0
@@ -51,7 +51,7 @@ class BlockPaths:
         return to_go.reshape(self._count, ranges)
 
     def through(self, costs: Sequence[Floats], to_go: Floats) -> list[Floats]:
-        """Give for every cell of every range the cost of the cheapest path through it."""
+        """Return for every cell of every range the cost of the cheapest path through it."""
         ranges, cost = len(self._cells), self._joined(costs)
         come = np.full(self._count * ranges, np.inf)
         come[:ranges] = 0.0
@@ -63,7 +63,7 @@ class BlockPaths:
         return [reached[cells.first, r] + costs[r] + to_go[cells.end, r] for r, cells in enumerate(self._cells)]
 
     def path(self, index: int, costs: Floats, to_go: Floats) -> Ints:
-        """Give the cells of the cheapest path of a range, as indices of its cells; there must be one."""
+        """Return the cells of the cheapest path of a range, as indices of its cells; there must be one."""
         cells = self._cells[index]
         steps, block = [], 0
         while block < self._count - 1:

@@ -49,7 +49,7 @@ class Cells:
     type: Ints
 
     def keep(self, index: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "Cells":
-        """Give some of them."""
+        """Return some of them."""
         return Cells(self.first[index], self.end[index], self.type[index])
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class CellDemand:
     around: Floats
 
     def reduced_costs(self, prices: SegmentPrices) -> tuple[Floats, Floats]:
-        """Give [M] twice, what a segment in the cell costs at least, less what Phi grows along it; never negative.
+        """Return [M] twice, what a segment in the cell costs at least, less what Phi grows along it; never negative.
 
         First over the range of the prices, then at its slow end alone. Fees play no part.
         """
@@ -140,19 +140,19 @@ class Blocks:
         self._blocked = blocked if np.any(blocked[0]) or np.any(blocked[1]) else None
 
     def _passing_s(self, size_bytes: Floats) -> Floats:
-        """Give [T, N], the time that bytes at the borders of blocks take on every type."""
+        """Return [T, N], the time that bytes at the borders of blocks take on every type."""
         problem = self._problem
         return size_bytes * problem.seconds_per_byte[:, None] + (size_bytes > 0) * problem.latency_s[:, None]
 
     def all_cells(self) -> Cells:
-        """Give every cell."""
+        """Return every cell."""
         first, end = np.triu_indices(self.count)
         types = self._problem.type_count
         every = Cells(np.repeat(first, types), np.repeat(end, types), np.tile(np.arange(types), len(first)))
         return every if self.size > 1 else every.keep(every.first < every.end)
 
     def parts(self, cells: Cells, finer: "Blocks") -> Cells:
-        """Give the cells of smaller blocks that cells consist of."""
+        """Return the cells of smaller blocks that cells consist of."""
         ratio = self.size // finer.size
         opens = np.flatnonzero(np.diff(cells.first, prepend=-1))
         counts = np.diff(opens, append=len(cells))
@@ -172,13 +172,13 @@ class Blocks:
         return finer_cells.keep(kept)
 
     def steps(self, path: Cells) -> Cells:
-        """Give a path of segments that lie in the cells of a path: all begin where their blocks do."""
+        """Return a path of segments that lie in the cells of a path: all begin where their blocks do."""
         end = path.end * self.size
         end[-1] = self._length
         return Cells(path.first * self.size, end, path.type)
 
     def demand(self, cells: Cells) -> tuple[Cells, CellDemand]:
-        """Give the cells whose type may run their core, and what bounds their costs."""
+        """Return the cells whose type may run their core, and what bounds their costs."""
         problem = self._problem
         row, column = cells.type * self.count + cells.first, cells.type * self.count + cells.end
         inner = cells.first == cells.end

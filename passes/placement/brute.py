@@ -73,18 +73,18 @@ class Brute:
 
 
 def placement_count(problem: Problem) -> float:
-    """Give how many choices of types and cuts there are."""
+    """Return how many choices of types and cuts there are."""
     return float(np.prod([float(options) for options in _options(problem)]))
 
 
 def _options(problem: Problem) -> list[int]:
-    """Give how many choices every layer has: stay in the stage, or begin one on any type; the first begins one."""
+    """Return how many choices every layer has: stay in the stage, or begin one on any type; the first begins one."""
     begins = np.where(problem.uncuttable[: problem.layer_count], 0, problem.type_count)
     return [problem.type_count, *(1 + begins[1:]).tolist()]
 
 
 def every_placement(problem: Problem) -> Iterator[tuple[Ints, Bools]]:
-    """Give types [B, L] and cuts [B, L] of all placements, some at a time."""
+    """Yield types [B, L] and cuts [B, L] of all placements, some at a time."""
     options, count = _options(problem), int(placement_count(problem))
     for start in range(0, count, _AT_ONCE):
         choice = np.stack(np.unravel_index(np.arange(start, min(start + _AT_ONCE, count)), options), axis=1)

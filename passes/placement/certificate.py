@@ -19,7 +19,7 @@ from .prove import prove
 def certify(
     problem: Problem, result: SearchResult, time_limit_s: float | None = None, starts: Sequence[Placement] = ()
 ) -> SearchResult:
-    """Give the best plan known with the best bound known: the method's own, or what the exact search adds in the time.
+    """Return the best plan and the best bound known: the method's own, or what the exact search adds in the time.
 
     The proof begins with the result and with ``starts``. Where it comes upon a plan that is better by more than
     rounding, that plan is the result, ``found_by`` says so, and the bound is about it.
@@ -40,7 +40,7 @@ def certify(
 
 
 def better_of(problem: Problem, result: SearchResult, placement: Placement, found_by: str) -> SearchResult:
-    """Give the result, or the placement in its stead where that is better by more than rounding.
+    """Return the result, or the placement in its stead where that is better by more than rounding.
 
     A note then says who found the plan, and by how much it is better than the method's own.
     """

@@ -36,17 +36,17 @@ class Steps(Protocol):
 
     @property
     def first(self) -> Ints:
-        """Give where they begin."""
+        """Return where they begin."""
         ...
 
     @property
     def end(self) -> Ints:
-        """Give where they end."""
+        """Return where they end."""
         ...
 
     @property
     def type(self) -> Ints:
-        """Give their types."""
+        """Return their types."""
         ...
 
 
@@ -66,7 +66,7 @@ class Segments:
     demand: ReplicaDemand
 
     def keep(self, index: Ints | Bools | slice) -> "Segments":
-        """Give some of the segments, in the same order."""
+        """Return some of the segments, in the same order."""
         return Segments(self.first[index], self.end[index], self.type[index], self.demand.take(index))
 
     @staticmethod
@@ -98,7 +98,7 @@ class Tile:
     possible: Bools
 
     def segments(self, chosen: Bools) -> Segments:
-        """Give the chosen segments [T, R, W] as a sorted list."""
+        """Return the chosen segments [T, R, W] as a sorted list."""
         row, column, type_ = np.nonzero(chosen.transpose(1, 2, 0))
         return Segments(self.first + row, self.ends[column], type_, self.demand.take((type_, row, column)))
 
@@ -147,20 +147,20 @@ class Chain:
         return self.length * (self.length + 1) // 2 * self.problem.type_count
 
     def placement(self, path: Steps) -> Placement:
-        """Give the placement of a path."""
+        """Return the placement of a path."""
         starts, ends = self.borders[path.first], self.borders[path.end]
         same = path.type[1:] == path.type[:-1]
         per_layer = np.repeat(path.type, ends - starts)
         return Placement(tuple(per_layer.tolist()), tuple(starts[1:][same].tolist()))
 
     def cheapest_work(self, price: Floats) -> Floats:
-        """Give [n + 1], for the blocks before each position the sum of their computation at the cheapest type."""
+        """Return [n + 1], for the blocks before each position the sum of their computation at the cheapest type."""
         usable = np.diff(self._unusable) == 0
         least = np.where(usable, np.diff(self.compute_s) * price[:, None], np.inf).min(axis=0)
         return np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(least), least, 0.0))])
 
     def work_between(self, low: Ints, high: Ints, types: Ints) -> tuple[Floats, Floats, Floats, Floats | None]:
-        """Give computation, data movement without traffic, synchronisation and shared time between positions."""
+        """Return computation, data movement without traffic, synchronisation and shared time between positions."""
 
         def between(sums: Floats) -> Floats:
             return np.asarray(sums[types, high] - sums[types, low])
@@ -173,11 +173,11 @@ class Chain:
         )
 
     def usable_blocks(self) -> Bools:
-        """Give [T, n], whether a type may run a block."""
+        """Return [T, n], whether a type may run a block."""
         return np.asarray(np.diff(self._unusable) == 0)
 
     def values_between(self) -> list[tuple[int, Ints, float]]:
-        """Give every value that leaves its block: that block, the later blocks that read it in order, its bytes."""
+        """Return every value that leaves its block: that block, the later blocks that read it in order, its bytes."""
         problem, values = self.problem, []
         for value in np.flatnonzero(problem.edge_bytes > 0).tolist():
             producer = int(self._block[problem.edge_producer[value]])
@@ -190,11 +190,11 @@ class Chain:
         return values
 
     def blocked_before(self, positions: Ints) -> Floats:
-        """Give [T, P], how many layers before each position a type may not run."""
+        """Return [T, P], how many layers before each position a type may not run."""
         return self._unusable[:, positions]
 
     def passing_bytes(self, span: int) -> tuple[Floats, Floats]:
-        """Give [n + 1] twice, the least bytes into and out of a segment of ``span`` blocks or more at a position."""
+        """Return [n + 1] twice, the least bytes into and out of a segment of ``span`` blocks or more at a position."""
         return self._crossings.passing_bytes(span, self.length)
 
     @property
@@ -203,7 +203,7 @@ class Chain:
         return self._crossings.longest_span
 
     def whole_traffic(self) -> SegmentTraffic:
-        """Give the traffic of every segment; O(positions^2) memory."""
+        """Return the traffic of every segment; O(positions^2) memory."""
         positions = self.length + 1
         moved, talks = np.full((positions, positions), np.inf), np.full((positions, positions), np.inf)
         for low in range(0, self.length, _ROWS_AT_ONCE):
@@ -215,7 +215,7 @@ class Chain:
         return SegmentTraffic(moved, talks)
 
     def segments_at(self, first: Ints, end: Ints, types: Ints) -> Segments:
-        """Give those of some segments that are possible, sorted."""
+        """Return those of some segments that are possible, sorted."""
         order = np.lexsort((types, end, first))
         first, end, types = first[order], end[order], types[order]
         parts = []
@@ -235,15 +235,15 @@ class Chain:
         return Segments.join(parts)
 
     def memory_bytes(self, block: int) -> float:
-        """Give what one replica of a stage of one block holds."""
+        """Return what one replica of a stage of one block holds."""
         return float(self._memory(block, block + 1, 1)[0, 0])
 
     def traffic(self, low: int, high: int, furthest: int) -> Traffic:
-        """Give the bytes in and out for segments that begin at low .. high - 1 and end no later than ``furthest``."""
+        """Return the bytes in and out for segments that begin at low .. high - 1 and end no later than ``furthest``."""
         return self._crossings.traffic(low, high, furthest)
 
     def tile(self, traffic: Traffic, ends: Ints) -> Tile:
-        """Give the segments with the first positions of the traffic and some of its ends."""
+        """Return the segments with the first positions of the traffic and some of its ends."""
         low, columns = traffic.first, ends - traffic.first - 1
         rows = np.arange(low, low + len(traffic.sent_bytes))
         possible = self.usable(rows, ends) & (ends > rows[:, None])
@@ -255,7 +255,7 @@ class Chain:
         return Tile(low, ends, self.demand(rows, ends, moved, talks), possible)
 
     def demand(self, rows: Ints, ends: Ints, moved_bytes: Floats, talks: Floats) -> ReplicaDemand:
-        """Give [T, R, W], the demand of segments, with their traffic [R, W] and how often they pay latency."""
+        """Return [T, R, W], the demand of segments, with their traffic [R, W] and how often they pay latency."""
         problem = self.problem
         data_s = moved_bytes * problem.seconds_per_byte[PER_TYPE]
         data_s += talks * problem.latency_s[PER_TYPE]
@@ -270,7 +270,7 @@ class Chain:
         ).demand()
 
     def usable(self, rows: Ints, ends: Ints) -> Bools:
-        """Give [T, R, W], whether a type may run all layers between a position and an end."""
+        """Return [T, R, W], whether a type may run all layers between a position and an end."""
         return np.asarray(_between(self._unusable, rows, ends) == 0)
 
     def all_segments(self, deadline: Deadline = NO_DEADLINE) -> Segments:
@@ -289,13 +289,13 @@ class Chain:
         return Segments.join(parts)
 
     def _prefix(self, table: Floats | Bools) -> Floats:
-        """Give [T, n + 1], sums of a table [L, T] over the blocks before each position."""
+        """Return [T, n + 1], sums of a table [L, T] over the blocks before each position."""
         sums = np.zeros((table.shape[1], table.shape[0] + 1))
         np.cumsum(table.T, axis=1, out=sums[:, 1:])
         return sums[:, self.borders]
 
     def reach(self, slowest_s: float = np.inf) -> Ints:
-        """Give [n], for every first position the last end at which some type may still take at most ``slowest_s``."""
+        """Return [n], for every first position the last end at which some type may still take at most ``slowest_s``."""
         problem, positions = self.problem, np.arange(self.length)
         reach = positions + 1
         for t in range(problem.type_count):
@@ -313,7 +313,7 @@ class Chain:
         return np.asarray(gather(self.problem.activation_bytes, self.borders[:-1]))
 
     def _memory(self, low: int, high: int, width: int) -> Floats:
-        """Give [R, W], the memory of one replica; what is no segment holds anything."""
+        """Return [R, W], the memory of one replica; what is no segment holds anything."""
         rows, inside = np.arange(low, high), np.arange(low, low + width)
         activations = np.where(inside >= rows[:, None], self._activations[inside], 0.0)
         gather = np.add.accumulate if self.problem.keeps_activations else np.maximum.accumulate
@@ -326,5 +326,5 @@ class Chain:
 
 
 def _between(sums: Floats, rows: Ints, ends: Ints) -> Floats:
-    """Give [T, R, W], sums over the blocks from a row's position to a column's end."""
+    """Return [T, R, W], sums over the blocks from a row's position to a column's end."""
     return np.asarray(sums[:, None, ends] - sums[:, rows, None])

@@ -84,7 +84,7 @@ class Source(Protocol):
     """Where a climb draws plans from."""
 
     def first(self) -> Proposals:
-        """Give what plans are drawn from at the start."""
+        """Return what plans are drawn from at the start."""
         ...
 
     def learn(self, archive: Archive) -> Proposals:
@@ -220,7 +220,7 @@ class Climb:
         return min(kept, key=lambda found: found.rank, default=None)
 
     def _nearest(self, proposals: Proposals, terms: Terms) -> Proposal:
-        """Give the proposal that aims nearest to the terms."""
+        """Return the proposal that aims nearest to the terms."""
         if not np.isfinite(terms.batch_s):
             return proposals[0]
         goal = self._problem.batch / terms.batch_s
@@ -231,7 +231,7 @@ class Climb:
         return [self._cut(types, begins) for types, begins in zip(draws.types, draws.begins, strict=True)]
 
     def _terms(self, plan: Found) -> Terms:
-        """Give the terms on which a plan is polished: the time of a batch that it attains."""
+        """Return the terms on which a plan is polished: the time of a batch that it attains."""
         if self._problem.objective == "latency":
             return self._rungs[-1].terms
         throughput = plan.throughput or self._problem.min_throughput or self._archive.best.throughput
@@ -240,7 +240,7 @@ class Climb:
         return Terms(self._problem.batch / throughput * (1 + FLOOR_TOLERANCE))
 
     def _evaluate(self, cuts: list[Cut]) -> Found:
-        """Give the best of some plans; the archive sees them all."""
+        """Return the best of some plans; the archive sees them all."""
         layers = self._problem.layer_count
         types = np.zeros((len(cuts), layers), np.int64)
         begins = np.zeros((len(cuts), layers), np.bool_)
@@ -251,7 +251,7 @@ class Climb:
         return self._archive.add(types, begins)[0]
 
     def _cut(self, types: Ints, begins: Bools) -> Cut:
-        """Give a plan as stages between positions; where a position is missing, the next one takes its place."""
+        """Return a plan as stages between positions; where a position is missing, the next one takes its place."""
         last = len(self._spans.positions) - 1
         places = np.flatnonzero(begins)
         bounds, kept = np.unique(np.searchsorted(self._spans.positions, places), return_index=True)

@@ -54,7 +54,7 @@ def search_all(problem: Problem, deadline: Deadline, starts: Sequence[Placement]
 
 
 def thinned(chain: Chain, count: int) -> Ints:
-    """Give about ``count`` positions at even distances of work, each the one nearby that the fewest bytes cross."""
+    """Return about ``count`` positions at even distances of work, each the one nearby that the fewest bytes cross."""
     problem = chain.problem
     tables = problem_tables(problem)
     layers = problem.layer_count
@@ -69,7 +69,7 @@ def thinned(chain: Chain, count: int) -> Ints:
 
 
 def _near(chain: Chain, placement: Placement) -> Ints:
-    """Give about ``_FINE`` positions: around each stage's start, the closer the denser; and some everywhere."""
+    """Return about ``_FINE`` positions: around each stage's start, the closer the denser; and some everywhere."""
     starts = np.searchsorted(chain.borders, placement.starts())
     if len(starts) > _FINE // 2:  # the plan of every layer on its cheapest type, which says little about cuts
         return thinned(chain, _FINE)

@@ -45,7 +45,7 @@ WITHOUT: Mapping[str, Callable[[Problem], Problem]] = MappingProxyType(
 
 
 def without(problem: Problem, names: Sequence[str]) -> Problem:
-    """Give a problem without some of its constraints."""
+    """Return a problem without some of its constraints."""
     for name in names:
         problem = WITHOUT[name](problem)
     return problem
@@ -54,7 +54,7 @@ def without(problem: Problem, names: Sequence[str]) -> Problem:
 def fewest_to_drop(
     problem: Problem, is_possible: Callable[[Problem], bool], among: Sequence[str], deadline: Deadline = NO_DEADLINE
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Give the smallest sets of constraints without which something is possible, all of one size.
+    """Return the smallest sets of constraints without which something is possible, all of one size.
 
     Args:
         problem: For which it is impossible.

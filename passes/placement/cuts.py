@@ -24,7 +24,7 @@ class Cut:
     types: Ints
 
     def spread(self) -> tuple[Ints, Bools]:
-        """Give [P - 1], the type between a position and the next, and whether a stage begins there."""
+        """Return [P - 1], the type between a position and the next, and whether a stage begins there."""
         types = np.repeat(self.types, np.diff(self.bounds))
         begins = np.zeros(len(types), np.bool_)
         begins[self.bounds[:-1]] = True
@@ -43,7 +43,7 @@ class Move:
 
 
 def apart(moves: Iterable[Move]) -> list[Move]:
-    """Give the moves, in their order, that do not overlap an earlier one."""
+    """Return the moves, in their order, that do not overlap an earlier one."""
     chosen: list[Move] = []
     for move in moves:
         if all(move.end <= other.first or other.end <= move.first for other in chosen):

@@ -10,13 +10,13 @@ from heterps_compile.cost.segments import problem_tables
 
 
 def trivial_bound(problem: Problem) -> float:
-    """Give a bound that costs nothing: all layers' unit-seconds at the cheapest type (``cost/replicas.py``, rule 1)."""
+    """Bound the value for nothing: all layers' unit-seconds at the cheapest type (``cost/replicas.py``, rule 1)."""
     tables = problem_tables(problem)
     return float(np.where(tables.usable, tables.compute_s * problem.price_per_hour, np.inf).min(axis=1).sum())
 
 
 def longest_s(problem: Problem) -> float:
-    """Give a time no batch of any plan takes."""
+    """Return a time no batch of any plan takes."""
     tables = problem_tables(problem)
     layers_s = tables.compute_s.max(axis=1) + tables.data_s.max(axis=1) + problem.sync_s.max(axis=1)
     if problem.shared_s is not None:

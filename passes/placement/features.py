@@ -21,7 +21,7 @@ _FEW = 1e-12
 
 
 def layer_features(problem: Problem, throughput: float) -> NDArray[np.float32]:
-    """Give the features [L, T, FEATURE_COUNT] of a problem for a throughput in samples/s, each of order one."""
+    """Return the features [L, T, FEATURE_COUNT] of a problem for a throughput in samples/s, each of order one."""
     layers, types = problem.compute_s.shape
     tables = problem_tables(problem)
     batch_s = problem.batch / throughput
@@ -81,7 +81,7 @@ def _log(ratio: Floats, low: float, high: float) -> Floats:
 
 
 def _alive_bytes(problem: Problem) -> Floats:
-    """Give [L + 1], bytes made before a position and read after it: what a cut there sends; 0 at both ends."""
+    """Return [L + 1], bytes made before a position and read after it: what a cut there sends; 0 at both ends."""
     tables = problem_tables(problem)
     change = np.zeros(problem.layer_count + 1)
     np.add.at(change, tables.sent_by + 1, tables.sent_bytes)

@@ -31,7 +31,7 @@ class FixedRule:
     name: ClassVar[str]
 
     def rules(self, problem: Problem) -> list[Ints]:
-        """Give the type of every layer, [L], as each rule has it.
+        """Return the type of every layer, [L], as each rule has it.
 
         Raises:
             InfeasibleError: where the pool lacks a kind of device the rule needs.
@@ -77,7 +77,7 @@ class CpuOnly(FixedRule):
     name: ClassVar[str] = "cpu-only"
 
     def rules(self, problem: Problem) -> list[Ints]:
-        """Give one placement for every CPU type."""
+        """Return one placement for every CPU type."""
         return [np.full(problem.layer_count, t) for t in _types_of_kind(problem, ("cpu",), self.name)]
 
 
@@ -88,7 +88,7 @@ class GpuOnly(FixedRule):
     name: ClassVar[str] = "gpu-only"
 
     def rules(self, problem: Problem) -> list[Ints]:
-        """Give one placement for every GPU type."""
+        """Return one placement for every GPU type."""
         return [np.full(problem.layer_count, t) for t in _types_of_kind(problem, ("gpu",), self.name)]
 
 
@@ -99,7 +99,7 @@ class Heuristic(FixedRule):
     name: ClassVar[str] = "heuristic"
 
     def rules(self, problem: Problem) -> list[Ints]:
-        """Give one placement for every pair of such types."""
+        """Return one placement for every pair of such types."""
         tables = problem_tables(problem)
         is_embedding = np.array([kind == "embedding" for kind in problem.layer_kinds])
         rules = []
@@ -128,7 +128,7 @@ def _moved(problem: Problem, method: str, placement: Placement, rule: Ints) -> t
 
 
 def _usable_types(problem: Problem, rule: Ints, usable: Bools) -> Ints:
-    """Give the rule's types, but where they may not run a block of layers the cheapest that may."""
+    """Return the rule's types, but where they may not run a block of layers the cheapest that may."""
     layers = problem.layer_count
     starts = np.append(0, np.flatnonzero(~problem.uncuttable[1:layers]) + 1)
     types = rule.copy()
@@ -144,7 +144,7 @@ def _usable_types(problem: Problem, rule: Ints, usable: Bools) -> Ints:
 
 
 def _divided(problem: Problem, types: Ints, deadline: Deadline) -> Placement:
-    """Give the placement with these types, with as few cuts as are asked for, or else those that make it feasible."""
+    """Return the placement with these types, with as few cuts as are asked for, or else those that make it feasible."""
     placement = divide(problem, to_placement(types))
     if np.isfinite(evaluate_one(problem, placement)):
         return placement

@@ -54,14 +54,14 @@ class TimedPrices:
     fee: Floats
 
     def units(self, demand: ReplicaDemand) -> Floats:
-        """Give the fewest units; inf where no number is enough."""
+        """Return the fewest units; inf where no number is enough."""
         limit_s = self.slow_s * (1 + ROUNDING)
         if self.problem.objective == "max-load":
             return np.where(demand.once_s <= limit_s, 1.0, np.inf)
         return demand.units(limit_s)
 
     def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
-        """Give the cost of segments of the given types, fees included; inf where they are impossible alone."""
+        """Return the cost of segments of the given types, fees included; inf where they are impossible alone."""
         problem, units = self.problem, self.units(demand)
         with np.errstate(invalid="ignore"):  # 0 * inf, which the last line answers
             cost = self.fee[types] * units
@@ -203,11 +203,11 @@ class FixedTimeSearch:
         return self._chain.segment_count <= _MOST_LISTED
 
     def _least_to_beat(self) -> float:
-        """Give the cost that a path must stay below to be of use: for ``latency`` the best plan's."""
+        """Return the cost that a path must stay below to be of use: for ``latency`` the best plan's."""
         return self.best if self.problem.objective == "latency" else np.inf
 
     def _solve(self, time_s: float, fees: Floats) -> _Solved:
-        """Give the Lagrangian bound, and what the path of it needs beyond the limits on units and the budget."""
+        """Return the Lagrangian bound, and what the path of it needs beyond the limits on units and the budget."""
         problem = self.problem
         prices = TimedPrices(problem, time_s, fees[:-1] + fees[-1] * problem.price_per_hour)
         graph = segment_graph(self._chain, prices, self.deadline)
@@ -272,7 +272,7 @@ class FixedTimeSearch:
 
 
 def trivial_bound(problem: Problem) -> float:
-    """Give a bound on the objective that costs nothing, from computation alone.
+    """Return a bound on the objective that costs nothing, from computation alone.
 
     ``latency``: every layer where it is fastest. The others: the slowest layer with all the units it could have; and
     all units together, since k units do in a time tau no more than k tau of work, each paid at its price.

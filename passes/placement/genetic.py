@@ -82,7 +82,7 @@ class Genetic:
     def _first(
         self, problem: Problem, rules: StageRules, warm_start: Placement | None, generator: np.random.Generator
     ) -> tuple[Ints, Bools]:
-        """Give the first population: simple plans, the warm start, and random plans of some four stages."""
+        """Return the first population: simple plans, the warm start, and random plans of some four stages."""
         drawn = draw_plans(uniform_proposal(problem), rules, self.population, generator)
         types, cuts = to_arrays(seed_placements(problem, warm_start))
         return np.concatenate([types, drawn.types]), np.concatenate([_begins(types, cuts), drawn.begins])
@@ -143,5 +143,5 @@ def _keep_rules(types: Ints, begins: Bools, rules: StageRules) -> None:
 
 
 def _fitness(evaluation: Evaluation) -> Floats:
-    """Give the value, or for infeasible placements a number above all values that grows with the violation."""
+    """Return the value, or for infeasible placements a number above all values that grows with the violation."""
     return np.where(np.isfinite(evaluation.values), evaluation.values, 1e100 * (1 + evaluation.violation))

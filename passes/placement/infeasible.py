@@ -35,7 +35,7 @@ _MOST_LISTED = 100_000
 
 
 def explain_infeasible(problem: Problem, deadline: Deadline = NO_DEADLINE) -> InfeasibleError:
-    """Give the error that says why a problem without any feasible placement has none.
+    """Return the error that says why a problem without any feasible placement has none.
 
     Args:
         problem: The problem.
@@ -111,7 +111,7 @@ def _memory_and_types(problem: Problem, deadline: Deadline) -> str:
 
 
 def _fewest_stages(problem: Problem, deadline: Deadline) -> float:
-    """Give the fewest stages that memory and the types which layers may run on leave; inf where there are none."""
+    """Return the fewest stages that memory and the types which layers may run on leave; inf where there are none."""
     slow_s = longest_s(problem)
     each_costs_one = replace(_prices(problem, slow_s), price=np.full(problem.type_count, 1 / slow_s))
     graph = TiledSegments(Chain(problem), each_costs_one, deadline)
@@ -276,7 +276,7 @@ def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments
     is_certain = True
 
     def reached_s(time_s: float) -> float:
-        """Give the time of a batch of some plan that needs at most so much; inf where none is found."""
+        """Return the time of a batch of some plan that needs at most so much; inf where none is found."""
         nonlocal is_certain
         if segments is None:
             try:
@@ -340,25 +340,25 @@ _REASONS: tuple[Reason, ...] = (
 
 
 def _listed(chain: Chain) -> Segments | None:
-    """Give all segments, or None where they are too many for a mixed-integer programme."""
+    """Return all segments, or None where they are too many for a mixed-integer programme."""
     if chain.segment_count > _MOST_LISTED:
         return None
     return chain.all_segments()
 
 
 def _alone(chain: Chain, block: int) -> Tile:
-    """Give the segments of one block."""
+    """Return the segments of one block."""
     return chain.tile(chain.traffic(block, block + 1, block + 1), np.array([block + 1]))
 
 
 def _least_price(problem: Problem, chain: Chain, slow_s: float, deadline: Deadline) -> float:
-    """Give what the units of the cheapest plan at a time of a batch cost an hour, as if they had no limits."""
+    """Return what the units of the cheapest plan at a time of a batch cost an hour, as if they had no limits."""
     graph = TiledSegments(chain, _prices(problem, slow_s), deadline)
     return float(graph.to_go(_counts(problem))[0, 0]) / slow_s
 
 
 def _prices(problem: Problem, slow_s: float) -> SegmentPrices:
-    """Give exact prices at a time of a batch, as if units had no limits."""
+    """Return exact prices at a time of a batch, as if units had no limits."""
     unlimited = np.full(problem.type_count, np.iinfo(np.int64).max)
     return SegmentPrices(slow_s, slow_s, problem.price_per_hour, unlimited, np.zeros(problem.type_count))
 
@@ -370,7 +370,7 @@ def _counts(problem: Problem) -> StageCounts:
 
 
 def _least_time_s(row: Tile) -> tuple[float, int]:
-    """Give the least time of a batch that any number of replicas of a row's first segment reaches, and its type."""
+    """Return the least time of a batch that any number of replicas of a row's first segment reaches, and its type."""
     demand = row.demand
     least_s = np.where(row.possible, np.minimum(demand.once_s, demand.fixed_s), np.inf)[:, 0, 0]
     return float(least_s.min()), int(np.argmin(least_s))
@@ -385,7 +385,7 @@ def _money(problem: Problem, amount: float) -> str:
 
 
 def _cents(price_per_hour: float) -> str:
-    """Give a price rounded up to cents, as an option takes it."""
+    """Return a price rounded up to cents, as an option takes it."""
     return f"{math.ceil(price_per_hour * 100) / 100:.12g}"
 
 
@@ -395,6 +395,6 @@ def _rate(samples_per_s: float) -> str:
 
 
 def _round_down(number: float) -> float:
-    """Give the number to four digits, above it by rounding at most."""
+    """Return the number to four digits, above it by rounding at most."""
     step = 10.0 ** (math.floor(math.log10(number)) - 3)
     return math.floor(number * (1 + FLOOR_TOLERANCE / 2) / step) * step

@@ -197,7 +197,7 @@ class IntervalSearch:
         return [_Range(r.bound, r.slow_s, r.fast_s, segments, whole.fee) for r, segments in left]
 
     def _most_s(self) -> float:
-        """Give the tau above which even one unit of the cheapest type per stage costs more than the best plan."""
+        """Return the tau above which even one unit of the cheapest type per stage costs more than the best plan."""
         least = float(self.problem.price_per_hour.min()) * self.problem.min_stages
         return self.best / least if least > 0 else np.inf
 
@@ -309,20 +309,20 @@ class IntervalSearch:
         return self._reached(path, slow_s) if is_best else slow_s
 
     def _left_s(self, slow_s: float, bound: float) -> float:
-        """Give the tau below which alone a better plan may be, where every plan at slow_s costs at least ``bound``."""
+        """Return the tau below which a better plan must lie, where every plan at slow_s costs at least ``bound``."""
         return slow_s * min(1.0, self.best / bound) if bound > 0 else slow_s
 
     def _ceiling(self, node: _Range) -> float:
-        """Give the bound at which a range is closed: no better plan in it, or none that the limits leave possible."""
+        """Return the bound at which a range is closed: no better plan in it, or none that the limits leave possible."""
         return min(self.best * (1 - self._gap), self._affordable(node.slow_s))
 
     def _affordable(self, slow_s: float) -> float:
-        """Give what all units that there are cost at tau."""
+        """Return what all units that there are cost at tau."""
         all_units = float(self.problem.price_per_hour @ self.problem.max_units)
         return all_units * slow_s * (1 + GAP) if all_units > 0 else np.inf
 
     def _reached(self, path: Segments, slow_s: float) -> float:
-        """Give a tau just below the one that a path's stages reach with the units they need at slow_s.
+        """Return a tau just below the one that a path's stages reach with the units they need at slow_s.
 
         The plan costs no more than any between that and slow_s. Where the demands of segments are lower bounds, that
         holds only if its stages need no more units than its segments.

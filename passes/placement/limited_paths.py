@@ -61,7 +61,7 @@ class _Labels:
     before: Ints
 
     def take(self, index: Ints) -> "_Labels":
-        """Give some of them."""
+        """Return some of them."""
         return _Labels(self.used[index], self.cost[index], self.segment[index], self.before[index])
 
     @staticmethod
@@ -123,7 +123,7 @@ class LimitedPaths:
         return found
 
     def _labels(self, ceiling: float) -> list[_Labels | None] | None:
-        """Give the labels [n + 1] of paths that may cost less than the ceiling; None where it is too much work."""
+        """Return the labels [n + 1] of paths that may cost less than the ceiling; None where it is too much work."""
         last, none = len(self._to_go) - 1, np.array([-1])
         come: list[list[_Labels]] = [[] for _ in range(last + 1)]
         come[0].append(_Labels(np.zeros(1, np.int64), np.zeros(1), none, none))
@@ -158,7 +158,7 @@ class LimitedPaths:
         return _Labels(used, here.cost[before] + self._cost[segment], segment, before)
 
     def _best(self, labels: list[_Labels | None], ceiling: float) -> LimitedPath:
-        """Give the cheapest path of the labels at the last position; what is dropped costs the ceiling or more."""
+        """Return the cheapest path of the labels at the last position; what is dropped costs the ceiling or more."""
         at_last = labels[-1]
         if at_last is None:
             return LimitedPath(ceiling)

@@ -54,7 +54,7 @@ class LinkedChain:
         return len(self.all_segments())
 
     def placement(self, path: Steps) -> Placement:
-        """Give the placement of a path."""
+        """Return the placement of a path."""
         first, end = self._positions(path.first), self._positions(path.end)
         return self._chain.placement(Segments(first, end, path.type, _NO_DEMAND))
 
@@ -96,7 +96,7 @@ class LinkedChain:
         return Segments.join(parts)
 
     def _between(self, links: "_Links", segment: tuple[Ints, Ints, Ints], neighbours: tuple[Ints, Ints]) -> Segments:
-        """Give segments (first, end, type) between the types of their neighbours, sorted."""
+        """Return segments (first, end, type) between the types of their neighbours, sorted."""
         (first, end, type_), (p, q), types, last = segment, neighbours, self._types, self._chain.length
         compute_s, data_s, sync_s, shared_s = self._chain.work_between(first, end, type_)
         data_s = data_s + links.talking_s(first, end, type_, p, q)
@@ -133,7 +133,7 @@ class _Links:
             self._send(producer, readers, size_bytes, tables)
 
     def talking_s(self, first: Ints, end: Ints, types: Ints, before: Ints, after: Ints) -> Floats:
-        """Give [M], what segments pay with types before and after; any type where nothing is before or after."""
+        """Return [M], what segments pay with types before and after; any type where nothing is before or after."""
         received_at, sent_at = ((0, first), (0, end)) if self._near else ((first, end), (first, end))
         paid_s = np.zeros(len(first))
         for kind in range(2):
@@ -165,7 +165,7 @@ _NO_DEMAND = ReplicaDemand(*(np.zeros(0) for _ in range(6)))
 
 
 def linked_segment_count(chain: Chain) -> int:
-    """Give how many segments there are between states, possible or not."""
+    """Return how many segments there are between states, possible or not."""
     types, inner = chain.problem.type_count, chain.length - 1
     return types + 2 * inner * types**2 + inner * (inner - 1) // 2 * types**3
 

@@ -129,14 +129,14 @@ class LinkedSearch:
 
 
 def _union(lists: Sequence[Segments], chain: Chain) -> Segments:
-    """Give the segments that are in any list, sorted."""
+    """Return the segments that are in any list, sorted."""
     joined = Segments.join(lists)
     key = (joined.first * (chain.length + 1) + joined.end) * chain.problem.type_count + joined.type
     return joined.keep(np.unique(key, return_index=True)[1])
 
 
 def _loosest(problem: Problem, node: _Node) -> tuple[int, int]:
-    """Give a layer whose type decides what the loose plan pays, and its type there; -1 where there is none."""
+    """Return a layer whose type decides what the loose plan pays, and its type there; -1 where there is none."""
     per_byte, latency_s = problem.link_seconds_per_byte, problem.link_latency_s
     if node.loose is None or per_byte is None or latency_s is None:
         return -1, 0

@@ -95,7 +95,7 @@ class March:
 
     @property
     def open(self) -> list[TimeRange]:
-        """Give the ranges that are not closed."""
+        """Return the ranges that are not closed."""
         return self._fresh + self._begun + self._aside
 
     def step(self, ceiling: Callable[[], float], consider: Callable[[Placement], None]) -> None:
@@ -220,7 +220,7 @@ class March:
         return np.asarray(exact)
 
     def _useful(self, entries: Entries, ends: Ends, to_go: Floats, limit: float) -> Entries:
-        """Give the entries on paths cheaper than the limit."""
+        """Return the entries on paths cheaper than the limit."""
         return entries.take(np.flatnonzero(self._reach.through(entries, ends, to_go) < limit * (1 + 1e-9)))
 
     def _is_impossible(self, slow_s: float) -> bool:
@@ -231,7 +231,7 @@ class March:
         return bool(np.isinf(self._reach.to_go(every, self._reach.ends(every, slow_s))[0]))
 
     def _entries(self, lowest_s: float, ceiling: float) -> Entries:
-        """Give the numbers of replicas that a plan better than the ceiling may have, which takes ``lowest_s`` or more.
+        """Return the replica counts that a plan better than the ceiling may have at ``lowest_s`` or more.
 
         A segment with k replicas has tau / (1 - alpha + alpha / k) of computation at most, so k tau less that is lost.
         """
@@ -288,5 +288,5 @@ def _halved(range_: TimeRange) -> list[TimeRange]:
 
 
 def _first_below(falling: Floats, limits: Floats) -> Ints:
-    """Give for every limit the first index at which values that never rise are below it."""
+    """Return for every limit the first index at which values that never rise are below it."""
     return np.asarray(np.searchsorted(-falling, -limits, side="right"))

@@ -44,7 +44,7 @@ METHODS: Mapping[str, Callable[[], PlacementMethod]] = MappingProxyType(
 
 
 def find_method(name: str) -> PlacementMethod:
-    """Give the method of a name, with its default options.
+    """Return the method of a name, with its default options.
 
     Raises:
         UnknownNameError: with the known names, those of third parties included, and the nearest.

@@ -45,7 +45,7 @@ class SegmentPrices:
     fee: Floats
 
     def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
-        """Give the cost of segments of the given types; inf where they need too many replicas, or none are enough."""
+        """Return the cost of segments of the given types; inf where they need too many replicas, or none are enough."""
         units, unit_seconds = demand.units_and_bound(self.slow_s * (1 + ROUNDING))
         with np.errstate(invalid="ignore"):  # 0 * inf, which the last line answers
             if self.fast_s > 0:
@@ -85,11 +85,11 @@ class StageCounts:
         return cls(least, most, False)
 
     def start(self) -> Floats:
-        """Give the costs [Q + 1] at the beginning of the chain."""
+        """Return the costs [Q + 1] at the beginning of the chain."""
         return np.where(np.arange(self.last + 1) == 0, 0.0, np.inf)
 
     def finish(self) -> Floats:
-        """Give the costs [Q + 1] at its end."""
+        """Return the costs [Q + 1] at its end."""
         return np.where(np.arange(self.last + 1) >= self.least, 0.0, np.inf)
 
     def after_stage(self, costs: Floats) -> Floats:
@@ -113,7 +113,7 @@ class Prices(Protocol):
         ...
 
     def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
-        """Give the cost of segments of the given types."""
+        """Return the cost of segments of the given types."""
         ...
 
 
@@ -121,20 +121,20 @@ class SegmentGraph(Protocol):
     """Segments with prices: listed, or made tile by tile."""
 
     def to_go(self, counts: StageCounts) -> Floats:
-        """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
+        """Return [n + 1, Q + 1], the cost of the cheapest path to the end."""
         ...
 
     def row(self, first: int) -> tuple[Segments, Floats]:
-        """Give the segments that begin at a position, and their costs."""
+        """Return the segments that begin at a position, and their costs."""
         ...
 
     def keep_below(self, counts: StageCounts, to_go: Floats, limit: float, most: int) -> Segments | None:
-        """Give the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
+        """Return the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
         ...
 
 
 def cheapest_path(graph: SegmentGraph, counts: StageCounts, to_go: Floats) -> Segments:
-    """Give the segments of the cheapest path, in order; there must be one."""
+    """Return the segments of the cheapest path, in order; there must be one."""
     steps, position, state = [], 0, 0
     while position < len(to_go) - 1:
         segments, cost = graph.row(position)
@@ -162,7 +162,7 @@ class ListedSegments:
         self._pair_starts = np.append(starts, len(pairs))
 
     def to_go(self, counts: StageCounts) -> Floats:
-        """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
+        """Return [n + 1, Q + 1], the cost of the cheapest path to the end."""
         self._deadline.check()
         to_go = np.full((self._length + 1, counts.last + 1), np.inf)
         to_go[-1] = counts.finish()
@@ -171,12 +171,12 @@ class ListedSegments:
         return to_go
 
     def row(self, first: int) -> tuple[Segments, Floats]:
-        """Give the segments that begin at a position, and their costs."""
+        """Return the segments that begin at a position, and their costs."""
         row = slice(*np.searchsorted(self.segments.first, [first, first + 1]))
         return self.segments.keep(row), self.cost[row]
 
     def keep_below(self, counts: StageCounts, to_go: Floats, limit: float, most: int) -> Segments | None:
-        """Give the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
+        """Return the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
         self._deadline.check()
         from_start = np.full((self._length + 1, counts.last + 1), np.inf)
         from_start[0] = counts.start()
@@ -192,7 +192,7 @@ class ListedSegments:
         return self.segments.keep(kept) if np.count_nonzero(kept) <= most else None
 
     def _rows(self) -> list[tuple[int, Ints, Floats]]:
-        """Give the first positions of segments, ascending, with the ends and costs of the pairs that begin there."""
+        """Return the first positions of segments, ascending, with the ends and costs of the pairs that begin there."""
         rows = [slice(*bounds) for bounds in pairwise(self._pair_starts.tolist())]
         return [
             (first, self._pair_end[row], self._pair_cost[row])

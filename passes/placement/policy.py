@@ -56,7 +56,7 @@ class Policy(nn.Module):
         self.begin = nn.Linear(4 * width, 1, **_CPU_FLOAT32)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the scores [L, B, T] of types and the logits [L, B] of stages beginning; features [L, B, T, F]."""
+        """Return the scores [L, B, T] of types and the logits [L, B] of stages beginning; features [L, B, T, F]."""
         with torch.autocast("cpu", enabled=False):  # a caller's is for a model of its own
             return self._scores(features)
 
@@ -76,7 +76,7 @@ def _others(hidden: Tensor) -> Tensor:
 
 
 def shipped_policy() -> Policy:
-    """Give the policy with the weights that come with the package."""
+    """Return the policy with the weights that come with the package."""
     with alone(), torch.random.fork_rng(devices=[]):
         policy = Policy()
     data = files("heterps_compile.passes.placement").joinpath(SHIPPED_FILE).read_bytes()
@@ -85,7 +85,7 @@ def shipped_policy() -> Policy:
 
 
 def fresh_policy(problem: Problem, cell: Literal["lstm", "rnn"], seed: int) -> Policy:
-    """Give a policy that knows nothing and draws some four stages; torch's global generator is left alone."""
+    """Return a policy that knows nothing and draws some four stages; torch's global generator is left alone."""
     with alone(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = Policy(cell)
@@ -94,5 +94,5 @@ def fresh_policy(problem: Problem, cell: Literal["lstm", "rnn"], seed: int) -> P
 
 
 def policy_input(problem: Problem, throughputs: Sequence[float]) -> Tensor:
-    """Give the features [L, B, T, F] of a problem for B throughputs."""
+    """Return the features [L, B, T, F] of a problem for B throughputs."""
     return torch.from_numpy(np.stack([layer_features(problem, goal) for goal in throughputs], axis=1))

@@ -203,7 +203,7 @@ class Polish:
         return bool(np.any(most > self._limits))
 
     def _by_type(self, now: _Round) -> Floats:
-        """Give [S, T], the units of every stage in the column of its type."""
+        """Return [S, T], the units of every stage in the column of its type."""
         units = np.zeros((len(now.units), len(self._limits)))
         units[np.arange(len(now.units)), now.cut.types] = now.units
         return units
@@ -227,7 +227,7 @@ class Polish:
         return flat[np.arange(len(flat)), types], types
 
     def _find_triples(self, cut: Cut, terms: Terms, new: Bools) -> list[Move]:
-        """Give moves that put three stages in place of one or three; limits are left to whoever applies them."""
+        """Return moves that put three stages in place of one or three; limits are left to whoever applies them."""
         bounds, count = cut.bounds, len(cut.types)
         windows = [(s, s + 1, *_carved(int(bounds[s]), int(bounds[s + 1]))) for s in range(count) if new[s]]
         windows += [(s, s + 3, *_shifted(bounds[s : s + 4])) for s in range(count - 2) if np.any(new[s : s + 3])]
@@ -264,12 +264,12 @@ def _marked(count: int, bounds: Ints) -> Bools:
 
 
 def _ranges(lengths: Ints) -> Ints:
-    """Give 0 .. length - 1 for every length, one after the other."""
+    """Return 0 .. length - 1 for every length, one after the other."""
     return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def _carved(low: int, high: int) -> tuple[Ints, Ints]:
-    """Give begins and ends of runs strictly inside a stage."""
+    """Return begins and ends of runs strictly inside a stage."""
     runs = np.array([run for run in _RUNS if run <= high - low - 2], np.int64)
     places = high - low - 1 - runs
     begins = low + 1 + _ranges(places)
@@ -277,7 +277,7 @@ def _carved(low: int, high: int) -> tuple[Ints, Ints]:
 
 
 def _shifted(bounds: Ints) -> tuple[Ints, Ints]:
-    """Give begins and ends of the middle one of three stages, both moved a little."""
+    """Return begins and ends of the middle one of three stages, both moved a little."""
     begins, ends = (grid.ravel() for grid in np.meshgrid(bounds[1] + _SHIFTS, bounds[2] + _SHIFTS))
     inside = (bounds[0] < begins) & (begins < ends) & (ends < bounds[3])
     return begins[inside], ends[inside]

@@ -63,7 +63,7 @@ class SweptRange:
     least: Floats | None = None
 
     def below(self, ceiling: float) -> Cells | None:
-        """Give the cells without those that only dearer plans use."""
+        """Return the cells without those that only dearer plans use."""
         if self.cells is None or self.least is None:
             return self.cells
         kept = self.least < ceiling
@@ -152,7 +152,7 @@ class RangeSweep:
             consider(self._chain.placement(blocks.steps(cells[r].keep(paths.path(r, costs[r], to_go)))))
 
     def _parts(self, range_: SweptRange, bound: float, at_slow: float, ceiling: float) -> list[SweptRange]:
-        """Give the parts of a range that was bounded, and may hold a better plan.
+        """Return the parts of a range that was bounded, and may hold a better plan.
 
         No plan at any tau is cheaper per hour than the cheapest at the slow end; so much of the range is closed. The
         rest is parted where that, and not smaller blocks, is what a higher bound needs.
@@ -169,13 +169,13 @@ class RangeSweep:
         return [replace(whole, slow_s=slower, fast_s=faster) for slower, faster in pairwise(ends)]
 
     def segments(self, range_: SweptRange) -> Segments | None:
-        """Give the segments of a range that is left; None where there are too many."""
+        """Return the segments of a range that is left; None where there are too many."""
         if range_.cells is None or self._levels[range_.level].size > 1:
             return None
         return self._chain.segments_at(range_.cells.first, range_.cells.end, range_.cells.type)
 
     def _choose(self) -> tuple[int, list[SweptRange]]:
-        """Give ranges to be bounded on one level, those with the lowest bounds first, as many as one pass takes."""
+        """Return ranges to be bounded on one level, those with the lowest bounds first, as many as one pass takes."""
         held = sum(len(range_.cells) for range_ in self.open if range_.cells is not None)
         is_full = held > _MOST_HELD
         self.open.sort(key=lambda range_: (-range_.level if is_full else 0, self._rank(range_)))
@@ -190,7 +190,7 @@ class RangeSweep:
         return level, chosen
 
     def _rank(self, range_: SweptRange) -> float:
-        """Give what is lowest for the range to take next: narrow ones lead to better plans, which close others."""
+        """Return what is lowest for the range to take next: narrow ones lead to better plans, which close others."""
         return range_.bound + _DEEPER * self._ceiling * float(np.log2(1 - range_.fast_s / range_.slow_s))
 
     def _next_level(self, range_: SweptRange) -> int:
@@ -207,7 +207,7 @@ class RangeSweep:
         return self._levels[level].size // self._levels[level + 1].size
 
     def _load(self, range_: SweptRange) -> int:
-        """Give how many cells it takes to bound a range."""
+        """Return how many cells it takes to bound a range."""
         if range_.cells is None:
             return len(self._all[0])
         return len(range_.cells) * (self._ratio(range_.level) ** 2 if self._next_level(range_) > range_.level else 1)

@@ -56,7 +56,7 @@ class Entries:
     most: Ints
 
     def take(self, index: Ints) -> "Entries":
-        """Give some of them."""
+        """Return some of them."""
         return Entries(self.type[index], self.least[index], self.most[index])
 
     def singles(self, are_exact: Bools) -> "Entries":
@@ -108,7 +108,7 @@ class Reach:
         self._last = 0.0, nothing, np.zeros((1, 1), np.int32)  # time, keys of entries, ends
 
     def ends(self, entries: Entries, batch_s: float) -> Ends:
-        """Give [E, n], the last end of a segment with so many replicas from every position.
+        """Return [E, n], the last end of a segment with so many replicas from every position.
 
         The position itself where there is none. More replicas reach further, but for one: it synchronises nothing, so
         it counts with each.
@@ -136,24 +136,24 @@ class Reach:
         return ends
 
     def prices(self, entries: Entries) -> Floats:
-        """Give [E], what the units of an entry cost at least."""
+        """Return [E], what the units of an entry cost at least."""
         return np.asarray(entries.least * self._problem.price_per_hour[entries.type])
 
     def to_go(self, entries: Entries, ends: Ends) -> Floats:
-        """Give [n + 1], what the units from a position to the end of the chain cost at least."""
+        """Return [n + 1], what the units from a position to the end of the chain cost at least."""
         return compiled(to_go)(ends, self.prices(entries))
 
     def come(self, entries: Entries, ends: Ends) -> Floats:
-        """Give [n + 1], what the units up to a position cost at least."""
+        """Return [n + 1], what the units up to a position cost at least."""
         return compiled(come)(ends, self.prices(entries))
 
     def through(self, entries: Entries, ends: Ends, to_go: Floats) -> Floats:
-        """Give [E], what the cheapest path with an entry costs at least."""
+        """Return [E], what the cheapest path with an entry costs at least."""
         rest = np.minimum.accumulate(to_go)
         return compiled(through)(ends, self.come(entries, ends), rest) + self.prices(entries)
 
     def path(self, entries: Entries, ends: Ends, to_go: Floats) -> tuple[Ints, Ints, Ints]:
-        """Give where the steps of the cheapest path begin and end, and their entries; there must be one."""
+        """Return where the steps of the cheapest path begin and end, and their entries; there must be one."""
         chosen, stops = compiled(cheapest)(ends, self.prices(entries), to_go, _EQUAL)
         return np.append(0, stops[:-1]), stops, chosen
 
@@ -164,7 +164,7 @@ class Reach:
 
 
 def _threads() -> int:
-    """Give how many threads share the work: one a core, or as many as OpenMP is told to take."""
+    """Return how many threads share the work: one a core, or as many as OpenMP is told to take."""
     told = os.environ.get("OMP_NUM_THREADS", "")
     return min(_MOST_THREADS, int(told) if told.isdigit() and int(told) else usable_cores())
 
@@ -175,5 +175,5 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def counted_up(parts: Ints) -> Ints:
-    """Give 0, 1, ... for the parts of each."""
+    """Return 0, 1, ... for the parts of each."""
     return np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)

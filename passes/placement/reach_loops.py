@@ -76,7 +76,7 @@ class Task(NamedTuple):
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Give the machine code of one of the functions below."""
+    """Return the machine code of one of the functions below."""
     return cast("Callable[_P, _R]", _compiled(function))
 
 
@@ -145,7 +145,7 @@ def furthest(sums: Sums, shares: Shares, limit_s: float, ends: Ends, task: Task)
 
 
 def to_go(ends: Ends, prices: Floats) -> Floats:
-    """Give [n + 1], what the units from a position to the end of the chain cost at least."""
+    """Return [n + 1], what the units from a position to the end of the chain cost at least."""
     count, length = ends.shape
     found, best = np.full(length + 1, np.inf), np.full(length + 1, np.inf)
     found[length] = best[length] = 0.0
@@ -162,7 +162,7 @@ def to_go(ends: Ends, prices: Floats) -> Floats:
 
 
 def come(ends: Ends, prices: Floats) -> Floats:
-    """Give [n + 1], what the units up to a position cost at least; from later positions one comes no less far."""
+    """Return [n + 1], what the units up to a position cost at least; from later positions one comes no less far."""
     count, length = ends.shape
     found, best = np.full(length + 1, np.inf), np.full(length + 1, np.inf)
     found[0] = best[0] = 0.0
@@ -184,7 +184,7 @@ def come(ends: Ends, prices: Floats) -> Floats:
 
 
 def through(ends: Ends, come: Floats, rest: Floats) -> Floats:
-    """Give [E], what the cheapest path with an entry costs at least, less its own price.
+    """Return [E], what the cheapest path with an entry costs at least, less its own price.
 
     Args:
         ends: Of the entries.
@@ -201,7 +201,7 @@ def through(ends: Ends, come: Floats, rest: Floats) -> Floats:
 
 
 def cheapest(ends: Ends, prices: Floats, to_go: Floats, equal: float) -> tuple[Ints, Ints]:
-    """Give the entries of the cheapest path, and where its steps end; there must be one.
+    """Return the entries of the cheapest path, and where its steps end; there must be one.
 
     Of ends that are as good the last is taken: it fits where any does.
     """

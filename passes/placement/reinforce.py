@@ -148,7 +148,7 @@ class Imitator:
         self._optimizer = torch.optim.Adam(policy.parameters(), imitation.learning_rate)
 
     def first(self) -> Proposals:
-        """Give what plans are drawn from at the start."""
+        """Return what plans are drawn from at the start."""
         return self._first
 
     def learn(self, archive: Archive) -> Proposals:
@@ -186,7 +186,7 @@ class Imitator:
 
 
 def propose(policy: Policy, problem: Problem, throughput: float) -> Proposal:
-    """Give what a policy draws plans from when it aims at a throughput."""
+    """Return what a policy draws plans from when it aims at a throughput."""
     with beside(), torch.no_grad():
         scores, begin_logits = policy(policy_input(problem, [throughput]))
     return _proposal(scores, begin_logits, 0, throughput)
@@ -217,7 +217,7 @@ _threads: list[int] = []  # what to put back, and an entry for everybody inside
 
 
 def _proposal(scores: Tensor, begin_logits: Tensor, row: int, throughput: float) -> Proposal:
-    """Give one of the B proposals of a pass: scores [L, B, T], logits [L, B]."""
+    """Return one of the B proposals of a pass: scores [L, B, T], logits [L, B]."""
     return Proposal(
         throughput, scores[:, row].numpy().astype(np.float64), begin_logits[:, row].numpy().astype(np.float64)
     )
@@ -239,7 +239,7 @@ def _entropy(log_types: Tensor) -> Tensor:
 
 
 def _costs(evaluation: Evaluation) -> Floats:
-    """Give [N], the logarithm of the value, or more than that of any feasible plan, by the violation."""
+    """Return [N], the logarithm of the value, or more than that of any feasible plan, by the violation."""
     feasible = np.isfinite(evaluation.values)
     if not feasible.any():
         return np.asarray(np.log1p(evaluation.violation), np.float64)

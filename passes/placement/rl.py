@@ -268,7 +268,7 @@ class _Run:
 
 
 def _goals(problem: Problem, archive: Archive) -> list[float]:
-    """Give the throughputs worth aiming at: from the floor up, or without one around the best simple plan's.
+    """Return the throughputs worth aiming at: from the floor up, or without one around the best simple plan's.
 
     What is to be fast begins at the best simple plan; a plan of low latency may be as slow as it likes.
     """

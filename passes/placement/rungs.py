@@ -28,7 +28,7 @@ _LEAST_GAIN = 1e-9  # relative
 
 
 def ladder(problem: Problem, lowest: float, highest: float) -> list[Terms]:
-    """Give the rungs, from what a slow and cheap plan needs to a fast and dear one.
+    """Return the rungs, from what a slow and cheap plan needs to a fast and dear one.
 
     Args:
         problem: The problem.
@@ -103,7 +103,7 @@ class Rungs:
         return paid + self._prices.excess_price * breach
 
     def promises(self) -> Floats:
-        """Give [R - 1], the value that a rung's plan would have, were it as fast as the next rung asks.
+        """Return [R - 1], the value that a rung's plan would have, were it as fast as the next rung asks.
 
         Inf where it is not within limits and budget.
         """
@@ -117,7 +117,7 @@ class Rungs:
         return np.where((breach == 0) & (paid <= most * _WORK), times_s, np.inf)
 
     def widths(self) -> Floats:
-        """Give [R - 1], the ratio of a rung's time of a batch to the next one's."""
+        """Return [R - 1], the ratio of a rung's time of a batch to the next one's."""
         return self._times_s[:-1] / self._times_s[1:]
 
     @property

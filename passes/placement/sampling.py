@@ -32,7 +32,7 @@ class Proposal:
     begin_logits: Floats
 
     def warmed(self, temperature: float) -> "Proposal":
-        """Give a proposal of more varied plans."""
+        """Return a proposal of more varied plans."""
         return Proposal(self.throughput, self.scores / temperature, self.begin_logits / temperature)
 
 
@@ -76,7 +76,7 @@ class StageRules:
 
 
 def stage_rules(problem: Problem) -> StageRules:
-    """Give the rules of a problem."""
+    """Return the rules of a problem."""
     banned = ~(problem.allowed & np.isfinite(problem.compute_s) & np.isfinite(problem.data_s))
     may_begin = ~problem.uncuttable[:-1]
     may_begin[0] = True
@@ -125,7 +125,7 @@ def _within_bounds(noisy: Floats, rules: StageRules) -> Bools:
 
 
 def uniform_proposal(problem: Problem, throughput: float = 1.0) -> Proposal:
-    """Give what plans of some four stages are drawn from, every type as likely as any other."""
+    """Return what plans of some four stages are drawn from, every type as likely as any other."""
     layers = problem.layer_count
     logits = np.full(layers, -np.log(max(layers / 4 - 1, 0.5)))
     return Proposal(throughput, np.zeros((layers, problem.type_count)), logits)

@@ -13,7 +13,7 @@ from heterps_compile.units import counted
 
 
 def seed_placements(problem: Problem, warm_start: Placement | None) -> list[Placement]:
-    """Give the warm start, if there is one; the whole model on each type; every layer where it is cheapest.
+    """Return the warm start, if there is one; the whole model on each type; every layer where it is cheapest.
 
     A layer that may not run on a type goes where it is cheapest instead. Stages are cut evenly where the problem asks
     for more of them.
@@ -44,7 +44,7 @@ def seed_placements(problem: Problem, warm_start: Placement | None) -> list[Plac
 
 
 def require_feasible(problem: Problem, placement: Placement, method: str) -> float:
-    """Give the value of what a search found.
+    """Return the value of what a search found.
 
     Raises:
         InfeasibleError: where it is infeasible, naming what is wrong with it.

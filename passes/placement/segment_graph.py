@@ -14,7 +14,7 @@ from .tiled_paths import TiledSegments
 def segment_graph(
     chain: Chain | LinkedChain, prices: Prices, deadline: Deadline, segments: Segments | None = None
 ) -> SegmentGraph:
-    """Give some segments of a chain with their prices; all of them without a list."""
+    """Return some segments of a chain with their prices; all of them without a list."""
     if segments is None and isinstance(chain, Chain):
         return TiledSegments(chain, prices, deadline)
     return ListedSegments(

@@ -114,7 +114,7 @@ def _before(amounts: Floats) -> Floats:
 
 
 def _count_rectangles(count: int, corners: tuple[Ints, Ints, Ints, Ints], sizes: Floats) -> tuple[Floats, Floats]:
-    """Give [count, count], the sum of the sizes of the rectangles that cover a cell; and 1 where any does."""
+    """Return [count, count], the sum of the sizes of the rectangles that cover a cell; and 1 where any does."""
     top, bottom, left, right = corners
     totals = []
     for amounts in (np.rint(sizes), (sizes > 0).astype(np.float64)):  # whole bytes: sums and differences are exact
@@ -126,7 +126,7 @@ def _count_rectangles(count: int, corners: tuple[Ints, Ints, Ints, Ints], sizes:
 
 
 def _memory(problem: Problem, positions: Ints) -> Floats:
-    """Give [P, P], the memory of a stage between two positions."""
+    """Return [P, P], the memory of a stage between two positions."""
     weights = _before(problem.weight_bytes)[positions]
     memory = weights[None, :] - weights[:, None]
     starts, ends = positions[:, None], positions[None, :]

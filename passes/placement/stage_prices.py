@@ -44,7 +44,7 @@ class Terms:
     work_weight: float = WORK_WEIGHT
 
     def near(self, factor: float) -> "Terms":
-        """Give terms at a multiple: of the price of a second, if it has one, else of the time of a batch."""
+        """Return terms at a multiple: of the price of a second, if it has one, else of the time of a batch."""
         if np.any(self.second_price):
             return replace(self, second_price=self.second_price * factor)
         return replace(self, batch_s=self.batch_s * factor)
@@ -74,7 +74,7 @@ class StagePrices:
         self.excess_price = _EXCESS_WEIGHT * self._dearest
 
     def of_stages(self, first: Ints, end: Ints, types: Ints | None, terms: Terms) -> tuple[Floats, Floats]:
-        """Give price and units of stages, [N]; of N stages on every type, [N, T], where ``types`` is None.
+        """Return price and units of stages, [N]; of N stages on every type, [N, T], where ``types`` is None.
 
         What no number of replicas makes feasible takes no units and a huge price.
         """
@@ -115,7 +115,7 @@ class StagePrices:
         return paid + self.excess_price * breach
 
     def paid(self, cut: Cut, terms: Terms) -> tuple[Floats, Floats]:
-        """Give [R], the price of a plan without what it exceeds limits by; and that, in units of ``excess_price``."""
+        """Return [R], the price of a plan without what it exceeds limits by; and that, in units of ``excess_price``."""
         price, units = (np.atleast_2d(x) for x in self.of_stages(cut.bounds[:-1], cut.bounds[1:], cut.types, terms))
         used = np.zeros((len(self.limits), len(units)))
         np.add.at(used, cut.types, units.T)

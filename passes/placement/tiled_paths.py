@@ -33,7 +33,7 @@ class TiledSegments:
         self._reach = chain.reach(prices.slow_s)
 
     def to_go(self, counts: StageCounts) -> Floats:
-        """Give [n + 1, Q + 1], the cost of the cheapest path to the end."""
+        """Return [n + 1, Q + 1], the cost of the cheapest path to the end."""
         length = self._chain.length
         to_go = np.full((length + 1, counts.last + 1), np.inf)
         to_go[-1] = counts.finish()
@@ -60,14 +60,14 @@ class TiledSegments:
         return to_go
 
     def row(self, first: int) -> tuple[Segments, Floats]:
-        """Give the segments that begin at a position, and their costs."""
+        """Return the segments that begin at a position, and their costs."""
         last = int(self._reach[first])
         tile = self._chain.tile(self._chain.traffic(first, first + 1, last), np.arange(first + 1, last + 1))
         segments = tile.segments(tile.possible)
         return segments, self._prices.of(segments.demand, segments.type)
 
     def keep_below(self, counts: StageCounts, to_go: Floats, limit: float, most: int) -> Segments | None:
-        """Give the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
+        """Return the segments that lie on some path cheaper than the limit; None where they are more than ``most``."""
         length = self._chain.length
         from_start = np.full((length + 1, counts.last + 1), np.inf)
         from_start[0] = counts.start()
@@ -102,7 +102,7 @@ class TiledSegments:
         return Segments.join(kept)
 
     def _rows(self, low: int) -> tuple[Ints, Ints, Traffic]:
-        """Give the first positions of a chunk, their near ends, and the traffic as far as any segment reaches."""
+        """Return the first positions of a chunk, their near ends, and the traffic as far as any segment reaches."""
         self._deadline.check()
         length = self._chain.length
         rows = np.arange(low, min(low + _CHUNK, length))
@@ -114,7 +114,7 @@ class TiledSegments:
         return max(0, int(self._reach[rows].max()) // _CHUNK - int(rows[0]) // _CHUNK - 1)
 
     def _far_ends(self, low: int, chosen: Bools, traffic: Traffic) -> Iterator[Ints]:
-        """Give the ends of the chosen far chunks, some at a time, ascending."""
+        """Yield the ends of the chosen far chunks, some at a time, ascending."""
         chunks = low // _CHUNK + 2 + np.flatnonzero(chosen)
         ends = (chunks[:, None] * _CHUNK + np.arange(_CHUNK)).ravel()
         ends = ends[ends <= low + traffic.sent_bytes.shape[1]]
@@ -123,7 +123,7 @@ class TiledSegments:
             yield ends[start : start + _COLUMNS_AT_ONCE]
 
     def _chunk_bounds(self, rows: Ints, traffic: Traffic) -> Floats:
-        """Give [R, K], what a segment that ends in a far chunk costs at least on any type."""
+        """Return [R, K], what a segment that ends in a far chunk costs at least on any type."""
         count = self._far_count(rows)
         starts = (rows[0] // _CHUNK + 2 + np.arange(count)) * _CHUNK
         if count == 0:

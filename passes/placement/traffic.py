@@ -47,7 +47,7 @@ class SegmentTraffic:
     talks: Floats
 
     def least(self, low: Ints) -> "SegmentTraffic":
-        """Give the least between blocks, which begin at ``low``; 0 where there is no segment between them."""
+        """Return the least between blocks, which begin at ``low``; 0 where there is no segment between them."""
 
         def between(table: Floats) -> Floats:
             least = np.minimum.reduceat(np.minimum.reduceat(table, low, axis=0), low, axis=1)
@@ -65,7 +65,7 @@ class Values:
     size_bytes: Floats
 
     def near(self, mask: Bools, low: int) -> "Values":
-        """Give some of them, counted from a position."""
+        """Return some of them, counted from a position."""
         return Values(self.source[mask] - low, self.target[mask] - low, self.size_bytes[mask])
 
 
@@ -79,7 +79,7 @@ class Crossings:
         self._exact = bool(np.all(sizes == np.rint(sizes)) and sizes.sum() < 2.0**52)
 
     def traffic(self, low: int, high: int, furthest: int) -> Traffic:
-        """Give the bytes for the segments that begin at low .. high - 1 and end at ``furthest`` or before."""
+        """Return the bytes for the segments that begin at low .. high - 1 and end at ``furthest`` or before."""
         width = furthest - low
         enter, leave, shape = self._enter, self._leave, (high - low, width)
         near = (enter.source < high - 1) & (enter.target >= low) & (enter.target < low + width)
@@ -98,7 +98,7 @@ class Crossings:
         return max(spans)
 
     def passing_bytes(self, span: int, length: int) -> tuple[Floats, Floats]:
-        """Give [n + 1] twice, the least bytes into and out of a segment of ``span`` blocks or more at a position.
+        """Return [n + 1] twice, the least bytes into and out of a segment of ``span`` blocks or more at a position.
 
         Into one that begins there pass all values that cross the position and skip no more than ``span`` blocks, and
         out of one that ends there.
@@ -126,7 +126,7 @@ class Crossings:
 
 
 def box_sums(rows: tuple[Ints, Ints], columns: tuple[Ints, Ints], amounts: Floats, shape: tuple[int, int]) -> Floats:
-    """Give [R, W], every amount added over its box of rows r0 .. r1 - 1 and columns c0 .. c1 - 1.
+    """Return [R, W], every amount added over its box of rows r0 .. r1 - 1 and columns c0 .. c1 - 1.
 
     Boxes may reach beyond the table. Far columns are sums of one row where boxes have all rows there.
     """

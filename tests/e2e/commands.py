@@ -74,5 +74,5 @@ def _be_the_command(words: list[str], folder: str, environment: Mapping[str, str
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:
-    """Give the bytes of every file in a folder by its path there; hidden ones too."""
+    """Return the bytes of every file in a folder by its path there; hidden ones too."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}

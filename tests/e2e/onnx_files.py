@@ -55,7 +55,7 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 
 
 def with_external_weight(model: onnx.ModelProto, location: str) -> onnx.ModelProto:
-    """Give the model with the bytes of its first weight said to be in another file."""
+    """Return the model with the bytes of its first weight said to be in another file."""
     found = onnx.ModelProto()
     found.CopyFrom(model)
     tensor = found.graph.initializer[0]

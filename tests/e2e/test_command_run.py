@@ -31,7 +31,7 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Give a folder with the model in two stages and in three, and the training file."""
+    """Return a folder with the model in two stages and in three, and the training file."""
     folder = tmp_path_factory.mktemp("written")
     write_ctrdnn(folder, stages=2)
     write_ctrdnn(folder, stages=3)
@@ -50,7 +50,7 @@ def train(folder, *words, stages=2, steps=STEPS, replicas="2,1"):
 
 
 def refused(run) -> str:
-    """Give the message of a run that was refused: one line, exit code 1."""
+    """Return the message of a run that was refused: one line, exit code 1."""
     assert run.returncode == 1, run.stderr
     errors = [line for line in run.stderr.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1, run.stderr
@@ -173,7 +173,7 @@ def test_inference_gives_what_the_model_gives(written, tmp_path, file_format):
 
 
 def answers(weights):
-    """Give what the model with these weights says of the first micro-batch."""
+    """Return what the model with these weights says of the first micro-batch."""
     built, _ = model()
     built.load_state_dict(weights)
     read = samples(0, MICRO_BATCH)

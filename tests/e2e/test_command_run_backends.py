@@ -30,7 +30,7 @@ def scheduler(optimizer):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Give a folder with the model in torch, in torch and jax, and the training file with a scheduler."""
+    """Return a folder with the model in torch, in torch and jax, and the training file with a scheduler."""
     folder = tmp_path_factory.mktemp("written")
     write_ctrdnn(folder)
     for backend in ("torch", "jax", "onnxruntime"):

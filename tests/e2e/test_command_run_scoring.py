@@ -49,7 +49,7 @@ def dropping(*, training: bool) -> Dropping:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """Give a folder with a training of two stages, an evaluation of three, data, and checkpoints of two steps."""
+    """Return a folder with a training of two stages, an evaluation of three, data, and checkpoints of two steps."""
     folder = tmp_path_factory.mktemp("trained")
     for name, stages in (("training", 2), ("inference", 3)):
         batch = torch.export.Dim("batch", min=2, max=1024)

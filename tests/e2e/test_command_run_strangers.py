@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WH
 
 
 def children_of(pid: int) -> list[int]:
-    """Give the processes that a process has started, as everybody can read."""
+    """Return the processes that a process has started, as everybody can read."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError, IndexError):  # one that ends has an empty line

@@ -29,7 +29,7 @@ Command = Callable[..., Done]
 
 @pytest.fixture
 def heterps(tmp_path, monkeypatch, capsys) -> Command:
-    """Give the command, in a folder with a model whose batch is open, and a plan of it at a batch of 64."""
+    """Return the command, in a folder with a model whose batch is open, and a plan of it at a batch of 64."""
     monkeypatch.chdir(tmp_path)
 
     def command(*words: str) -> Done:

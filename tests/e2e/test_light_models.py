@@ -14,7 +14,7 @@ LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # a quarter of a gigabyte of weig
 
 
 def logits_of(model: onnx.ModelProto) -> str:
-    """Give the value before the softmax: a saturated softmax hides differences."""
+    """Return the value before the softmax: a saturated softmax hides differences."""
     output = model.graph.output[0].name
     last = next(node for node in model.graph.node if output in node.output)
     return last.input[0] if last.op_type == "Softmax" else output

@@ -40,7 +40,7 @@ def cases_of(name: str, chosen: Sequence[Layout], folders: Folders, *, exact_sum
 
 
 def above(name: str, chosen: Sequence[Layout], folders: Folders) -> dict[str, float]:
-    """Give the largest relative difference of losses, weights and buffers where it is above what is allowed."""
+    """Return the largest relative difference of losses, weights and buffers where it is above what is allowed."""
     cases = cases_of(name, chosen, folders)
     whole = train_whole(name, dtype=DTYPES[name])
     found = [max(differences(run, whole)) for run in train_staged(cases, timeout_s=400)]

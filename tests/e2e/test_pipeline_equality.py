@@ -25,7 +25,7 @@ def folders(tmp_path_factory):
 def worst_of(
     name: str, chosen: Sequence[tuple[tuple[int, ...], str]], folders: Folders, *, exact_sums: bool = False
 ) -> dict[str, float]:
-    """Give the largest relative difference of losses, weights and buffers for every choice of widths and schedule."""
+    """Return the largest relative difference of losses, weights and buffers for every choice of widths and schedule."""
     dtype = torch.float32 if exact_sums else DTYPES[name]
     cases = [
         Case(name, folders(name, stage_count(w, s), dtype), w, s, dtype=dtype, exact_sums=exact_sums) for w, s in chosen

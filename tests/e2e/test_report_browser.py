@@ -29,7 +29,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with everything that a compilation draws."""
+    """Return a folder with everything that a compilation draws."""
     folder = tmp_path_factory.mktemp("compiled")
     words = ["--min-throughput", "2000", "--no-verify", "--method", "exact", "-q"]
     drawn = ["--report", "plan.html", "--plots", "pictures", "--trace", "step.json"]
@@ -144,7 +144,7 @@ def test_text_stands_out_from_its_ground_in_dark_and_light(window, tmp_path, dar
 
 
 def two_plans() -> str:
-    """Give the page of two plans of 20 layers, one of which moved."""
+    """Return the page of two plans of 20 layers, one of which moved."""
     newer = large_findings(20, 3, training=True).plan
     first, second, *rest = newer.stages
     before = (replace(first, layers=first.layers[:-1]), replace(second, layers=(first.layers[-1], *second.layers)))

@@ -18,7 +18,7 @@ from heterps_compile.review.pose import pose_again
 
 
 def renamed(name: str, *, reordered: bool) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Give a model with every value and node renamed; and the new name of the first output of every node."""
+    """Return a model with every value and node renamed; and the new name of the first output of every node."""
     model = onnx.load(path(name))
     graph, chance = model.graph, random.Random(0)  # noqa: S311 - no secret
     values = dict.fromkeys(v for node in graph.node for v in (*node.input, *node.output) if v)
@@ -45,7 +45,7 @@ def renamed(name: str, *, reordered: bool) -> tuple[onnx.ModelProto, dict[str, s
 
 
 def fingerprints(model: str | onnx.ModelProto) -> tuple[dict[str, str], dict[str, str]]:
-    """Give the fingerprints of the layers, and the first output of the first node of each."""
+    """Return the fingerprints of the layers, and the first output of the first node of each."""
     graph = import_onnx(model)
     layers = GroupLayers()(Draft(graph, None, Request())).layers  # type: ignore[arg-type] # it needs no pool
     assert layers is not None

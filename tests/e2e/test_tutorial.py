@@ -60,7 +60,7 @@ def printed(lines: list[str], folder: Path) -> list[str]:
 
 
 def filled(page: str, outputs: list[str]) -> str:
-    """Give the page with the outputs below their commands."""
+    """Return the page with the outputs below their commands."""
     rest = iter(outputs)
 
     def fill(block: re.Match[str]) -> str:

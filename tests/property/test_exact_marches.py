@@ -77,7 +77,7 @@ def test_ends_are_the_same_from_the_ends_of_another_time_and_from_none(seed: int
 
 
 def cheapest_units(chain: Chain, slow_s: float) -> float:
-    """Give the least price per hour of the units of a plan that takes no longer, over all segments."""
+    """Return the least price per hour of the units of a plan that takes no longer, over all segments."""
     problem = chain.problem
     prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, np.zeros(problem.type_count))
     listed = ListedSegments(chain.all_segments(), prices, chain.length, Deadline.after(None))
@@ -85,7 +85,7 @@ def cheapest_units(chain: Chain, slow_s: float) -> float:
 
 
 def bound(own: March, entries: Entries, slow_s: float) -> float:
-    """Give the bound of the march on the same."""
+    """Return the bound of the march on the same."""
     return float(own._reach.to_go(entries, own._reach.ends(entries, slow_s))[0])
 
 

@@ -22,7 +22,7 @@ POOL = tuple(PoolDevice(name, kind, 2.42, 64, 2.0**35) for name, kind in (("v100
 
 
 def plan_text() -> str:
-    """Give a plan of two stages whose every number follows from the others."""
+    """Return a plan of two stages whose every number follows from the others."""
     return to_json(replace(large_findings(6, 2, training=True).plan, devices=POOL))
 
 
@@ -30,7 +30,7 @@ PLAN = json.loads(plan_text())
 
 
 def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Give the path of everything in a document, the whole of it left out."""
+    """Return the path of everything in a document, the whole of it left out."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for key, part in inner for place in ((*path, key), *places(part, (*path, key)))]
 

@@ -35,7 +35,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 def waits_for(run: Run, action: Action) -> set[tuple[int, int, Phase]]:
-    """Give what must have ended before an action may run, as (stage, micro-batch, phase)."""
+    """Return what must have ended before an action may run, as (stage, micro-batch, phase)."""
     stage, i = run.layout.stage_of(action), action.micro_batch
     if action.phase is Phase.FORWARD:
         return {(source, i, Phase.FORWARD) for source, target in run.skips if target == stage}

@@ -49,7 +49,7 @@ NAMES = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(exclude_catego
 
 
 def named_model(names: list[str]) -> onnx.ModelProto:
-    """Give a small network all of whose names are given ones."""
+    """Return a small network all of whose names are given ones."""
     x, w, b, product, hidden, v, y, one, other = names
     nodes = [
         helper.make_node("MatMul", [x, w], [product], one),

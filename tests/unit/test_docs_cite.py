@@ -45,7 +45,7 @@ def text_of(path: Path) -> str:
 
 @cache
 def names_of(path: Path) -> frozenset[str]:
-    """Give what a module defines, at any depth."""
+    """Return what a module defines, at any depth."""
     text = text_of(path)
     found = {name for names in DEFINED.findall(text) for name in names if name}
     return frozenset(found.union(*(names.split(", ") for names in TOGETHER.findall(text))))
@@ -93,7 +93,7 @@ def cited_paths(text: str) -> Iterator[str]:
 
 @cache
 def groups() -> frozenset[str]:
-    """Give the groups of entry points that the package asks for."""
+    """Return the groups of entry points that the package asks for."""
     texts = "".join(text_of(path) for path in SOURCES if "tests" not in path.parts)
     return frozenset(re.findall(r'"(heterps_compile\.\w+)"', texts))
 
@@ -121,7 +121,7 @@ def is_known(name: str) -> bool:
 
 
 def docstrings(path: Path) -> str:
-    """Give the texts between triple quotes, and the comments."""
+    """Return the texts between triple quotes, and the comments."""
     text = text_of(path)
     return "\n".join([*re.findall(r'r?"""(.*?)"""', text, re.DOTALL), *re.findall(r"#.*", text)])
 
@@ -179,7 +179,7 @@ def test_architecture_has_every_part_of_the_package_and_the_order_in_which_they_
 
 
 def options_of(group: click.Command) -> set[str]:
-    """Give the words of every option of a command and of those below it."""
+    """Return the words of every option of a command and of those below it."""
     below = group.commands.values() if isinstance(group, click.Group) else ()
     own = {word for param in group.params for word in (*param.opts, *param.secondary_opts) if word.startswith("--")}
     return own.union({"--help", "--version"}, *(options_of(inner) for inner in below))

@@ -51,7 +51,7 @@ def sources(*folders: str) -> list[Path]:
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Give every module of the package, the linked folders too, by its dotted name inside the package."""
+    """Yield every module of the package, the linked folders too, by its dotted name inside the package."""
     for folder, package in ((PACKAGE, ""), (ROOT / "passes", "passes."), (ROOT / "backends", "backends.")):
         for path in sorted(folder.rglob("*.py")):
             inside = path.relative_to(folder)
@@ -60,7 +60,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def imported(module: str, path: Path) -> Iterator[str]:
-    """Give what a module imports from the package, lazy imports included, as dotted names inside the package."""
+    """Yield what a module imports from the package, lazy imports included, as dotted names inside the package."""
     here = module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
@@ -103,7 +103,7 @@ def project() -> dict:
 
 
 def package_folders() -> dict[str, Path]:
-    """Give every folder of the package by the name it is imported by."""
+    """Return every folder of the package by the name it is imported by."""
     folders = {module.rpartition(".")[0]: path.parent for module, path in modules()}
     return {".".join(filter(None, ["heterps_compile", name])): folder for name, folder in folders.items()}
 
@@ -156,7 +156,7 @@ def test_no_file_is_a_drawer_for_anything():
 
 
 def unsafe(path: Path) -> Iterator[str]:
-    """Give the uses of what would run or unpickle data: a model file is hostile input."""
+    """Yield the uses of what would run or unpickle data: a model file is hostile input."""
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]

@@ -19,7 +19,7 @@ from heterps_compile.plan.readme import readme
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory) -> Path:
-    """Give a folder whose stages are Python."""
+    """Return a folder whose stages are Python."""
     folder = tmp_path_factory.mktemp("code") / "out"
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     heterps_compile.compile(model, (torch.zeros(2, 4),), method="greedy", verify=False).save(folder)
@@ -28,7 +28,7 @@ def code(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Give a folder whose stages are ONNX."""
+    """Return a folder whose stages are ONNX."""
     folder = tmp_path_factory.mktemp("data")
     weights = numpy_helper.from_array(torch.ones(4, 2).numpy(), "w")
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, k]) for n, k in (("x", 4), ("y", 2))]

@@ -52,7 +52,7 @@ def compiled(module: nn.Module, *inputs: Tensor, **given) -> CompiledModel:
 
 
 def scored_by(module: nn.Module, *inputs: Tensor) -> Tensor:
-    """Give what a module returns in evaluation mode, and put its modes back."""
+    """Return what a module returns in evaluation mode, and put its modes back."""
     modes = [(one, one.training) for one in module.modules()]
     module.eval()
     with torch.no_grad():
@@ -63,7 +63,7 @@ def scored_by(module: nn.Module, *inputs: Tensor) -> Tensor:
 
 
 def difference(one, other) -> float:
-    """Give the largest difference relative to the scale."""
+    """Return the largest difference relative to the scale."""
     ours, theirs = torch.as_tensor(one).detach(), torch.as_tensor(other).detach()
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
@@ -73,7 +73,7 @@ MIXED = {"backend": "cpu-core=torch,v100=jax", "pins": {"embedding": "cpu-core",
 
 @pytest.fixture(scope="module", params=["torch", "jax", "mixed"])
 def frozen_in_two(request, tmp_path_factory) -> tuple[Frozen, Tensor, CompiledModel, Path]:
-    """Give the module, ids, what it was compiled to, and the folder that it was saved in."""
+    """Return the module, ids, what it was compiled to, and the folder that it was saved in."""
     if request.param != "torch":
         pytest.importorskip("jax")
     module, ids = frozen()

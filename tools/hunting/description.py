@@ -91,7 +91,7 @@ class Description:
     stages: int = 2
 
     def to_json(self) -> str:
-        """Give it on one line."""
+        """Return it on one line."""
         return json.dumps(_sparse(asdict(self)), separators=(",", ":"))
 
     def listing(self) -> str:
@@ -124,7 +124,7 @@ def _sparse(raw: Any) -> Any:
 
 
 def leaves(output: Output) -> Iterator[Output]:
-    """Give the leaves of a structure in order."""
+    """Yield the leaves of a structure in order."""
     if output.parts:
         for part in output.parts:
             yield from leaves(part)
@@ -133,7 +133,7 @@ def leaves(output: Output) -> Iterator[Output]:
 
 
 def with_leaves(output: Output, keep: Any) -> Output | None:
-    """Give a structure with every leaf replaced by ``keep(leaf)``, those without one left out; None for none."""
+    """Return a structure with every leaf replaced by ``keep(leaf)``, those without one left out; None for none."""
     if not output.parts:
         kept: Output | None = keep(output)
         return kept
@@ -142,7 +142,7 @@ def with_leaves(output: Output, keep: Any) -> Output | None:
 
 
 def from_json(text: str) -> Description:
-    """Give what ``to_json`` wrote."""
+    """Return what ``to_json`` wrote."""
     raw = {**_DEFAULT, **json.loads(text)}
     tied = raw["tied_weight"]
     steps = [{"options": (), **step} for step in raw["steps"]]

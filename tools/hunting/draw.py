@@ -20,7 +20,7 @@ _FLOATS = ((4, 8), (4, 8), (4, 6), (4, 3, 8), (4, 5, 4), (4, 4, 6, 6), (4, 2, 5,
 
 
 def draw_module(seed: int) -> Description:
-    """Give a module that runs, and can be called twice and differentiated as far as it asks for that."""
+    """Return a module that runs, and can be called twice and differentiated as far as it asks for that."""
     for attempt in range(100):
         description = _attempt(random.Random(f"hunt-{seed}-{attempt}"), seed)  # noqa: S311 - no secret
         if description is not None and _runs(description):

@@ -132,7 +132,7 @@ def _answer(folder: Path, job: Any) -> dict[str, Any]:
 
 
 def differentiable(compiled: Any) -> tuple[Any, Any]:
-    """Give a call through which gradients flow, and what gives them afterwards."""
+    """Return a call through which gradients flow, and what gives them afterwards."""
     from heterps_compile.backends.contract import WrappedBackend  # noqa: PLC0415
     from heterps_compile.compiled_model import backend_of  # noqa: PLC0415
     from heterps_compile.runtime.in_process import run_stages  # noqa: PLC0415

@@ -64,12 +64,12 @@ class Outcome:
 
     @property
     def likeness(self) -> tuple[str, str, str]:
-        """Give what two outcomes share that are the same fault."""
+        """Return what two outcomes share that are the same fault."""
         return self.backend, self.kind, general(self.reason) if self.trace or "refus" in self.kind else ""
 
 
 def general(message: str) -> str:
-    """Give a message with names and numbers left out, to count it by."""
+    """Return a message with names and numbers left out, to count it by."""
     message = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", message)
     message = re.sub(r"\b[a-z_]+_\d+\b", "…", message)
     return re.sub(r"-?\d[\d.,e+-]*", "N", message)[:220]
@@ -137,7 +137,7 @@ def _gradients(module: nn.Module) -> Mapping[str, Tensor | None]:
 
 
 def observe_plain(description: Description, noise: int = 0, draws: int = 0) -> Plain | None:
-    """Give what the module shows; None where it cannot be called twice. See :func:`observe_module`."""
+    """Return what the module shows; None where it cannot be called twice. See :func:`observe_module`."""
     for level in LEVELS if description.training else ("none",):
         try:
             module = build(description)
@@ -317,7 +317,7 @@ def compare(
     as_described: bool,
     told: frozenset[str] = frozenset(),
 ) -> Outcome | None:
-    """Give the first thing that differs by more than the module's own sensitivity."""
+    """Return the first thing that differs by more than the module's own sensitivity."""
     differing = [d for d in _differences(found, expected, _TOLERANCE[backend]) if d[5] not in told]
     if not differing:
         return None
@@ -366,7 +366,7 @@ def _zeros_like(value: Any, other: Any) -> Any:
 
 
 def difference(got: Any, wanted: Any) -> float:
-    """Give the largest difference relative to the scale; infinite where dtype, shape or a constant differs."""
+    """Return the largest difference relative to the scale; infinite where dtype, shape or a constant differs."""
     if not isinstance(wanted, np.ndarray) and not isinstance(wanted, np.generic):
         if isinstance(got, np.ndarray) and got.shape == () and isinstance(wanted, (int, float)):
             got = got.item()
@@ -388,7 +388,7 @@ def difference(got: Any, wanted: Any) -> float:
 def _beyond(
     description: Description, backend: str, differing: Sequence[Difference], as_described: bool
 ) -> list[Difference]:
-    """Give those that are larger than what the module itself shows on slightly changed inputs and weights.
+    """Return those that are larger than what the module itself shows on slightly changed inputs and weights.
 
     Backends other than torch draw random numbers of their own: what other draws change may differ in its elements.
     """

@@ -113,7 +113,7 @@ class Described(nn.Module):
 
 
 def build(description: Description) -> Described:
-    """Give the module; the same description gives the same weights.
+    """Return the module; the same description gives the same weights.
 
     Raises:
         Exception: whatever a step raises that cannot be made or run.
@@ -140,14 +140,14 @@ def one_input(spec: Input, generator: torch.Generator) -> Any:
 
 
 def arguments(description: Description, call: int = 0) -> Iterator[Any]:
-    """Give the arguments in the order of the inputs; those of another call are others."""
+    """Yield the arguments in the order of the inputs; those of another call are others."""
     generator = torch.Generator().manual_seed(description.seed * 31 + call)
     for spec in description.inputs:
         yield one_input(spec, generator)
 
 
 def as_call(description: Description, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Give positional and keyword arguments."""
+    """Return positional and keyword arguments."""
     pairs = list(zip("abcd", description.inputs, values, strict=False))
     named = {name: value for name, spec, value in pairs if spec.by_name}
     return tuple(value for _, spec, value in pairs if not spec.by_name), named

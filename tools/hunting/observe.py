@@ -36,7 +36,7 @@ class Seen:
 
 
 def taken_apart(result: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Give the leaves of a result, each with the way to it: attributes, keys and positions."""
+    """Yield the leaves of a result, each with the way to it: attributes, keys and positions."""
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         for name in result._fields:
             yield from taken_apart(getattr(result, name), (*path, ("attribute", name)))
@@ -65,7 +65,7 @@ def leaf_at(result: Any, path: Path) -> Any:
 
 
 def as_array(value: Any) -> Any:
-    """Give an array of its own memory; None, numbers and text as they are."""
+    """Return an array of its own memory; None, numbers and text as they are."""
     if isinstance(value, Tensor):
         dense = value.detach().to_dense() if value.is_sparse else value.detach()
         return (dense.float() if dense.dtype == torch.bfloat16 else dense).clone().numpy()
@@ -139,7 +139,7 @@ def _shown(path: Path) -> str:
 
 
 def stage_gradients(stages: Sequence[Any]) -> dict[str, Tensor | None]:
-    """Give the gradients that stages hold, by the plan's name of each tensor, and forget them.
+    """Return the gradients that stages hold, by the plan's name of each tensor, and forget them.
 
     A tensor that several stages hold is counted once where they share it, and added up where they do not.
     """

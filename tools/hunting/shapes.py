@@ -54,7 +54,7 @@ def _slice(draw: Draw) -> Drawn:
 
 
 def slice_of(x: Tensor, axis: int, start: int | None, stop: int | None, step: int) -> Tensor:
-    """Give a basic slice along one axis."""
+    """Return a basic slice along one axis."""
     index: list[Any] = [slice(None)] * x.dim()
     index[axis] = slice(start, stop, step)
     return x[tuple(index)]

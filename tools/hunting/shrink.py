@@ -10,7 +10,7 @@ Shows = Callable[[Description], bool]
 
 
 def shrink(description: Description, shows: Shows, tries: int = 80) -> Description:
-    """Give the smallest module that was found to show the fault still, in so many tries."""
+    """Return the smallest module that was found to show the fault still, in so many tries."""
     left, found = tries, True
     while found and left > 0:
         found = False
@@ -25,7 +25,7 @@ def shrink(description: Description, shows: Shows, tries: int = 80) -> Descripti
 
 
 def _smaller(description: Description) -> Iterator[Description]:
-    """Give variants, the boldest first."""
+    """Yield variants, the boldest first."""
     parts = list(leaves(description.output))
     if description.output.parts:
         for leaf in parts:
@@ -61,7 +61,7 @@ def _inner(output: Output) -> Iterator[Output]:
 
 
 def _places(description: Description) -> list[range]:
-    """Give the places of what each step makes."""
+    """Return the places of what each step makes."""
     found, place = [], len(description.inputs)
     for step in description.steps:
         found.append(range(place, place + step.count))

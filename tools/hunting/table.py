@@ -44,7 +44,7 @@ def op(
 
 
 def function(run: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Give the ``make`` of a step that has no tensors: ``run(*values, **options)``."""
+    """Return the ``make`` of a step that has no tensors: ``run(*values, **options)``."""
     return lambda _values, **options: lambda *values: run(*values, **options)
 
 

@@ -28,7 +28,7 @@ def attention_bias(
     q: Array, k: Array, attn_mask: Array | None, offset: Any, nonpad_kv_seqlen: Array | None,
     is_causal: int, left_window_size: int, right_window_size: int,
 ) -> Array:  # fmt: skip
-    """Give what is added to the scores: zero or a mask's number where a query may attend to a key, else -inf."""
+    """Return what is added to the scores: zero or a mask's number where a query may attend to a key, else -inf."""
     rows, columns = q.shape[2], k.shape[2]
     zero, never = np.zeros((), q.dtype), np.asarray(-np.inf, q.dtype)
     bias = jnp.zeros((rows, columns), q.dtype)
@@ -57,7 +57,7 @@ def attention(
     qk_matmul_output_mode: int = 0, right_window_size: int = -1, scale: float | None = None, softcap: float = 0.0,
     softmax_precision: Any = None, outputs: int = 1,
 ) -> Any:  # fmt: skip
-    """Give softmax(q k^T scale + bias) v; also the keys and values with the past ones, and the scores."""
+    """Return softmax(q k^T scale + bias) v; also the keys and values with the past ones, and the scores."""
     is_packed = q.ndim == 3
     if is_packed:
         q, k, v = split_heads(q, q_num_heads), split_heads(k, kv_num_heads), split_heads(v, kv_num_heads)

@@ -16,7 +16,7 @@ from .known import Array
 
 
 def transformed(scores: Array, how: str) -> Array:
-    """Give scores as the attribute ``post_transform`` says."""
+    """Return scores as the attribute ``post_transform`` says."""
     if how == "SOFTMAX":
         return jax.nn.softmax(scores, -1)
     if how == "LOGISTIC":
@@ -35,21 +35,21 @@ def transformed(scores: Array, how: str) -> Array:
 
 
 def two_scores(scores: Array, binary: str, how: str) -> Array:
-    """Give scores of two classes from that of one."""
+    """Return scores of two classes from that of one."""
     if how == "LOGISTIC":
         return jnp.concatenate([jax.nn.sigmoid(-scores), jax.nn.sigmoid(scores)], 1)
     return jnp.concatenate([1 - scores if binary == "share" else -scores, scores], 1)
 
 
 def linear_regressor(x: Array, coefficients: Array, intercepts: Array, *, post_transform: str = "NONE") -> Array:
-    """Give x times coefficients plus intercepts."""
+    """Return x times coefficients plus intercepts."""
     return transformed(x.astype(coefficients.dtype) @ coefficients + intercepts, post_transform)
 
 
 def linear_classifier(
     x: Array, coefficients: Array, intercepts: Array, labels: Array, *, post_transform: str = "NONE"
 ) -> Any:
-    """Give the label of the highest score, and the scores; two classes may have a single score."""
+    """Return the label of the highest score, and the scores; two classes may have a single score."""
     rows = x if x.ndim > 1 else x[None]
     scores = rows.astype(coefficients.dtype) @ coefficients + intercepts
     if scores.shape[1] > 1:
@@ -59,7 +59,7 @@ def linear_classifier(
 
 
 def scaler(x: Array, offset: Array, scale: Array) -> Array:
-    """Give (x - offset) scale."""
+    """Return (x - offset) scale."""
     return (x.astype(np.float32) - offset) * scale
 
 
@@ -82,13 +82,13 @@ def imputer(x: Array, values: Array, *, replaced: float = 0.0) -> Array:
 
 
 def label_encoder_before_4(x: Array, keys: Array, values: Array, default: Array) -> Array:
-    """Give the value of a key; before opset 4 what is no number is no key."""
+    """Return the value of a key; before opset 4 what is no number is no key."""
     place = jnp.clip(jnp.searchsorted(keys, x), 0, keys.shape[0] - 1)
     return jnp.where(jnp.asarray(keys)[place] == x, jnp.asarray(values)[place], default)
 
 
 def label_encoder(x: Array, keys: Array, values: Array, default: Array) -> Array:
-    """Give the value of a key, or the default."""
+    """Return the value of a key, or the default."""
     found = label_encoder_before_4(x, keys, values, default)
     if not jnp.issubdtype(keys.dtype, jnp.floating):
         return found
@@ -97,7 +97,7 @@ def label_encoder(x: Array, keys: Array, values: Array, default: Array) -> Array
 
 
 def one_hot_encoder(x: Array, categories: Array) -> Array:
-    """Give 1 in the place of an element's category, else 0."""
+    """Return 1 in the place of an element's category, else 0."""
     return (x[..., None].astype(categories.dtype) == categories).astype(np.float32)
 
 
@@ -111,7 +111,7 @@ def svm_regressor(
     x: Array, vectors: Array, weights: Array, rho: Array, *,
     kernel: str = "LINEAR", gamma: float = 0.0, shift: float = 0.0, degree: float = 0.0, one_class: int = 0,
 ) -> Array:  # fmt: skip
-    """Give the weighted nearness of x to support vectors, plus rho."""
+    """Return the weighted nearness of x to support vectors, plus rho."""
     rows = x.astype(np.float32)
     if kernel == "RBF":
         near = jnp.exp(-gamma * jnp.sum(jnp.square(rows[:, None] - vectors), -1))
@@ -126,7 +126,7 @@ def svm_regressor(
 
 
 def leaves(x: Array, forest: Any, depth: int, mode: int, misses: bool) -> Array:
-    """Give the leaf that each sample ends at in each tree (samples, trees)."""
+    """Return the leaf that each sample ends at in each tree (samples, trees)."""
     roots, features, thresholds, modes, on_true, on_false, missing_is_true = map(jnp.asarray, forest)
     rows = x.astype(thresholds.dtype)
     node = jnp.broadcast_to(roots, (rows.shape[0], roots.shape[0]))
@@ -161,7 +161,7 @@ def tree_classifier(
     missing_is_true: Array, weights: Array, base: Array, labels: Array, *,
     depth: int, mode: int, misses: bool, binary: str = "", threshold: float = 0.0, post_transform: str = "NONE",
 ) -> Any:  # fmt: skip
-    """Give the label of the highest score, and the scores; two classes may have a single score."""
+    """Return the label of the highest score, and the scores; two classes may have a single score."""
     forest = (roots, features, thresholds, modes, on_true, on_false, missing_is_true)
     scores = jnp.sum(jnp.asarray(weights)[leaves(x, forest, depth, mode, misses)], 1) + base
     scores = scores.astype(np.float32)

@@ -17,17 +17,17 @@ from .norm import layer_norm, rms_norm
 
 
 def exact_gelu(x: Array) -> Array:
-    """Give x times the normal distribution function of x."""
+    """Return x times the normal distribution function of x."""
     return jax.nn.gelu(x, approximate=False)
 
 
 def bias_gelu(x: Array, bias: Array) -> Array:
-    """Give gelu(x + bias)."""
+    """Return gelu(x + bias)."""
     return jax.nn.gelu(x + bias, approximate=False)
 
 
 def fast_gelu(x: Array, bias: Array | None = None) -> Array:
-    """Give gelu(x + bias) by a formula with tanh."""
+    """Return gelu(x + bias) by a formula with tanh."""
     return jax.nn.gelu(x if bias is None else x + bias, approximate=True)
 
 
@@ -42,7 +42,7 @@ def skip_layer_norm(
 
 
 def quick_gelu(x: Array, *, alpha: float = 1.702) -> Array:
-    """Give x times the sigmoid of alpha x."""
+    """Return x times the sigmoid of alpha x."""
     return x * jax.nn.sigmoid(alpha * x)
 
 
@@ -50,7 +50,7 @@ def fused_mat_mul(
     a: Array, b: Array, *,
     alpha: float = 1.0, trans_a: int = 0, trans_b: int = 0, trans_batch_a: int = 0, trans_batch_b: int = 0,
 ) -> Array:  # fmt: skip
-    """Give alpha a b, each of a and b turned first where asked."""
+    """Return alpha a b, each of a and b turned first where asked."""
     product = turned(a, trans_a, trans_batch_a) @ turned(b, trans_b, trans_batch_b)
     return product if alpha == 1 else (alpha * product).astype(product.dtype)
 
@@ -85,7 +85,7 @@ def fused_gemm(
     alpha: float = 1.0, beta: float = 1.0, trans_a: int = 0, trans_b: int = 0, activation: str = "",
     activation_alpha: float | None = None, activation_beta: float | None = None,
 ) -> Array:  # fmt: skip
-    """Give the activation of alpha a b + beta c."""
+    """Return the activation of alpha a b + beta c."""
     given = tuple(p for p in (activation_alpha, activation_beta) if p is not None)
     return activated(gemm(a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b), activation, given)
 
@@ -96,7 +96,7 @@ def fused_conv(
     dilations: tuple[int, ...] | None = None, group: int = 1, kernel_shape: tuple[int, ...] | None = None,
     pads: tuple[int, ...] | None = None, strides: tuple[int, ...] | None = None,
 ) -> Array:  # fmt: skip
-    """Give the activation of a convolution plus z."""
+    """Return the activation of a convolution plus z."""
     made = conv(
         x, w, b, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
         strides=strides,
@@ -144,12 +144,12 @@ def embed_layer_norm(
 
 
 def heads_apart(x: Array, heads: int) -> Array:
-    """Give (batch, heads, length, size) of a tensor that has its heads in the last dimension."""
+    """Return (batch, heads, length, size) of a tensor that has its heads in the last dimension."""
     return jnp.swapaxes(x.reshape(x.shape[0], x.shape[1], heads, -1), 1, 2)
 
 
 def mask_added(mask: Array, queries: int, keys: int, batch: int, filled: float) -> Array:
-    """Give what a mask adds to scores: of rank 1 it has the ends of sequences, and may have their starts behind."""
+    """Return what a mask adds to scores: of rank 1 it has the ends of sequences, and may have their starts behind."""
     if mask.ndim == 1:
         inside = np.arange(keys) < mask[:batch, None]
         if mask.shape[0] == 2 * batch:
@@ -167,7 +167,7 @@ def mask_added(mask: Array, queries: int, keys: int, batch: int, filled: float) 
 
 
 def attend(q: Array, k: Array, v: Array, shift: Array | None, added: Array | None, scale: float, causal: int) -> Any:
-    """Give softmax(q k^T scale + bias) v with the heads put together, and the scores."""
+    """Return softmax(q k^T scale + bias) v with the heads put together, and the scores."""
     factor = np.asarray(scale or 1 / np.sqrt(q.shape[3]), q.dtype)
     scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) * factor
     scores = scores if added is None else scores + added

@@ -23,7 +23,7 @@ def q_linear_add(
     a: Array, a_scale: Array, a_zero: Array | None, b: Array, b_scale: Array, b_zero: Array | None, scale: Array,
     zero: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Give a + b."""
+    """Return a + b."""
     return whole(dequantize_linear(a, a_scale, a_zero) + dequantize_linear(b, b_scale, b_zero), scale, zero, a)
 
 
@@ -31,26 +31,26 @@ def q_linear_mul(
     a: Array, a_scale: Array, a_zero: Array | None, b: Array, b_scale: Array, b_zero: Array | None, scale: Array,
     zero: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Give a b."""
+    """Return a b."""
     return whole(dequantize_linear(a, a_scale, a_zero) * dequantize_linear(b, b_scale, b_zero), scale, zero, a)
 
 
 def q_linear_sigmoid(x: Array, x_scale: Array, x_zero: Array | None, scale: Array, zero: Array | None = None) -> Array:
-    """Give the sigmoid of x."""
+    """Return the sigmoid of x."""
     return whole(jax.nn.sigmoid(dequantize_linear(x, x_scale, x_zero)), scale, zero, x)
 
 
 def q_linear_leaky_relu(
     x: Array, x_scale: Array, x_zero: Array | None, scale: Array, zero: Array | None = None, *, alpha: float = 0.01
 ) -> Array:
-    """Give x, times alpha where it is negative."""
+    """Return x, times alpha where it is negative."""
     return whole(jax.nn.leaky_relu(dequantize_linear(x, x_scale, x_zero), alpha), scale, zero, x)
 
 
 def q_linear_softmax(
     x: Array, x_scale: Array, x_zero: Array | None, scale: Array, zero: Array, *, axis: int = -1, opset: int
 ) -> Array:
-    """Give the softmax along an axis; before opset 13 over all dimensions from the axis on."""
+    """Return the softmax along an axis; before opset 13 over all dimensions from the axis on."""
     real, first = dequantize_linear(x, x_scale, x_zero), axis % x.ndim
     over = tuple(range(first, x.ndim)) if opset < 13 else (first,)
     return whole(jax.nn.softmax(real, over), scale, zero, x)
@@ -66,7 +66,7 @@ def q_linear_where(
     condition: Array, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array, scale: Array,
     zero: Array,
 ) -> Array:  # fmt: skip
-    """Give a where a condition holds, else b."""
+    """Return a where a condition holds, else b."""
     real = jnp.where(condition, dequantize_linear(a, a_scale, a_zero), dequantize_linear(b, b_scale, b_zero))
     return whole(real, scale, zero, a)
 
@@ -74,7 +74,7 @@ def q_linear_where(
 def q_linear_global_average_pool(
     x: Array, x_scale: Array, x_zero: Array, scale: Array, zero: Array, *, channels_last: int = 0
 ) -> Array:
-    """Give the mean over all positions."""
+    """Return the mean over all positions."""
     over = tuple(range(1, x.ndim - 1) if channels_last else range(2, x.ndim))
     return whole(jnp.mean(dequantize_linear(x, x_scale, x_zero), over, keepdims=True), scale, zero, x)
 
@@ -84,7 +84,7 @@ def q_linear_average_pool(
     kernel_shape: tuple[int, ...], auto_pad: str = "NOTSET", ceil_mode: int = 0, channels_last: int = 0,
     count_include_pad: int = 0, pads: tuple[int, ...] | None = None, strides: tuple[int, ...] | None = None,
 ) -> Array:  # fmt: skip
-    """Give the mean of every window."""
+    """Return the mean of every window."""
     real = dequantize_linear(x, x_scale, x_zero)
     made = average_pool(
         jnp.moveaxis(real, -1, 1) if channels_last else real, kernel_shape=kernel_shape, auto_pad=auto_pad,
@@ -114,7 +114,7 @@ def q_gemm(
     a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array, c: Array | None = None,
     scale: Array | None = None, zero: Array | None = None, *, alpha: float = 1.0, trans_a: int = 0, trans_b: int = 0,
 ) -> Array:  # fmt: skip
-    """Give alpha a b + c, each of a and b transposed first where asked; quantised where there is a scale."""
+    """Return alpha a b + c, each of a and b transposed first where asked; quantised where there is a scale."""
     left = a.astype(np.int32) - a_zero.astype(np.int32)
     shift = b_zero.astype(np.int32)
     right = b.astype(np.int32) - (shift[:, None] if trans_b and shift.ndim else shift)
@@ -146,5 +146,5 @@ def matmul_n_bits(
 
 
 def unpacked(x: Array, bits: int) -> Array:
-    """Give the numbers of 4 bits in bytes, the lower ones first; those of 8 bits are bytes."""
+    """Return the numbers of 4 bits in bytes, the lower ones first; those of 8 bits are bytes."""
     return x if bits == 8 else jnp.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1)

@@ -30,7 +30,7 @@ def if_else(condition: Array, *, then_branch: Callable[..., Any], else_branch: C
 
 
 def as_arrays(values: Any) -> Any:
-    """Give what is known as arrays of jax too."""
+    """Return what is known as arrays of jax too."""
     return tuple(jnp.asarray(value) for value in values)
 
 
@@ -60,7 +60,7 @@ def loop(
 
 
 def keeps_shapes(state: Any, body: Callable[..., Any]) -> Any:
-    """Give the shapes a trip makes, None where it changes those of what is carried, and whether it always goes on."""
+    """Return the shapes a trip makes, None where it changes those of what is carried, and whether it always goes on."""
     goes_on = []
 
     def trip(number: Array, *carried: Array) -> Any:

@@ -16,7 +16,7 @@ from .known import Array
 def edges(
     auto_pad: str, pads: tuple[int, ...] | None, size: tuple[int, ...], window: list[int], strides: tuple[int, ...]
 ) -> list[tuple[int, int]]:
-    """Give the padding at both ends of every spatial dimension; ``window`` is what a dilated kernel covers."""
+    """Return the padding at both ends of every spatial dimension; ``window`` is what a dilated kernel covers."""
     rank = len(window)
     if auto_pad in ("NOTSET", "VALID"):
         given = (0,) * 2 * rank if pads is None or auto_pad == "VALID" else pads
@@ -53,7 +53,7 @@ def conv_transpose(
     output_shape: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Array:  # fmt: skip
-    """Give the gradient of a convolution: x[N, C, ...] with w[C, M / group, ...], plus b[M]."""
+    """Return the gradient of a convolution: x[N, C, ...] with w[C, M / group, ...], plus b[M]."""
     del kernel_shape  # w has it
     rank = w.ndim - 2
     step, gap = strides or (1,) * rank, dilations or (1,) * rank

@@ -15,12 +15,12 @@ from .known import Array, as_dtype, is_whole, known, xp
 
 
 def identity(x: Array) -> Array:
-    """Give x."""
+    """Return x."""
     return x
 
 
 def absolute(x: Array) -> Array:
-    """Give magnitudes."""
+    """Return magnitudes."""
     return xp(x).abs(x)
 
 
@@ -40,12 +40,12 @@ def round_half_even(x: Array) -> Array:
 
 
 def sqrt(x: Array) -> Array:
-    """Give square roots."""
+    """Return square roots."""
     return xp(x).sqrt(x)
 
 
 def reciprocal(x: Array) -> Array:
-    """Give 1 / x."""
+    """Return 1 / x."""
     return 1 / x
 
 
@@ -73,17 +73,17 @@ def power(x: Array, exponent: Array) -> Array:
 
 
 def remainder(a: Array, b: Array, *, fmod: int = 0) -> Array:
-    """Give the remainder: with the sign of b, or with fmod that of a."""
+    """Return the remainder: with the sign of b, or with fmod that of a."""
     return xp(a, b).fmod(a, b) if fmod else xp(a, b).mod(a, b)
 
 
 def maximum(*values: Array) -> Array:
-    """Give the largest of values."""
+    """Return the largest of values."""
     return functools.reduce(xp(*values).maximum, values)
 
 
 def minimum(*values: Array) -> Array:
-    """Give the smallest of values."""
+    """Return the smallest of values."""
     return functools.reduce(xp(*values).minimum, values)
 
 
@@ -93,7 +93,7 @@ def total(*values: Array) -> Array:
 
 
 def mean_of(*values: Array) -> Array:
-    """Give the mean of values."""
+    """Return the mean of values."""
     return total(*values) / len(values)
 
 
@@ -189,52 +189,52 @@ def parametric_relu(x: Array, slope: Array) -> Array:
 
 
 def elu(x: Array, *, alpha: float = 1.0) -> Array:
-    """Give alpha (e^x - 1) below zero, x above."""
+    """Return alpha (e^x - 1) below zero, x above."""
     return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
 
 
 def selu(x: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Array:
-    """Give gamma times elu."""
+    """Return gamma times elu."""
     return gamma * elu(x, alpha=alpha)
 
 
 def celu(x: Array, *, alpha: float = 1.0) -> Array:
-    """Give elu that is smooth for every alpha."""
+    """Return elu that is smooth for every alpha."""
     return jnp.maximum(x, 0) + jnp.minimum(0, alpha * jnp.expm1(x / alpha))
 
 
 def gelu(x: Array, *, approximate: str = "none") -> Array:
-    """Give x times the normal distribution function of x."""
+    """Return x times the normal distribution function of x."""
     return jax.nn.gelu(x, approximate=approximate == "tanh")
 
 
 def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
-    """Give alpha x + beta, limited to 0 and 1."""
+    """Return alpha x + beta, limited to 0 and 1."""
     return jnp.clip(alpha * x + beta, 0, 1)
 
 
 def hard_swish(x: Array) -> Array:
-    """Give x times its hard sigmoid."""
+    """Return x times its hard sigmoid."""
     return x * hard_sigmoid(x, alpha=1 / 6, beta=0.5)
 
 
 def swish(x: Array, *, alpha: float = 1.0) -> Array:
-    """Give x sigmoid(alpha x)."""
+    """Return x sigmoid(alpha x)."""
     return x * jax.nn.sigmoid(alpha * x)
 
 
 def swiglu(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
-    """Give swish(a) b."""
+    """Return swish(a) b."""
     return swish(a, alpha=alpha) * b
 
 
 def mish(x: Array) -> Array:
-    """Give x tanh(softplus(x))."""
+    """Return x tanh(softplus(x))."""
     return x * jnp.tanh(jax.nn.softplus(x))
 
 
 def softsign(x: Array) -> Array:
-    """Give x / (1 + |x|)."""
+    """Return x / (1 + |x|)."""
     return x / (1 + jnp.abs(x))
 
 
@@ -245,12 +245,12 @@ def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
 
 
 def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
-    """Give x where it exceeds alpha, else zero."""
+    """Return x where it exceeds alpha, else zero."""
     return jnp.where(x > alpha, x, 0)
 
 
 def below_largest(x: Array, axis: int) -> Array:
-    """Give x less its largest element along an axis.
+    """Return x less its largest element along an axis.
 
     A compiler may compute x once for the largest and once more for the difference, rounded otherwise: what rounding
     alone puts above zero is zero.
@@ -260,45 +260,45 @@ def below_largest(x: Array, axis: int) -> Array:
 
 
 def softmax(x: Array, *, axis: int = -1) -> Array:
-    """Give the softmax along an axis."""
+    """Return the softmax along an axis."""
     powers = jnp.exp(below_largest(x, axis))
     return powers / jnp.sum(powers, axis=axis, keepdims=True)
 
 
 def log_softmax(x: Array, *, axis: int = -1) -> Array:
-    """Give the logarithm of the softmax along an axis."""
+    """Return the logarithm of the softmax along an axis."""
     shifted = below_largest(x, axis)
     return shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
 
 
 def hardmax(x: Array, *, axis: int = -1) -> Array:
-    """Give one where the first largest element along an axis is, else zero."""
+    """Return one where the first largest element along an axis is, else zero."""
     return jax.nn.one_hot(jnp.argmax(x, axis), x.shape[axis], axis=axis, dtype=x.dtype)
 
 
 def as_matrix(x: Array, axis: int) -> Array:
-    """Give x with the dimensions before the axis made one, and those from it on."""
+    """Return x with the dimensions before the axis made one, and those from it on."""
     axis = axis % x.ndim if x.ndim else 0
     return x.reshape(int(np.prod(x.shape[:axis])), -1)
 
 
 def softmax_of_matrix(x: Array, *, axis: int = 1) -> Array:
-    """Give the softmax over all dimensions from the axis on."""
+    """Return the softmax over all dimensions from the axis on."""
     return softmax(as_matrix(x, axis)).reshape(x.shape)
 
 
 def log_softmax_of_matrix(x: Array, *, axis: int = 1) -> Array:
-    """Give the logarithm of the softmax over all dimensions from the axis on."""
+    """Return the logarithm of the softmax over all dimensions from the axis on."""
     return log_softmax(as_matrix(x, axis)).reshape(x.shape)
 
 
 def hardmax_of_matrix(x: Array, *, axis: int = 1) -> Array:
-    """Give one where the first largest element over the dimensions from the axis on is, else zero."""
+    """Return one where the first largest element over the dimensions from the axis on is, else zero."""
     return hardmax(as_matrix(x, axis)).reshape(x.shape)
 
 
 def binarize(x: Array, *, threshold: float = 0.0) -> Array:
-    """Give 1 above the threshold, else 0."""
+    """Return 1 above the threshold, else 0."""
     return (x > threshold).astype(x.dtype)
 
 
@@ -314,7 +314,7 @@ def drop(x: Array, *, ratio: float, draw: int, key: Any = None) -> Array:
 def dropout(
     x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int = 0, outputs: int = 1
 ) -> Any:
-    """Give x, and with it a mask that keeps everything: there is no dropout in inference."""
+    """Return x, and with it a mask that keeps everything: there is no dropout in inference."""
     del seed
     drops = (
         training_mode is not None

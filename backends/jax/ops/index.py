@@ -69,7 +69,7 @@ def tensor_scatter(
 
 
 def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
-    """Give the second value where the index is, the first elsewhere; an index out of range is nowhere."""
+    """Return the second value where the index is, the first elsewhere; an index out of range is nowhere."""
     (count,) = ints(depth)
     rank = np.ndim(indices) + 1
     place = np.arange(count).reshape([-1 if i == axis % rank else 1 for i in range(rank)])
@@ -80,7 +80,7 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> A
 def top_k(
     x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1, outputs: int = 1  # noqa: A002 - ONNX's name
 ) -> Any:  # fmt: skip
-    """Give the k largest or smallest elements along an axis, in order, and their indices."""
+    """Return the k largest or smallest elements along an axis, in order, and their indices."""
     del sorted  # in order is as good as any
     (count,) = ints(k)
     # sorting is stable: of equal elements the first comes first
@@ -103,12 +103,12 @@ def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
 
 
 def non_zero(x: Array) -> Array:
-    """Give the indices of what is not zero in known data."""
+    """Return the indices of what is not zero in known data."""
     return np.array(np.nonzero(np.asarray(x)), np.int64)
 
 
 def unique(x: Array, *, axis: int | None = None, sorted: int = 1, outputs: int = 1) -> Any:  # noqa: A002 - ONNX's name
-    """Give the different elements of known data; their first indices, where each element is among them, counts."""
+    """Return the different elements of known data; their first indices, where each element is among them, counts."""
     values, first, inverse, counts = np.unique(
         np.asarray(x), return_index=True, return_inverse=True, return_counts=True, axis=axis
     )

@@ -22,17 +22,17 @@ def known(*values: Array) -> bool:
 
 
 def xp(*values: Array) -> Any:
-    """Give numpy for known values, else jax.numpy."""
+    """Return numpy for known values, else jax.numpy."""
     return np if known(*values) else jnp
 
 
 def ints(values: Array) -> tuple[int, ...]:
-    """Give whole numbers that must be known, as a shape or axes must."""
+    """Return whole numbers that must be known, as a shape or axes must."""
     return tuple(int(value) for value in np.asarray(values).reshape(-1))
 
 
 def as_dtype(to: Any) -> Any:
-    """Give a dtype as jax has it at the moment: 64 bits only where they are enabled."""
+    """Return a dtype as jax has it at the moment: 64 bits only where they are enabled."""
     return jax.dtypes.canonicalize_dtype(to)
 
 
@@ -42,5 +42,5 @@ def is_whole(x: Array) -> bool:
 
 
 def wide(x: Array) -> Array:
-    """Give half precisions as float32, to compute in; others as they are."""
+    """Return half precisions as float32, to compute in; others as they are."""
     return x.astype(jnp.float32) if x.dtype in (jnp.float16, jnp.bfloat16) else x

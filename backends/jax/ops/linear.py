@@ -12,7 +12,7 @@ def gemm(
     a: Array, b: Array, c: Array | None = None, *,
     alpha: float = 1.0, beta: float = 1.0, trans_a: int = 0, trans_b: int = 0,
 ) -> Array:  # fmt: skip
-    """Give alpha a b + beta c, each of a and b transposed first where asked."""
+    """Return alpha a b + beta c, each of a and b transposed first where asked."""
     product = (a.T if trans_a else a) @ (b.T if trans_b else b)
     if alpha != 1:
         product = (alpha * product).astype(product.dtype)
@@ -27,5 +27,5 @@ def einsum(*operands: Array, equation: str) -> Array:
 
 
 def determinant(x: Array) -> Array:
-    """Give the determinants of matrices."""
+    """Return the determinants of matrices."""
     return jnp.linalg.det(x)

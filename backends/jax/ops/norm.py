@@ -15,7 +15,7 @@ from .known import Array, wide
 
 
 def per_channel(values: Array, x: Array) -> Array:
-    """Give a vector in a shape that broadcasts along dimension 1 of x."""
+    """Return a vector in a shape that broadcasts along dimension 1 of x."""
     return values.reshape(-1, *[1] * (x.ndim - 2))
 
 

@@ -17,7 +17,7 @@ def pool_layout(
     x: Array, kernel: tuple[int, ...], strides: tuple[int, ...] | None, dilations: tuple[int, ...] | None,
     pads: tuple[int, ...] | None, auto_pad: str, ceil_mode: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...], list[tuple[int, int]], list[int]]:  # fmt: skip
-    """Give strides, dilations, the padding, and how far every end must be padded beyond it for the last window."""
+    """Return strides, dilations, the padding, and how far every end must be padded beyond it for the last window."""
     rank = len(kernel)
     step, gap = strides or (1,) * rank, dilations or (1,) * rank
     window = [(k - 1) * d + 1 for k, d in zip(kernel, gap, strict=True)]
@@ -50,7 +50,7 @@ def max_pool(
     dilations: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None, storage_order: int = 0,
     strides: tuple[int, ...] | None = None, outputs: int = 1,
 ) -> Any:  # fmt: skip
-    """Give the largest element of every window, and where it lies in x laid out in memory."""
+    """Return the largest element of every window, and where it lies in x laid out in memory."""
     step, gap, padding, beyond = pool_layout(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     padding = [(a, z + more) for (a, z), more in zip(padding, beyond, strict=True)]
     lowest = jnp.iinfo(x.dtype).min if is_whole(x) else -jnp.inf
@@ -87,7 +87,7 @@ def average_pool(
     count_include_pad: int = 0, dilations: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Array:  # fmt: skip
-    """Give the mean of every window; the padding counts where asked."""
+    """Return the mean of every window; the padding counts where asked."""
     step, gap, padding, beyond = pool_layout(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     far = [(a, z + more) for (a, z), more in zip(padding, beyond, strict=True)]
     summed = slide(x, 0, lax.add, kernel_shape, step, gap, far)
@@ -103,24 +103,24 @@ def lp_pool(
     dilations: tuple[int, ...] | None = None, p: int = 2, pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Array:  # fmt: skip
-    """Give the p-norm of every window."""
+    """Return the p-norm of every window."""
     step, gap, padding, beyond = pool_layout(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     far = [(a, z + more) for (a, z), more in zip(padding, beyond, strict=True)]
     return slide(jnp.abs(x) ** p, 0, lax.add, kernel_shape, step, gap, far) ** (1 / p)
 
 
 def global_average_pool(x: Array) -> Array:
-    """Give the mean over all spatial dimensions."""
+    """Return the mean over all spatial dimensions."""
     return jnp.mean(x, axis=tuple(range(2, x.ndim)), keepdims=True)
 
 
 def global_max_pool(x: Array) -> Array:
-    """Give the largest element over all spatial dimensions."""
+    """Return the largest element over all spatial dimensions."""
     return jnp.max(x, axis=tuple(range(2, x.ndim)), keepdims=True)
 
 
 def global_lp_pool(x: Array, *, p: int = 2) -> Array:
-    """Give the p-norm over all spatial dimensions."""
+    """Return the p-norm over all spatial dimensions."""
     return jnp.sum(jnp.abs(x) ** p, axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p)
 
 

@@ -17,7 +17,7 @@ from .known import Array, as_dtype, is_whole
 
 
 def along(values: Array, x: Array, axis: int, block_size: int) -> Array:
-    """Give scales or zero points in a shape that broadcasts with x."""
+    """Return scales or zero points in a shape that broadcasts with x."""
     values = jnp.asarray(values)
     if values.ndim == 0 or values.size == 1:
         return values.reshape(())
@@ -31,7 +31,7 @@ def quantize_linear(
     x: Array, y_scale: Array, y_zero_point: Array | None = None, *,
     axis: int = 1, block_size: int = 0, output_dtype: Any = None, saturate: int = 1, precision: Any = None,
 ) -> Array:  # fmt: skip
-    """Give x / scale + zero point, rounded and limited to the dtype of the zero point."""
+    """Return x / scale + zero point, rounded and limited to the dtype of the zero point."""
     to = output_dtype or np.uint8
     if y_zero_point is not None:
         to = y_zero_point.dtype
@@ -51,7 +51,7 @@ def dequantize_linear(
     x: Array, x_scale: Array, x_zero_point: Array | None = None, *,
     axis: int = 1, block_size: int = 0, output_dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """Give (x - zero point) scale."""
+    """Return (x - zero point) scale."""
     whole = jnp.asarray(x).astype(jnp.int32 if is_whole(x) else jnp.float32)
     if x_zero_point is not None:
         zero = jnp.asarray(x_zero_point)

@@ -15,7 +15,7 @@ from .shape import reverse_sequence
 
 
 def activation(name: str, alpha: float | None, beta: float | None) -> Callable[[Array], Array]:
-    """Give an activation by ONNX's name."""
+    """Return an activation by ONNX's name."""
     a, b = alpha, beta
     functions: dict[str, Callable[[Array], Array]] = {
         "relu": jax.nn.relu,
@@ -36,7 +36,7 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Callable[[
 def activations_of(
     names: tuple[str, ...], alpha: tuple[float, ...] | None, beta: tuple[float, ...] | None, direction: int, count: int
 ) -> list[Callable[[Array], Array]]:  # fmt: skip
-    """Give the activations of a direction; parameters are given in order to those that take any."""
+    """Return the activations of a direction; parameters are given in order to those that take any."""
     takes_alpha = ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
     takes_beta = ("affine", "scaledtanh", "hardsigmoid")
     alphas, betas = list(alpha or ()), list(beta or ())

@@ -15,31 +15,31 @@ from .known import Array, ints, is_whole, xp
 
 
 def axes_of(x: Array, axes: Any, noop_with_empty_axes: int) -> tuple[int, ...]:
-    """Give the axes to reduce: where none are given, all or, where so asked, none."""
+    """Return the axes to reduce: where none are given, all or, where so asked, none."""
     given = () if axes is None else ints(axes)
     return given if given or noop_with_empty_axes else tuple(range(x.ndim))
 
 
 def reduce_sum(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give sums."""
+    """Return sums."""
     over = axes_of(x, axes, noop_with_empty_axes)
     return xp(x).sum(x, axis=over, keepdims=bool(keepdims), dtype=x.dtype)
 
 
 def reduce_prod(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give products."""
+    """Return products."""
     over = axes_of(x, axes, noop_with_empty_axes)
     return xp(x).prod(x, axis=over, keepdims=bool(keepdims), dtype=x.dtype)
 
 
 def reduce_mean(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give means."""
+    """Return means."""
     over = axes_of(x, axes, noop_with_empty_axes)
     return jnp.mean(x, axis=over, keepdims=bool(keepdims)).astype(x.dtype)
 
 
 def reduce_max(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give the largest elements; of none, the lowest number of the dtype."""
+    """Return the largest elements; of none, the lowest number of the dtype."""
     over = axes_of(x, axes, noop_with_empty_axes)
     if x.dtype == bool:
         return jnp.any(x, axis=over, keepdims=bool(keepdims))
@@ -48,7 +48,7 @@ def reduce_max(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty
 
 
 def reduce_min(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give the smallest elements; of none, the highest number of the dtype."""
+    """Return the smallest elements; of none, the highest number of the dtype."""
     over = axes_of(x, axes, noop_with_empty_axes)
     if x.dtype == bool:
         return jnp.all(x, axis=over, keepdims=bool(keepdims))
@@ -57,36 +57,36 @@ def reduce_min(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty
 
 
 def reduce_l1(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give sums of magnitudes."""
+    """Return sums of magnitudes."""
     return reduce_sum(jnp.abs(x), axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
 
 
 def reduce_l2(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give roots of sums of squares; the gradient where all are zero is zero, as PyTorch has it."""
+    """Return roots of sums of squares; the gradient where all are zero is zero, as PyTorch has it."""
     squares = reduce_sum_square(x, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
     roots = jnp.sqrt(jnp.where(squares == 0, 1, squares))
     return jnp.where(squares == 0, 0, roots).astype(x.dtype)
 
 
 def reduce_sum_square(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give sums of squares."""
+    """Return sums of squares."""
     return reduce_sum(x * x, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
 
 
 def reduce_log_sum(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give logarithms of sums."""
+    """Return logarithms of sums."""
     summed = reduce_sum(x, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
     return jnp.log(summed).astype(x.dtype)
 
 
 def reduce_log_sum_exp(x: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-    """Give logarithms of sums of exponentials."""
+    """Return logarithms of sums of exponentials."""
     over = axes_of(x, axes, noop_with_empty_axes)
     return jax.nn.logsumexp(x, axis=over, keepdims=bool(keepdims)).astype(x.dtype)
 
 
 def arg_max(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """Give the index of the largest element along an axis: the first, or the last, of equal ones."""
+    """Return the index of the largest element along an axis: the first, or the last, of equal ones."""
     if not select_last_index:
         return jnp.argmax(x, axis, keepdims=bool(keepdims)).astype(int)
     found = jnp.argmax(jnp.flip(x, axis), axis, keepdims=bool(keepdims))
@@ -94,7 +94,7 @@ def arg_max(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: in
 
 
 def arg_min(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """Give the index of the smallest element along an axis: the first, or the last, of equal ones."""
+    """Return the index of the smallest element along an axis: the first, or the last, of equal ones."""
     if not select_last_index:
         return jnp.argmin(x, axis, keepdims=bool(keepdims)).astype(int)
     found = jnp.argmin(jnp.flip(x, axis), axis, keepdims=bool(keepdims))
@@ -102,7 +102,7 @@ def arg_min(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: in
 
 
 def running(add_up: Any, first: Any, x: Array, axis: int, exclusive: int, reverse: int) -> Array:
-    """Give what a running sum or product is at every index: with the element itself, or before it."""
+    """Return what a running sum or product is at every index: with the element itself, or before it."""
     axis = axis % x.ndim
     if reverse:
         x = jnp.flip(x, axis)
@@ -114,10 +114,10 @@ def running(add_up: Any, first: Any, x: Array, axis: int, exclusive: int, revers
 
 
 def cumulative_sum(x: Array, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Give the running sum along an axis."""
+    """Return the running sum along an axis."""
     return running(jnp.cumsum, 0, x, ints(axis)[0], exclusive, reverse)
 
 
 def cumulative_product(x: Array, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Give the running product along an axis."""
+    """Return the running product along an axis."""
     return running(jnp.cumprod, 1, x, ints(axis)[0], exclusive, reverse)

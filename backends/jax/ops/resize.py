@@ -30,19 +30,19 @@ def source_places(mode: str, length: int, size: int, scale: float, roi: tuple[fl
 
 
 def linear_weight(distance: Any) -> Any:
-    """Give the weight of an element at a distance in linear interpolation."""
+    """Return the weight of an element at a distance in linear interpolation."""
     return np.clip(1 - np.abs(distance), 0, 1)
 
 
 def cubic_weight(distance: Any, a: float) -> Any:
-    """Give the weight of an element at a distance in cubic interpolation (Keys 1981)."""
+    """Return the weight of an element at a distance in cubic interpolation (Keys 1981)."""
     d = np.abs(distance)
     near, far = ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
 def taps(places: Any, length: int, mode: str, narrow: float, cubic_a: float, exclude_outside: int) -> tuple[Any, Any]:
-    """Give the indices[size, n] of the elements each result is made of, and their weights[size, n]."""
+    """Return the indices[size, n] of the elements each result is made of, and their weights[size, n]."""
     reach = (1 if mode == "linear" else 2) / narrow
     first = np.floor(places - reach).astype(int)
     index = first[:, None] + np.arange(int(np.ceil(2 * reach)) + 2)
@@ -56,7 +56,7 @@ def taps(places: Any, length: int, mode: str, narrow: float, cubic_a: float, exc
 
 
 def nearest(places: Any, length: int, nearest_mode: str) -> Any:
-    """Give the index of the element nearest to every place."""
+    """Return the index of the element nearest to every place."""
     rounded = {
         "round_prefer_floor": np.ceil(places - 0.5),
         "round_prefer_ceil": np.floor(places + 0.5),
@@ -67,7 +67,7 @@ def nearest(places: Any, length: int, nearest_mode: str) -> Any:
 
 
 def resize_axis(x: Array, axis: int, index: Any, weight: Any) -> Array:
-    """Give weighted sums of elements along an axis."""
+    """Return weighted sums of elements along an axis."""
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
     parts = (
         jnp.take(x, index[:, k], axis) * weight[:, k].astype(x.dtype).reshape(shape) for k in range(index.shape[1])

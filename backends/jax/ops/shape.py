@@ -13,12 +13,12 @@ from .known import Array, ints, xp
 
 
 def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
-    """Give the shape, or a range of it, as known numbers."""
+    """Return the shape, or a range of it, as known numbers."""
     return np.array(np.shape(x)[start:end], np.int64)
 
 
 def size(x: Array) -> Array:
-    """Give the number of elements, known."""
+    """Return the number of elements, known."""
     return np.int64(np.prod(np.shape(x), dtype=np.int64))
 
 
@@ -110,7 +110,7 @@ def constant(
     *, value: Any = None, value_float: float | None = None, value_floats: tuple[float, ...] | None = None,
     value_int: int | None = None, value_ints: tuple[int, ...] | None = None,
 ) -> Array:  # fmt: skip
-    """Give a constant: the one attribute that is there."""
+    """Return a constant: the one attribute that is there."""
     if value is not None:
         return value
     floats, whole = (
@@ -135,7 +135,7 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
 
 
 def eye_like(x: Array, *, dtype: Any = None, k: int = 0) -> Array:
-    """Give ones on a diagonal, in the shape of x."""
+    """Return ones on a diagonal, in the shape of x."""
     rows, columns = np.shape(x)
     return np.eye(rows, columns, k, dtype=x.dtype if dtype is None else dtype)
 

@@ -12,19 +12,19 @@ from .known import Array, ints
 
 
 def as_complex(x: Array) -> Array:
-    """Give pairs in the last dimension, or one real number there, as complex numbers."""
+    """Return pairs in the last dimension, or one real number there, as complex numbers."""
     return x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]
 
 
 def as_pairs(x: Array, dtype: Any) -> Array:
-    """Give complex numbers as pairs in a new last dimension."""
+    """Return complex numbers as pairs in a new last dimension."""
     return jnp.stack([jnp.real(x), jnp.imag(x)], -1).astype(dtype)
 
 
 def dft(
     x: Array, dft_length: Array | None = None, axis: Array = -2, *, inverse: int = 0, onesided: int = 0
 ) -> Array:  # fmt: skip
-    """Give the discrete Fourier transform along an axis."""
+    """Return the discrete Fourier transform along an axis."""
     (along,) = ints(axis)
     along = along % x.ndim
     full = 2 * (x.shape[along] - 1) if onesided and inverse else x.shape[along]
@@ -42,7 +42,7 @@ def stft(
     signal: Array, frame_step: Array, window: Array | None = None, frame_length: Array | None = None, *,
     onesided: int = 1,
 ) -> Array:  # fmt: skip
-    """Give the Fourier transform of frames of a signal."""
+    """Return the Fourier transform of frames of a signal."""
     (step,) = ints(frame_step)
     length = np.shape(np.zeros(0) if window is None else window)[0] if frame_length is None else ints(frame_length)[0]
     starts = np.arange((signal.shape[1] - length) // step + 1) * step
@@ -54,7 +54,7 @@ def stft(
 
 
 def cosine_window(size: Array, weights: tuple[float, ...], output_datatype: Any, periodic: int) -> Array:
-    """Give a sum of cosines over a window."""
+    """Return a sum of cosines over a window."""
     (length,) = ints(size)
     angle = 2 * np.pi * np.arange(length) / (length if periodic else length - 1)
     window = sum(w * np.cos(i * angle) for i, w in enumerate(weights))
@@ -62,17 +62,17 @@ def cosine_window(size: Array, weights: tuple[float, ...], output_datatype: Any,
 
 
 def hann_window(size: Array, *, output_datatype: Any = None, periodic: int = 1) -> Array:
-    """Give a Hann window."""
+    """Return a Hann window."""
     return cosine_window(size, (0.5, -0.5), output_datatype, periodic)
 
 
 def hamming_window(size: Array, *, output_datatype: Any = None, periodic: int = 1) -> Array:
-    """Give a Hamming window."""
+    """Return a Hamming window."""
     return cosine_window(size, (25 / 46, -21 / 46), output_datatype, periodic)
 
 
 def blackman_window(size: Array, *, output_datatype: Any = None, periodic: int = 1) -> Array:
-    """Give a Blackman window."""
+    """Return a Blackman window."""
     return cosine_window(size, (0.42, -0.5, 0.08), output_datatype, periodic)
 
 
@@ -80,7 +80,7 @@ def mel_weight_matrix(
     num_mel_bins: Array, dft_length: Array, sample_rate: Array, lower_edge_hertz: Array, upper_edge_hertz: Array, *,
     output_datatype: Any = None,
 ) -> Array:  # fmt: skip
-    """Give the triangles that sum a spectrum into bins equally wide to the ear."""
+    """Return the triangles that sum a spectrum into bins equally wide to the ear."""
     (bins,), (length,), (rate,) = ints(num_mel_bins), ints(dft_length), ints(sample_rate)
     low, high = (
         2595 * np.log10(1 + float(np.asarray(edge).reshape(())) / 700) for edge in (lower_edge_hertz, upper_edge_hertz)
@@ -100,5 +100,5 @@ def mel_weight_matrix(
 def dft_by_attribute(
     x: Array, dft_length: Array | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
 ) -> Array:  # fmt: skip
-    """Give the discrete Fourier transform along an axis, by default the first after the batch."""
+    """Return the discrete Fourier transform along an axis, by default the first after the batch."""
     return dft(x, dft_length, axis, inverse=inverse, onesided=onesided)

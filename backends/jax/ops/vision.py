@@ -13,7 +13,7 @@ from .known import Array, ints
 
 
 def affine_grid(theta: Array, size: Array, *, align_corners: int = 0) -> Array:
-    """Give the places that an affine transform moves the elements of an image to."""
+    """Return the places that an affine transform moves the elements of an image to."""
     spatial = ints(size)[2:]
     steps = [
         np.linspace(-1, 1, length) if align_corners else (2 * np.arange(length) + 1) / length - 1 for length in spatial
@@ -33,7 +33,7 @@ def reflect(x: Array, low: float, high: float) -> Array:
 
 
 def cubic_weights(t: Array) -> list[Array]:
-    """Give the weights of the four elements around a place (Keys 1981, a = -0.75)."""
+    """Return the weights of the four elements around a place (Keys 1981, a = -0.75)."""
     a = -0.75
     near = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (t, 1 - t)]
     far = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (t + 1, 2 - t)]
@@ -109,7 +109,7 @@ def roi_align(
 
 
 def roi_samples(image: Array, y: Array, x: Array, height: int, width: int) -> list[Array]:
-    """Give the four weighted pixels around every sample of image[C, H, W]: [C, rows, samples, columns, samples]."""
+    """Return the four weighted pixels around every sample of image[C, H, W]: [C, rows, samples, columns, samples]."""
     outside_y, outside_x = (y < -1) | (y > height), (x < -1) | (x > width)
     y, x = jnp.clip(y, 0, height - 1), jnp.clip(x, 0, width - 1)
     y0, x0 = jnp.floor(y).astype(int), jnp.floor(x).astype(int)
@@ -136,7 +136,7 @@ def roi_align_before_16(
 
 
 def corners_of(boxes: Array, by_center: int) -> Array:
-    """Give boxes as their lower and their upper corner."""
+    """Return boxes as their lower and their upper corner."""
     if by_center:
         return np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
     return np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], 1)
@@ -146,7 +146,7 @@ def non_max_suppression(
     boxes: Array, scores: Array, most: Array | None = None, overlap: Array | None = None,
     least_score: Array | None = None, *, center_point_box: int = 0,
 ) -> Array:  # fmt: skip
-    """Give batch, class and index of the known boxes that overlap no better one of their class too much."""
+    """Return batch, class and index of the known boxes that overlap no better one of their class too much."""
     limit = 0 if most is None else int(np.asarray(most).item())
     allowed = 0.0 if overlap is None else float(np.asarray(overlap).item())
     least = None if least_score is None else float(np.asarray(least_score).item())

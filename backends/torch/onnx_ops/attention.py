@@ -14,7 +14,7 @@ from .table import op
 
 
 def _heads(x: Tensor, count: int | None) -> Tensor:
-    """Give (batch, heads, length, size) of a tensor that has its heads in the last dimension."""
+    """Return (batch, heads, length, size) of a tensor that has its heads in the last dimension."""
     if x.dim() == 4:
         return x
     if not count:

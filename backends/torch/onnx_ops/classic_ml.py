@@ -20,7 +20,7 @@ _TESTS = (torch.le, torch.lt, torch.ge, torch.gt, torch.eq, torch.ne)
 
 
 def _transformed(scores: Tensor, how: str) -> Tensor:
-    """Give scores as the attribute ``post_transform`` says."""
+    """Return scores as the attribute ``post_transform`` says."""
     if how == "SOFTMAX":
         return torch.softmax(scores, -1)
     if how == "LOGISTIC":
@@ -39,7 +39,7 @@ def _transformed(scores: Tensor, how: str) -> Tensor:
 
 
 def _two_scores(scores: Tensor, binary: str, how: str) -> Tensor:
-    """Give scores of two classes from that of one."""
+    """Return scores of two classes from that of one."""
     if how == "LOGISTIC":
         return torch.cat([torch.sigmoid(-scores), torch.sigmoid(scores)], 1)
     return torch.cat([1 - scores if binary == "share" else -scores, scores], 1)
@@ -139,7 +139,7 @@ def svm_regressor(
 
 
 def _leaves(x: Tensor, forest: tuple[Tensor, ...], depth: int, mode: int, misses: bool) -> Tensor:
-    """Give the leaf that each sample ends at in each tree (samples, trees)."""
+    """Return the leaf that each sample ends at in each tree (samples, trees)."""
     roots, features, thresholds, modes, on_true, on_false, missing_is_true = forest
     rows = x.to(thresholds.dtype)
     node = roots.unsqueeze(0).expand(rows.shape[0], roots.shape[0])

@@ -178,7 +178,7 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _scores_mask(mask: Tensor, queries: int, keys: int, filled: float) -> Tensor:
-    """Give what a mask of any of its forms adds to scores (batch, heads, queries, keys)."""
+    """Return what a mask of any of its forms adds to scores (batch, heads, queries, keys)."""
     if mask.dim() == 1:
         raise ValueError("a mask of the ends of sequences, which differ from batch to batch in layout")
     if mask.dim() == 4:
@@ -193,7 +193,7 @@ def _scores_mask(mask: Tensor, queries: int, keys: int, filled: float) -> Tensor
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, bias: Tensor | None, *, scale: float, causal: int
 ) -> tuple[Tensor, Tensor]:
-    """Give softmax(q k^T scale + bias) v with the heads put together, and the weights."""
+    """Return softmax(q k^T scale + bias) v with the heads put together, and the weights."""
     scores = torch.matmul(q, k.transpose(2, 3)) * (scale or 1 / math.sqrt(q.shape[3]))
     if bias is not None:
         scores = scores + bias
@@ -236,7 +236,7 @@ def attention(
 
 
 def _ends_mask(mask: Tensor, x: Tensor, k: Tensor, filled: float) -> Tensor:
-    """Give what a mask adds; one of rank 1 has the ends of sequences, and may have their starts behind these."""
+    """Return what a mask adds; one of rank 1 has the ends of sequences, and may have their starts behind these."""
     batch, keys = x.shape[0], k.shape[2]
     if mask.dim() > 1:
         return _scores_mask(mask, x.shape[1], keys, filled)

@@ -42,7 +42,7 @@ _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in TORCH_TYPES.va
 
 
 def torch_type(name: str) -> torch.dtype:
-    """Give the dtype that carries a data type of the graph, by its name there: ``"float32"``, ``"int4"``.
+    """Return the dtype that carries a data type of the graph, by its name there: ``"float32"``, ``"int4"``.
 
     Raises:
         TypeError: for strings.
@@ -54,7 +54,7 @@ def torch_type(name: str) -> torch.dtype:
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """Give an array as a tensor; memory is shared where numpy allows writing to it.
+    """Return an array as a tensor; memory is shared where numpy allows writing to it.
 
     Raises:
         TypeError: for strings and objects.
@@ -74,7 +74,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 
 
 def as_array(tensor: Tensor, number: int) -> NDArray[Any]:
-    """Give a tensor as the array of an ONNX data type."""
+    """Return a tensor as the array of an ONNX data type."""
     import onnx  # noqa: PLC0415 - only where arrays are wanted; a stage has no need of it
 
     dtype = onnx.helper.tensor_dtype_to_np_dtype(number)

@@ -86,7 +86,7 @@ def roi_align(
 
 
 def _samples(start: Tensor, length: Tensor, bins: int, size: int, ratio: int) -> tuple[Tensor, Tensor, int]:
-    """Give the two neighbours of every sampled point along an axis, their weights, and the points a bin has."""
+    """Return the two neighbours of every sampled point along an axis, their weights, and the points a bin has."""
     per_bin = ratio if ratio > 0 else int((length / bins).ceil().item())
     steps = torch.arange(bins * per_bin, device=start.device, dtype=start.dtype)
     places = start + (steps + 0.5) * length / (bins * per_bin)

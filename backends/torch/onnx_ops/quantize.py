@@ -18,7 +18,7 @@ _RANGES = {
 
 
 def _along(part: Tensor, x: Tensor, axis: int, block_size: int) -> Tensor:
-    """Give a scale or zero point in a shape that broadcasts against the tensor it belongs to."""
+    """Return a scale or zero point in a shape that broadcasts against the tensor it belongs to."""
     if part.dim() == 0 or part.numel() == 1:
         return part.reshape(())
     if part.dim() == 1 and not block_size:

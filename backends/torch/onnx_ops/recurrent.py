@@ -108,13 +108,13 @@ class _Layer:
         return (steps.permute(2, 0, 1, 3), *(end.transpose(0, 1) for end in ends))
 
     def steps_of(self, y: Tensor) -> Tensor:
-        """Give (time, directions, batch, hidden) of what PyTorch's layers give."""
+        """Return (time, directions, batch, hidden) of what PyTorch's layers give."""
         count = len(self.reversed)
         return y.reshape(y.shape[0], y.shape[1], count, y.shape[2] // count).permute(0, 2, 1, 3)
 
 
 def _parameters(w: Tensor, r: Tensor, b: Tensor | None, order: Sequence[int]) -> list[Tensor]:
-    """Give the weights of PyTorch's layers, gates reordered."""
+    """Return the weights of PyTorch's layers, gates reordered."""
     hidden = r.shape[2]
 
     def gates(part: Tensor) -> Tensor:

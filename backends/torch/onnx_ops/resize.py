@@ -98,7 +98,7 @@ def _from_sizes(shape: list[int], sizes: list[int], policy: str) -> tuple[list[i
 def _places(
     target: int, size: int, factor: float, how: str, region: tuple[float, float], device: torch.device
 ) -> Tensor:
-    """Give where each new element lies among the old ones."""
+    """Return where each new element lies among the old ones."""
     new = torch.arange(target, device=device, dtype=torch.float64)
     exact = factor * size  # may be no whole number
     if how == "align_corners":

@@ -38,7 +38,7 @@ LARGEST = 1024
 
 
 def host_array(numbers: Sequence[Any]) -> Host:
-    """Give numbers as an array of rank 1, symbols among them as they are."""
+    """Return numbers as an array of rank 1, symbols among them as they are."""
     if not any(isinstance(n, (SymInt, SymFloat, SymBool)) for n in numbers):
         return np.array(numbers, np.int64 if not numbers else None)
     made = np.empty(len(numbers), object)
@@ -48,12 +48,12 @@ def host_array(numbers: Sequence[Any]) -> Host:
 
 
 def number_of(value: Any) -> int:
-    """Give ONNX's data type of a host value of which the model does not tell: int64 where it is of symbols."""
+    """Return ONNX's data type of a host value of which the model does not tell: int64 where it is of symbols."""
     return _NUMBERS_OF_TYPES.get(np.asarray(value).dtype.name, 7)
 
 
 def host_tensor(array: Host, number: int, device: torch.device | None) -> Tensor:
-    """Give a host value as a tensor of an ONNX data type, made by ops that ``torch.export`` can follow."""
+    """Return a host value as a tensor of an ONNX data type, made by ops that ``torch.export`` can follow."""
     dtype = TORCH_TYPES[number]
     scalars = [torch.full((), n, dtype=dtype, device=device) for n in array.reshape(-1).tolist()]
     if array.ndim == 0:

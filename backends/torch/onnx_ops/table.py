@@ -82,7 +82,7 @@ class OpVersion:
     wants: frozenset[str]
 
     def kind(self, place: int) -> str | None:
-        """Give the kind of the input at a place, or None where the op takes no such input."""
+        """Return the kind of the input at a place, or None where the op takes no such input."""
         return self.kinds[place] if place < len(self.kinds) else self.variadic
 
 
@@ -153,7 +153,7 @@ def _load() -> None:
 
 
 def find_op(domain: str, name: str, opset: int) -> OpVersion | None:
-    """Give the version of an op that a model of an opset means, or None where the table has none."""
+    """Return the version of an op that a model of an opset means, or None where the table has none."""
     _load()
     versions = _TABLE.get(("" if domain == "ai.onnx" else domain, name), {})
     since = max((s for s in versions if s <= opset), default=None)
@@ -161,6 +161,6 @@ def find_op(domain: str, name: str, opset: int) -> OpVersion | None:
 
 
 def declared_ops() -> Mapping[tuple[str, str], tuple[int, ...]]:
-    """Give the opsets that brought the known versions of every op, by domain and name."""
+    """Return the opsets that brought the known versions of every op, by domain and name."""
     _load()
     return {key: tuple(sorted(versions)) for key, versions in sorted(_TABLE.items())}

@@ -79,7 +79,7 @@ def _to_scale(x: Tensor, round_mode: str, saturate: bool) -> Tensor:
 
 
 def convert(x: Tensor, number: int, *, saturate: bool = True, round_mode: str = "up") -> Tensor:
-    """Give a tensor in an ONNX data type."""
+    """Return a tensor in an ONNX data type."""
     if x.dtype.itemsize == 1 and x.dtype.is_floating_point:
         x = x.to(torch.float32)
     if number in _BITS:

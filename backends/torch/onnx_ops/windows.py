@@ -52,7 +52,7 @@ def windows_over(
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
 ) -> Windows:
-    """Give the windows that an op's attributes mean on a tensor."""
+    """Return the windows that an op's attributes mean on a tensor."""
     rank = len(kernel)
     steps, spread = list(strides or [1] * rank), list(dilations or [1] * rank)
     sizes = list(x.shape[2:])

@@ -27,7 +27,7 @@ class Place:
 
 
 def column_tensor(column: Any, place: Place, fill: float | None) -> Tensor:
-    """Give a chunked array of Arrow as a tensor [rows, ...].
+    """Return a chunked array of Arrow as a tensor [rows, ...].
 
     Args:
         column: A ``pyarrow.ChunkedArray``.
@@ -58,7 +58,7 @@ def column_tensor(column: Any, place: Place, fill: float | None) -> Tensor:
 
 
 def _flat(array: Any, place: Place, elements_a_row: int) -> tuple[Any, int]:
-    """Give the elements of lists of one length, and that length."""
+    """Return the elements of lists of one length, and that length."""
     import pyarrow.types as kinds  # noqa: PLC0415 - an extra
 
     if array.null_count:

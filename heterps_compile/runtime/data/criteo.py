@@ -83,21 +83,21 @@ class CriteoSource:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Give the names of the columns."""
+        """Return the names of the columns."""
         return ("dense", "sparse") if self._fields == NUMBERS + CATEGORIES else ("label", "dense", "sparse")
 
     @property
     def samples(self) -> int:
-        """Give the number of lines."""
+        """Return the number of lines."""
         return self._index.lines
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """Give the file."""
+        """Return the file."""
         return (self._file,)
 
     def parts(self) -> tuple[Part, ...]:
-        """Give the file."""
+        """Return the file."""
         how = self._file.size_bytes, self._rows.tolist()
         return (Part(self.samples, digest_of(*how, content=self._file.ends())),)
 
@@ -147,7 +147,7 @@ class _Lines:
         self._stops[:, -1] -= has_return & (self._stops[:, -1] > self._starts[:, -1])
 
     def numbers(self, first_field: int, count: int) -> NDArray[np.int64]:
-        """Give decimal fields [lines, count]; 0 where one is missing."""
+        """Return decimal fields [lines, count]; 0 where one is missing."""
         starts, lengths = self._span(first_field, count)
         is_negative = (lengths > 0) & (self._bytes[starts] == _MINUS)
         starts, lengths = starts + is_negative, lengths - is_negative
@@ -161,7 +161,7 @@ class _Lines:
         return np.where(is_negative, -value, value)
 
     def hexadecimal(self, first_field: int, count: int) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """Give hexadecimal fields [lines, count], and which of them are missing."""
+        """Return hexadecimal fields [lines, count], and which of them are missing."""
         starts, lengths = self._span(first_field, count)
         self._refuse(lengths > _HEX_DIGITS, first_field, "hexadecimal number of up to 8 digits")
         value = np.zeros(starts.shape, np.uint64)
@@ -192,7 +192,7 @@ class _Lines:
 
 
 def _hashed(values: NDArray[np.uint64], is_missing: NDArray[np.bool_], rows: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Give ids [lines, fields]: 0 where missing, else 1 + mix(category, field) mod (rows - 1)."""
+    """Return ids [lines, fields]: 0 where missing, else 1 + mix(category, field) mod (rows - 1)."""
     mixed = _mix(values + (np.arange(1, CATEGORIES + 1, dtype=np.uint64) << np.uint64(32)))
     return np.where(is_missing, 0, 1 + mixed % (rows - np.uint64(1))).astype(np.int64)
 

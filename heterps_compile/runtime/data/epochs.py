@@ -64,7 +64,7 @@ class Epochs:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Give the names of the columns."""
+        """Return the names of the columns."""
         return self.source.columns
 
     @property
@@ -74,16 +74,16 @@ class Epochs:
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """Give those of the source; none where it has none."""
+        """Return those of the source; none where it has none."""
         return self.source.files if isinstance(self.source, FromFiles) else ()
 
     def parts(self) -> tuple[Part, ...]:
-        """Give those of the source in their order; as one where they are shuffled."""
+        """Return those of the source in their order; as one where they are shuffled."""
         inner = parts_of(self.source)
         return inner if self._seed is None else (Part(self._length, digest_of(self._seed, self._block, inner)),)
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
-        """Give a range of the endless row of epochs."""
+        """Return a range of the endless row of epochs."""
         check_range(self, "the epochs", first, count, columns)
         parts = []
         while count > 0:
@@ -97,7 +97,7 @@ class Epochs:
         return join(parts)
 
     def _shuffled(self, epoch: int, place: int, count: int, columns: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
-        """Give samples ``place`` on of an epoch, block by block."""
+        """Yield samples ``place`` on of an epoch, block by block."""
         blocks, starts = self._order_of(epoch)
         index = int(torch.searchsorted(starts, place, right=True)) - 1
         while count > 0:
@@ -108,7 +108,7 @@ class Epochs:
             index, place, count = index + 1, place + here, count - here
 
     def _order_of(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Give the blocks of an epoch in their order, and where each begins and the last ends."""
+        """Return the blocks of an epoch in their order, and where each begins and the last ends."""
         if self._order is None or self._order[0] != epoch:
             count = -(-self._length // self._block)
             blocks = torch.randperm(count, generator=self._generator(epoch, 0))

@@ -37,7 +37,7 @@ class DataFile:
 
     @property
     def shown(self) -> str:
-        """Give its path for messages."""
+        """Return its path for messages."""
         return repr(printable(os.fspath(self.path)))
 
     def check(self) -> None:
@@ -59,7 +59,7 @@ class DataFile:
             )
 
     def ends(self) -> Iterator[bytes]:
-        """Give its first and its last 64 KiB.
+        """Yield its first and its last 64 KiB.
 
         Raises:
             InputError: where it cannot be read.
@@ -73,7 +73,7 @@ class DataFile:
             raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
 
     def fingerprint(self) -> str:
-        """Give the SHA-256 of the file, or of samples of a large one.
+        """Return the SHA-256 of the file, or of samples of a large one.
 
         Raises:
             InputError: where it cannot be read.

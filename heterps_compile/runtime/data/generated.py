@@ -64,7 +64,7 @@ class RandomSource:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Give the names of the columns."""
+        """Return the names of the columns."""
         return tuple(self._columns)
 
     @property
@@ -73,7 +73,7 @@ class RandomSource:
         return
 
     def parts(self) -> tuple[Part, ...]:
-        """Give the endless row: what is drawn for every column, and how."""
+        """Return the endless row: what is drawn for every column, and how."""
         columns = sorted(map(repr, self._columns.values()))
         return (Part(None, digest_of(self._seed, columns)),)
 
@@ -89,7 +89,7 @@ class RandomSource:
         return torch.from_numpy(drawn).to(_torch_dtype(column))
 
     def _raw(self, name: str, first: int, count: int) -> NDArray[np.uint64]:
-        """Give ``count`` 64-bit numbers from place ``first`` of a column's row of them."""
+        """Return ``count`` 64-bit numbers from place ``first`` of a column's row of them."""
         step, skip = divmod(first, _NUMBERS_A_STEP)
         key = np.array([self._seed & (2**64 - 1), zlib.crc32(name.encode())], np.uint64)
         generator = np.random.Philox(key=key, counter=step)

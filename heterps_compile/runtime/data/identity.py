@@ -50,7 +50,7 @@ class Known(Protocol):
     """A source that can tell its samples from others."""
 
     def parts(self) -> tuple[Part, ...]:
-        """Give what the samples lie in, in their order."""
+        """Return what the samples lie in, in their order."""
         ...
 
 
@@ -68,7 +68,7 @@ class FromFiles(Protocol):
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """Give them, in the order of their samples."""
+        """Return them, in the order of their samples."""
         ...
 
 
@@ -90,13 +90,13 @@ class Identity:
 
     @property
     def samples(self) -> int | None:
-        """Give how many samples there are; None where nobody knows."""
+        """Return how many samples there are; None where nobody knows."""
         counts = [part.samples for part in self.parts if part.samples is not None]
         return sum(counts) if len(counts) == len(self.parts) else None
 
 
 def identity_of(source: Source, name: str) -> Identity:
-    """Give what is known of a source."""
+    """Return what is known of a source."""
     return Identity(name, tuple(sorted(source.columns)), parts_of(source))
 
 
@@ -114,7 +114,7 @@ def with_contents(identity: Identity, source: Source) -> Identity:
 
 
 def parts_of(source: Source) -> tuple[Part, ...]:
-    """Give what the samples of a source lie in; of one that cannot tell, all as one."""
+    """Return what the samples of a source lie in; of one that cannot tell, all as one."""
     return source.parts() if isinstance(source, Known) else (Part(source.samples),)
 
 
@@ -154,7 +154,7 @@ def difference(then: Identity, now: Identity, samples_read: int | None = None) -
 
 
 def digest_of(*words: object, content: Iterable[bytes] = ()) -> str:
-    """Give a digest of what is read and how."""
+    """Return a digest of what is read and how."""
     made = hashlib.sha256(repr(words).encode())
     for piece in content:
         made.update(piece)

@@ -60,7 +60,7 @@ class IterableSource:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Give the names of the columns: those of the first item."""
+        """Return the names of the columns: those of the first item."""
         return self._columns
 
     @property
@@ -69,11 +69,11 @@ class IterableSource:
         return
 
     def parts(self) -> tuple[Part, ...]:
-        """Give what it is known by: its first item; another one means another order, or other data."""
+        """Return what it is known by: its first item; another one means another order, or other data."""
         return (self._first,)
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
-        """Give a range of samples; those before it by more than ``keep_samples`` are forgotten."""
+        """Return a range of samples; those before it by more than ``keep_samples`` are forgotten."""
         check_range(self, "the iterable", first, count, columns)
         begin = self._window[0][0]
         if first < begin:
@@ -147,7 +147,7 @@ def _length(batch: Mapping[str, Tensor]) -> int:
 
 
 def _tensor(name: str, value: Any, place: str) -> Tensor:
-    """Give a column's value as a tensor; Python's floats become float32, as a model's numbers mostly are."""
+    """Return a column's value as a tensor; Python's floats become float32, as a model's numbers mostly are."""
     if isinstance(value, Tensor):
         return value.detach()
     try:

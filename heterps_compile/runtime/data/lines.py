@@ -42,7 +42,7 @@ class LineIndex:
     offsets: NDArray[np.int64]
 
     def read(self, first: int, count: int) -> bytes:
-        """Give whole lines, those ``first`` on among them: from the kept start at or before line ``first``.
+        """Return whole lines, those ``first`` on among them: from the kept start at or before line ``first``.
 
         Raises:
             RunError: where the file was changed since the index was made.
@@ -96,7 +96,7 @@ def _make_index(file: DataFile) -> LineIndex:
 
 
 def _kept_index(file: DataFile, kept: Path) -> LineIndex | None:
-    """Give the index in a file, or None where there is none or it is of another data file."""
+    """Return the index in a file, or None where there is none or it is of another data file."""
     try:
         numbers = np.load(kept, allow_pickle=False)
     except (OSError, ValueError, EOFError):

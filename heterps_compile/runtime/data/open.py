@@ -111,7 +111,7 @@ def is_random(spec: str) -> bool:
 
 
 def random_columns(text: str, wanted: Mapping[str, Wanted]) -> list[RandomColumn]:
-    """Give the columns of random data: those wanted, and what the text says of them or adds to them.
+    """Return the columns of random data: those wanted, and what the text says of them or adds to them.
 
     Args:
         text: Columns with commas between: ``NAME[=DTYPE[SHAPE]][<LIMIT][~ZIPF]``.
@@ -150,7 +150,7 @@ def _column(name: str, said: re.Match[str] | None, wanted: Wanted) -> RandomColu
 
 
 def _split(spec: str) -> tuple[str, _Options]:
-    """Give the path and the options; a file may have a name with a question mark in it."""
+    """Return the path and the options; a file may have a name with a question mark in it."""
     path, mark, rest = spec.rpartition("?")
     if not mark or os.path.exists(spec):
         return spec, _Options()

@@ -88,21 +88,21 @@ class ParquetSource:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Give the names of the columns."""
+        """Return the names of the columns."""
         return self._columns
 
     @property
     def samples(self) -> int:
-        """Give the number of rows of all files."""
+        """Return the number of rows of all files."""
         return self._samples
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """Give the files."""
+        """Return the files."""
         return self._files
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
-        """Give a range of rows."""
+        """Return a range of rows."""
         check_range(self, self._files[0].shown, first, count, columns)
         parts = []
         place = bisect_right(self._starts, first) - 1
@@ -117,7 +117,7 @@ class ParquetSource:
         return join(parts)
 
     def parts(self) -> tuple[Part, ...]:
-        """Give the files."""
+        """Return the files."""
         rows = [footer.num_rows for footer in self._footers]
         digests = [digest_of(file.size_bytes, self._fill, content=file.ends()) for file in self._files]
         return tuple(map(Part, rows, digests))
@@ -147,7 +147,7 @@ class ParquetSource:
         self._footers.append(footer)
 
     def _decoded(self, place: int, columns: Sequence[str]) -> Mapping[str, Tensor]:
-        """Give the columns of a row group as tensors, from the cache or the file."""
+        """Return the columns of a row group as tensors, from the cache or the file."""
         missing = [name for name in dict.fromkeys(columns) if (place, name) not in self._cached]
         fresh = self._decode(self._groups[place], missing) if missing else {}
         self._cached |= {(place, name): tensor for name, tensor in fresh.items()}
@@ -187,7 +187,7 @@ class ParquetSource:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Give the file that a path is, or the Parquet files of the folder it is, by name."""
+    """Return the file that a path is, or the Parquet files of the folder it is, by name."""
     if not path.is_dir():
         return [path]
     try:

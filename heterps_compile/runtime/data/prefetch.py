@@ -65,16 +65,16 @@ class Prefetcher:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Give the names of the columns."""
+        """Return the names of the columns."""
         return self._source.columns
 
     @property
     def samples(self) -> int | None:
-        """Give the number of samples, None where they never end or nobody knows."""
+        """Return the number of samples, None where they never end or nobody knows."""
         return self._source.samples
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
-        """Give a range that was announced, waiting until it is there.
+        """Return a range that was announced, waiting until it is there.
 
         Raises:
             RunError: where it was not announced, or the reader is closed; what the source raises is raised here.

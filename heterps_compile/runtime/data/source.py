@@ -30,7 +30,7 @@ class Source(Protocol):
     def samples(self) -> int | None: ...  # noqa: D102
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
-        """Give samples ``first`` to ``first + count - 1``: for every column a tensor [count, ...] of its own.
+        """Return samples ``first`` to ``first + count - 1``: for every column a tensor [count, ...] of its own.
 
         Raises:
             UnknownNameError: where there is no such column.
@@ -69,16 +69,16 @@ class TensorSource:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Give the names of the columns."""
+        """Return the names of the columns."""
         return tuple(self._tensors)
 
     @property
     def samples(self) -> int:
-        """Give the number of samples."""
+        """Return the number of samples."""
         return self._samples
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
-        """Give a range of samples."""
+        """Return a range of samples."""
         check_range(self, "the tensors", first, count, columns)
         return join([{name: self._tensors[name][first : first + count] for name in columns}])
 

@@ -44,7 +44,7 @@ class Wanted:
 
 
 def wanted_by_plan(plan: Plan, folder: Path | None = None) -> dict[str, Wanted]:
-    """Give what every input of a plan's model takes, as far as is known.
+    """Return what every input of a plan's model takes, as far as is known.
 
     Args:
         plan: The plan.
@@ -67,7 +67,7 @@ def _of_shape(dtype: str | None, shape: Sequence[int | None] | None) -> Wanted:
 
 
 def _of_onnx(path: Path) -> dict[str, Wanted]:
-    """Give what an ONNX file's inputs take; weights are not read."""
+    """Return what an ONNX file's inputs take; weights are not read."""
     import onnx_ir as ir  # noqa: PLC0415 - only for stages that are ONNX files
 
     found = {}
@@ -100,7 +100,7 @@ def require_columns(source: Source, names: Iterable[str], where: str) -> None:
 
 
 def fit(batch: Mapping[str, Tensor], wanted: Mapping[str, Wanted]) -> dict[str, Tensor]:
-    """Give a batch as the model takes it; columns that are no inputs stay as they are.
+    """Return a batch as the model takes it; columns that are no inputs stay as they are.
 
     Args:
         batch: Columns [n, ...] by name.

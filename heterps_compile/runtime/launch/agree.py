@@ -35,7 +35,7 @@ COME_S = 600.0
 
 
 def statement(prepared: Prepared, options: RunOptions, device: str, address: str) -> dict[str, Any]:
-    """Give what this rank runs: versions, hashes of plan and training file, options, and where it computes."""
+    """Return what this rank runs: versions, hashes of plan and training file, options, and where it computes."""
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
     return {

@@ -80,7 +80,7 @@ def make_options(
     given: Collection[str] = (),
     **options: Any,
 ) -> RunOptions:
-    """Give the options of a run, with paths made absolute: its processes may run elsewhere.
+    """Return the options of a run, with paths made absolute: its processes may run elsewhere.
 
     Args:
         directory: The compiled folder.

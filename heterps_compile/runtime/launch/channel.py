@@ -44,7 +44,7 @@ class OtherRunError(Exception):
 
 
 def run_mark(run: str) -> bytes:
-    """Give what tells runs apart that have the same secret, one after the other."""
+    """Return what tells runs apart that have the same secret, one after the other."""
     return sha256(run.encode()).digest()[:RUN_BYTES]
 
 
@@ -59,7 +59,7 @@ class Sealed:
         self._buffer = bytearray()
 
     def seal(self, content: bytes) -> bytes:
-        """Give the bytes that carry a message."""
+        """Return the bytes that carry a message."""
         number = _NUMBER.pack(self._sent)
         self._sent += 1
         return _LENGTH.pack(len(content)) + content + _tag(self._out_key, number, content)
@@ -69,7 +69,7 @@ class Sealed:
         self._buffer += came
 
     def next_message(self) -> bytes | None:
-        """Give the next message; None before all of it has come.
+        """Return the next message; None before all of it has come.
 
         Raises:
             StrangerError: where it is none of the other side's, or longer than any.
@@ -109,7 +109,7 @@ class Door:
 
     @property
     def missing_bytes(self) -> int:
-        """Give how many bytes of the answer have not come."""
+        """Return how many bytes of the answer have not come."""
         return ANSWER_BYTES - len(self._came)
 
     def feed(self, came: bytes) -> tuple[bytes, Sealed] | None:

@@ -100,12 +100,12 @@ class RunState:
 
 
 def step_name(step: int) -> str:
-    """Give the name of a step's folder."""
+    """Return the name of a step's folder."""
     return f"step-{step:06d}"
 
 
 def find_checkpoints(directory: Path) -> list[Path]:
-    """Give the finished checkpoints of a folder, the oldest first; none where there is no folder."""
+    """Return the finished checkpoints of a folder, the oldest first; none where there is no folder."""
     if not directory.is_dir():
         return []
     found = [(int(match[1]), path) for path in directory.iterdir() if (match := _STEP.fullmatch(path.name))]
@@ -155,7 +155,7 @@ def write_stage(
 
 
 def _with_own_bytes(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-    """Give tensors of which no two share a storage: a tied weight has two names, and safetensors refuses that."""
+    """Return tensors of which no two share a storage: a tied weight has two names, and safetensors refuses that."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -295,7 +295,7 @@ def _read_tables(checkpoint: Path, wanted: Collection[str]) -> "dict[str, Tensor
 
 
 def read_tables(folder: Path) -> dict[str, tuple[int, int]]:
-    """Give rows and width of the tables that parameter servers have saved, by name."""
+    """Return rows and width of the tables that parameter servers have saved, by name."""
     from heterps_compile.runtime.servers.saved import read_saved  # noqa: PLC0415 - only for such checkpoints
 
     return {table.name: (table.rows, table.width) for table in read_saved(folder).tables}
@@ -336,7 +336,7 @@ def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> O
 
 
 def _one_schedule(checkpoint: Path, found: Sequence[Any]) -> ScheduleState | None:
-    """Give the schedule that the stages of a rank have in common."""
+    """Return the schedule that the stages of a rank have in common."""
     if any(other != found[0] for other in found):
         raise RunError(
             f"{checkpoint.name} has other states of scheduler() for stages that now lie together; go on with the cuts "

@@ -36,7 +36,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def hash_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Give the SHA-256 of files by their names in a folder.
+    """Return the SHA-256 of files by their names in a folder.
 
     Raises:
         OSError: where one cannot be read.
@@ -93,7 +93,7 @@ def _refuse_no_file(found: os.stat_result) -> None:
 
 
 def files_in(folder: Path) -> list[str]:
-    """Give the names of all files below a folder, with slashes, in order."""
+    """Return the names of all files below a folder, with slashes, in order."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
@@ -140,7 +140,7 @@ def changed(path: Path, found: str, expected: str, way_out: str) -> str:
 
 
 def sealed(text: str) -> bytes:
-    """Give a JSON object, printed with an indent of two, with the hash of itself as its last entry."""
+    """Return a JSON object, printed with an indent of two, with the hash of itself as its last entry."""
     content = text.encode("ascii").removesuffix(b"\n}")
     return content + _OWN + hashlib.sha256(content).hexdigest().encode() + _OWN_END
 

@@ -125,7 +125,7 @@ def refuse_untied(
 
 
 def ties_of(prepared: Prepared) -> tuple[tuple[str, ...], ...]:
-    """Give the names of parameters that are one tensor, group by group, as the sources of a plan's stages say."""
+    """Return the names of parameters that are one tensor, group by group, as the sources of a plan's stages say."""
     groups: dict[str, set[str]] = {}
     for name, other in _tied_pairs(prepared):
         both = groups.get(name, {name}) | groups.get(other, {other})
@@ -168,7 +168,7 @@ def _of_plan(prepared: Prepared) -> Iterator[tuple[str, tuple[str, tuple[int, ..
 
 
 def _tied_pairs(prepared: Prepared) -> Iterator[tuple[str, str]]:
-    """Give names, and others that share their tensor, as the sources of the stages say; nothing is run."""
+    """Yield names, and others that share their tensor, as the sources of the stages say; nothing is run."""
     for files in prepared.plan.artifacts:
         for artifact in files:
             if artifact.file.endswith(".py"):
@@ -197,7 +197,7 @@ def _of_checkpoint(checkpoint: Path, state: RunState) -> dict[str, tuple[str, tu
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """Give what a file of safetensors says of its tensors."""
+    """Return what a file of safetensors says of its tensors."""
     from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - only where a run goes on
 
     try:

@@ -216,7 +216,7 @@ class Checkpoints:
         return range(self.prepared.layout.stage_count)
 
     def _stages_to_write(self) -> list[int]:
-        """Give the stages whose first replica this rank is."""
+        """Return the stages whose first replica this rank is."""
         layout = self.prepared.layout
         return [stage for stage in layout.stages_of(self.rank) if layout.ranks_of(stage)[0] == self.rank]
 
@@ -255,7 +255,7 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
 def find_start(
     prepared: Prepared, options: RunOptions, data: Identity | None = None, *, files_too: bool = True
 ) -> Path | None:
-    """Give the checkpoint that a run goes on from, None where it starts at the beginning.
+    """Return the checkpoint that a run goes on from, None where it starts at the beginning.
 
     Args:
         prepared: The run.

@@ -17,7 +17,7 @@ from .task import Result
 
 
 def end_lines(result: Result, last_loss: float | None) -> list[str]:
-    """Give in words what was done."""
+    """Return in words what was done."""
     done = result.steps - result.first_step
     lines = [f"{done:,} steps, {done * result.batch - result.filled:,} samples"]
     if result.first_step:

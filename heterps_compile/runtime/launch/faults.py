@@ -93,7 +93,7 @@ class Fault:
         return f"{hosts} (rank {self.place.rank}) {self.cause}; it was {self.progress}{early}"
 
     def to_json(self) -> str:
-        """Give text that :func:`fault_from_json` reads back."""
+        """Return text that :func:`fault_from_json` reads back."""
         content = asdict(self)
         content["cause"] = self.cause[:_CAUSE_LENGTH]
         return json.dumps(content)
@@ -118,7 +118,7 @@ def fault_from_json(text: str | bytes) -> Fault:
 
 
 def progress_to_json(progress: Progress) -> str:
-    """Give text that :func:`progress_from_json` reads back."""
+    """Return text that :func:`progress_from_json` reads back."""
     return json.dumps(asdict(progress))
 
 
@@ -183,7 +183,7 @@ def is_of_data(error: BaseException) -> bool:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """Give what was raised in an action, without the pipeline's word about where."""
+    """Return what was raised in an action, without the pipeline's word about where."""
     while isinstance(error, RunError) and error.__cause__ is not None and _WHERE.match(str(error)):
         error = error.__cause__
     return error

@@ -210,7 +210,7 @@ def look_up_hosts(hosts: Hosts) -> None:
 
 
 def launch_lines(hosts: Hosts, prepared: Prepared, words: Sequence[str]) -> list[tuple[str, str]]:
-    """Give what is to be typed on every host, quoted for a POSIX shell.
+    """Return what is to be typed on every host, quoted for a POSIX shell.
 
     Args:
         hosts: The machines.
@@ -228,7 +228,7 @@ def launch_lines(hosts: Hosts, prepared: Prepared, words: Sequence[str]) -> list
 
 
 def ranks_of_hosts(hosts: Hosts) -> list[range]:
-    """Give the ranks of every host."""
+    """Return the ranks of every host."""
     ranges, first = [], 0
     for host in hosts.hosts:
         ranges.append(range(first, first + host.slots))
@@ -237,7 +237,7 @@ def ranks_of_hosts(hosts: Hosts) -> list[range]:
 
 
 def _speed_words(hosts: Hosts, prepared: Prepared) -> list[str]:
-    """Give the option that deals micro-batches by the hosts' speeds; none where replicas of a stage are all alike."""
+    """Return the option that deals micro-batches by the hosts' speeds; none where replicas of a stage are all alike."""
     of_rank = [host.speed for host in _host_of_ranks(hosts)]
     first, parts = 0, []
     for width in prepared.layout.widths:

@@ -140,7 +140,7 @@ def _hosting(directory: Path) -> Iterator[RunStore]:
 
 
 def _devices(prepared: Prepared) -> list[str]:
-    """Give the kind of device that every stage runs on, for the header."""
+    """Return the kind of device that every stage runs on, for the header."""
     first = [prepared.layout.ranks_of(stage.index)[0] for stage in prepared.plan.stages]
     return [choose_device(prepared, rank, rank).type for rank in first]
 
@@ -282,7 +282,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _out_of_memory_kills() -> int:
-    """Give how many processes of this container the system has killed for their memory; 0 where nobody says."""
+    """Return how many processes of this container the system has killed for their memory; 0 where nobody says."""
     try:
         lines = _CGROUP_EVENTS.read_text("ascii").splitlines()
     except OSError:

@@ -126,7 +126,7 @@ def infer(
 
 
 def checked_loss(loss: Loss, progress: ProgressRecorder) -> Loss:
-    """Give a loss that refuses what cannot be trained on, naming step and micro-batch."""
+    """Return a loss that refuses what cannot be trained on, naming step and micro-batch."""
 
     def call(outputs: Any, batch: Mapping[str, "Tensor"]) -> "Tensor":
         with in_function("loss", loss):
@@ -147,7 +147,7 @@ def _read_nothing(micro_batch: int, names: Sequence[str]) -> Mapping[str, "Tenso
 
 
 def _first_of(values: Mapping[str, Any], count: int, size: int) -> Mapping[str, Any]:
-    """Give the outputs of the first samples of a micro-batch; what is no row for every sample stays whole."""
+    """Return the outputs of the first samples of a micro-batch; what is no row for every sample stays whole."""
     if count == size:
         return values
     return {name: v[:count] if getattr(v, "shape", ())[:1] == (size,) else v for name, v in values.items()}

@@ -46,7 +46,7 @@ def has_agent(environment: Mapping[str, str]) -> bool:
 
 
 def new_secret() -> bytes:
-    """Give a secret that nobody can guess."""
+    """Return a secret that nobody can guess."""
     return token_bytes(SECRET_BYTES)
 
 
@@ -98,19 +98,19 @@ def meet(member: Membership, hosts: str | None, run: str, environment: Mapping[s
 
 
 def place_of_hosts(hosts: Hosts, run: str) -> StorePlace:
-    """Give where the ranks of several machines meet."""
+    """Return where the ranks of several machines meet."""
     return StorePlace(
         hosts.secret, address=hosts.hosts[0].address, port=hosts.port, run=run, patience_s=float(hosts.wait_s)
     )
 
 
 def address_of(member: Membership, place: StorePlace) -> str:
-    """Give the address by which ranks find out how they reach each other: loopback on one machine."""
+    """Return the address by which ranks find out how they reach each other: loopback on one machine."""
     return LOOPBACK if place.folder is not None else place.address or member.address
 
 
 def _note(member: Membership, run: str, environment: Mapping[str, str]) -> dict[str, object]:
-    """Give what the ranks of one run have in common, and no others of this user on this machine at this time."""
+    """Return what the ranks of one run have in common, and no others of this user on this machine at this time."""
     parent = os.getppid() if has_agent(environment) else 0
     agent = environment.get(_AGENT_VARIABLE, "")
     return {"world": member.world_size, "port": member.port, "parent": parent, "agent": agent, "run": run}
@@ -142,7 +142,7 @@ def _find(member: Membership, note: Mapping[str, object], run: str) -> StorePlac
 
 
 def _own_folders() -> Iterator[Path]:
-    """Give the folders of runs that are this user's alone; what others put beside them is passed over."""
+    """Yield the folders of runs that are this user's alone; what others put beside them is passed over."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             status = folder.lstat()

@@ -20,12 +20,12 @@ _DEADLOCK_TIMES = 30.0  # hang_after: how long all ranks may wait for one anothe
 
 
 def beat_key(rank: int) -> str:
-    """Give where a rank's heartbeat stands in the store."""
+    """Return where a rank's heartbeat stands in the store."""
     return f"beat/{rank}"
 
 
 def done_key(rank: int) -> str:
-    """Give where a rank says that its run is over."""
+    """Return where a rank says that its run is over."""
     return f"done/{rank}"
 
 
@@ -52,7 +52,7 @@ class Monitor:
         self._places = {place.rank: place for place in places if place.rank in self._places}
 
     def last_progress(self, rank: int) -> Progress:
-        """Give what a rank last said it did."""
+        """Return what a rank last said it did."""
         text, _ = self._seen.get(rank, (b"", 0.0))
         return progress_from_json(text.partition(b" ")[2]) if text else Progress()
 

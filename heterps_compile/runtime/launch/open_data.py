@@ -65,7 +65,7 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
 
 
 def name_of_data(options: RunOptions, given: Source | None = None) -> str:
-    """Give what people know the data by, without the folders they lie in."""
+    """Return what people know the data by, without the folders they lie in."""
     if given is not None:
         return type(given).__name__
     if options.data:

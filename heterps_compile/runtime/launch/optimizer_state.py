@@ -42,7 +42,7 @@ class OptimizerState:
 
 
 def take_state(optimizer: "Optimizer", named: "Sequence[tuple[str, Parameter]]") -> OptimizerState:
-    """Give the state of the named parameters; those that the optimiser does not hold are left out.
+    """Return the state of the named parameters; those that the optimiser does not hold are left out.
 
     Raises:
         RunError: where an optimiser keeps what is neither tensor nor plain number.
@@ -108,7 +108,7 @@ def put_state(optimizer: "Optimizer", named: "Sequence[tuple[str, Parameter]]", 
 
 
 def _plain(value: Any, optimizer: "Optimizer", what: str) -> Any:
-    """Give a value as JSON has it."""
+    """Return a value as JSON has it."""
     if hasattr(value, "item") and getattr(value, "numel", lambda: 0)() == 1:
         value = value.item()
     if value is None or isinstance(value, _PLAIN):

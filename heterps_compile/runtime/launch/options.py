@@ -170,7 +170,7 @@ class RunOptions:
 
     @property
     def by_name(self) -> dict[str, Any]:
-        """Give the values by the names that the options are declared under."""
+        """Return the values by the names that the options are declared under."""
         own = {FIELD_NAMES.get(f.name, f.name): getattr(self, f.name) for f in fields(self) if f.name in _DECLARED}
         return own | {FIELD_NAMES[f"servers.{f.name}"]: getattr(self.servers, f.name) for f in fields(self.servers)}
 
@@ -185,13 +185,13 @@ class RunOptions:
         return self.train is not None
 
     def to_json(self) -> str:
-        """Give text that :func:`options_from_json` reads back."""
+        """Return text that :func:`options_from_json` reads back."""
         import json  # noqa: PLC0415 - beside its one use
 
         return json.dumps(asdict(self), sort_keys=True)
 
     def shared(self) -> dict[str, Any]:
-        """Give the options that all ranks must agree on; of those that say where a host keeps things, that it does."""
+        """Return the options that all ranks must agree on; of those that are a host's own paths, whether given."""
         local = {"directory", "train", "data", "checkpoint", "output", "trace", "log", "telemetry", "tensorboard"}
         local |= {"weights", "threads", "quiet", "hosts", "host"}
         agreed = {f.name: asdict(self)[f.name] for f in fields(self) if f.name not in local}

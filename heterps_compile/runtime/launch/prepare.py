@@ -51,7 +51,7 @@ class Prepared:
 
     @property
     def world_size(self) -> int:
-        """Give the number of processes."""
+        """Return the number of processes."""
         return len(self.places)
 
 
@@ -110,7 +110,7 @@ def _refuse_inference(plan: Plan) -> None:
 
 
 def places_of(layout: Layout, servers: int = 0) -> tuple[Place, ...]:
-    """Give what every rank is."""
+    """Return what every rank is."""
     ranks = layout.world_size
     stages = [Place(rank, layout.stages_of(rank), layout.replica_of(rank)) for rank in range(ranks)]
     return (*stages, *(Place(ranks + index, (), index) for index in range(servers)))
@@ -136,7 +136,7 @@ def check_world_size(prepared: Prepared, world_size: int) -> None:
 
 
 def choose_device(prepared: Prepared, rank: int, local_rank: int) -> "torch.device":
-    """Give where a rank computes: the GPU it is planned for where this machine has one, else the CPU."""
+    """Return where a rank computes: the GPU it is planned for where this machine has one, else the CPU."""
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
     stages = prepared.places[rank].stages
@@ -176,7 +176,7 @@ def core_notes(prepared: Prepared, options: RunOptions, cores: int) -> list[str]
 
 
 def step_sharing_cores(prepared: Prepared, options: RunOptions, cores: int) -> float:
-    """Give what a step takes at least on cores that are fewer than ranks; 0 where they are not, or nothing tells it."""
+    """Return the least seconds of a step where ranks share cores; 0 where they do not, or nothing tells it."""
     has_servers = prepared.world_size > prepared.layout.world_size
     if has_servers or options.threads > 1 or prepared.world_size <= cores:
         return 0.0
@@ -184,7 +184,7 @@ def step_sharing_cores(prepared: Prepared, options: RunOptions, cores: int) -> f
 
 
 def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> list[str]:
-    """Give the lines that a run begins with."""
+    """Return the lines that a run begins with."""
     plan, layout = prepared.plan, prepared.layout
     what = "training" if options.training else "inference"
     if not options.training and plan.request.mode == "training":
@@ -205,7 +205,7 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
 
 
 def count_steps(samples: int | None, options: RunOptions, batch: int) -> int:
-    """Give how many steps the run has in all; inference takes a last one for samples that do not fill it.
+    """Return how many steps the run has in all; inference takes a last one for samples that do not fill it.
 
     Raises:
         RunError: where the data have no end and no number of steps is given, or they do not fill one step.

@@ -89,7 +89,7 @@ class ProgressRecorder(Recorders):
             self._set(outside)
 
     def now(self, *, not_before_s: float = 0.0) -> Progress:
-        """Give what is being done, and for how long.
+        """Return what is being done, and for how long.
 
         Args:
             not_before_s: On the monotonic clock; time before it does not count.
@@ -99,7 +99,7 @@ class ProgressRecorder(Recorders):
         return Progress(progress.doing, progress.step, progress.stage, progress.micro_batch, for_s)
 
     def limit_s(self, doing: str, hang_after_s: float) -> float | None:
-        """Give the seconds an activity may take; None where it may take for ever, or depends on others."""
+        """Return the seconds an activity may take; None where it may take for ever, or depends on others."""
         if doing in (STARTING, WAITING, SERVING):
             return None
         least_s = hang_after_s * _PATIENT.get(doing, 1.0)
@@ -129,7 +129,7 @@ def make_left_behind(file: Path) -> None:
 
 
 def left_behind(file: Path) -> Progress | None:
-    """Give what a rank left behind; None where it left nothing."""
+    """Return what a rank left behind; None where it left nothing."""
     with suppress(OSError, struct.error):
         step, stage, micro_batch, since_us, short = _LEFT_BEHIND.unpack(file.read_bytes())
         if since_us:

@@ -39,7 +39,7 @@ _MOST_ENTRIES = 1024
 
 
 def own_address(host: str) -> str:
-    """Give the address of this machine from which a host is reached; "" where there is no way to it."""
+    """Return the address of this machine from which a host is reached; "" where there is no way to it."""
     with suppress(OSError):
         for family, kind, _, _, where in socket.getaddrinfo(host, _DISCARD_PORT, type=socket.SOCK_DGRAM):
             with suppress(OSError), socket.socket(family, kind) as probe:
@@ -74,7 +74,7 @@ def choose_address(addresses: Sequence[str]) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """Give the name of the interface that has an address of this machine; None where the system does not say."""
+    """Return the name of the interface that has an address of this machine; None where the system does not say."""
     return next((name for name, its in _interfaces() if its == address), None)
 
 
@@ -140,7 +140,7 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def _interfaces() -> Iterator[tuple[str, str]]:
-    """Give name and address of every interface, as Linux lists them."""
+    """Yield name and address of every interface, as Linux lists them."""
     if sys.platform != "linux":
         return
     entries = array("B", bytes(_MOST_ENTRIES * _ENTRY_BYTES))

@@ -87,7 +87,7 @@ class MicroBatches:
         self._reader = Prefetcher(source, self._requests(steps, mine), depth=depth)
 
     def of_step(self, step: int) -> "Callable[[int, Sequence[str]], Mapping[str, Tensor]]":
-        """Give what the engine calls for the micro-batches of a step."""
+        """Return what the engine calls for the micro-batches of a step."""
 
         def read(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
             size = self._layout.micro_batch_size

@@ -42,7 +42,7 @@ class ScheduleState:
 
 
 def take_schedule(scheduler: Scheduler) -> ScheduleState:
-    """Give the state of a scheduler.
+    """Return the state of a scheduler.
 
     Raises:
         RunError: where it keeps what no checkpoint can hold.
@@ -87,7 +87,7 @@ def _is_of_torch(state: Mapping[Any, Any]) -> bool:
 
 
 def _fill(fresh: Any, known: Any, optimizer: "Optimizer") -> Any:
-    """Give a known state the types of a fresh one, and what was left out of it."""
+    """Return a known state the types of a fresh one, and what was left out of it."""
     if isinstance(fresh, tuple) and isinstance(known, list):
         return tuple(known)
     if isinstance(fresh, list) and isinstance(known, list) and len(fresh) == len(known):

@@ -22,7 +22,7 @@ from .task import Joined, Result, Task
 def make_spec(
     prepared: Prepared, options: ServerOptions, *, wire: str, first_step: int, checkpoint: Path | None
 ) -> ServerSpec | None:
-    """Give what the servers of a run hold, the same on every rank; None where there are none.
+    """Return what the servers of a run hold, the same on every rank; None where there are none.
 
     Args:
         prepared: The run.

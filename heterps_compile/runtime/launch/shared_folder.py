@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[0-9a-f]{32}")
 
 
 def ranks_without(store: "Store", rank: int, world_size: int, folder: Path, what: str) -> list[int]:
-    """Give the ranks that do not see what rank 0 puts into a folder; every rank calls it and gets the same answer.
+    """Return the ranks that do not see what rank 0 puts into a folder; every rank calls it and gets the same answer.
 
     Args:
         store: Of the run.

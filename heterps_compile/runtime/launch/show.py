@@ -121,12 +121,12 @@ class Show:
                 self._view(partial(self._live.add, report))
 
     def summary(self) -> RunSummary | None:
-        """Give what was measured, None before the first step."""
+        """Return what was measured, None before the first step."""
         return self._summary.summary(self._follower.starts)
 
     @property
     def plan(self) -> Plan:
-        """Give the plan of the run."""
+        """Return the plan of the run."""
         return self._prepared.plan
 
     @property
@@ -144,7 +144,7 @@ class Show:
 
     @property
     def shared_step_s(self) -> float:
-        """Give what a step takes at least where ranks share the cores of this machine; 0 where they do not."""
+        """Return what a step takes at least where ranks share the cores of this machine; 0 where they do not."""
         if len({start.machine for start in self._follower.starts.values()}) != 1:
             return 0.0
         return step_sharing_cores(self._prepared, self._options, usable_cores())

@@ -301,12 +301,12 @@ def steps_to_run(joined: Joined, options: RunOptions) -> tuple[Path | None, rang
 
 
 def _filled(joined: Joined) -> int:
-    """Give how many samples of the last step only fill it up, and were read before."""
+    """Return how many samples of the last step only fill it up, and were read before."""
     return said_number(joined.store, _FILLED_KEY, "a count of samples")
 
 
 def _samples(source: Source) -> int | None:
-    """Give how many samples there are, also where they are repeated."""
+    """Return how many samples there are, also where they are repeated."""
     return source.source.samples if isinstance(source, Epochs) else source.samples
 
 
@@ -327,7 +327,7 @@ def _telemetry(joined: Joined, task: Task, steps: range) -> TelemetryRecorder | 
 
 
 def _tensors(stage: Any, *, trained: bool) -> "dict[str, Any]":
-    """Give the parameters of a stage, or its buffers, under every name that they have in the model.
+    """Return the parameters of a stage, or its buffers, under every name that they have in the model.
 
     A stage of another runtime has none that could be changed.
     """

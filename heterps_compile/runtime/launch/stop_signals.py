@@ -13,7 +13,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def heeded() -> list[signal.Signals]:
-    """Give those that this process heeds: under ``nohup`` the end of the terminal is none of them."""
+    """Return those that this process heeds: under ``nohup`` the end of the terminal is none of them."""
     return [number for number in STOPPING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 

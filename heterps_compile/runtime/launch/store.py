@@ -194,7 +194,7 @@ class RunStore(KeptStore):
 
     @property
     def timeout(self) -> timedelta:
-        """Give how long is waited for values."""
+        """Return how long is waited for values."""
         return self._patience
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -202,7 +202,7 @@ class RunStore(KeptStore):
         self._patience = timeout
 
     def clone(self) -> "RunStore":
-        """Give another connection."""
+        """Return another connection."""
         return connect_store(self._place, "a process of the run")
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ class RunStore(KeptStore):
         return self._ask(Kind.DELETE, key.encode()) == [b"1"]
 
     def num_keys(self) -> int:
-        """Give how many keys there are."""
+        """Return how many keys there are."""
         return int(self._ask(Kind.COUNT)[0])
 
     def has_extended_api(self) -> bool:
@@ -301,13 +301,13 @@ def is_loopback(address: str) -> bool:
 
 
 def loopback_interface() -> str:
-    """Give the name of the loopback interface: ``lo`` on Linux, ``lo0`` on macOS."""
+    """Return the name of the loopback interface: ``lo`` on Linux, ``lo0`` on macOS."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in names if name.startswith("lo")), "lo")
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """Give the environment of a process that runs on this machine alone."""
+    """Return the environment of a process that runs on this machine alone."""
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     environment["GLOO_SOCKET_IFNAME"] = loopback_interface()
     environment["OMP_NUM_THREADS"] = str(threads)

@@ -50,7 +50,7 @@ class Kind(IntEnum):
 
 
 def pack(kind: int, parts: Sequence[bytes]) -> bytes:
-    """Give a request or an answer as bytes: its kind, how many parts, and each with its length."""
+    """Return a request or an answer as bytes: its kind, how many parts, and each with its length."""
     return b"".join((bytes((kind,)), _COUNT.pack(len(parts)), *(_SIZE.pack(len(part)) + part for part in parts)))
 
 
@@ -120,7 +120,7 @@ class StoreServer:
 
     @property
     def port(self) -> int:
-        """Give the port it listens on; 0 for a Unix socket."""
+        """Return the port it listens on; 0 for a Unix socket."""
         return 0 if self._listener.family == socket.AF_UNIX else int(self._listener.getsockname()[1])
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class StoreServer:
             made.close()
 
     def _nap_s(self) -> float | None:
-        """Give how long nothing need be done."""
+        """Return how long nothing need be done."""
         due = [peer.since_s + _STRANGERS_S for peer in self._peers.values() if peer.door is not None]
         due += [peer.awaited[1] for peer in self._peers.values() if peer.awaited is not None]
         due += [self._rests_until_s] if self._rests_until_s else []
@@ -192,7 +192,7 @@ class StoreServer:
             self._turn_away(peer, "there were too many")
 
     def _strangers(self) -> list[_Peer]:
-        """Give those who have not shown that they know the secret, the oldest first."""
+        """Return those who have not shown that they know the secret, the oldest first."""
         return [peer for peer in self._peers.values() if peer.door is not None]
 
     def _attend(self, peer: _Peer, events: int) -> None:

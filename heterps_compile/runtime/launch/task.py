@@ -94,11 +94,11 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """Give 0, or 128 and the signal."""
+        """Return 0, or 128 and the signal."""
         return SIGNALLED + self.stopped_by if self.stopped_by else 0
 
     def to_json(self) -> str:
-        """Give text that :func:`result_from_json` reads back."""
+        """Return text that :func:`result_from_json` reads back."""
         return json.dumps(asdict(self))
 
 

@@ -51,7 +51,7 @@ class Scheduler(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Give its state: numbers, text, lists and dicts."""
+        """Return its state: numbers, text, lists and dicts."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:

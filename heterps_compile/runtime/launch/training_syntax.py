@@ -166,7 +166,7 @@ def _called(name: str) -> str:
 
 
 def _nearest(name: str, missing: Collection[str]) -> str | None:
-    """Give the missing name that a name is nearly, or has as one of its words."""
+    """Return the missing name that a name is nearly, or has as one of its words."""
     words = [word for word in name.casefold().split("_") if word]
     close = difflib.get_close_matches(name.casefold(), missing, n=1, cutoff=_ALIKE)
     whole = (one for one in missing if one in words)
@@ -174,7 +174,7 @@ def _nearest(name: str, missing: Collection[str]) -> str | None:
 
 
 def _functions(parsed: ast.Module) -> Iterator[tuple[str, "_Function | ast.ClassDef"]]:
-    """Give the functions and classes at the top of a file."""
+    """Yield the functions and classes at the top of a file."""
     for node in parsed.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node
@@ -201,7 +201,7 @@ def _may_define(parsed: ast.Module, name: str) -> bool:
 
 
 def _of_module(node: ast.AST) -> Iterator[ast.AST]:
-    """Give what is of the module's scope: what stands in functions and classes is theirs."""
+    """Yield what is of the module's scope: what stands in functions and classes is theirs."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, _Function | ast.ClassDef):
@@ -209,7 +209,7 @@ def _of_module(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names_of(node: ast.AST) -> tuple[str, ...]:
-    """Give the names that a piece of a file binds."""
+    """Return the names that a piece of a file binds."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return (node.name,)
     if isinstance(node, ast.Import | ast.ImportFrom):

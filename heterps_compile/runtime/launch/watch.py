@@ -327,7 +327,7 @@ class Watch:
             self._over.set()
 
     def _asked(self) -> list[int]:
-        """Give the signals to stop that came since the last time."""
+        """Return the signals to stop that came since the last time."""
         with self._listening, suppress(BlockingIOError):
             came = os.read(self._signals, _SIGNALS_READ) if self._signals is not None else b""
             return [number for number in came if number in STOPPING]
@@ -355,7 +355,7 @@ class Watch:
 
 
 def _network() -> int:
-    """Give the number of the network that this process is in: containers of one machine may have one name."""
+    """Return the number of the network that this process is in: containers of one machine may have one name."""
     try:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:

@@ -186,7 +186,7 @@ def _run_and_tell(joined: Joined, task: Task, store: "Store") -> Result:
 
 
 def _telemetry_folder(joined: Joined, options: RunOptions) -> tuple[Path, list[int]]:
-    """Give where this rank tells of its steps, and the ranks that do not share the folder of rank 0."""
+    """Return where this rank tells of its steps, and the ranks that do not share the folder of rank 0."""
     store, rank = joined.store, joined.member.rank
     if rank == 0:
         if options.telemetry is None:

@@ -88,7 +88,7 @@ def _each_once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
 
 
 def _square(parameter: nn.Parameter) -> float:
-    """Give the sum over the squares of a parameter's gradient; rows of a sparse one are summed first."""
+    """Return the sum over the squares of a parameter's gradient; rows of a sparse one are summed first."""
     if parameter.grad is None:
         return 0.0
     if parameter.grad.is_sparse:

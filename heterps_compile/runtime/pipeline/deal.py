@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 
 def deal_micro_batches(count: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Give the replica of every micro-batch.
+    """Return the replica of every micro-batch.
 
     Args:
         count: Micro-batches in one step.

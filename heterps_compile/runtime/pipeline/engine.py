@@ -215,7 +215,7 @@ class Engine:
         self._exchange.close()
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
-        """Give the parameters of this rank's stages by their names in the model, each once."""
+        """Return the parameters of this rank's stages by their names in the model, each once."""
         found: dict[str, nn.Parameter] = {}
         seen: set[int] = set()
         for name, tensor in self._state_dict():
@@ -225,7 +225,7 @@ class Engine:
         return found
 
     def named_buffers(self) -> dict[str, Tensor]:
-        """Give the buffers of this rank's stages that are part of the model's state, by their names in the model."""
+        """Return the buffers of this rank's stages that are part of the model's state, by their names in the model."""
         return {name: tensor for name, tensor in self._state_dict() if not isinstance(tensor, nn.Parameter)}
 
     def _state_dict(self) -> Iterator[tuple[str, Tensor]]:
@@ -285,7 +285,7 @@ class Engine:
 
 
 def _inputs_of(plan: Plan, names: Sequence[str]) -> tuple[str, ...]:
-    """Give the graph inputs among names, each once."""
+    """Return the graph inputs among names, each once."""
     return tuple(dict.fromkeys(name for name in names if name in plan.graph_inputs))
 
 

@@ -155,12 +155,12 @@ class Exchange:
         return route.header_tag(self._layout.micro_batches, is_backward=is_backward)
 
     def receive(self, route: Route, micro_batch: int, phase: Phase) -> Receive:
-        """Give what waits for the values of a route, or in the backward for their gradients."""
+        """Return what waits for the values of a route, or in the backward for their gradients."""
         key = (route.index, micro_batch, phase is Phase.BACKWARD)
         return self._receive.get(key) or self._here.setdefault(key, _Here()).receive
 
     def send(self, route: Route, micro_batch: int, phase: Phase) -> Send:
-        """Give what sends the values of a route to the stage that reads them, or in the backward gradients back."""
+        """Return what sends the values of a route to the stage that reads them, or in the backward gradients back."""
         key = (route.index, micro_batch, phase is Phase.BACKWARD)
         return self._send.get(key) or self._here.setdefault(key, _Here()).send
 

@@ -105,7 +105,7 @@ class SharedGradients:
 
 
 def _coalesced(parameter: nn.Parameter) -> Tensor:
-    """Give a sparse gradient with every row once, and put it in its place; an empty one where there is none."""
+    """Return a sparse gradient with every row once, and put it in its place; an empty one where there is none."""
     if parameter.grad is None:
         gradient = torch.sparse_coo_tensor(
             torch.zeros((1, 0), dtype=torch.int64, device=parameter.device),

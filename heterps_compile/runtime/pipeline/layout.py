@@ -66,53 +66,53 @@ class Layout:
 
     @property
     def world_size(self) -> int:
-        """Give the number of ranks."""
+        """Return the number of ranks."""
         return sum(self.widths)
 
     @property
     def stage_count(self) -> int:
-        """Give the number of stages."""
+        """Return the number of stages."""
         return len(self.widths) * self.chunks
 
     @property
     def micro_batch_size(self) -> int:
-        """Give the samples in a micro-batch."""
+        """Return the samples in a micro-batch."""
         return self.batch // self.micro_batches
 
     def position_of(self, rank: int) -> int:
-        """Give the position of a rank."""
+        """Return the position of a rank."""
         return bisect_right(list(accumulate(self.widths)), rank)
 
     def replica_of(self, rank: int) -> int:
-        """Give which replica of its position a rank is."""
+        """Return which replica of its position a rank is."""
         return rank - sum(self.widths[: self.position_of(rank)])
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """Give the stages a rank runs, in order."""
+        """Return the stages a rank runs, in order."""
         return tuple(range(self.position_of(rank), self.stage_count, len(self.widths)))
 
     def ranks_of(self, stage: int) -> tuple[int, ...]:
-        """Give the ranks that run a stage, replica by replica."""
+        """Return the ranks that run a stage, replica by replica."""
         position = stage % len(self.widths)
         first = sum(self.widths[:position])
         return tuple(range(first, first + self.widths[position]))
 
     def owner(self, stage: int, micro_batch: int) -> int:
-        """Give the rank that runs a micro-batch of a stage."""
+        """Return the rank that runs a micro-batch of a stage."""
         return self.ranks_of(stage)[self.assignment[stage % len(self.widths)][micro_batch]]
 
     def describe(self, rank: int) -> str:
-        """Give a rank in words: the stages it runs, which replica of them it is."""
+        """Return a rank in words: the stages it runs, which replica of them it is."""
         stages = self.stages_of(rank)
         names = f"stage {stages[0]}" if len(stages) == 1 else f"stages {' and '.join(map(str, stages))}"
         return f"{names}, replica {self.replica_of(rank)} (rank {rank})"
 
     def stage_of(self, action: Action) -> int:
-        """Give the stage that an action runs."""
+        """Return the stage that an action runs."""
         return action.chunk * len(self.widths) + action.stage
 
     def actions(self, rank: int) -> tuple[Action, ...]:
-        """Give what a rank does in a step, in order; ``Action.stage`` is the position."""
+        """Return what a rank does in a step, in order; ``Action.stage`` is the position."""
         position, replica = self.position_of(rank), self.replica_of(rank)
         order = orders(self.schedule, self.widths, self.micro_batches, training=self.training)[position]
         return tuple(action for action in order if self.assignment[position][action.micro_batch] == replica)
@@ -184,7 +184,7 @@ def _chunks(name: str, stages: int) -> int:
 
 
 def _fold(given: Sequence[_T], stages: int, chunks: int, what: str) -> tuple[_T, ...]:
-    """Give what is given for every stage for every position: stages at one position must have the same."""
+    """Return what is given for every stage for every position: stages at one position must have the same."""
     positions = stages // chunks
     if len(given) == positions:
         return tuple(given)
@@ -205,7 +205,7 @@ def _fold(given: Sequence[_T], stages: int, chunks: int, what: str) -> tuple[_T,
 def _divide(
     plan: Plan, widths: Sequence[int], micro_batches: int | None, batch: int | None, *, training: bool
 ) -> tuple[int, int]:
-    """Give the micro-batches and the samples of a step."""
+    """Return the micro-batches and the samples of a step."""
     count = plan.schedule.micro_batches if micro_batches is None else micro_batches
     samples = plan.batch if batch is None else batch
     if count < 1 or samples < 1:

@@ -59,7 +59,7 @@ class ValueSpec:
 
 
 def describe(value: Any, name: str) -> ValueSpec:
-    """Give what a message says of a value.
+    """Return what a message says of a value.
 
     Raises:
         RunError: for what cannot be sent.
@@ -111,19 +111,19 @@ class Packing:
         self._is_plain = len(self.specs) == 1 and self._lie_as_sent and end > 0
 
     def header(self) -> bytes:
-        """Give what :func:`packing_of_header` reads back."""
+        """Return what :func:`packing_of_header` reads back."""
         rows = [[spec.kind, spec.dtype, spec.shape, spec.requires_grad] for spec in self.specs]
         return json.dumps({"wire": self.wire, "values": rows}).encode("ascii")
 
     def views(self, buffer: Tensor) -> list[Tensor | None]:
-        """Give every value's place in a buffer, as a tensor of its shape and of the dtype on the wire."""
+        """Return every value's place in a buffer, as a tensor of its shape and of the dtype on the wire."""
         return [
             None if place is None else buffer[place[0] : place[1]].view(place[2]).view(place[3])
             for place in self._slices
         ]
 
     def as_it_lies(self, values: Sequence[Any]) -> Tensor | None:
-        """Give the only value of a message where its memory is just what is sent, which saves a copy; else None."""
+        """Return the only value of a message where its memory is just what is sent, which saves a copy; else None."""
         if not self._is_plain:
             return None
         value: Tensor = values[0]
@@ -145,7 +145,7 @@ class Packing:
                 view.copy_(value)
 
     def unpacker(self, device: torch.device) -> Callable[[Sequence[Tensor | None]], list[Any]]:
-        """Give what unpacks for a device: faster than :meth:`unpack` where all values are tensors as they lie."""
+        """Return what unpacks for a device: faster than :meth:`unpack` where all values are tensors as they lie."""
         return self._open if self._lie_as_sent and device.type == "cpu" else partial(self.unpack, device=device)
 
     def _open(self, views: Sequence[Tensor | None]) -> list[Any]:
@@ -155,7 +155,7 @@ class Packing:
         return tensors
 
     def unpack(self, views: Sequence[Tensor | None], device: torch.device) -> list[Any]:
-        """Give the values that the views of a buffer hold; tensors that want a gradient are leaves that collect it."""
+        """Return the values in the views of a buffer; tensors that want a gradient are leaves that collect it."""
         is_as_it_lies = self.wire == "float32" and device.type == "cpu"
         values: list[Any] = []
         for spec, view in zip(self.specs, views, strict=True):
@@ -172,7 +172,7 @@ class Packing:
 
 
 def bytes_packing(count: int) -> Packing:
-    """Give the layout of a message of so many bytes."""
+    """Return the layout of a message of so many bytes."""
     return Packing([ValueSpec("tensor", "uint8", (count,))], "float32")
 
 

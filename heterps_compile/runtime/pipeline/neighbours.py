@@ -59,7 +59,7 @@ _made: Counter[int] = Counter()
 
 
 def machine() -> str:
-    """Give the same text to processes that can be neighbours where they see each other, "" where there can be none."""
+    """Return a text that is the same in all processes that can be neighbours; "" where there can be none."""
     if not hasattr(os, "memfd_create") or platform.machine() not in _IN_ORDER:
         return ""
     return f"user-{os.getuid()}" if os.access(_SOCKETS, os.R_OK) else ""
@@ -167,15 +167,15 @@ class Neighbours:
             raise RunError(f"rank {rank} does not meet the other ranks of this machine: {error}") from error
 
     def memory_of(self, rank: int) -> int:
-        """Give the descriptor of what a neighbour writes."""
+        """Return the descriptor of what a neighbour writes."""
         return self._others[rank].memory
 
     def rows_to(self, rank: int) -> memoryview:
-        """Give the rows that tell a neighbour what lies where."""
+        """Return the rows that tell a neighbour what lies where."""
         return self._others[rank].told
 
     def rows_from(self, rank: int) -> memoryview:
-        """Give the rows by which a neighbour tells it."""
+        """Return the rows by which a neighbour tells it."""
         return self._others[rank].tells
 
     def ring(self, rank: int) -> None:
@@ -255,7 +255,7 @@ def _listen(name: str, ranks: int) -> socket.socket:
 
 
 def _names_here() -> set[str]:
-    """Give the names of all sockets that can be reached: a clone of a machine has its boot id, but not these."""
+    """Return the names of all sockets that can be reached: a clone of a machine has its boot id, but not these."""
     return {line.rpartition("@")[2] for line in _SOCKETS.read_text("utf-8", "replace").splitlines()}
 
 
@@ -266,7 +266,7 @@ def _is_own(line: socket.socket) -> bool:
 
 
 def _greeting(line: socket.socket) -> tuple[int, int, int, int]:
-    """Give the rank on the other side, the place of its table, its memory and its bell."""
+    """Return the rank on the other side, the place of its table, its memory and its bell."""
     content, (memory, bell), _, _ = socket.recv_fds(line, _GREETING.size, 2, socket.MSG_CMSG_CLOEXEC)
     rank, place = _GREETING.unpack(content)
     return rank, place, memory, bell

@@ -90,7 +90,7 @@ class OrderedGradients:
         return [bool(each) for each in has]
 
     def _sum(self, members: Sequence[nn.Parameter]) -> Tensor:
-        """Give the sum of the gradients of some parameters of one dtype, side by side, on the CPU."""
+        """Return the sum of the gradients of some parameters of one dtype, side by side, on the CPU."""
         empty = torch.empty(sum(p.numel() for p in members), dtype=members[0].dtype)
         total: Tensor | None = None
         holder: int | None = None

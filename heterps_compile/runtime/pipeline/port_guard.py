@@ -145,7 +145,7 @@ class _Port:
 
 
 def _as_listed(address: bytes, number: int) -> str:
-    """Give an address as the system lists it: words of four bytes in this machine's order."""
+    """Return an address as the system lists it: words of four bytes in this machine's order."""
     words = struct.unpack(f">{len(address) // 4}I", address)
     return "".join(f"{socket.ntohl(word):08X}" for word in words) + f":{number:04X}"
 
@@ -174,7 +174,7 @@ def _drop_all_but(listener: socket.socket, sources: Sequence[_Source]) -> None:
 
 
 def _sockets() -> Iterator[tuple[int, socket.socket]]:
-    """Give descriptor and a copy of every TCP socket of this process, where the system tells."""
+    """Yield descriptor and a copy of every TCP socket of this process, where the system tells."""
     if sys.platform != "linux":
         return
     for name in os.listdir("/proc/self/fd"):
@@ -188,7 +188,7 @@ def _sockets() -> Iterator[tuple[int, socket.socket]]:
 
 
 def _listening() -> Iterator[tuple[int, int]]:
-    """Give descriptor and inode of every socket of this process that listens."""
+    """Yield descriptor and inode of every socket of this process that listens."""
     for descriptor, copy in _sockets():
         with copy:
             if copy.getsockopt(socket.SOL_SOCKET, _ACCEPTS):
@@ -196,7 +196,7 @@ def _listening() -> Iterator[tuple[int, int]]:
 
 
 def _accepted(family: int, number: int) -> Iterator[socket.socket]:
-    """Give copies of the connections that came to a port of this process."""
+    """Yield copies of the connections that came to a port of this process."""
     for _, copy in _sockets():
         is_one = copy.family == family and not copy.getsockopt(socket.SOL_SOCKET, _ACCEPTS)
         if is_one and copy.getsockname()[1] == number:
@@ -206,7 +206,7 @@ def _accepted(family: int, number: int) -> Iterator[socket.socket]:
 
 
 def guarded_store(store: Store, guard: PortGuard, rank: int, size: int) -> Store:
-    """Give a store that has new ports guarded before it tells anybody of them.
+    """Return a store that has new ports guarded before it tells anybody of them.
 
     Args:
         store: What the members meet in.

@@ -27,7 +27,7 @@ class Orders(Protocol):
 
 
 def waiting_at_the_end(layout: Orders) -> dict[int, str]:
-    """Give the ranks that never get further, and the action each waits to run, as in ``F3``; empty if all is well."""
+    """Return the ranks that never get further, and the action each waits to run, as in ``F3``; empty if all is well."""
     orders = {rank: layout.actions(rank) for rank in range(layout.world_size)}
     reached = dict.fromkeys(orders, 0)
     done: set[tuple[int, int, Phase]] = set()

@@ -92,7 +92,7 @@ class Recorders:
 
 
 def heard(recorder: Recorder, event: str) -> Callable[..., None] | None:
-    """Give what to call at an event, which is the name of a method of :class:`Recorder`; None where nobody hears it."""
+    """Return what to call at an event, the name of a method of :class:`Recorder`; None where nothing records it."""
     if not isinstance(recorder, Recorders) or getattr(type(recorder), event) is not getattr(Recorders, event):
         own: Callable[..., None] = getattr(recorder, event)
         return own

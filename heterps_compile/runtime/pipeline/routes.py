@@ -45,21 +45,21 @@ class Route:
     values: tuple[str, ...]
 
     def tag(self, micro_batch: int, micro_batches: int, *, is_backward: bool) -> int:
-        """Give the tag of a message's content; the same in every step."""
+        """Return the tag of a message's content; the same in every step."""
         return (2 * self.index + is_backward) * (micro_batches + 1) + micro_batch
 
     def header_tag(self, micro_batches: int, *, is_backward: bool) -> int:
-        """Give the tag of what describes the content, which is sent once."""
+        """Return the tag of what describes the content, which is sent once."""
         return self.tag(micro_batches, micro_batches, is_backward=is_backward)
 
 
 def count_tags(routes: Sequence[Route], micro_batches: int) -> int:
-    """Give how many tags there are, from 0."""
+    """Return how many tags there are, from 0."""
     return 2 * len(routes) * (micro_batches + 1)
 
 
 def make_routes(stages: Sequence[Boundary], graph_outputs: Sequence[str]) -> tuple[Route, ...]:
-    """Give every route, by source and then target.
+    """Return every route, by source and then target.
 
     Args:
         stages: In order of execution.

@@ -49,7 +49,7 @@ class SharedState:
     _started: set[int] = field(default_factory=set)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Give the trained parameters of the rank."""
+        """Return the trained parameters of the rank."""
         return [p for gradients in (*self.gradients.values(), *self.tied) for p in gradients.parameters.values()]
 
     def begin(self) -> None:
@@ -96,7 +96,7 @@ def share_state(
     *,
     exact_sums: bool = False,
 ) -> SharedState:
-    """Give what a rank shares with others; every rank of the pipeline calls it.
+    """Return what a rank shares with others; every rank of the pipeline calls it.
 
     Stages of one rank that hold one tied tensor hold the same ``nn.Parameter`` afterwards.
 
@@ -181,7 +181,7 @@ def _refuse_unknown(
 def _one_parameter(
     modules: Mapping[int, nn.Module], tensors: Mapping[int, Mapping[str, Tensor]], here: list[tuple[int, str]]
 ) -> nn.Parameter | None:
-    """Give the one parameter that the places of a tied tensor on this rank hold; None where it has none."""
+    """Return the one parameter that the places of a tied tensor on this rank hold; None where it has none."""
     if not here:
         return None
     parameter = tensors[here[0][0]][here[0][1]]

@@ -51,7 +51,7 @@ class OwnMemory:
         self._end = mmap.ALLOCATIONGRANULARITY  # nothing lies at 0
 
     def reserve(self, size_bytes: int) -> int:
-        """Give the place of so many zeros."""
+        """Return the place of so many zeros."""
         place = self._end
         self._end += -(-size_bytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         try:
@@ -61,7 +61,7 @@ class OwnMemory:
         return place
 
     def new_slab(self, packing: Packing) -> SharedSlab:
-        """Give a slab for messages of a layout."""
+        """Return a slab for messages of a layout."""
         return SharedSlab(self.descriptor, self.reserve(_HEAD_BYTES + packing.size_bytes), packing)
 
 

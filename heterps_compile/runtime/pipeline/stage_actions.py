@@ -236,7 +236,7 @@ class StageActions:
 
 
 def _picker(names: Sequence[str], wanted: Sequence[str]) -> _Pick:
-    """Give what picks the wanted of values that have these names."""
+    """Return what picks the wanted of values that have these names."""
     if tuple(names) == tuple(wanted):
         return tuple
     places = [names.index(name) for name in wanted]
@@ -258,5 +258,5 @@ def _columns(data: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
 
 
 def _differentiable(values: Sequence[Any], names: Sequence[str]) -> list[str]:
-    """Give the names of the values for which gradients go back."""
+    """Return the names of the values for which gradients go back."""
     return [n for value, n in zip(values, names, strict=True) if isinstance(value, Tensor) and value.requires_grad]

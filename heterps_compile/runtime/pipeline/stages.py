@@ -112,7 +112,7 @@ def _threads_of(backend: str) -> AbstractContextManager[None]:
 
 
 def read_tied(folder: Path, plan: Plan) -> Tied:
-    """Give the trained parameters that several stages of a written folder hold; reads no weights.
+    """Return the trained parameters that several stages of a written folder hold; reads no weights.
 
     Raises:
         BackendError: naming stage and file.

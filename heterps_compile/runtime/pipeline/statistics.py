@@ -148,7 +148,7 @@ class _Changing:
         self.total = torch.zeros_like(self._first)
 
     def _power(self, exponent: int) -> Tensor:
-        """Give (1 - m)^exponent for every element."""
+        """Return (1 - m)^exponent for every element."""
         return (self._kept**exponent).repeat_interleave(self._sizes)
 
     def begin(self) -> None:

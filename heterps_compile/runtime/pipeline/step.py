@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def as_leaves(values: Sequence[Any]) -> list[Any]:
-    """Give values that stay on their rank as those that arrive from another: leaves with the same memory."""
+    """Return values that stay on their rank as those that arrive from another: leaves with the same memory."""
     return [v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in values]
 
 
@@ -43,7 +43,7 @@ class MicroBatchData:
         self._held: dict[int, tuple[Mapping[str, Any], int]] = {}
 
     def take(self, micro_batch: int, read: Callable[[int, Sequence[str]], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Give the data of a micro-batch to one of its readers."""
+        """Return the data of a micro-batch to one of its readers."""
         if self._is_as_read:
             return read(micro_batch, self._wanted)
         data, left = self._held.pop(micro_batch, (None, self._readers))

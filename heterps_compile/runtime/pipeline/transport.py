@@ -147,13 +147,13 @@ class Transport:
         self._links = None if self._neighbours.are_all else Links(world_size, rank)
 
     def sender(self, peer: int, header_tag: int, wire: str, device: torch.device) -> Sender:
-        """Give what sends to a rank."""
+        """Return what sends to a rank."""
         if self._links is None or peer in self._neighbours.ranks:
             return Sender(MemoryOut(self._neighbours, peer), header_tag, wire)
         return Sender(NetworkOut(self._links, peer, device), header_tag, wire)
 
     def receiver(self, peer: int, header_tag: int, device: torch.device, shown: str) -> Receiver:
-        """Give what receives from a rank, which ``shown`` tells in words."""
+        """Return what receives from a rank, which ``shown`` tells in words."""
         if self._links is None or peer in self._neighbours.ranks:
             return Receiver(MemoryIn(self._neighbours, peer, shown), peer, header_tag, device, shown)
         return Receiver(NetworkIn(self._links, peer, device, shown), peer, header_tag, device, shown)

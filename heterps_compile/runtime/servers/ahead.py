@@ -103,7 +103,7 @@ def trace(stage: nn.Module) -> fx.Graph:
 
 
 def arguments(node: fx.Node) -> Mapping[str, Any]:
-    """Give the arguments of a look-up by their names; of any other node, nothing."""
+    """Return the arguments of a look-up by their names; of any other node, nothing."""
     names = LOOK_UPS.get(node.target) if node.op == "call_function" and callable(node.target) else None
     return {} if names is None else dict(zip(names, node.args, strict=False)) | node.kwargs
 
@@ -118,7 +118,7 @@ def _may_run_twice(ids: fx.Node) -> bool:
 
 
 def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
-    """Give the nodes and all that they are made from."""
+    """Return the nodes and all that they are made from."""
     found: set[fx.Node] = set()
     left = list(nodes)
     while left:

@@ -94,7 +94,7 @@ class Asked:
 
 
 def distinct_rows(lookups: Sequence[tuple[int, Ints]], tables: int) -> tuple[list[Ints], list[list[Ints]]]:
-    """Give by table the distinct rows of its look-ups, in order, and where in them each id of each look-up is."""
+    """Return by table the distinct rows of its look-ups, in order, and where in them each id of each look-up is."""
     ids_of: list[list[Ints]] = [[] for _ in range(tables)]
     for table, ids in lookups:
         ids_of[table].append(ids)

@@ -275,7 +275,7 @@ class Client:
             )
 
     def _named(self, distinct: Sequence[Ints], mine: Sequence[np.ndarray]) -> tuple[list[Ints], list[int]]:
-        """Give the int64 part of a request to one server, and how many rows of every table it names."""
+        """Return the int64 part of a request to one server, and how many rows of every table it names."""
         rows = [every[is_mine] // self.spec.count for every, is_mine in zip(distinct, mine, strict=True)]
         sizes = [len(part) for part in rows]
         return [np.array(sizes, np.int64), *rows], sizes

@@ -22,7 +22,7 @@ from .spec import TableSpec
 
 
 def find_tables(stage: nn.Module, weights: Path, *, keep: Collection[str] = ()) -> tuple[TableSpec, ...]:
-    """Give the tables of a stage, in the order of its parameters.
+    """Return the tables of a stage, in the order of its parameters.
 
     Args:
         stage: As ``read_stage`` gave it, before any table was replaced.
@@ -61,7 +61,7 @@ def _looks_up(user: fx.Node, weight: fx.Node) -> bool:
 
 
 def find_plan_tables(folder: Path, plan: Plan) -> tuple[TableSpec, ...]:
-    """Give the tables of all stages of a written folder; every rank finds the same.
+    """Return the tables of all stages of a written folder; every rank finds the same.
 
     Stages that PyTorch does not run have none. What several stages hold, trained or frozen, stays in them.
 

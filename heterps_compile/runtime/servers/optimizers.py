@@ -24,17 +24,17 @@ class SparseOptimizer(Protocol):
 
     @property
     def name(self) -> str:
-        """Give the name it goes by in options and checkpoints."""
+        """Return the name it goes by in options and checkpoints."""
         ...
 
     @property
     def states(self) -> int:
-        """Give how many numbers it keeps for every weight."""
+        """Return how many numbers it keeps for every weight."""
         ...
 
     @property
     def initial(self) -> float:
-        """Give what those numbers are before a row's first gradient."""
+        """Return what those numbers are before a row's first gradient."""
         ...
 
     def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
@@ -61,17 +61,17 @@ class Sgd:
 
     @property
     def name(self) -> str:
-        """Give ``"sgd"``."""
+        """Return ``"sgd"``."""
         return "sgd"
 
     @property
     def states(self) -> int:
-        """Give 1 for the velocity, 0 without momentum."""
+        """Return 1 for the velocity, 0 without momentum."""
         return 1 if self.momentum else 0
 
     @property
     def initial(self) -> float:
-        """Give 0."""
+        """Return 0."""
         return 0.0
 
     def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
@@ -97,17 +97,17 @@ class Adagrad:
 
     @property
     def name(self) -> str:
-        """Give ``"adagrad"``."""
+        """Return ``"adagrad"``."""
         return "adagrad"
 
     @property
     def states(self) -> int:
-        """Give 1: the sum of squares."""
+        """Return 1: the sum of squares."""
         return 1
 
     @property
     def initial(self) -> float:
-        """Give what the sum of squares starts from."""
+        """Return what the sum of squares starts from."""
         return self.initial_accumulator
 
     def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
@@ -134,17 +134,17 @@ class Adam:
 
     @property
     def name(self) -> str:
-        """Give ``"adam"``."""
+        """Return ``"adam"``."""
         return "adam"
 
     @property
     def states(self) -> int:
-        """Give 2."""
+        """Return 2."""
         return 2
 
     @property
     def initial(self) -> float:
-        """Give 0."""
+        """Return 0."""
         return 0.0
 
     def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
@@ -164,7 +164,7 @@ OPTIMIZERS: dict[str, type[Sgd] | type[Adagrad] | type[Adam]] = {"sgd": Sgd, "ad
 
 
 def sparse_optimizer(name: str, lr: float) -> SparseOptimizer:
-    """Give the optimiser of that name with its other numbers as they are by default.
+    """Return the optimiser of that name with its other numbers as they are by default.
 
     Raises:
         UnknownNameError: where there is none of that name.

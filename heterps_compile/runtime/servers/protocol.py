@@ -63,7 +63,7 @@ class Request:
     floats: NDArray[np.float32]
 
     def rows(self, tables: int) -> list[NDArray[np.int64]]:
-        """Give the rows asked for, table by table.
+        """Return the rows asked for, table by table.
 
         Raises:
             RunError: where their numbers do not add up.
@@ -75,7 +75,7 @@ class Request:
 
 
 def wire_dtype(wire: str) -> torch.dtype:
-    """Give the type in which floats travel."""
+    """Return the type in which floats travel."""
     return _DTYPES[wire]
 
 
@@ -88,7 +88,7 @@ def pack_request(
     floats: Sequence[NDArray[np.float32]] = (),
     wire: str = "float32",
 ) -> Tensor:
-    """Give a request as one buffer of bytes; the parts are joined in order."""
+    """Return a request as one buffer of bytes; the parts are joined in order."""
     dtype = wire_dtype(wire)
     int_count, float_count = sum(part.size for part in ints), sum(part.size for part in floats)
     floats_at = HEADER_BYTES + 8 * int_count
@@ -132,7 +132,7 @@ def unpack_request(buffer: Tensor, wire: str = "float32") -> Request:
 
 
 def request_bytes(first: Tensor, wire: str) -> int:
-    """Give the length of a request from its first bytes.
+    """Return the length of a request from its first bytes.
 
     Raises:
         RunError: where it is no request.

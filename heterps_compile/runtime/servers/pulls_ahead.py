@@ -25,7 +25,7 @@ class Reader(Protocol):
     """Reads the micro-batches of a rank."""
 
     def of_step(self, step: int) -> Read:
-        """Give what the engine calls for the micro-batches of a step."""
+        """Return what the engine calls for the micro-batches of a step."""
         ...
 
 
@@ -52,7 +52,7 @@ class PullsAhead:
         return self
 
     def of_step(self, step: int) -> Read:
-        """Give what the engine calls for the micro-batches of a step."""
+        """Return what the engine calls for the micro-batches of a step."""
 
         def read(micro_batch: int, names: Sequence[str]) -> Mapping[str, Any]:
             self._names = names

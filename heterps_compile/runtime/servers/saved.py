@@ -96,23 +96,23 @@ def write_shard(path: Path, shard: Shard) -> bytes:
 
 
 def shard_file(number: int, index: int, count: int, step: int) -> str:
-    """Give the name of the file of one table's shard."""
+    """Return the name of the file of one table's shard."""
     return f"table-{number}.step-{step}.shard-{index}-of-{count}.npy"
 
 
 def saved_numbers(tables: int) -> int:
-    """Give how many whole numbers a server answers with when it has saved so many tables."""
+    """Return how many whole numbers a server answers with when it has saved so many tables."""
     return tables * (1 + _HASH_NUMBERS)
 
 
 def pack_saved(updates: Sequence[int], hashes: Sequence[bytes]) -> Tensor:
-    """Give what a server answers: the updates of its tables, then the SHA-256 of their files."""
+    """Return what a server answers: the updates of its tables, then the SHA-256 of their files."""
     numbers = np.frombuffer(b"".join(hashes), "<i8")
     return torch.from_numpy(np.concatenate([np.array(updates, np.int64), numbers.astype(np.int64)]))
 
 
 def unpack_saved(answer: Tensor) -> tuple[list[int], list[str]]:
-    """Give the updates of a server's tables, and the SHA-256 of their files."""
+    """Return the updates of a server's tables, and the SHA-256 of their files."""
     count = len(answer) // (1 + _HASH_NUMBERS)
     digests = answer[count:].numpy().astype("<i8").reshape(count, _HASH_NUMBERS)
     return answer[:count].tolist(), [digest.tobytes().hex() for digest in digests]
@@ -287,7 +287,7 @@ def export_tables(folder: Path, target: Path) -> None:
 
 @contextmanager
 def _written_whole(path: Path, fault: str) -> Iterator[IO[bytes]]:
-    """Give a file that takes its name, and its place on the disk, where the block ends well.
+    """Yield a file that takes its name, and its place on the disk, where the block ends well.
 
     Raises:
         RunError: of this fault, where it cannot be written.
@@ -307,7 +307,7 @@ def _written_whole(path: Path, fault: str) -> Iterator[IO[bytes]]:
 
 
 def _weights(saved: Saved, table: SavedTable) -> Iterator[Floats]:
-    """Give a table's weights in order, some rows at a time."""
+    """Yield a table's weights in order, some rows at a time."""
     count = len(table.files)
     for index in range(count):
         _check_shard(saved, table, index)

@@ -104,7 +104,7 @@ class PulledRows(Tensor):
         return self
 
     def tensor(self) -> Tensor:
-        """Give the tensor, pulling it and all that was collected if need be."""
+        """Return the tensor, pulling it and all that was collected if need be."""
         if self.lookup.result is None:
             self.client.pull()
         result = self.lookup.result
@@ -133,7 +133,7 @@ class PulledRows(Tensor):
 
 
 def pulled(value: Any) -> Any:
-    """Give a value with plain tensors in place of all pulled rows in it, in lists, tuples and dicts too."""
+    """Return a value with plain tensors in place of all pulled rows in it, in lists, tuples and dicts too."""
     if isinstance(value, PulledRows):
         return value.tensor()
     if type(value) in (list, tuple):
@@ -227,7 +227,7 @@ def _look_up(func: Callable[..., Any], given: dict[str, Any]) -> Any:
 
 
 def _position(padding: int | None, distinct: Ints, none: int | None) -> int | None:
-    """Give where the row that pads came to lie, ``none`` where it was not pulled."""
+    """Return where the row that pads came to lie, ``none`` where it was not pulled."""
     if padding is None:
         return none
     place = int(np.searchsorted(distinct, padding))

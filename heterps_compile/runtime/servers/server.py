@@ -73,7 +73,7 @@ class Server:
 
     @property
     def memory_bytes(self) -> int:
-        """Give what the tables, their state and their index take in memory."""
+        """Return what the tables, their state and their index take in memory."""
         return sum(shard.tier.memory_bytes for shard in self.shards)
 
     def handle(self, request: Request) -> list[Answer]:
@@ -163,7 +163,7 @@ class Server:
         return pack_saved([shard.updates for shard in self.shards], hashes)
 
     def figures(self) -> Mapping[str, int]:
-        """Give counts of what the server did: bytes in memory, rows read from and written to the cold tier."""
+        """Return counts of what the server did: bytes in memory, rows read from and written to the cold tier."""
         tiers = [shard.tier for shard in self.shards]
         cold = [tier for tier in tiers if isinstance(tier, HotColdTier)]
         return {

@@ -104,13 +104,13 @@ class Shard:
         self.tier.fill(first, records)
 
     def records(self) -> Iterator[tuple[int, Floats]]:
-        """Give all rows with their state, some at a time: (number of the first, records)."""
+        """Yield all rows with their state, some at a time: (number of the first, records)."""
         for first in range(0, self.rows, CHUNK_ROWS):
             yield first, self.tier.flush(first, min(CHUNK_ROWS, self.rows - first))
 
 
 def sum_rows(rows: NDArray[np.int64], gradients: Floats) -> tuple[Ints, Floats]:
-    """Give every row once, in order, with the sum of its gradients.
+    """Return every row once, in order, with the sum of its gradients.
 
     Args:
         rows: [n], with repeats.

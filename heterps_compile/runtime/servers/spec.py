@@ -37,7 +37,7 @@ class TableSpec:
 
     @property
     def shown(self) -> str:
-        """Give the name as it may be printed."""
+        """Return the name as it may be printed."""
         return repr(self.name)
 
 
@@ -87,17 +87,17 @@ class ServerSpec:
 
     @property
     def count(self) -> int:
-        """Give how many servers there are."""
+        """Return how many servers there are."""
         return len(self.ranks)
 
 
 def record_bytes(table: TableSpec, states: int) -> int:
-    """Give the bytes of one row with its optimiser state of ``states`` numbers a weight."""
+    """Return the bytes of one row with its optimiser state of ``states`` numbers a weight."""
     return table.width * (1 + states) * FLOAT_BYTES
 
 
 def shard_rows(rows: int, count: int, index: int) -> int:
-    """Give how many of ``rows`` rows lie on server ``index`` of ``count``."""
+    """Return how many of ``rows`` rows lie on server ``index`` of ``count``."""
     return (rows - index + count - 1) // count
 
 

@@ -54,16 +54,16 @@ class Tier(Protocol):
 
     @property
     def limit(self) -> int:
-        """Give how many rows can be worked on at once."""
+        """Return how many rows can be worked on at once."""
         ...
 
     @property
     def memory_bytes(self) -> int:
-        """Give what the tier holds in memory, its index included."""
+        """Return what the tier holds in memory, its index included."""
         ...
 
     def slots(self, rows: Ints, *, changes: bool) -> Ints:
-        """Give the slots of distinct rows; they hold until the next call.
+        """Return the slots of distinct rows; they hold until the next call.
 
         Args:
             rows: Of this shard, no more than ``limit``.
@@ -72,7 +72,7 @@ class Tier(Protocol):
         ...
 
     def flush(self, first: int, count: int) -> Floats:
-        """Give rows as records [count, width * (1 + states)]."""
+        """Return rows as records [count, width * (1 + states)]."""
         ...
 
     def fill(self, first: int, records: Floats) -> None:
@@ -89,20 +89,20 @@ class MemoryTier:
 
     @property
     def limit(self) -> int:
-        """Give the number of rows."""
+        """Return the number of rows."""
         return len(self.weights)
 
     @property
     def memory_bytes(self) -> int:
-        """Give the bytes of weights and state."""
+        """Return the bytes of weights and state."""
         return self.weights.nbytes + self.state.nbytes
 
     def slots(self, rows: Ints, *, changes: bool) -> Ints:
-        """Give the rows themselves."""
+        """Return the rows themselves."""
         return rows
 
     def flush(self, first: int, count: int) -> Floats:
-        """Give rows as records."""
+        """Return rows as records."""
         return np.concatenate((self.weights[first : first + count], self.state[first : first + count]), axis=1)
 
     def fill(self, first: int, records: Floats) -> None:
@@ -129,17 +129,17 @@ class HotColdTier:
 
     @property
     def limit(self) -> int:
-        """Give the number of slots."""
+        """Return the number of slots."""
         return len(self.weights)
 
     @property
     def memory_bytes(self) -> int:
-        """Give the bytes of rows and index; the file is not among them."""
+        """Return the bytes of rows and index; the file is not among them."""
         index = (self._slot_of, self._row_of, self._count, self._is_changed, self._is_held)
         return self.weights.nbytes + self.state.nbytes + sum(array.nbytes for array in index)
 
     def slots(self, rows: Ints, *, changes: bool) -> Ints:
-        """Give the slots of distinct rows, the missing ones brought in."""
+        """Return the slots of distinct rows, the missing ones brought in."""
         slots = self._slot_of[rows].astype(np.int64)
         is_missing = slots < 0
         missing = rows[is_missing]
@@ -155,7 +155,7 @@ class HotColdTier:
         return slots
 
     def flush(self, first: int, count: int) -> Floats:
-        """Give rows as records; those in memory count, not what the file has of them."""
+        """Return rows as records; those in memory count, not what the file has of them."""
         records = self._cold.records[first : first + count].copy()
         slots = self._slot_of[first : first + count]
         is_hot = slots >= 0
@@ -222,7 +222,7 @@ def take_rows(array: Floats, rows: NDArray[np.integer[Any]], out: Floats | None 
 
 
 def hot_rows(rows: int, width: int, states: int, memory_bytes: int, table: str) -> int:
-    """Give how many rows can be hot in that much memory, the index counted.
+    """Return how many rows can be hot in that much memory, the index counted.
 
     Raises:
         RunError: where not one can.

@@ -89,12 +89,12 @@ class RankStep:
 
     @property
     def step_s(self) -> float:
-        """Give how long the step took here."""
+        """Return how long the step took here."""
         return self.ended_s - self.began_s
 
     @property
     def busy_s(self) -> float:
-        """Give how long it computed."""
+        """Return how long it computed."""
         return sum(self.forward_s.values()) + sum(self.backward_s.values())
 
 
@@ -148,7 +148,7 @@ _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def to_line(event: Event) -> str:
-    """Give an event as one line of JSON, its end included."""
+    """Return an event as one line of JSON, its end included."""
     content: dict[str, Any] = {"kind": _NAMES[type(event)]}
     if isinstance(event, RankStart):
         content["schema"] = SCHEMA
@@ -161,7 +161,7 @@ def to_line(event: Event) -> str:
 
 
 def finite_or_text(number: float) -> float | str:
-    """Give a number, or its name where JSON has none for it: NaN and infinity."""
+    """Return a number, or its name where JSON has none for it: NaN and infinity."""
     return number if math.isfinite(number) else str(number)
 
 

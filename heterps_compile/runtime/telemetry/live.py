@@ -101,7 +101,7 @@ class _Console(Console):
 
 
 def step_line(report: StepReport, total_steps: int | None) -> str:
-    """Give a step in one line."""
+    """Return a step in one line."""
     of = "" if total_steps is None else f"/{total_steps:,}"
     loss = "" if report.loss is None else f", loss {report.loss:.6g}"
     rates = ", ".join(f"{rate:.4g}" for rate in dict.fromkeys(report.learning_rates))

@@ -62,7 +62,7 @@ class StepLog:
 
 
 def step_record(report: StepReport) -> dict[str, Any]:
-    """Give a step as what its line in the log holds."""
+    """Return a step as what its line in the log holds."""
     rates = [finite_or_text(rate) for rate in report.learning_rates]
     return {
         "step": report.step,

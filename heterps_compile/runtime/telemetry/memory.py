@@ -50,7 +50,7 @@ def _resident() -> tuple[int, int]:
 
 
 def machine_name() -> str:
-    """Give what names this machine until it is booted again; its processes share the monotonic clock.
+    """Return what names this machine until it is booted again; its processes share the monotonic clock.
 
     Its host name is part of it: clones of a virtual machine were booted once.
     """

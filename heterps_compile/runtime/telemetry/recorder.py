@@ -186,6 +186,6 @@ class TelemetryRecorder:
 
 
 def _rates(optimizer: "Optimizer") -> tuple[float, ...]:
-    """Give the learning rates of all groups; none where the optimiser finds its own."""
+    """Return the learning rates of all groups; none where the optimiser finds its own."""
     rates = [group.get("lr") for group in optimizer.param_groups]
     return tuple(float(rate) for rate in rates if rate is not None)

@@ -44,12 +44,12 @@ class StepReport:
 
     @property
     def samples_per_s(self) -> float:
-        """Give the throughput: samples over the time from step to step."""
+        """Return the throughput: samples over the time from step to step."""
         return self.samples / self.pace_s if self.pace_s > 0 else 0.0
 
     @property
     def wait_s(self) -> dict[str, float]:
-        """Give the time that ranks waited, by what for, the mean over the ranks."""
+        """Return the time that ranks waited, by what for, the mean over the ranks."""
         told = {what for rank in self.ranks for what in rank.wait_s}
         whats = [*(what for what in WAITS if what in told), *sorted(told.difference(WAITS))]
         return {what: sum(rank.wait_s.get(what, 0.0) for rank in self.ranks) / len(self.ranks) for what in whats}

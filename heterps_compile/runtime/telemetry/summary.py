@@ -59,7 +59,7 @@ class RunSummary:
 
     @property
     def samples_per_s(self) -> float:
-        """Give the throughput: the samples of a step over the median time from step to step."""
+        """Return the throughput: the samples of a step over the median time from step to step."""
         return self.samples / self.pace_s if self.pace_s > 0 else 0.0
 
 
@@ -92,7 +92,7 @@ class SummaryOfSteps:
         self._last = report
 
     def summary(self, starts: Mapping[int, RankStart]) -> RunSummary | None:
-        """Give the summary, None before the first step."""
+        """Return the summary, None before the first step."""
         counted, last = list(self._kept) or self._early, self._last
         if last is None:
             return None
@@ -137,7 +137,7 @@ def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool, share
 
 
 def summary_lines(summary: RunSummary) -> list[str]:
-    """Give in words what has no counterpart in a plan: waits, messages, memory of whole processes."""
+    """Return in words what has no counterpart in a plan: waits, messages, memory of whole processes."""
     lines = [f"median of {summary.steps:,} steps of {summary.samples:,} samples"]
     between_s = summary.pace_s - summary.step_s
     if between_s > 0:
@@ -158,7 +158,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
 
 
 def place_name(position: int) -> str:
-    """Give the name of a place in the pipeline."""
+    """Return the name of a place in the pipeline."""
     return "servers" if position < 0 else f"position {position}"
 
 
@@ -181,7 +181,7 @@ def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]
 
 
 def _stage_s(plan: Plan, index: int) -> float:
-    """Give what one replica of a stage was promised to take in a step: its part of the micro-batches."""
+    """Return what one replica of a stage was promised to take in a step: its part of the micro-batches."""
     stage = plan.stages[index]
     micro_batch_s = stage.micro_batch_forward_s + stage.micro_batch_backward_s
     return micro_batch_s * plan.schedule.micro_batches / stage.replicas if micro_batch_s else stage.time_s

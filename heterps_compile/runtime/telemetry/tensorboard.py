@@ -68,7 +68,7 @@ class TensorBoardLog:
 
 
 def scalars(report: StepReport) -> dict[str, float]:
-    """Give the numbers of a step under their tags, with units in them."""
+    """Return the numbers of a step under their tags, with units in them."""
     numbers = {
         "run/step_s": report.step_s,
         "run/pace_s": report.pace_s,

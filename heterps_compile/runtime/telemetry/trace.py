@@ -93,7 +93,7 @@ def _text(about: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _offsets(starts: Mapping[int, RankStart]) -> dict[int, float]:
-    """Give what to add to a rank's clock to compare it with others: 0 where all are of one machine."""
+    """Return what to add to a rank's clock to compare it with others: 0 where all are of one machine."""
     if len({start.machine for start in starts.values()}) <= 1:
         return dict.fromkeys(starts, 0.0)
     first: dict[str, RankStart] = {}
@@ -153,7 +153,7 @@ def _slice(
 def _arrows(
     starts: Mapping[int, RankStart], spans: Sequence[RankSpans], shift_s: Mapping[int, float]
 ) -> Iterator[dict[str, Any]]:
-    """Give two events for every message whose maker and reader were traced."""
+    """Yield two events for every message whose maker and reader were traced."""
     made: dict[tuple[int, int, str, int], list[Ran]] = {}
     for step in spans:
         for ran in step.actions:
@@ -177,7 +177,7 @@ def _arrows(
 
 
 def _last_before(makers: Sequence[Ran], message: Received, behind_s: float) -> Ran | None:
-    """Give the last action that ended before a message was there; ``behind_s`` turns the maker's clock into ours."""
+    """Return the last action that ended before a message was there; ``behind_s`` turns the maker's clock into ours."""
     return max((m for m in makers if m.ended_s + behind_s <= message.ended_s), key=lambda m: m.ended_s, default=None)
 
 

@@ -123,7 +123,7 @@ def test_a_model_that_does_not_take_what_it_is_given_says_so() -> None:
 
 
 def weighted(dtype: Any, number: int, layers: int = 4) -> onnx.ModelProto:
-    """Give a model of a data type: products and activations, to be cut between them."""
+    """Return a model of a data type: products and activations, to be cut between them."""
     names = ["x", *(f"h{i}" for i in range(layers))]
     nodes, weights = [], []
     for i in range(layers):

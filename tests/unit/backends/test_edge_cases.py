@@ -115,7 +115,7 @@ EDGES: dict[str, Callable[[dict[str, Tensor]], Any]] = {
 
 
 def changed_after(drop: Callable[..., Tensor]) -> Callable[[dict[str, Tensor]], Tensor]:
-    """Give what becomes of a tensor when what a dropout that drops nothing made of it is changed in place."""
+    """Return what becomes of a tensor when what a dropout that drops nothing made of it is changed in place."""
 
     def run(inputs: dict[str, Tensor]) -> Tensor:
         made = inputs["square"][None] * 2

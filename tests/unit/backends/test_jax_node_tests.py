@@ -43,7 +43,7 @@ LEAST_PASSED = 1753
 
 
 def cases() -> list[NodeCase]:
-    """Give the tests that are made of declared ops alone and are to pass."""
+    """Return the tests that are made of declared ops alone and are to pass."""
     declared = declared_ops().keys()
     return [case for case in node_cases() if case.ops <= declared and case.name not in EXCEPTIONS]
 

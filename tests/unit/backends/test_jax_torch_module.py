@@ -27,7 +27,7 @@ Inputs = tuple[Tensor, ...]
 
 
 def as_modules(model: nn.Module, inputs: Inputs, tmp_path: Path | None = None) -> tuple[JaxModule, nn.Module]:
-    """Give a model as one jax stage and as one torch stage, written and read back where there is a folder."""
+    """Return a model as one jax stage and as one torch stage, written and read back where there is a folder."""
     graph = import_torch(model, inputs)
     partition = cut_into(graph, 1)
     made: list[Any] = []

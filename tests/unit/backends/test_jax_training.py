@@ -40,7 +40,7 @@ ROUNDING_64 = {"ctrdnn": 1e-12, "skip": 1e-12, "gpt2": 1e-12, "resnet_50": 1e-10
 
 
 def resnet_50() -> Built:
-    """Give all 50 layers, narrower than they are sold, for images of 64 by 64."""
+    """Return all 50 layers, narrower than they are sold, for images of 64 by 64."""
     from transformers import ResNetConfig, ResNetForImageClassification  # noqa: PLC0415 - seconds, and only here
 
     torch.manual_seed(0)
@@ -73,7 +73,7 @@ class Trained:
         self.step = jax.jit(jax.value_and_grad(self.run, has_aux=True))
 
     def theirs(self, dtype: torch.dtype) -> tuple[float, dict[str, Tensor]]:
-        """Give PyTorch's loss and gradients by storage, in some precision, of the model as it is now."""
+        """Return PyTorch's loss and gradients by storage, in some precision, of the model as it is now."""
         model, call = copy.deepcopy(self.model).to(dtype), self.graph.source.call
         args, kwargs = call.unbind({key: as_dtype(value, dtype) for key, value in self.inputs.items()})
         with WithoutDropout():
@@ -97,7 +97,7 @@ class Trained:
         return loss_of([values[name] for name in self.graph.outputs if name in values]), updates
 
     def ours(self, params: Sequence[Mapping[str, Any]] | None = None, key: Any = None) -> tuple[float, Any, Any]:
-        """Give loss, gradients by storage, and the new values of what is updated, a dict a stage."""
+        """Return loss, gradients by storage, and the new values of what is updated, a dict a stage."""
         held = [stage.params for stage in self.stages] if params is None else params
         weights = [{n: a for n, a in p.items() if n in s.weights} for p, s in zip(held, self.stages, strict=True)]
 
@@ -114,7 +114,7 @@ def loss_of(outputs: Sequence[Any]) -> Any:
 
 
 def off(found: Any, exact: Tensor) -> float:
-    """Give the largest difference relative to the parameter's largest gradient, or as it is where that is zero."""
+    """Return the largest difference relative to the parameter's largest gradient, or as it is where that is zero."""
     difference, scale = np.abs(np.asarray(found, np.float64) - exact.double().numpy()).max(), exact.abs().max().item()
     return float(difference / scale if scale > 1e-12 else difference)  # a bias before a normalisation has none
 

@@ -144,7 +144,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 def everything() -> nn.Module:
-    """Give a model with all kinds in a row, in two stages or more; the norm reads the others' results."""
+    """Return a model with all kinds in a row, in two stages or more; the norm reads the others' results."""
     torch.manual_seed(0)
     parts = [part for make, _ in KINDS.values() for part in (make(), nn.Linear(8, 8, dtype=F64))]
     return nn.Sequential(nn.Linear(8, 8, dtype=F64), *parts).train()

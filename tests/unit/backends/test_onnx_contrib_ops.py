@@ -37,7 +37,7 @@ def test_every_op_of_onnx_runtimes_domains_in_the_table_has_a_case(backend: str)
 
 
 def _chain() -> onnx.ModelProto:
-    """Give a model as an exporter of classic models writes it: scaled, a forest, its scores used further."""
+    """Return a model as an exporter of classic models writes it: scaled, a forest, its scores used further."""
     forest = next(c for c in ml_cases() if c.op == "TreeEnsembleClassifier" and len(c.attributes["class_ids"]) > 20)
     helper = onnx.helper
     nodes = [

@@ -113,7 +113,7 @@ def _renamed(graph: Any) -> None:
 
 @cache
 def model(name: str) -> onnx.ModelProto:
-    """Give a model whose weights ``w`` and ``v`` lie in the subgraphs that read them, under hostile names."""
+    """Return a model whose weights ``w`` and ``v`` lie in the subgraphs that read them, under hostile names."""
     made = parse(MODELS[name])
     tensors = [onnx.numpy_helper.from_array(array, n) for n, array in _constants().items()]
     read = {i for node in made.graph.node for i in node.input}
@@ -144,14 +144,14 @@ def graph_of(name: str) -> Graph:
 
 
 def inputs_of(name: str) -> list[dict[str, Any]]:
-    """Give inputs that take both branches, and loops to different ends."""
+    """Return inputs that take both branches, and loops to different ends."""
     shape = (3, 5, 4) if name == "Scan" else (3, 4)
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     return [{"x": x + np.float32(shift)} for shift in (0.5, -0.5)]
 
 
 def as_arrays(values: Any) -> list[Any]:
-    """Give arrays of tensors of either kind."""
+    """Return arrays of tensors of either kind."""
     return [np.asarray(v.detach() if hasattr(v, "detach") else v) for v in values]
 
 

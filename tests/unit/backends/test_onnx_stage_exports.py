@@ -40,7 +40,7 @@ def run_models(partition: Partition, models: tuple[ir.Model, ...], inputs: Mappi
 
 
 def worst_difference(graph: Graph, partition: Partition, inputs: Mapping[str, Any]) -> float:
-    """Give the largest difference from the model as its owner wrote it, relative to an output's scale."""
+    """Return the largest difference from the model as its owner wrote it, relative to an output's scale."""
     live = run_models(partition, stage_models(graph, partition), inputs)
     worst = 0.0
     for name, value in zip(graph.outputs, TORCH.reference(graph)(inputs), strict=True):

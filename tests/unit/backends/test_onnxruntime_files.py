@@ -28,7 +28,7 @@ def model() -> onnx.ModelProto:
 
 
 def external(folder: Path) -> Path:
-    """Give the model as a file with its weights in external data."""
+    """Return the model as a file with its weights in external data."""
     made = model()
     data = b""
     for tensor in made.graph.initializer:

@@ -36,7 +36,7 @@ def differences(model: onnx.ModelProto, **options: Any) -> dict[int, float]:
 
 
 def crossing(graph: Graph, count: int) -> list[str]:
-    """Give what every stage takes and gives: ``x -> h``."""
+    """Return what every stage takes and gives: ``x -> h``."""
     return [f"{' '.join(cut.inputs)} -> {' '.join(cut.outputs)}" for cut in cut_evenly(graph, count).stages]
 
 

@@ -175,7 +175,7 @@ SLICES = [(X, 1, 1, 3), (X, 0), (X, 2, None, -1, 2), (X, -1, 1), (X, 2, -3, 2**6
 
 
 def node_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[fx.Node, dict[str, Any]]:
-    """Give a node, its tensors as placeholders, and the tensors by the placeholders' names."""
+    """Return a node, its tensors as placeholders, and the tensors by the placeholders' names."""
     graph, tensors = fx.Graph(), {}
 
     def place(value: Any) -> Any:

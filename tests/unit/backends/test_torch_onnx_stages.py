@@ -31,7 +31,7 @@ RNG = np.random.default_rng(3)
 
 
 def model(text: str, opset: int = 18, domains: tuple[str, ...] = (), **weights: np.ndarray) -> onnx.ModelProto:
-    """Give a model in ONNX's text with weights as initializers."""
+    """Return a model in ONNX's text with weights as initializers."""
     made = parse(text, opset=opset, domains=domains)
     made.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items())
     return made

@@ -15,7 +15,7 @@ from heterps_compile.ir.graph import Graph
 
 
 def resnet_50() -> Built:
-    """Give all 50 layers, narrower than they are sold."""
+    """Return all 50 layers, narrower than they are sold."""
     from transformers import ResNetConfig, ResNetForImageClassification  # noqa: PLC0415 - seconds, and only here
 
     torch.manual_seed(0)
@@ -24,7 +24,7 @@ def resnet_50() -> Built:
 
 
 def skip() -> Built:
-    """Give a net with a skip over three stages, tied weights, BatchNorm and dropout."""
+    """Return a net with a skip over three stages, tied weights, BatchNorm and dropout."""
     module, inputs = skip_net(training=True)
     return module, inputs, {}
 
@@ -34,7 +34,7 @@ def loss_of(outputs: Sequence[Any]) -> Tensor:
 
 
 def summed(stages: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Give the gradient of every parameter, added up over the stages that hold it, under each of its names."""
+    """Return the gradient of every parameter, added up over the stages that hold it, under each of its names."""
     gradients = {
         name: tensor.grad.clone()
         for stage in stages

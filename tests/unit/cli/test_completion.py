@@ -26,7 +26,7 @@ if [ ${#COMPREPLY[@]} -gt 0 ]; then printf '%s\\n' "${COMPREPLY[@]}"; else print
 
 
 def offered(*words: str) -> list[str]:
-    """Give what bash offers for the last word; ``["<default>"]`` stands for its own completion of files."""
+    """Return what bash offers for the last word; ``["<default>"]`` stands for its own completion of files."""
     done = subprocess.run(
         ["bash", "--norc", "--noprofile", "-c", ASK, "bash", "heterps-compile", *words],
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},

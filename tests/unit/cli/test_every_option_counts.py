@@ -77,7 +77,7 @@ START = {
 
 
 def written(option: Option) -> list[str]:
-    """Give the option as a user would write it."""
+    """Return the option as a user would write it."""
     kind, word = option.type, option.word
     if isinstance(kind, Flag):
         return [kind.off or word]
@@ -92,7 +92,7 @@ def written(option: Option) -> list[str]:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with a model, a workload and a PipeDream graph."""
+    """Return a folder with a model, a workload and a PipeDream graph."""
     where = tmp_path_factory.mktemp("inputs")
     write_small_inputs(where)
     return where

@@ -66,7 +66,7 @@ def examples() -> list[str]:
 
 
 def words_of(example: str) -> list[str]:
-    """Give the words that the command gets: from its name up to a pipe, a redirection or a closing bracket."""
+    """Return the words that the command gets: from its name up to a pipe, a redirection or a closing bracket."""
     inside = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
     inside = re.sub(r"^torchrun .* -m -- heterps_compile ", "heterps-compile ", inside)
     words = shlex.split(re.split(r" [|>] ", inside)[0])
@@ -75,7 +75,7 @@ def words_of(example: str) -> list[str]:
 
 
 def written_down() -> list[str]:
-    """Give the commands in the code blocks of README and docs, without what a comment says of them."""
+    """Return the commands in the code blocks of README and docs, without what a comment says of them."""
     pages = (PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md")))
     blocks = (
         block for page in pages for block in re.findall(r"```[a-z]*\n(.*?)```", page.read_text("utf-8"), re.DOTALL)

@@ -40,7 +40,7 @@ def is_number(option: Option) -> bool:
 
 
 def in_the_tree(group: click.Command = command, path: str = "") -> Iterator[tuple[str, click.Option]]:
-    """Give every option that takes a value, with the words of its command."""
+    """Yield every option that takes a value, with the words of its command."""
     for name, inner in group.commands.items() if isinstance(group, click.Group) else ():
         yield from in_the_tree(inner, f"{path} {name}".strip())
     if not isinstance(group, click.Group):
@@ -49,7 +49,7 @@ def in_the_tree(group: click.Command = command, path: str = "") -> Iterator[tupl
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with small models and a plan."""
+    """Return a folder with small models and a plan."""
     where = tmp_path_factory.mktemp("hostile")
     write_small_inputs(where)
     with pytest.MonkeyPatch.context() as patch:

@@ -79,7 +79,7 @@ def given(name: str) -> list[str]:
 
 
 def started(runs: list, monkeypatch, way: str, words: list[str]):
-    """Give the options that the ranks would have, and what the command said; None where it refused."""
+    """Return the options that the ranks would have, and what the command said; None where it refused."""
     runs.clear()
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value) if way == "torchrun" else monkeypatch.delenv(name, raising=False)

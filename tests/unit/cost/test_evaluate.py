@@ -13,7 +13,7 @@ PER_MILLION = 1e6 / 3600 / 3600  # what 1 s a batch at 1 an hour costs per milli
 
 
 def price(problem: Problem, *types: int, cuts: tuple[int, ...] = ()) -> float:
-    """Give seconds a batch times price per hour."""
+    """Return seconds a batch times price per hour."""
     return detail(problem, Placement(types, cuts)).value / PER_MILLION
 
 

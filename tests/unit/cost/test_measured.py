@@ -26,7 +26,7 @@ FIRST = POOL.device_types[0].name
 
 
 def profile_of(*places: int, training: bool = False, times_s: tuple[float, float] = (2.0, 3.0)) -> DeviceProfile:
-    """Give a profile that has some of the model's layers, each two seconds at half its batch and three at all of it."""
+    """Return a profile of some of the model's layers, each two seconds at half its batch and three at all of it."""
     half = max(1, LAYERS.graph.batch // 2)
     found = []
     for place in places:

@@ -18,7 +18,7 @@ WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 def small(location: str = "w.data", **where: int) -> onnx.ModelProto:
-    """Give a model whose weight lies in external data."""
+    """Return a model whose weight lies in external data."""
     weight = TensorProto(name="w", dims=WEIGHT.shape, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
     for key, value in {"location": location, **where}.items():
         weight.external_data.add(key=key, value=str(value))

@@ -26,7 +26,7 @@ def model(
     held: Sequence[Any] = (),
     sparse: Sequence[Any] = (),
 ) -> Any:
-    """Give a model with the input ``x``; initialisers are inputs too, as in old files."""
+    """Return a model with the input ``x``; initialisers are inputs too, as in old files."""
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])]
     if opset < 9:
         inputs += [helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in held]
@@ -45,7 +45,7 @@ def output(name: str, number: int = TensorProto.FLOAT) -> Any:
 
 
 def thin(name: str, indices: Any) -> Any:
-    """Give a sparse tensor of 4 x 4 with three values."""
+    """Return a sparse tensor of 4 x 4 with three values."""
     values = tensor(name, np.asarray([1, 2, 3], np.float32))
     return helper.make_sparse_tensor(values, tensor("places", np.asarray(indices, np.int64)), [4, 4])
 
@@ -54,14 +54,14 @@ FLAT, ROWS = [0, 5, 14], [[0, 0], [1, 1], [3, 2]]
 
 
 def dictionaries() -> Any:
-    """Give the type that a ZipMap makes."""
+    """Return the type that a ZipMap makes."""
     scores = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
     kind = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, scores))
     return helper.make_value_info("d", kind)
 
 
 def zipped() -> Any:
-    """Give a classifier as skl2onnx writes it."""
+    """Return a classifier as skl2onnx writes it."""
     classify = helper.make_node(
         "LinearClassifier", ["x"], ["l", "p"], domain=ML, coefficients=[0.1 * i for i in range(8)],
         intercepts=[0.0, 0.5], classlabels_ints=[3, 7], post_transform="SOFTMAX",
@@ -71,7 +71,7 @@ def zipped() -> Any:
 
 
 def old() -> Any:
-    """Give a model of opset 6, whose Gemm and Add say that they broadcast."""
+    """Return a model of opset 6, whose Gemm and Add say that they broadcast."""
     nodes = [
         helper.make_node("Gemm", ["x", "w", "c"], ["a"], broadcast=1),
         helper.make_node("Add", ["a", "c"], ["y"], broadcast=1),

@@ -14,7 +14,7 @@ from heterps_compile.frontends.onnx_session import open_session, session_threads
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Give the list of thread counts that sessions are opened with."""
+    """Return the list of thread counts that sessions are opened with."""
     counts = []
     plain = onnx_session._session_options
 

@@ -19,7 +19,7 @@ SIX = plain_problem([[1.0]] * 6, [1.0])  # a second a layer, all of it divided b
 
 
 def entries(*least_to_most: tuple[int, int]) -> Entries:
-    """Give entries of type 0."""
+    """Return entries of type 0."""
     least, most = np.array(least_to_most).T
     return Entries(np.zeros_like(least), least, most)
 
@@ -93,7 +93,7 @@ def table(*of_entries: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.int
 def path(
     ends: np.ndarray[tuple[int, int], np.dtype[np.int32]], of_entries: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> list[tuple[int, int]]:
-    """Give the entries and ends of the steps of the cheapest path."""
+    """Return the entries and ends of the steps of the cheapest path."""
     to_go = compiled(reach_loops.to_go)(ends, of_entries)
     chosen, stops = compiled(reach_loops.cheapest)(ends, of_entries, to_go, 1e-12)
     return list(zip(chosen.tolist(), stops.tolist(), strict=True))

@@ -35,7 +35,7 @@ def of(text: str) -> dict[str, str]:
 
 
 def renamed_and_renumbered(graph: Graph, seed: int) -> tuple[Graph, dict[str, str]]:
-    """Give the same graph with other names, its nodes in another topological order, and the new name of every node."""
+    """Rename a graph's nodes, list them in another topological order, and return the new name of each."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     new = {
         name: f"v{i}"

@@ -2,7 +2,7 @@ from heterps_compile.plan.match import match_layers
 
 
 def fingerprint(own: str, before: str = "", after: str = "") -> str:
-    """Give a fingerprint whose last two parts are those of a layer alone in its model, where not given."""
+    """Return a fingerprint whose last two parts are those of a layer alone in its model, where not given."""
     return "-".join(part.rjust(12, "0") for part in (own, before or f"b{own}", after or f"a{own}"))
 
 

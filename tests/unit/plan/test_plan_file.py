@@ -27,7 +27,7 @@ SAVED = replace(PLAN, artifacts=FILES, scoring=SCORING)
 
 
 def edited(path: str, value: object) -> str:
-    """Give the sample file with one place changed; the path is as in error messages."""
+    """Return the sample file with one place changed; the path is as in error messages."""
     document = json.loads(to_json(SAVED))
     keys = [int(key) if key.isdigit() else key for key in path.replace("[", ".").replace("]", "").split(".")]
     place = document

@@ -32,7 +32,7 @@ def saved(path: Path, weight: np.ndarray, name: str = "w", *, external: bool = F
 
 
 def held(**tensors: torch.Tensor) -> Graph:
-    """Give a graph that was read from a module with these tensors; only its source counts."""
+    """Return a graph that was read from a module with these tensors; only its source counts."""
     graph = sketch("in x 4x8\n elementwise act : x -> y 4x8\n out y")
     return Graph(
         **{f: getattr(graph, f) for f in ("name", "nodes", "inputs", "outputs", "values", "parameters")},

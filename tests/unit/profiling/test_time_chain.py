@@ -20,7 +20,7 @@ BACKEND = TorchBackend()
 
 
 def ticking():
-    """Give a clock that ticks once whenever it is read."""
+    """Return a clock that ticks once whenever it is read."""
     ticks = itertools.count()
     return lambda: float(next(ticks))
 

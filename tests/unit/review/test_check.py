@@ -21,7 +21,7 @@ def check(committed: Plan = PLAN, text: str = MODEL, **options) -> CheckResult:
 
 
 def with_replicas(*replicas: int) -> Plan:
-    """Give the plan with other replicas; its estimates are left as they are, since a check makes its own."""
+    """Return the plan with other replicas; its estimates are left as they are, since a check makes its own."""
     return replace(PLAN, stages=tuple(replace(s, replicas=r) for s, r in zip(PLAN.stages, replicas, strict=True)))
 
 

@@ -9,7 +9,7 @@ from heterps_compile.schedule.simulate import simulate
 
 
 def held(name: str, stage: int, *, training: bool = True) -> str:
-    """Give a stage's counts as they change, of three micro-batches through two stages."""
+    """Return a stage's counts as they change, of three micro-batches through two stages."""
     times_s = [2.0, 2.0]
     timeline = simulate(orders(name, (1, 1), 3, training=training), times_s, times_s if training else None)
     return " ".join(f"{time_s:g}:{count}" for time_s, count in held_over_time(worker_spans(timeline)[stage, 0]))

@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 def drafted(model: Any, *args: Any, backend: str | None = None, **options: Any) -> Draft:
-    """Give the draft of a model in two stages, not yet verified."""
+    """Return the draft of a model in two stages, not yet verified."""
     drafts: list[Draft] = []
     heterps_compile.compile(
         model,

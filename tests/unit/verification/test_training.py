@@ -20,7 +20,7 @@ def compiled(module: Any, *args: Any, **options: Any) -> heterps_compile.Compile
 
 
 def gradients(module: nn.Module, run: Any) -> dict[str, Tensor | None]:
-    """Give the gradients of parameters and of the input, which needs one."""
+    """Return the gradients of parameters and of the input, which needs one."""
     module.zero_grad(set_to_none=True)
     x = X.clone().requires_grad_()
     torch.manual_seed(7)

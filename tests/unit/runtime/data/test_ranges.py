@@ -17,7 +17,7 @@ RANGES = st.lists(st.tuples(st.integers(0, SAMPLES - 1), st.integers(1, 12)), mi
 
 
 def of_kind(kind: str, folder) -> tuple[Source, str]:
-    """Give a source of forty samples at least, and one of its columns."""
+    """Return a source of forty samples at least, and one of its columns."""
     if kind == "parquet":
         pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
         pq = pytest.importorskip("pyarrow.parquet")

@@ -29,7 +29,7 @@ OPTIONS = RunOptions(directory="m", data="x")
 
 
 def all_say(changed: dict[int, dict]) -> HashStore:
-    """Give a store in which three ranks said what they run; some changed it."""
+    """Return a store in which three ranks said what they run; some changed it."""
     store = HashStore()
     for rank in range(3):
         said = statement(PREPARED, OPTIONS, "cpu", "127.0.0.1") | changed.get(rank, {})

@@ -31,7 +31,7 @@ STATE = RunState(step=120, samples=7680, batch=64, seed=3, model="ab", plan="cd"
 
 
 def trained(seed: int, kind=torch.optim.Adam, **options):
-    """Give two layers that have been trained a step, and their optimiser."""
+    """Return two layers that have been trained a step, and their optimiser."""
     torch.manual_seed(seed)
     layers = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     optimizer = kind(layers.parameters(), lr=0.01, **options)

@@ -45,7 +45,7 @@ def options_in(folder: Path, **given) -> RunOptions:
 
 
 def rank_with(folder: Path, store: HashStore, rank: int, seed: int, **given) -> tuple[nn.Linear, Checkpoints]:
-    """Give a rank whose stage is one trained layer, and its part of the checkpoints."""
+    """Return a rank whose stage is one trained layer, and its part of the checkpoints."""
     torch.manual_seed(seed)
     layer = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
@@ -177,7 +177,7 @@ def test_a_tensor_of_another_shape_is_told(tmp_path):
 
 
 def in_folder(folder: Path, tensors: dict, source: str = "TIED = {}") -> Prepared:
-    """Give a run of a folder whose first stage has some tensors."""
+    """Return a run of a folder whose first stage has some tensors."""
     folder.mkdir()
     save_file(tensors, folder / "stage_0.safetensors")
     (folder / "stage_0.py").write_text(source)

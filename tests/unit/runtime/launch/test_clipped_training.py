@@ -33,7 +33,7 @@ Trained = tuple[dict[str, list[float]], list[float]]
 
 
 def tied_stages() -> list[HandMade]:
-    """Give two stages that hold one tied weight, and a parameter of its own each."""
+    """Return two stages that hold one tied weight, and a parameter of its own each."""
 
     def first(stage: HandMade, x: Tensor) -> tuple[Any, ...]:
         return (torch.tanh(x @ stage.weight) * stage.norm.weight,)
@@ -148,7 +148,7 @@ def by_rank() -> list[dict[str, Any]]:
 
 
 def merged(by_rank: list[dict[str, Any]], name: str) -> Trained:
-    """Give weights and norms over all ranks, which must agree on what several of them have."""
+    """Return weights and norms over all ranks, which must agree on what several of them have."""
     found = [of_rank[name] for of_rank in by_rank if of_rank[name] is not None]
     assert all(norms == found[0][1] for _, norms in found)
     weights: dict[str, list[float]] = {}

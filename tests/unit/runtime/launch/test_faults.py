@@ -72,7 +72,7 @@ def test_how_a_process_ended(code, out_of_memory, said):
 
 
 def raised_inside(error: Exception) -> RunError:
-    """Give an error as the pipeline tells it."""
+    """Return an error as the pipeline tells it."""
     try:
         raise RunError("stage 1, replica 0 (rank 2), forward of micro-batch 3 in step 7: it failed") from error
     except RunError as told:

@@ -30,7 +30,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_P
 
 
 def listening_addresses(port: int) -> set[str]:
-    """Give the addresses on which somebody listens to a port, as the kernel lists them."""
+    """Return the addresses on which somebody listens to a port, as the kernel lists them."""
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text("ascii").splitlines()[1:]:

@@ -12,7 +12,7 @@ from heterps_compile.runtime.launch.stop_signals import heeded
 
 @pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN])
 def of_hangup(request: pytest.FixtureRequest) -> Iterator[signal.Handlers]:
-    """Give what this process does where its terminal goes away."""
+    """Yield what this process does where its terminal goes away."""
     before = signal.signal(signal.SIGHUP, request.param)
     yield request.param
     signal.signal(signal.SIGHUP, before)

@@ -98,7 +98,7 @@ def test_the_first_fault_is_the_one_all_tell():
 
 
 def watches_in(*steps: int) -> list[Watch]:
-    """Give the watchers of ranks that have begun these steps; -1 for none."""
+    """Return the watchers of ranks that have begun these steps; -1 for none."""
     store = HashStore()
     made = [Watch(store, PLACES, rank, ProgressRecorder(), hang_after_s=60.0) for rank in range(3)]
     for watch, step in zip(made, steps, strict=True):

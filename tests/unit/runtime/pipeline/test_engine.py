@@ -29,7 +29,7 @@ Trained = tuple[list[float], dict[str, list[float]]]
 
 
 def odd_stages() -> list[HandMade]:
-    """Give three stages that exchange floats, whole numbers, truth values, None, plain numbers and an early output."""
+    """Build three stages that exchange floats, whole numbers, truth values, None, plain numbers, an early output."""
 
     def first(stage: HandMade, x: Tensor, ids: Tensor) -> tuple[Any, ...]:
         hidden = torch.tanh(x @ stage.weight)
@@ -58,7 +58,7 @@ def odd_loss(outputs: list[Any], columns: dict[str, Tensor]) -> Tensor:
 
 
 def dropping_stages() -> list[HandMade]:
-    """Give two stages with batch norm and dropout."""
+    """Return two stages with batch norm and dropout."""
 
     def dropped(stage: HandMade, x: Tensor) -> tuple[Any, ...]:
         return (functional.dropout(stage.norm(x.double() @ stage.weight), 0.5),)
@@ -112,7 +112,7 @@ def _narrow(rank: int) -> list[Trained | None]:
 
 
 def merged(runs: list[Trained | None]) -> Trained:
-    """Give losses and state over all ranks, which must agree on what several of them have."""
+    """Return losses and state over all ranks, which must agree on what several of them have."""
     losses, state = [], {}
     for run in filter(None, runs):
         losses += [run[0]] if run[0] else []
@@ -238,7 +238,7 @@ def test_the_recorder_hears_every_action_and_each_micro_batch_is_read_once(by_ra
 
 
 def faults() -> dict[str, Any]:
-    """Give training that goes wrong on a single rank, and what it says."""
+    """Return training that goes wrong on a single rank, and what it says."""
 
     def fine(stage: HandMade, x: Tensor) -> tuple[Any, ...]:
         return (x @ stage.weight,)

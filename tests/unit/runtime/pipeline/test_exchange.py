@@ -88,7 +88,7 @@ def office(monkeypatch: pytest.MonkeyPatch) -> PostOffice:
 
 
 def exchanges() -> list[Exchange]:
-    """Give the exchanges of two ranks of one stage each, which run forwards and then backwards."""
+    """Return the exchanges of two ranks of one stage each, which run forwards and then backwards."""
     stages = [HandMade("x", "a", lambda stage, x: (x,)), HandMade("a", "y", lambda stage, a: (a,))]
     plan = plan_of(stages, "y")
     layout = make_layout(plan, training=True, schedule="gpipe", micro_batches=MICRO_BATCHES)

@@ -24,7 +24,7 @@ def packing_of(values: list, wire: str = "float32") -> Packing:
 
 
 def through(values: list, wire: str = "float32") -> list:
-    """Give values as they come out at the other end."""
+    """Return values as they come out at the other end."""
     packing = packing_of(values, wire)
     sent, received = torch.empty(packing.size_bytes, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)
     packing.pack(values, packing.views(sent))

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not neighbours.machine(), reason="this system or
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Neighbours]]:
-    """Give two neighbours in this process."""
+    """Yield two neighbours in this process."""
     store = dist.FileStore(str(tmp_path / "store"), 2)
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: store)
     made: dict[int, Neighbours] = {}

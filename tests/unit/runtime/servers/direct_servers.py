@@ -40,7 +40,7 @@ class DirectServers:
         return [answer for _, answer in answers]
 
     def weights(self, table: int = 0) -> Tensor:
-        """Give a whole table, put together from its shards."""
+        """Return a whole table, put together from its shards."""
         whole = torch.empty(self.spec.tables[table].rows, self.spec.tables[table].width)
         for index, server in enumerate(self.servers):
             for first, records in server.shards[table].records():
@@ -65,7 +65,7 @@ def make_spec(
     optimizer: SparseOptimizer | None = None,
     **more: object,
 ) -> ServerSpec:
-    """Give the spec of servers 10, 11, ... for workers 0, 1, ..."""
+    """Return the spec of servers 10, 11, ... for workers 0, 1, ..."""
     return ServerSpec(
         tuple(range(workers)),
         tuple(range(10, 10 + servers)),

@@ -13,7 +13,7 @@ ROWS, WIDTH = 12, 5
 
 
 def sparse_steps(seed: int = 0):
-    """Give eight steps of gradients that touch some rows each: (rows, gradients)."""
+    """Yield eight steps of gradients that touch some rows each: (rows, gradients)."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(8):
         rows = torch.randperm(ROWS, generator=generator)[:5].sort().values
