@@ -21,8 +21,8 @@ from heterps_compile.passes.annotate_intensity import AnnotateIntensity
 from heterps_compile.passes.contract import Draft, run_passes
 from heterps_compile.passes.group_layers import GroupLayers
 from heterps_compile.passes.place_layers import run_method
-from heterps_compile.passes.placement.certificate import certify
 from heterps_compile.passes.placement.methods import METHODS, find_method
+from heterps_compile.passes.placement.proof.certificate import certify
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.plan.comparison import Comparison, MethodResult, ProvisioningResult
 from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request

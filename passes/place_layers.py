@@ -21,10 +21,10 @@ from heterps_compile.units import counted
 
 from .contract import Draft, refine
 from .deadline import Deadline
-from .placement.certificate import better_of, certify
-from .placement.exact import Exact
-from .placement.method import PlacementMethod
+from .placement.method import PlacementMethod, proves
 from .placement.methods import METHODS, find_method
+from .placement.proof.certificate import better_of, certify
+from .placement.proof.exact import Exact
 
 BASELINE_S = 2.0
 _NAMED = 3  # missing layers that a message names
@@ -66,7 +66,7 @@ class PlaceLayers:
         others = [find_method(name) for name in self.baselines if name != method.name]
         limit_s, deadline = request.time_limit_s, Deadline.after(request.time_limit_s)
         old = to_placement(problem, self.warm_start) if self.warm_start else None
-        is_exact = isinstance(method, Exact)
+        is_exact = proves(method)
         share = 1.0 if is_exact else _METHOD_SHARE
 
         def left_s(most_s: float) -> float:

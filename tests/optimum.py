@@ -6,13 +6,13 @@ from small_problems import plain_value
 from heterps_compile.cost.problem import Problem, SearchResult
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline, TimeUpError
-from heterps_compile.passes.placement import interval_search
-from heterps_compile.passes.placement.brute import Brute
-from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.exact import Exact
-from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
+from heterps_compile.passes.placement.baselines.brute import Brute
+from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.method import PlacementMethod
-from heterps_compile.passes.placement.seeds import seed_placements
+from heterps_compile.passes.placement.proof import range_search
+from heterps_compile.passes.placement.proof.exact import Exact
+from heterps_compile.passes.placement.proof.range_search import RangeSearch, per_million_samples
+from heterps_compile.passes.placement.simple_plans import seed_placements
 
 ROUNDING = 1e-8
 
@@ -35,11 +35,11 @@ def assert_same_optimum(problem: Problem) -> None:
 
 def assert_found_without_sweeps(problem: Problem) -> None:
     """Search as the search is set up, and again without sweeps and marches: both must end the same."""
-    found = IntervalSearch(Chain(problem), Deadline.after(None))
+    found = RangeSearch(Chain(problem), Deadline.after(None))
     found.run()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interval_search, "SWEPT", 10**9)
-        plain = IntervalSearch(Chain(problem), Deadline.after(None))
+        patch.setattr(range_search, "SWEPT", 10**9)
+        plain = RangeSearch(Chain(problem), Deadline.after(None))
         plain.run()
     assert found.best == pytest.approx(plain.best, rel=ROUNDING)
     assert found.bound == pytest.approx(plain.bound, rel=ROUNDING)
@@ -62,6 +62,6 @@ def assert_bound_below_optimum(problem: Problem, checks: int) -> None:
     best = solve(Brute(), problem)
     if best is None:
         return
-    search = IntervalSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None))
+    search = RangeSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None))
     search.run()
     assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)

@@ -19,7 +19,7 @@ from heterps_compile.cost.evaluate import evaluate
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.proof.exact import Exact
 
 SIZES = [(16, 4), (100, 8), (300, 8), (1000, 8)]
 LONG_SIZES = [(2000, 8), (10_000, 8)]

@@ -26,9 +26,9 @@ import numpy as np
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import FAMILIES, Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError
-from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.learned.rl import Rl, RlRnn, RlTrace
 from heterps_compile.passes.placement.methods import METHODS, find_method
-from heterps_compile.passes.placement.rl import Rl, RlRnn, RlTrace
+from heterps_compile.passes.placement.proof.exact import Exact
 
 LAYERS = (8, 12, 16, 24, 32, 48, 64, 80, 100, 100)
 TYPES = (2, 3, 4, 6, 8, 12, 16, 8)

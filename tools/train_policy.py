@@ -25,9 +25,9 @@ from safetensors.torch import save
 from torch.nn import functional
 
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
-from heterps_compile.passes.placement.features import layer_features
-from heterps_compile.passes.placement.policy import SHIPPED_FILE, Policy
-from heterps_compile.passes.placement.spans import Spans, find_spans
+from heterps_compile.passes.placement.learned.features import layer_features
+from heterps_compile.passes.placement.learned.policy import SHIPPED_FILE, Policy
+from heterps_compile.passes.placement.local.spans import Spans, find_spans
 
 LAYERS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
 TYPES = (2, 3, 4, 6, 8, 12, 16)
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path(__file__).parents[1] / "passes/placement" / SHIPPED_FILE
+        "-o", "--output", type=Path, default=Path(__file__).parents[1] / "passes/placement/learned" / SHIPPED_FILE
     )
     options = parser.parse_args()
     torch.manual_seed(options.seed)

@@ -1,6 +1,6 @@
 """The stages of a batch of placements, as flat arrays: layers, type, work, bytes in and out, memory.
 
-Left out: replicas (``replicas.py``, ``best_units.py``), and all segments of a chain (``passes/placement/chain.py``).
+Left out: replicas (``replicas.py``, ``best_units.py``), and all segments of a chain (``passes/placement/geometry.py``).
 """
 
 from dataclasses import dataclass

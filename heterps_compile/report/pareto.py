@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InfeasibleError
-from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.proof.exact import Exact
 
 FLOORS = 12
 _LEAST_PART, _MOST_PART = 0.1, 10.0  # of the chosen plan's throughput

@@ -1,6 +1,6 @@
 """Why no plan meets a request, or that one does: the exact search finds out, and says what would help.
 
-Left out: how it finds out (``passes/placement/infeasible.py``).
+Left out: how it finds out (``passes/placement/proof/why_infeasible.py``).
 """
 
 import json

@@ -13,7 +13,8 @@ class PlacementMethod(Protocol):
 
     A method is deterministic for a seed unless a time limit stops it, never returns a placement worse than a feasible
     warm start, keeps to ``problem.allowed``, and leaves ``bound`` at minus infinity where it proves none
-    (``certificate.py`` fills it in).
+    (``proof/certificate.py`` fills it in). A method that proves its own bound has a class attribute ``proves = True``:
+    it gets the whole time limit, no other proof follows it, and its "infeasible" is final.
     """
 
     name: ClassVar[str]
@@ -38,3 +39,8 @@ class PlacementMethod(Protocol):
             InfeasibleError: where the method found no feasible placement.
         """
         ...
+
+
+def proves(method: PlacementMethod) -> bool:
+    """Return whether a method proves its own bound; one that does not say so does not."""
+    return bool(getattr(method, "proves", False))

@@ -29,16 +29,16 @@ def _lazy(module: str, cls: str) -> Callable[[], PlacementMethod]:
 
 METHODS: Mapping[str, Callable[[], PlacementMethod]] = MappingProxyType(
     {
-        "rl": _lazy("rl", "Rl"),
-        "rl-rnn": _lazy("rl", "RlRnn"),
-        "exact": _lazy("exact", "Exact"),
-        "brute": _lazy("brute", "Brute"),
-        "greedy": _lazy("greedy", "Greedy"),
-        "genetic": _lazy("genetic", "Genetic"),
-        "bayes": _lazy("bayes", "Bayes"),
-        "cpu-only": _lazy("fixed", "CpuOnly"),
-        "gpu-only": _lazy("fixed", "GpuOnly"),
-        "heuristic": _lazy("fixed", "Heuristic"),
+        "rl": _lazy("learned.rl", "Rl"),
+        "rl-rnn": _lazy("learned.rl", "RlRnn"),
+        "exact": _lazy("proof.exact", "Exact"),
+        "brute": _lazy("baselines.brute", "Brute"),
+        "greedy": _lazy("baselines.greedy", "Greedy"),
+        "genetic": _lazy("baselines.genetic", "Genetic"),
+        "bayes": _lazy("baselines.bayes", "Bayes"),
+        "cpu-only": _lazy("baselines.fixed", "CpuOnly"),
+        "gpu-only": _lazy("baselines.fixed", "GpuOnly"),
+        "heuristic": _lazy("baselines.fixed", "Heuristic"),
     }
 )
 

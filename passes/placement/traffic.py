@@ -7,7 +7,7 @@ A value counts for a segment (a, c) of blocks a .. c - 1 in a box of the table o
 
 so a table is a sum of boxes. Most boxes reach over all rows of a tile, or end close to its rows.
 
-Left out: the time the bytes take (``chain.py``).
+Left out: the time the bytes take (``geometry.py``).
 """
 
 from dataclasses import dataclass

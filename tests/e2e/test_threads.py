@@ -47,7 +47,8 @@ def compiled(width: int, backend: str) -> tuple:
 
 @pytest.mark.slow
 def test_four_threads_compile_what_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    from heterps_compile.passes.placement import methods, rl  # noqa: PLC0415 - torch
+    from heterps_compile.passes.placement import methods  # noqa: PLC0415 - torch
+    from heterps_compile.passes.placement.learned import rl  # noqa: PLC0415 - torch
 
     short = dict(methods.METHODS) | {"rl": lambda: rl.Rl(rounds=2, samples=8, kicks=2)}
     monkeypatch.setattr(methods, "METHODS", short)

@@ -9,14 +9,14 @@ from small_problems import small_problems
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.placement import interval_search
-from heterps_compile.passes.placement.brute import Brute
-from heterps_compile.passes.placement.certificate import certify
-from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.fixed import CpuOnly
-from heterps_compile.passes.placement.greedy import Greedy
-from heterps_compile.passes.placement.interval_search import IntervalSearch, per_million_samples
+from heterps_compile.passes.placement.baselines.brute import Brute
+from heterps_compile.passes.placement.baselines.fixed import CpuOnly
+from heterps_compile.passes.placement.baselines.greedy import Greedy
+from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.method import PlacementMethod
+from heterps_compile.passes.placement.proof import range_search
+from heterps_compile.passes.placement.proof.certificate import certify
+from heterps_compile.passes.placement.proof.range_search import RangeSearch, per_million_samples
 
 
 @settings(max_examples=250, deadline=None)
@@ -41,13 +41,13 @@ def test_exact_finds_the_optimum_of_eight_layers(problem: Problem) -> None:
 @given(problem=small_problems(max_layers=6, units=3))
 @pytest.mark.parametrize("most_listed", [0, 20])
 def test_the_optimum_does_not_depend_on_how_segments_are_kept(most_listed: int, problem: Problem) -> None:
-    before = interval_search._MOST_LISTED
-    interval_search._MOST_LISTED = most_listed
+    before = range_search._MOST_LISTED
+    range_search._MOST_LISTED = most_listed
     try:
-        search = IntervalSearch(Chain(problem), Deadline.after(5))
+        search = RangeSearch(Chain(problem), Deadline.after(5))
         search.run()
     finally:
-        interval_search._MOST_LISTED = before
+        range_search._MOST_LISTED = before
     best = solve(Brute(), problem)
     if best is not None:
         bound = per_million_samples(problem, search.bound)
@@ -60,7 +60,7 @@ def test_wherever_the_search_stops_its_bound_is_below_the_optimum(problem: Probl
     best = solve(Brute(), problem)
     assume(best is not None)
     assert best is not None
-    search = IntervalSearch(Chain(problem), StepsDeadline(checks))
+    search = RangeSearch(Chain(problem), StepsDeadline(checks))
     search.run()
     assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)
     assert per_million_samples(problem, search.best) >= best.value * (1 - ROUNDING)

@@ -9,13 +9,13 @@ from small_problems import small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.placement import interval_search, march, range_sweep
-from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.easy_bounds import longest_s
-from heterps_compile.passes.placement.interval_search import IntervalSearch
-from heterps_compile.passes.placement.march import March, TimeRange
-from heterps_compile.passes.placement.paths import ListedSegments, SegmentPrices, StageCounts
-from heterps_compile.passes.placement.reach import Entries, Reach
+from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.proof import block_sweep, march, range_search
+from heterps_compile.passes.placement.proof.longest_segments import Entries, Reach
+from heterps_compile.passes.placement.proof.march import March, TimeRange
+from heterps_compile.passes.placement.proof.paths import ListedSegments, SegmentPrices, StageCounts
+from heterps_compile.passes.placement.proof.range_search import RangeSearch
+from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 
 ROUNDING = 1e-8
 
@@ -27,12 +27,12 @@ def entry(type_: int, units: int) -> Entries:
 @pytest.fixture
 def _marched(monkeypatch: pytest.MonkeyPatch) -> None:
     """March through the shortest chains too, with no sweep over blocks before it."""
-    monkeypatch.setattr(interval_search, "SWEPT", 1)
-    monkeypatch.setattr(interval_search, "MARCHED", 1)
-    monkeypatch.setattr(interval_search, "MARCHED_AT_ONCE", 1)
-    monkeypatch.setattr(interval_search, "SWEPT_S", 0.0)
-    monkeypatch.setattr(range_sweep, "_SIZES", (4, 1))
-    monkeypatch.setattr(range_sweep, "_TOP_BLOCKS", 1)
+    monkeypatch.setattr(range_search, "SWEPT", 1)
+    monkeypatch.setattr(range_search, "MARCHED", 1)
+    monkeypatch.setattr(range_search, "MARCHED_AT_ONCE", 1)
+    monkeypatch.setattr(range_search, "SWEPT_S", 0.0)
+    monkeypatch.setattr(block_sweep, "_SIZES", (4, 1))
+    monkeypatch.setattr(block_sweep, "_TOP_BLOCKS", 1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -192,7 +192,7 @@ def test_a_range_is_halved_until_its_segments_are_few(monkeypatch: pytest.Monkey
     monkeypatch.setattr(march, "_MOST_LISTED", -1)
     monkeypatch.setattr(march, "_FEW", -1)
     problem = small_problem(5, layers=10, types=2, units=60, memory=False)
-    search = IntervalSearch(Chain(problem), Deadline.after(None))
+    search = RangeSearch(Chain(problem), Deadline.after(None))
     search.run()
     own = March(Chain(problem), [TimeRange(0.0, longest_s(problem), 0.0)], Deadline.after(None))
     while own.open:

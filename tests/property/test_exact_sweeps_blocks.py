@@ -8,11 +8,11 @@ from optimum import assert_bound_below_optimum, assert_found_without_sweeps, ass
 from small_problems import small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
-from heterps_compile.passes.placement import interval_search, range_sweep
-from heterps_compile.passes.placement.blocks import Blocks
-from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.easy_bounds import longest_s
-from heterps_compile.passes.placement.paths import SegmentPrices
+from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.proof import block_sweep, range_search
+from heterps_compile.passes.placement.proof.block_cells import Blocks
+from heterps_compile.passes.placement.proof.paths import SegmentPrices
+from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 
 ROUNDING = 1e-8
 
@@ -20,10 +20,10 @@ ROUNDING = 1e-8
 @pytest.fixture(params=[(4, 2, 1), (3, 1), (1,)], ids=str)
 def _swept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweep the shortest chains too, with few segments left to the search that comes after."""
-    monkeypatch.setattr(interval_search, "SWEPT", 1)
-    monkeypatch.setattr(range_sweep, "_SIZES", request.param)
-    monkeypatch.setattr(range_sweep, "_TOP_BLOCKS", 1)
-    monkeypatch.setattr(range_sweep, "_FEW", 3)
+    monkeypatch.setattr(range_search, "SWEPT", 1)
+    monkeypatch.setattr(block_sweep, "_SIZES", request.param)
+    monkeypatch.setattr(block_sweep, "_TOP_BLOCKS", 1)
+    monkeypatch.setattr(block_sweep, "_FEW", 3)
 
 
 @settings(max_examples=60, deadline=None)

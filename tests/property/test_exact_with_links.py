@@ -11,11 +11,11 @@ from small_problems import linked, small_problem, small_problems, small_problems
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.segments import flatten_stages
-from heterps_compile.passes.placement import linked_search, prove
-from heterps_compile.passes.placement.brute import Brute
-from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.exact import Exact
-from heterps_compile.passes.placement.linked_chain import LinkedChain, linked_segment_count
+from heterps_compile.passes.placement.baselines.brute import Brute
+from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.proof import linked_search, prove
+from heterps_compile.passes.placement.proof.exact import Exact
+from heterps_compile.passes.placement.proof.linked_chain import LinkedChain, linked_segment_count
 
 SEEDS = st.integers(0, 2**32 - 1)
 

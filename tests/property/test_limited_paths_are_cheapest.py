@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from small_problems import plain_problem
 
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.placement.chain import Chain, Segments
-from heterps_compile.passes.placement.limited_paths import LimitedPaths
-from heterps_compile.passes.placement.milp import coupled_path
+from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.proof.label_setting import LimitedPaths
+from heterps_compile.passes.placement.proof.path_programme import coupled_path
 
 LENGTH, TYPES = 5, 3
 SEGMENTS = Chain(plain_problem([[1.0] * TYPES] * LENGTH, [1.0] * TYPES)).all_segments()

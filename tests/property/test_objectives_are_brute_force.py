@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from optimum import ROUNDING, assert_same_optimum, solve
 from small_problems import small_problems_for
 
-from heterps_compile.passes.placement.brute import Brute
-from heterps_compile.passes.placement.certificate import certify
-from heterps_compile.passes.placement.greedy import Greedy
+from heterps_compile.passes.placement.baselines.brute import Brute
+from heterps_compile.passes.placement.baselines.greedy import Greedy
+from heterps_compile.passes.placement.proof.certificate import certify
 
 OBJECTIVES = ["throughput", "latency", "max-load"]
 

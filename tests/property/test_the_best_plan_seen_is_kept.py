@@ -20,23 +20,11 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.max_load import split as splits
 from heterps_compile.passes.max_load.solve import solve_max_load
 from heterps_compile.passes.place_layers import PlaceLayers
-from heterps_compile.passes.placement import (
-    archive,
-    bayes,
-    brute,
-    climb,
-    exact,
-    fixed,
-    fixed_time,
-    genetic,
-    greedy,
-    interval_search,
-    prove,
-    reinforce,
-    rl,
-    rungs,
-)
+from heterps_compile.passes.placement.baselines import bayes, brute, fixed, genetic, greedy
+from heterps_compile.passes.placement.learned import reinforce, rl
+from heterps_compile.passes.placement.local import archive, climb, ladder
 from heterps_compile.passes.placement.methods import find_method
+from heterps_compile.passes.placement.proof import exact, fixed_time, prove, range_search
 from heterps_compile.plan.plan import PlannedStage
 
 ROUNDING = 1e-9
@@ -47,7 +35,7 @@ SHORT = {
 }
 QUICK = ("greedy", "genetic", "bayes", "cpu-only", "gpu-only", "heuristic", "exact", "brute")
 SEARCHES = (
-    archive, bayes, brute, climb, exact, fixed, fixed_time, genetic, greedy, interval_search, prove, reinforce, rungs
+    archive, bayes, brute, climb, exact, fixed, fixed_time, genetic, greedy, range_search, prove, reinforce, ladder
 )  # fmt: skip
 
 

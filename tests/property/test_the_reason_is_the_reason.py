@@ -10,9 +10,16 @@ from small_problems import plain_problem, small_problem
 
 from heterps_compile.cost.evaluate import evaluate
 from heterps_compile.cost.problem import Problem
-from heterps_compile.passes.placement.brute import every_placement
-from heterps_compile.passes.placement.culprits import MEMORY, MOST_STAGES, PINS, WITHOUT, in_words, without
-from heterps_compile.passes.placement.infeasible import explain_infeasible
+from heterps_compile.passes.placement.baselines.brute import every_placement
+from heterps_compile.passes.placement.proof.dropped_constraints import (
+    MEMORY,
+    MOST_STAGES,
+    PINS,
+    WITHOUT,
+    in_words,
+    without,
+)
+from heterps_compile.passes.placement.proof.why_infeasible import explain_infeasible
 
 
 def is_feasible(problem: Problem) -> bool:

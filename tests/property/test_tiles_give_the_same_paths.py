@@ -8,17 +8,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_problems import small_problem
 
-from heterps_compile.passes.placement import tiled_paths
-from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.easy_bounds import longest_s
-from heterps_compile.passes.placement.paths import (
+from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.proof import tiled_paths
+from heterps_compile.passes.placement.proof.paths import (
     Deadline,
     ListedSegments,
     SegmentPrices,
     StageCounts,
     cheapest_path,
 )
-from heterps_compile.passes.placement.tiled_paths import TiledSegments
+from heterps_compile.passes.placement.proof.tiled_paths import TiledSegments
+from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 
 NO_LIMIT = 10**9
 

@@ -16,7 +16,7 @@ from heterps_compile.passes.placement.methods import METHODS, find_method
 
 SOURCE = """
 from dataclasses import replace
-from heterps_compile.passes.placement.greedy import Greedy
+from heterps_compile.passes.placement.baselines.greedy import Greedy
 
 NOTHING = None
 

@@ -5,7 +5,7 @@ import pytest
 
 from heterps_compile.cost.evaluate import evaluate
 from heterps_compile.cost.synthetic import FAMILIES, Recipe, synthetic_problem
-from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.proof.exact import Exact
 
 
 def test_the_same_recipe_gives_the_same_problem_and_another_seed_another() -> None:

@@ -20,14 +20,14 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes import deadline as deadline_module
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline, TimeUpError
 from heterps_compile.passes.place_layers import PlaceLayers
-from heterps_compile.passes.placement.brute import Brute
-from heterps_compile.passes.placement.chain import Chain
-from heterps_compile.passes.placement.exact import Exact
-from heterps_compile.passes.placement.infeasible import explain_infeasible
-from heterps_compile.passes.placement.linked_chain import LinkedChain
+from heterps_compile.passes.placement.baselines.brute import Brute
+from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.methods import METHODS
-from heterps_compile.passes.placement.prove import prove
-from heterps_compile.passes.placement.seeds import seed_placements
+from heterps_compile.passes.placement.proof.exact import Exact
+from heterps_compile.passes.placement.proof.linked_chain import LinkedChain
+from heterps_compile.passes.placement.proof.prove import prove
+from heterps_compile.passes.placement.proof.why_infeasible import explain_infeasible
+from heterps_compile.passes.placement.simple_plans import seed_placements
 
 LIMIT_S = 10.0
 MOST_ASKED_AFTERWARDS = 60

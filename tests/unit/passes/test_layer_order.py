@@ -23,7 +23,7 @@ from heterps_compile.cost.work import layer_costs
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph, verify_layers
 from heterps_compile.passes.group_layers import group_nodes
-from heterps_compile.passes.placement.exact import Exact
+from heterps_compile.passes.placement.proof.exact import Exact
 from heterps_compile.plan.diff import diff
 
 POOL = load_cluster("heterps-paper")

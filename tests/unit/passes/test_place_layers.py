@@ -11,9 +11,9 @@ from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.passes.contract import Draft
 from heterps_compile.passes.place_layers import PlaceLayers, to_placement
-from heterps_compile.passes.placement.certificate import certify
-from heterps_compile.passes.placement.fixed import CpuOnly
+from heterps_compile.passes.placement.baselines.fixed import CpuOnly
 from heterps_compile.passes.placement.methods import find_method
+from heterps_compile.passes.placement.proof.certificate import certify
 from heterps_compile.plan.plan import PlannedStage
 
 PROBLEM = plain_problem([[1.0, 9.0], [9.0, 1.0]], [1.0, 1.0])

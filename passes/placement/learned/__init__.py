@@ -1,0 +1,1 @@
+"""Placement by a learned policy: the network, what it sees, and how it learns."""

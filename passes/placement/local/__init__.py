@@ -1,0 +1,1 @@
+"""Local search: a polish on fixed terms, climbed from many plans."""

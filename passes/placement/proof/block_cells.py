@@ -1,0 +1,207 @@
+"""Positions of a chain in blocks: cells of segments, each with the least that any segment in it can cost.
+
+Legend: blocks of g positions; a cell (A, C, type) holds the segments that begin in block A and end in block C. Each of
+them has at least the work between the last position of A and the first of C, the *core*, and the least bytes that any
+of them moves::
+
+    position   . . . a . . . . | . . . . . . . . | . . c . . .
+    block            A         |                 |     C
+                           ^------- core --------^
+                     ^~~~~ around it, Delta ~~~~~~~~~~~^
+
+A path enters a block at one position and leaves it at the same one; blocks forget which, so a chain of cells would skip
+up to a block of layers per stage. Phi makes up for it: the price of all layers before a position, each on its cheapest
+type. The cost of a segment less what Phi grows along it adds up to a path's cost less the constant Phi(n), and for a
+segment with core cost K and core computation at price F (both as ``SegmentPrices`` bounds them) it is at least::
+
+    max(F, K - Delta) - Phi(core)        Delta = what Phi grows around the core
+
+because computation at a price of F + delta holds at least delta more of Phi, and no cost is below it.
+
+Left out: which cells matter (``block_sweep.py``), memory of a replica, values that skip many layers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.replicas import ReplicaDemand, StageWork
+from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.traffic import SegmentTraffic
+
+from .paths import ROUNDING, SegmentPrices
+
+_SPANS = (1, 4, 16, 64)  # values that skip more layers count for no cell
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """M cells, sorted by their first block.
+
+    Attributes:
+        first, end: [M], blocks.
+        type: [M].
+    """
+
+    first: Ints
+    end: Ints
+    type: Ints
+
+    def keep(self, index: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "Cells":
+        """Return some of them."""
+        return Cells(self.first[index], self.end[index], self.type[index])
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellDemand:
+    """What bounds the costs of cells, whatever the time of a batch.
+
+    Attributes:
+        type: [M].
+        demand: [M], of the core with the least traffic.
+        inside, around: [M], growth of Phi along the core and around it.
+    """
+
+    type: Ints
+    demand: ReplicaDemand
+    inside: Floats
+    around: Floats
+
+    def reduced_costs(self, prices: SegmentPrices) -> tuple[Floats, Floats]:
+        """Return [M] twice, what a segment in the cell costs at least, less what Phi grows along it; never negative.
+
+        First over the range of the prices, then at its slow end alone. Fees play no part.
+        """
+        demand, slow_s = self.demand, prices.slow_s * (1 + ROUNDING)
+        units, least = demand.units_and_bound(slow_s)
+        with np.errstate(divide="ignore", invalid="ignore"):  # where no time is left, and the cost infinite
+            computing = demand.shared_compute_s * (prices.slow_s / (slow_s - demand.fixed_compute_s))
+        np.maximum(computing, demand.fixed_compute_s + demand.shared_compute_s, out=computing)
+        price = prices.price[self.type]
+        computing *= price
+        impossible = units > prices.most_units[self.type]
+        units[impossible] = 0.0
+        both = []
+        for fast_s in (prices.fast_s, prices.slow_s):
+            cost = units * fast_s
+            np.maximum(cost, least, out=cost)
+            cost *= price
+            cost -= self.around
+            np.maximum(cost, computing, out=cost)
+            cost -= self.inside
+            np.maximum(cost, 0.0, out=cost)
+            cost[impossible] = np.inf
+            both.append(cost)
+        return both[0], both[1]
+
+
+class Blocks:
+    """The blocks of one size.
+
+    Attributes:
+        size: g, positions of a block.
+        count: Number of blocks; the last holds the end of the chain.
+        total: Phi at the end of the chain.
+    """
+
+    def __init__(self, chain: Chain, size: int, traffic: SegmentTraffic | None = None) -> None:
+        """Take the traffic of all segments where it is at hand; else what passes positions bounds it."""
+        problem, positions = chain.problem, chain.length + 1
+        self.size, self.count = size, (positions + size - 1) // size
+        self._problem, self._length = problem, chain.length
+        low = np.arange(self.count) * size
+        high = np.minimum(low + size, positions) - 1
+        phi = chain.cheapest_work(problem.price_per_hour)
+        self.total = float(phi[-1])
+        self._phi_low, self._phi_high, self._spread = phi[low], phi[high], phi[high] - phi[low]
+        # every value that skips few layers passes the border of a block, or none is sure to
+        self._received, self._sent = (
+            [np.minimum.reduceat(chain.passing_bytes(span)[side], low) for span in _SPANS] for side in (0, 1)
+        )
+        self._far = [
+            span
+            for span in range(1, len(_SPANS))
+            if traffic is None and any(np.any(side[span] > side[span - 1]) for side in (self._received, self._sent))
+        ]
+        self._traffic = None if traffic is None else traffic.least(low)
+        every = np.arange(problem.type_count)[:, None]
+        after, before = (chain.work_between(np.zeros_like(p)[None, :], p[None, :], every) for p in (low, high))
+        self._compute_s = after[0].ravel(), before[0].ravel()
+        self._data_s = after[1].ravel(), before[1].ravel()
+        if traffic is None:
+            sent_s, received_s = (self._passing_s(side[0]).ravel() for side in (self._sent, self._received))
+            self._data_s = self._data_s[0] + sent_s, self._data_s[1] - received_s
+        self._sync_s = (after[2].ravel(), before[2].ravel()) if np.any(problem.sync_s > 0) else None
+        blocked = [chain.blocked_before(p).ravel() for p in (low, high)]
+        self._blocked = blocked if np.any(blocked[0]) or np.any(blocked[1]) else None
+
+    def _passing_s(self, size_bytes: Floats) -> Floats:
+        """Return [T, N], the time that bytes at the borders of blocks take on every type."""
+        problem = self._problem
+        return size_bytes * problem.seconds_per_byte[:, None] + (size_bytes > 0) * problem.latency_s[:, None]
+
+    def all_cells(self) -> Cells:
+        """Return every cell."""
+        first, end = np.triu_indices(self.count)
+        types = self._problem.type_count
+        every = Cells(np.repeat(first, types), np.repeat(end, types), np.tile(np.arange(types), len(first)))
+        return every if self.size > 1 else every.keep(every.first < every.end)
+
+    def parts(self, cells: Cells, finer: "Blocks") -> Cells:
+        """Return the cells of smaller blocks that cells consist of."""
+        ratio = self.size // finer.size
+        opens = np.flatnonzero(np.diff(cells.first, prepend=-1))
+        counts = np.diff(opens, append=len(cells))
+        row_start, row_count = np.repeat(opens, counts), np.repeat(counts, counts)
+        at = ratio * (ratio - 1) * row_start + ratio * np.arange(len(cells))  # sorted by first block, then as before
+        places = np.empty((ratio, ratio, len(cells)), np.int64)
+        parts = [np.empty(ratio * ratio * len(cells), np.int64) for _ in range(3)]
+        for i in range(ratio):
+            for j in range(ratio):
+                np.add(at, i * ratio * row_count + j, out=places[i, j])
+        parts[0][places] = (cells.first * ratio + np.arange(ratio)[:, None])[:, None]
+        parts[1][places] = cells.end * ratio + np.arange(ratio)[:, None]
+        parts[2][places] = cells.type
+        finer_cells = Cells(*parts)
+        kept = finer_cells.end < finer.count
+        kept &= (finer_cells.first <= finer_cells.end) if finer.size > 1 else (finer_cells.first < finer_cells.end)
+        return finer_cells.keep(kept)
+
+    def steps(self, path: Cells) -> Cells:
+        """Return a path of segments that lie in the cells of a path: all begin where their blocks do."""
+        end = path.end * self.size
+        end[-1] = self._length
+        return Cells(path.first * self.size, end, path.type)
+
+    def demand(self, cells: Cells) -> tuple[Cells, CellDemand]:
+        """Return the cells whose type may run their core, and what bounds their costs."""
+        problem = self._problem
+        row, column = cells.type * self.count + cells.first, cells.type * self.count + cells.end
+        inner = cells.first == cells.end
+        if self._blocked is not None:
+            possible = (self._blocked[0][column] == self._blocked[1][row]) | inner
+            cells, row, column, inner = cells.keep(possible), row[possible], column[possible], inner[possible]
+        first, end, type_ = cells.first, cells.end, cells.type
+        compute_s, data_s = (after[column] - before[row] for after, before in (self._compute_s, self._data_s))
+        if self._traffic is not None:
+            pair = first * self.count + end
+            data_s += self._traffic.moved_bytes.ravel()[pair] * problem.seconds_per_byte[type_]
+            data_s += self._traffic.talks.ravel()[pair] * problem.latency_s[type_]
+        for far in self._far:
+            at = np.flatnonzero((end - first - 1) * self.size + 1 >= _SPANS[far])
+            for side, block in ((self._received, first[at]), (self._sent, end[at])):
+                more, less = side[far][block], side[far - 1][block]
+                seconds = (more - less) * problem.seconds_per_byte[type_[at]]
+                data_s[at] += seconds + ((more > 0) & (less <= 0)) * problem.latency_s[type_[at]]
+        sync_s = np.zeros(1) if self._sync_s is None else self._sync_s[0][column] - self._sync_s[1][row]
+        inside, around = self._phi_low[end] - self._phi_high[first], self._spread[first] + self._spread[end]
+        inner = np.flatnonzero(inner)
+        for array in (compute_s, data_s, inside, *([] if self._sync_s is None else [sync_s])):
+            array[inner] = 0.0
+        around[inner] /= 2
+        parallel = problem.compute_parallel[type_], problem.data_parallel[type_]
+        return cells, CellDemand(type_, StageWork(compute_s, data_s, sync_s, *parallel).demand(), inside, around)

@@ -1,0 +1,132 @@
+"""The cheapest path over segments under limits that couple them, as a mixed-integer programme for HiGHS.
+
+Columns are segments, 1 where the path uses them::
+
+    minimise    sum of cost x
+    subject to  segments out of position 0              = 1
+                segments out of a - segments into a     = 0     for every other position but the last
+                sum over segments on type t of units x <= limit t
+                least <= sum of x <= most                      (stages)
+                sum of spent x <= budget
+
+The matrix of the path alone has whole-numbered corners; the limits are few, so the relaxation is nearly whole.
+
+Left out: the choice of tau, at which costs and units are fixed (``range_search.py``).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.passes.deadline import Deadline, now_s
+from heterps_compile.passes.placement.geometry import Segments
+from heterps_compile.passes.solver import run_solver
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoupledPath:
+    """What the programme found.
+
+    Attributes:
+        bound: Proven lower bound on the cost of every path within the limits; inf where there is none.
+        chosen: Indices of the segments of the best path found, in order; None where none was found.
+        is_optimal: Whether that path is proven best (or none proven to exist).
+    """
+
+    bound: float
+    chosen: Ints | None
+    is_optimal: bool
+
+
+def coupled_path(
+    segments: Segments,
+    cost: Floats,
+    units: Floats,
+    *,
+    length: int,
+    limits: Floats,
+    least: int,
+    most: int,
+    deadline: Deadline,
+    most_s: float = np.inf,
+    spent: Floats | None = None,
+    budget: float = np.inf,
+    enough: float = -np.inf,
+) -> CoupledPath:
+    """Find the cheapest path from position 0 to ``length`` within limits on units and stages.
+
+    Args:
+        segments: M segments.
+        cost: [M].
+        units: [M], units of its type that a segment takes.
+        length: n, the last position.
+        limits: [T].
+        least: Fewest stages.
+        most: Most stages.
+        deadline: Stop then; what it takes to write the programme down counts too.
+        most_s: Most seconds that solving it may take.
+        spent: [M], what a segment takes of the budget; None for nothing.
+        budget: For all segments of the path.
+        enough: Stop at a path that costs this or less.
+
+    Raises:
+        TimeUpError: where the programme is not written down in time, or too little is left to solve it.
+    """
+    deadline.check()
+    import highspy  # noqa: PLC0415 - half a second that only coupled limits need
+
+    begun_s = now_s()
+    usable = np.flatnonzero(np.isfinite(cost) & np.isfinite(units))
+    if len(usable) == 0:
+        return CoupledPath(np.inf, None, True)
+    first, end, type_ = segments.first[usable], segments.end[usable], segments.type[usable]
+    count, types = len(usable), len(limits)
+    scale = float(np.max(np.abs(cost[usable]))) or 1.0  # HiGHS measures with absolute tolerances
+    inner = end < length
+    column = np.arange(count)
+    has_budget = int(spent is not None and np.isfinite(budget))
+    paid = spent[usable] if spent is not None and has_budget else np.zeros(0)
+    rows = [first, end[inner], length + type_, np.full(count, length + types), np.full(len(paid), length + types + 1)]
+    entries = [np.ones(count), -np.ones(np.count_nonzero(inner)), units[usable], np.ones(count), paid]
+    columns = np.concatenate([column, column[inner], column, column, column[: len(paid)]])
+    order = np.argsort(columns, kind="stable")
+
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = count, length + types + 1 + has_budget
+    model.col_cost_ = cost[usable] / scale
+    model.col_lower_, model.col_upper_ = np.zeros(count), np.ones(count)
+    model.integrality_ = [highspy.HighsVarType.kInteger] * count
+    flow = (np.arange(length) == 0).astype(np.float64)
+    model.row_lower_ = np.concatenate([flow, np.full(types, -np.inf), [least], [-np.inf] * has_budget])
+    model.row_upper_ = np.concatenate([flow, limits, [min(most, length)], [budget] * has_budget])
+    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))])
+    model.a_matrix_.index_ = np.concatenate(rows)[order]
+    model.a_matrix_.value_ = np.concatenate(entries)[order]
+
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy ships no types for it
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("mip_rel_gap", 0.0),
+        ("mip_abs_gap", 1e-9),
+        ("mip_feasibility_tolerance", 1e-9),
+        ("primal_feasibility_tolerance", 1e-9),
+        ("dual_feasibility_tolerance", 1e-9),
+        ("objective_target", enough / scale if np.isfinite(enough) else -1e300),
+    ):
+        solver.setOptionValue(option, value)
+    solver.passModel(model)
+    run_solver(solver, deadline, begun_s=begun_s, most_s=most_s)
+    status, info = solver.getModelStatus(), solver.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return CoupledPath(np.inf, None, True)
+    has_path = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    chosen = None
+    if has_path:
+        taken = usable[np.asarray(solver.getSolution().col_value) > 0.5]
+        chosen = taken[np.argsort(segments.first[taken])]
+    is_optimal = status == highspy.HighsModelStatus.kOptimal
+    return CoupledPath(float(info.mip_dual_bound) * scale, chosen, is_optimal)

@@ -1,0 +1,178 @@
+"""How far stages reach, and the cheapest paths over the furthest segments, with the answers in sight."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_problems import plain_problem
+
+from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.proof import longest_loops, longest_segments
+from heterps_compile.passes.placement.proof.longest_loops import compiled
+from heterps_compile.passes.placement.proof.longest_segments import Entries, Reach
+from heterps_compile.passes.placement.proof.march import March, TimeRange
+
+SIX = plain_problem([[1.0]] * 6, [1.0])  # a second a layer, all of it divided by replicas
+
+
+def entries(*least_to_most: tuple[int, int]) -> Entries:
+    """Return entries of type 0."""
+    least, most = np.array(least_to_most).T
+    return Entries(np.zeros_like(least), least, most)
+
+
+def ends(problem: Problem, units: int, batch_s: float) -> list[int]:
+    return Reach(Chain(problem)).ends(entries((units, units)), batch_s)[0].tolist()
+
+
+def test_a_stage_reaches_as_many_layers_as_there_are_seconds() -> None:
+    assert ends(SIX, 1, 2.0) == [2, 3, 4, 5, 6, 6]
+
+
+def test_two_replicas_reach_twice_as_far_where_they_divide_everything() -> None:
+    assert ends(SIX, 2, 2.0) == [4, 5, 6, 6, 6, 6]
+
+
+def test_what_replicas_cannot_divide_shortens_the_second_stretch() -> None:
+    halves = replace(SIX, compute_parallel=np.array([0.5]))  # two take 3/4 of the time of one
+    assert ends(halves, 2, 3.0) == [4, 5, 6, 6, 6, 6]
+
+
+def test_no_stage_reaches_over_a_layer_that_its_type_may_not_run() -> None:
+    allowed = np.array([[True], [True], [False], [True], [True], [True]])
+    assert ends(replace(SIX, allowed=allowed), 1, 9.0) == [2, 2, 2, 6, 6, 6]
+
+
+def test_an_end_that_sends_too_much_is_stepped_back_from() -> None:
+    sends = plain_problem([[1.0]] * 4, [1.0], edge_bytes=np.array([0.0, 0.0, 9.0]), seconds_per_byte=np.array([1.0]))
+    assert ends(sends, 1, 3.0) == [2, 4, 4, 3]  # 9 s over position 3 do not fit into 3 s
+
+
+def test_two_replicas_that_must_synchronise_reach_no_less_than_one_alone() -> None:
+    synchronises = replace(SIX, sync_s=np.full((6, 1), 0.9))  # 1.4 s a layer for two, 1 s for one
+    assert ends(synchronises, 2, 3.0) == [3, 4, 5, 6, 6, 6]
+
+
+def test_a_time_a_little_shorter_begins_from_the_ends_before() -> None:
+    chain, all_entries = Chain(SIX), entries((1, 1), (2, 2), (3, 3))
+    own = Reach(chain)
+    own.ends(entries((1, 1), (3, 3)), 2.05)
+    assert own.ends(all_entries, 2.0).tolist() == Reach(chain).ends(all_entries, 2.0).tolist()
+
+
+def test_several_threads_find_the_same_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = entries(*((units, units) for units in range(1, 6)))
+    alone = Reach(Chain(SIX)).ends(every, 1.0).tolist()
+    monkeypatch.setattr(longest_segments, "_MANY", 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert Reach(Chain(SIX)).ends(every, 1.0).tolist() == alone
+
+
+def test_a_folder_that_cannot_be_written_only_costs_the_next_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])  # as where nothing is writable
+    longest_loops._compiled.cache_clear()
+    try:
+        assert ends(SIX, 1, 2.0) == [2, 3, 4, 5, 6, 6]
+    finally:
+        longest_loops._compiled.cache_clear()
+
+
+def prices(*of_entries: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array(of_entries)
+
+
+def table(*of_entries: list[int]) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    return np.array(of_entries, np.int32)
+
+
+def path(
+    ends: np.ndarray[tuple[int, int], np.dtype[np.int32]], of_entries: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> list[tuple[int, int]]:
+    """Return the entries and ends of the steps of the cheapest path."""
+    to_go = compiled(longest_loops.to_go)(ends, of_entries)
+    chosen, stops = compiled(longest_loops.cheapest)(ends, of_entries, to_go, 1e-12)
+    return list(zip(chosen.tolist(), stops.tolist(), strict=True))
+
+
+def test_the_cheapest_path_takes_the_dear_entry_where_it_saves_a_stage() -> None:
+    short_and_far = table([1, 2, 3, 4], [3, 3, 4, 4])
+    assert compiled(longest_loops.to_go)(short_and_far, prices(1.0, 2.5)).tolist() == [3.5, 3, 2, 1, 0]
+    assert path(short_and_far, prices(1.0, 2.5)) == [(1, 3), (0, 4)]
+
+
+def test_within_a_window_an_earlier_end_may_be_the_better_one() -> None:
+    own = table([2, 4, 3, 4], [4, 4, 4, 4])
+    assert compiled(longest_loops.to_go)(own, prices(1.0, 9.0)).tolist() == [2, 1, 2, 1, 0]  # from 2 no further than 3
+    assert path(own, prices(1.0, 9.0)) == [(0, 1), (0, 4)]
+
+
+def test_without_a_path_the_price_is_infinite() -> None:
+    assert np.isinf(compiled(longest_loops.to_go)(table([1, 1, 3]), prices(1.0))[0])
+
+
+def test_one_comes_to_a_position_for_what_one_comes_behind_it() -> None:
+    own = table([2, 2, 4, 4], [3, 4, 4, 4])
+    assert compiled(longest_loops.come)(own, prices(1.0, 1.5)).tolist() == [0, 1, 1, 1.5, 2]  # 0 - 2 - 4
+
+
+def test_an_entry_is_worth_the_cheapest_path_with_it() -> None:
+    own, of_entries = table([2, 2, 4, 4], [3, 4, 4, 4]), prices(1.0, 1.5)
+    loops = longest_loops
+    come, to_go = compiled(loops.come)(own, of_entries), compiled(loops.to_go)(own, of_entries)
+    assert (compiled(loops.through)(own, come, to_go) + of_entries).tolist() == [2, 2.5]
+
+
+def test_one_bound_closes_all_times_at_which_as_many_units_are_too_dear() -> None:
+    chain = Chain(SIX)
+    march = March(chain, [TimeRange(0.0, 2.0, 1.9)], Deadline.after(None))
+    march.step(lambda: 5.5, lambda _: None)  # three units for 2 s cost 6; three for 1.9 s still 5.7
+    assert march.open == []
+
+
+def test_the_march_comes_upon_the_plan_that_its_bound_speaks_of() -> None:
+    found: list[Placement] = []
+    march = March(Chain(SIX), [TimeRange(0.0, 2.1, 2.0)], Deadline.after(None))
+    march.step(lambda: 6.5, found.append)  # three units cost 6.3 for 2.1 s, and 6.0 for 2 s
+    assert found == [Placement((0,) * 6, (2, 4))]
+    (range_, segments), *_ = march.left  # a short range below 2.1 s, with the segments of such plans
+    assert range_.bound == pytest.approx(range_.fast_s * 3)
+    assert segments is not None
+    assert {(0, 2), (2, 4), (4, 6)} <= set(zip(segments.first.tolist(), segments.end.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("entry", "halves"), [((4, 7), ["4-5", "6-7"]), ((4, 5), ["4-4", "5-5"]), ((3, 3), ["3-3"])])
+def test_numbers_of_replicas_are_parted_in_the_middle(entry: tuple[int, int], halves: list[str]) -> None:
+    assert [f"{least}-{most}" for least, most in numbers(entries(entry).halves())] == halves
+
+
+def numbers(of: Entries) -> list[tuple[int, int]]:
+    return list(zip(of.least.tolist(), of.most.tolist(), strict=True))
+
+
+def test_numbers_of_replicas_that_a_path_too_cheap_uses_as_one_become_entries_of_their_own() -> None:
+    march = March(Chain(replace(SIX, max_units=np.array([40]))), [], Deadline.after(None))
+    every = march._entries(0.5, np.inf)
+    assert numbers(every)[8] == (9, 11)
+    assert march._learned(entries((1, 1), (9, 11)))
+    parted = numbers(every.singles(march._are_exact(every)))
+    assert parted == [*numbers(every)[:8], (9, 9), (10, 10), (11, 11), *numbers(every)[9:]]
+    assert numbers(march._entries(0.5, np.inf))[:11] == parted[:11]
+    assert not march._learned(entries((9, 9), (500, 2000)))  # too many to be told apart
+
+
+def test_of_large_numbers_of_replicas_only_those_a_path_uses_become_entries_of_their_own() -> None:
+    march = March(Chain(SIX), [], Deadline.after(None))
+    assert march._learned(entries((500, 502)))
+    every = entries((400, 499), (500, 501), (502, 502), (503, 600))
+    assert numbers(every.singles(march._are_exact(every))) == [
+        (400, 499),
+        (500, 500),
+        (501, 501),
+        (502, 502),
+        (503, 600),
+    ]

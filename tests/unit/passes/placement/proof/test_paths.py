@@ -1,0 +1,70 @@
+"""Cheapest paths over segments and over cells of segments, with the answers in sight."""
+
+import numpy as np
+import pytest
+from small_problems import plain_problem
+
+from heterps_compile.cost.problem import Problem
+from heterps_compile.passes.deadline import Deadline, TimeUpError
+from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.proof.block_cells import Cells
+from heterps_compile.passes.placement.proof.block_paths import BlockPaths
+from heterps_compile.passes.placement.proof.paths import (
+    ListedSegments,
+    SegmentPrices,
+    StageCounts,
+    cheapest_path,
+)
+
+# layers 1 and 3 are cheap on type 0, layer 2 on type 1; a batch takes 9 s, so that one unit is enough anywhere
+PROBLEM = plain_problem([[1.0, 4.0], [4.0, 1.0], [1.0, 4.0]], [1.0, 1.0])
+
+
+def graph(problem: Problem = PROBLEM, slow_s: float = 9.0, fast_s: float = 0.0) -> ListedSegments:
+    chain = Chain(problem)
+    prices = SegmentPrices(slow_s, fast_s, problem.price_per_hour, problem.max_units, np.zeros(2))
+    return ListedSegments(chain.all_segments(), prices, chain.length, Deadline.after(None))
+
+
+def test_the_cheapest_path_changes_type_where_that_is_free() -> None:
+    listed, counts = graph(), StageCounts.at_least(1)
+    to_go = listed.to_go(counts)
+    assert to_go[:, 0].tolist() == [3, 2, 1, 0]
+    assert cheapest_path(listed, counts, to_go).type.tolist() == [0, 1, 0]
+
+
+def test_a_unit_costs_as_long_as_a_batch_takes() -> None:
+    assert graph(fast_s=9.0).to_go(StageCounts.at_least(1))[0, 0] == 9  # one stage, one unit, 9 s
+
+
+def test_two_stages_at_most_cost_more_than_three() -> None:
+    assert graph().to_go(StageCounts.between(1, 2))[0, 0] == 6
+
+
+def test_segments_on_dear_paths_are_dropped() -> None:
+    listed, counts = graph(), StageCounts.at_least(1)
+    kept = listed.keep_below(counts, listed.to_go(counts), 3.5, 99)
+    assert kept is not None
+    assert list(zip(kept.first, kept.end, kept.type, strict=True)) == [(0, 1, 0), (1, 2, 1), (2, 3, 0)]
+    assert listed.keep_below(counts, listed.to_go(counts), 3.5, 2) is None
+
+
+def test_no_time_left_is_an_exception() -> None:
+    with pytest.raises(TimeUpError):
+        Deadline.after(-1.0).check()
+
+
+def cells(*ends: tuple[int, int]) -> Cells:
+    first, end = np.array(ends).T
+    return Cells(first, end, np.zeros(len(ends), np.int64))
+
+
+def test_many_ranges_share_a_pass_and_keep_their_own_paths() -> None:
+    own = [cells((0, 0), (0, 1), (0, 2), (1, 2)), cells((0, 2)), cells((0, 1), (1, 2))]
+    costs = [np.array([0.0, 1.0, 5.0, 1.0]), np.array([7.0]), np.array([1.0, np.inf])]
+    paths = BlockPaths(3, own)
+    to_go = paths.to_go(costs)
+    assert to_go[0].tolist() == [2, 7, np.inf]
+    through = paths.through(costs, to_go)
+    assert [least.tolist() for least in through] == [[2, 2, 5, 2], [7], [np.inf, np.inf]]
+    assert paths.path(0, costs[0], to_go).tolist() == [1, 3]

@@ -1,0 +1,105 @@
+"""What every placement method promises, held against brute force on small problems."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_problems import small_problem
+
+from heterps_compile.cost.evaluate import evaluate_one
+from heterps_compile.cost.problem import Problem
+from heterps_compile.errors import HeterpsError, UnknownNameError
+from heterps_compile.passes.placement.methods import METHODS, find_method
+from heterps_compile.passes.placement.proof.certificate import certify
+
+SEARCHES = ("rl", "rl-rnn", "exact", "brute", "greedy", "genetic")
+GOOD = ("rl", "rl-rnn", "exact", "genetic")
+LONG = ("rl", "rl-rnn")  # seconds a search
+
+
+def problem(seed: int) -> Problem:
+    drawn = small_problem(seed, layers=6, types=2, floor=True, memory=False)
+    assert np.isfinite(find_method("brute")(drawn).value)
+    return drawn
+
+
+def feasible() -> list[int]:
+    found = []
+    for seed in range(40):
+        try:
+            problem(seed)
+        except HeterpsError:
+            continue
+        found.append(seed)
+    return found[:4]
+
+
+FEASIBLE = feasible()
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        pytest.param(name, seed, marks=pytest.mark.slow if name in LONG and seed != FEASIBLE[0] else [])
+        for name in GOOD
+        for seed in FEASIBLE
+    ],
+)
+def test_a_search_reaches_the_optimum_of_a_small_problem(name: str, seed: int) -> None:
+    posed = problem(seed)
+    best = find_method("brute")(posed).value
+    assert find_method(name)(posed, seed=1).value == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_value_is_that_of_the_evaluator_and_the_bound_is_below_it(name: str) -> None:
+    posed = problem(FEASIBLE[0])
+    result = certify(posed, find_method(name)(posed))
+    assert result.value == evaluate_one(posed, result.placement)
+    assert result.bound <= find_method("brute")(posed).value * (1 + 1e-9)
+    assert result.method == name
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_same_seed_gives_the_same_plan(name: str) -> None:
+    posed = problem(FEASIBLE[1])
+    first, second = (find_method(name)(posed, seed=5) for _ in range(2))
+    assert first.placement == second.placement
+    assert first.evaluations == second.evaluations
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_pins_are_kept(name: str) -> None:
+    posed = small_problem(FEASIBLE[0], layers=6, types=2, floor=False, memory=False, structure=False)
+    allowed = posed.allowed.copy()
+    allowed[2] = (False, True)
+    assert find_method(name)(replace(posed, allowed=allowed)).placement.types[2] == 1
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_warm_start_is_never_made_worse(name: str) -> None:
+    posed = problem(FEASIBLE[2])
+    best = find_method("brute")(posed)
+    again = find_method(name)(posed, warm_start=best.placement)
+    assert again.value <= best.value * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_time_limit_gives_the_best_so_far_and_an_honest_bound(name: str) -> None:
+    posed = problem(FEASIBLE[3])
+    try:
+        result = certify(posed, find_method(name)(posed, time_limit_s=0.01), 0.01)
+    except HeterpsError:
+        return  # nothing found in so short a time is told as such
+    assert result.bound <= find_method("brute")(posed).value * (1 + 1e-9) <= result.value * (1 + 2e-9)
+
+
+def test_an_unknown_method_gives_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'genetic'"):
+        find_method("genetics")
+    assert set(SEARCHES) < set(METHODS)
+
+
+def test_known_methods_are_named_in_their_order() -> None:
+    with pytest.raises(UnknownNameError, match=r"\(known: rl, rl-rnn, exact, brute, greedy, genetic, bayes, cpu-only"):
+        find_method("foo")
