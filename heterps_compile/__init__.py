@@ -8,13 +8,14 @@ TYPE_CHECKING = False  # what type checkers take for true, as they take typing's
 if TYPE_CHECKING:
     from typing import Any
 
+    from heterps_compile.plan_diff.compare_plans import diff
+
     from .api import compile, load  # noqa: A004 - the product's verb
     from .cluster.devices import Cluster, DeviceType
     from .cluster.load import load_cluster
     from .compiled_model import CompiledModel
     from .errors import HeterpsError
     from .ir.graph import Graph
-    from .plan.diff import diff
     from .plan.plan import Plan
 
 __version__ = "0.1.0"
@@ -40,7 +41,7 @@ _HOMES = {
     "HeterpsError": ".errors",
     "Plan": ".plan.plan",
     "compile": ".api",
-    "diff": ".plan.diff",
+    "diff": ".plan_diff.compare_plans",
     "load": ".api",
     "load_cluster": ".cluster.load",
 }

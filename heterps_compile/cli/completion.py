@@ -38,8 +38,8 @@ def _schedules() -> Iterable[str]:
 
 
 def _criteria() -> Iterable[str]:
-    from heterps_compile.plan.fail_on import KINDS  # noqa: PLC0415 - as above
-    from heterps_compile.plan.numbers import NUMBERS  # noqa: PLC0415
+    from heterps_compile.plan_diff.fail_on import KINDS  # noqa: PLC0415 - as above
+    from heterps_compile.plan_diff.numbers import NUMBERS  # noqa: PLC0415
 
     return (*KINDS, *NUMBERS)
 

@@ -1,6 +1,6 @@
 """``heterps-compile diff OLD NEW``: what changed from one plan to another, for people, programs and pull requests.
 
-Left out: the comparison itself (``plan/diff.py``) and the looks of it (``report/diff_*.py``).
+Left out: the comparison itself and the looks of it (``plan_diff/``).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from .pictures import check_file, write_changes
 from .summary import append_summary
 
 if TYPE_CHECKING:
-    from heterps_compile.plan.diff import PlanDiff
+    from heterps_compile.plan_diff.compare_plans import PlanDiff
 
 _WRONG_USAGE = 2
 
@@ -58,9 +58,9 @@ def diff(ctx: click.Context, /, old: str, new: str, **_: Any) -> int:
 
 
 def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None) -> int:
-    from heterps_compile.plan.fail_on import met, parse_criteria  # noqa: PLC0415 - only what the command needs
     from heterps_compile.plan.file import from_json  # noqa: PLC0415 - pydantic
     from heterps_compile.plan.source import path_of, read_plan_text  # noqa: PLC0415
+    from heterps_compile.plan_diff.fail_on import met, parse_criteria  # noqa: PLC0415 - only what the command needs
 
     try:
         criteria = None if fail_on is None else parse_criteria(fail_on)
@@ -69,7 +69,7 @@ def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None
         check_file("--report", report)
     except HeterpsError as error:
         return _refused(error)
-    from heterps_compile.plan.diff import diff as diff_plans  # noqa: PLC0415 - as above
+    from heterps_compile.plan_diff.compare_plans import diff as diff_plans  # noqa: PLC0415 - as above
 
     changes = diff_plans(before, after)
     failed = [] if criteria is None else met(criteria, changes)
@@ -82,7 +82,7 @@ def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None
         stream.write(_shown(form, changes, (old, new), (path_of(new), text), failed))
         stream.flush()
     if form == "github":
-        from heterps_compile.report.diff_markdown import diff_markdown  # noqa: PLC0415 - only the format asked for
+        from heterps_compile.plan_diff.formats import diff_markdown  # noqa: PLC0415 - only the format asked for
 
         append_summary(diff_markdown(changes, old, new, failed))
     return int(bool(failed) if criteria is not None else not changes.is_empty)
@@ -95,18 +95,12 @@ def _refused(error: HeterpsError) -> int:
 
 
 def _shown(form: str, changes: "PlanDiff", where: tuple[str, str], file: tuple[str, str], failed: list[str]) -> str:
+    from heterps_compile.plan_diff import formats  # noqa: PLC0415 - only what the result needs
+
     if form == "json":
-        from heterps_compile.report.diff_document import diff_document  # noqa: PLC0415 - only the format asked for
-
-        return diff_document(changes, *where, failed)
+        return formats.diff_document(changes, *where, failed)
     if form == "markdown":
-        from heterps_compile.report.diff_markdown import diff_markdown  # noqa: PLC0415
-
-        return diff_markdown(changes, *where, failed)
+        return formats.diff_markdown(changes, *where, failed)
     if form == "github":
-        from heterps_compile.report.diff_github import diff_github  # noqa: PLC0415
-
-        return diff_github(changes, *file, failed)
-    from heterps_compile.report.diff_text import diff_text  # noqa: PLC0415
-
-    return diff_text(changes, failed)
+        return formats.diff_github(changes, *file, failed)
+    return formats.diff_text(changes, failed)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from heterps_compile.api import Progress
     from heterps_compile.compiled_model import CompiledModel
     from heterps_compile.passes.contract import Draft, Pass
-    from heterps_compile.plan.diff import PlanDiff
     from heterps_compile.plan.plan import Plan
+    from heterps_compile.plan_diff.compare_plans import PlanDiff
     from heterps_compile.report.findings import Findings
     from heterps_compile.report.pareto import Point
 
@@ -74,7 +74,7 @@ class Drawings:
             return
         found = _findings(compiled, draft, on_progress, searches=self.report is not None or self.plots is not None)
         if self.report is not None:
-            from heterps_compile.plan.diff import diff  # noqa: PLC0415 - only where asked for
+            from heterps_compile.plan_diff.compare_plans import diff  # noqa: PLC0415 - only where asked for
             from heterps_compile.report.html import html_report  # noqa: PLC0415 - jinja2
 
             changes = None if self.older is None else diff(self.older, compiled.plan)

@@ -1,6 +1,6 @@
 """What a check of a committed plan found, for a terminal, a pull request, a workflow's annotations, and programs.
 
-Left out: what changed from the committed plan to the one found (``diff_*.py`` tells it).
+Left out: what changed from the committed plan to the one found (``plan_diff/formats.py`` tells it).
 """
 
 import json
@@ -10,15 +10,11 @@ from typing import Protocol
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.escape import for_markdown, printable
-from heterps_compile.plan.diff import PlanDiff
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan_diff.compare_plans import PlanDiff
+from heterps_compile.plan_diff.formats import diff_document, diff_markdown, diff_text, workflow_command
+from heterps_compile.plan_diff.sentences import HASHED, Escape
 from heterps_compile.units import format_percent
-
-from .diff_document import diff_document
-from .diff_github import workflow_command
-from .diff_markdown import diff_markdown
-from .diff_text import diff_text
-from .diff_words import HASHED, Escape
 
 FORMAT_VERSION = 1
 
@@ -89,7 +85,7 @@ def check_github(checked: Checked, path: str) -> str:
 
 
 def check_document(checked: Checked, plan: str) -> str:
-    """Return the text of a JSON document; its keys are a promise as those of ``diff_document.py``."""
+    """Return the text of a JSON document; its keys are a promise as those of ``plan_diff/formats.py``."""
     changes = json.loads(diff_document(checked.changes, plan, "what the search finds now"))
     document = {
         "format_version": FORMAT_VERSION,

@@ -11,11 +11,11 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.problem import Problem
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.plan.comparison import Comparison
-from heterps_compile.plan.diff import PlanDiff
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan_diff.compare_plans import PlanDiff
+from heterps_compile.plan_diff.sentences import words_of_new_layers, words_of_old_layers
 
 from .comparison import comparison_picture
-from .diff_layers import words_of_new_layers, words_of_old_layers
 from .pareto import Point
 from .pictures import Picture
 from .pictures_bars import memory_bars, price_bars

@@ -15,10 +15,10 @@ from markupsafe import Markup
 
 from heterps_compile import __version__
 from heterps_compile.escape import printable, shorten
+from heterps_compile.plan_diff.sentences import change_of, sentences
+from heterps_compile.plan_diff.sentences import notes as change_notes
 from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds
 
-from .diff_words import change_of, sentences
-from .diff_words import notes as change_notes
 from .findings import Findings
 from .html_layers import for_script, layer_facts
 from .pictures import NAME_WIDTH, device_classes

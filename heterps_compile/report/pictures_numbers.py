@@ -1,14 +1,14 @@
 """The numbers of two plans beside each other as bars.
 
-Left out: which numbers there are (``plan/numbers.py``).
+Left out: which numbers there are (``plan_diff/numbers.py``).
 """
 
 from collections.abc import Sequence
 from math import isfinite
 
-from heterps_compile.plan.numbers import NumberChange
+from heterps_compile.plan_diff.numbers import NumberChange
+from heterps_compile.plan_diff.sentences import change_of
 
-from .diff_words import change_of
 from .pictures import WIDTH, Picture, line, picture, rect, text
 
 _LEFT, _RIGHT, _TOP = 110.0, 330.0, 50.0

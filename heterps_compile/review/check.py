@@ -26,8 +26,8 @@ from heterps_compile.passes.emit_stages import EmitStages
 from heterps_compile.passes.fuse_stages import FuseStages
 from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.provision import Provision
-from heterps_compile.plan.diff import PlanDiff, diff
 from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan_diff.compare_plans import PlanDiff, diff
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
 
 from .pose import PosedAgain

@@ -26,9 +26,9 @@ from heterps_compile.passes.contract import Draft, run_passes
 from heterps_compile.passes.group_layers import GroupLayers
 from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.plan.fingerprint import make_fingerprints
-from heterps_compile.plan.match import match_layers
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.provenance import make_hashes
+from heterps_compile.plan_diff.match_layers import match_layers
 from heterps_compile.units import counted
 
 from .stale import refuse_stale

@@ -11,7 +11,7 @@ from large_plan import hostile_findings, large_findings
 from light_models import path
 from trace_format import read_trace
 
-from heterps_compile.plan.diff import diff
+from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import html_report
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_changes import KINDS, PRICES, planned
 
-from heterps_compile.plan.decisions import decisions
-from heterps_compile.plan.diff import apply, diff
 from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan_diff.compare_plans import apply, diff
+from heterps_compile.plan_diff.decisions import decisions
 
 NAMES = [f"layer {i}" for i in range(12)]
 PARTS = st.sampled_from([f"{i:012x}" for i in range(4)])

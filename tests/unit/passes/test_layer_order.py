@@ -24,7 +24,7 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph, verify_layers
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.passes.placement.proof.exact import Exact
-from heterps_compile.plan.diff import diff
+from heterps_compile.plan_diff.compare_plans import diff
 
 POOL = load_cluster("heterps-paper")
 PINS = (("embedding", "cpu-core"), ("gemm", "v100"))

@@ -11,8 +11,8 @@ from large_plan import HOSTILE, hostile_findings, large_findings
 from small_problems import small_problem
 
 from heterps_compile.plan.comparison import Comparison, MethodResult
-from heterps_compile.plan.diff import diff
 from heterps_compile.plan.plan import PoolDevice
+from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import html_report
 from heterps_compile.report.html_layers import for_script, layer_facts

@@ -6,10 +6,10 @@ import pytest
 from reviewed import CPU, GPU, MODEL, POOL, REQUEST, graph, plan
 
 from heterps_compile.errors import StalePlanError
-from heterps_compile.plan.decisions import decisions
-from heterps_compile.plan.diff import diff
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan_diff.compare_plans import diff
+from heterps_compile.plan_diff.decisions import decisions
 from heterps_compile.review.pose import pose_again
 from heterps_compile.review.today import plan_today
 

@@ -4,12 +4,9 @@ from dataclasses import replace
 from plan_changes import drawn
 from plans import PLAN
 
-from heterps_compile.plan.diff import diff
 from heterps_compile.plan.file import to_json
-from heterps_compile.report.diff_document import diff_document
-from heterps_compile.report.diff_github import ANNOTATIONS, diff_github
-from heterps_compile.report.diff_markdown import diff_markdown
-from heterps_compile.report.diff_text import diff_text
+from heterps_compile.plan_diff.compare_plans import diff
+from heterps_compile.plan_diff.formats import ANNOTATIONS, diff_document, diff_github, diff_markdown, diff_text
 
 OLD = drawn("2 cpu: emb | 1 v100: a b c d | 3 cpu: head out")
 NEW = drawn("4 cpu: emb a' | 1 v100: b | 1 t4: c | 1 v100: d new | 3 cpu: out", 0.005)

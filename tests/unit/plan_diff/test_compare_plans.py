@@ -6,9 +6,9 @@ from plans import PLAN
 
 import heterps_compile
 from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
-from heterps_compile.plan.decisions import decisions
-from heterps_compile.plan.diff import PlanDiff, apply
-from heterps_compile.plan.fail_on import met, parse_criteria
+from heterps_compile.plan_diff.compare_plans import PlanDiff, apply
+from heterps_compile.plan_diff.decisions import decisions
+from heterps_compile.plan_diff.fail_on import met, parse_criteria
 
 BEFORE = drawn("2 cpu: emb | 1 v100: a b c d | 3 cpu: head")
 

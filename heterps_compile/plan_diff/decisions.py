@@ -7,8 +7,8 @@ several stages hold (they follow from the stages).
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from .plan import Plan
-from .request import Request
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.request import Request
 
 Setting = str | int | float | None
 """The value of an option; pairs of patterns and device types are one text."""

@@ -1,6 +1,6 @@
 """What changed from one plan to another: a patch of its decisions, and its estimates side by side.
 
-Layers are paired whatever they are called (``match.py``), stages by the layers they share::
+Layers are paired whatever they are called (``match_layers.py``), stages by the layers they share::
 
     old   0 v100: a b c d          1 cpu: e f
     new   0 v100: a b     1 cpu: c     2 v100: d     3 cpu: e f
@@ -12,7 +12,8 @@ Layers are paired whatever they are called (``match.py``), stages by the layers 
 A stage continues the one on the same device type that it shares the most layers with; the others are new, or pieces
 of a split; old stages that nothing continues are gone, or were merged into another.
 
-Left out: how a diff looks (``report/diff_*.py``), what counts as a failure (``fail_on.py``), values that cross.
+Left out: how a diff looks (``sentences.py``, ``formats.py``), what counts as a failure (``fail_on.py``), values that
+cross.
 """
 
 from collections import Counter
@@ -22,11 +23,11 @@ from functools import cached_property
 from os import PathLike, fspath
 
 from heterps_compile.errors import StalePlanError
+from heterps_compile.plan.plan import Plan
 
 from .decisions import Decisions, Setting, StageDecisions, decisions, settings
-from .match import match_layers
+from .match_layers import match_layers
 from .numbers import NumberChange, compare_numbers
-from .plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +264,7 @@ def apply(changes: PlanDiff, plan: Plan) -> Decisions:
 def _read(plan: Plan | str | PathLike[str]) -> Plan:
     if isinstance(plan, Plan):
         return plan
-    from .source import read_plan  # noqa: PLC0415 - pydantic only where a file is read
+    from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic only where a file is read
 
     return read_plan(fspath(plan))
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from heterps_compile.errors import InputError, UnknownNameError
 
-from .diff import PlanDiff
+from .compare_plans import PlanDiff
 from .numbers import NUMBERS
 
 KINDS: Mapping[str, Callable[[PlanDiff], int]] = MappingProxyType(

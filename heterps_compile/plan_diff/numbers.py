@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from math import inf, isclose
 from types import MappingProxyType
 
+from heterps_compile.plan.plan import Plan
 from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds
-
-from .plan import Plan
 
 _ROUNDING = 1e-9  # relative; what two computations of one number may differ by
 

@@ -2,7 +2,7 @@
 
 Names go through the escape function of the format, the sentences themselves hold no markup.
 
-Left out: the formats (``diff_text.py``, ``diff_markdown.py``, ``diff_github.py``), the JSON (``diff_document.py``).
+Left out: the formats, JSON among them (``formats.py``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
 
-from heterps_compile.plan.decisions import Setting
-from heterps_compile.plan.diff import LayerChange, PlacedLayer, PlanDiff, StageChange, StageEvent
-from heterps_compile.plan.numbers import NumberChange
 from heterps_compile.units import format_money, format_percent, format_rate, format_seconds
+
+from .compare_plans import LayerChange, PlacedLayer, PlanDiff, StageChange, StageEvent
+from .decisions import Setting
+from .numbers import NumberChange
 
 Escape = Callable[[str], str]
 NAMES_SHOWN = 12
@@ -173,3 +174,22 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def words_of_new_layers(changes: PlanDiff) -> dict[str, str]:
+    """Return the layers of the new plan that are different in the old one, by name."""
+    return {
+        **{change.layer: f"was in stage {change.old_stage}" for change in changes.regrouped},
+        **dict.fromkeys(changes.altered, "another computation"),
+        **{change.layer: f"was on {change.old_device}" for change in changes.moved},
+        **{layer.layer: "new" for layer in changes.added},
+    }
+
+
+def words_of_old_layers(changes: PlanDiff) -> dict[str, str]:
+    """Return the layers of the old plan that are different in the new one, by name."""
+    return {
+        **{change.old_name: f"went to stage {change.new_stage}" for change in changes.regrouped},
+        **{change.old_name: f"moved to {change.new_device}" for change in changes.moved},
+        **{layer.layer: "gone" for layer in changes.removed},
+    }
