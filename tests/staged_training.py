@@ -14,7 +14,7 @@ from trained_models import TRAINED, as_dtype, compile_trained
 from heterps_compile.plan.folder import read_folder
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import make_layout
-from heterps_compile.runtime.pipeline.stages import read_stage, read_tied
+from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
 
 Run = tuple[list[float], dict[str, Tensor]]
 """The loss of every step, and the model's state at the end."""

@@ -11,7 +11,7 @@ A slot lasts 10 ms; a step has six of them, and the optimizer takes two more.
 
 from pathlib import Path
 
-from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 from heterps_compile.schedule.order import Phase
 
 SLOT_S = 0.010

@@ -11,8 +11,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import heterps_compile
 from heterps_compile.examples.ctrdnn import CTRDNN, ctrdnn
-from heterps_compile.runtime.data.open import open_source
-from heterps_compile.runtime.data.wanted import Wanted
+from heterps_compile.runtime.data.model_inputs import Wanted
+from heterps_compile.runtime.data.open_source import open_source
 
 MICRO_BATCH, MICRO_BATCHES = 4, 4
 BATCH = MICRO_BATCH * MICRO_BATCHES

@@ -23,7 +23,7 @@ from trained_models import TRAINED  # noqa: E402
 from heterps_compile.plan.folder import read_folder  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
 from heterps_compile.runtime.pipeline.layout import make_layout  # noqa: E402
-from heterps_compile.runtime.pipeline.stages import read_stage, read_tied  # noqa: E402
+from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: E402
 
 MIXES = tuple(product(("torch", "jax"), repeat=2))
 MODELS = ("gpt2-wide", "ctrdnn")

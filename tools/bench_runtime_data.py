@@ -23,11 +23,11 @@ from torch import Tensor
 
 from heterps_compile.runtime.data.criteo import CriteoSource
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.generated import RandomColumn, RandomSource
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.parquet import ParquetSource
 from heterps_compile.runtime.data.prefetch import Prefetcher, Request
-from heterps_compile.runtime.data.source import Source, TensorSource
+from heterps_compile.runtime.data.random_source import RandomColumn, RandomSource
+from heterps_compile.runtime.data.sample_source import Source, TensorSource
 
 BATCH = 512
 STEPS = 20

@@ -41,13 +41,16 @@ import heterps_compile  # noqa: E402
 from heterps_compile.plan.folder import read_folder  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
 from heterps_compile.runtime.pipeline.layout import Layout, make_layout  # noqa: E402
-from heterps_compile.runtime.pipeline.links import Links  # noqa: E402
 from heterps_compile.runtime.pipeline.message import bytes_packing  # noqa: E402
-from heterps_compile.runtime.pipeline.neighbours import Neighbours  # noqa: E402
-from heterps_compile.runtime.pipeline.over_memory import MemoryIn, MemoryOut  # noqa: E402
-from heterps_compile.runtime.pipeline.over_network import NetworkIn, NetworkOut  # noqa: E402
-from heterps_compile.runtime.pipeline.record import Recorders  # noqa: E402
-from heterps_compile.runtime.pipeline.stages import read_stage, read_tied  # noqa: E402
+from heterps_compile.runtime.pipeline.over_gloo import (  # noqa: E402
+    Links,
+    NetworkIn,
+    NetworkOut,
+)
+from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: E402
+from heterps_compile.runtime.pipeline.recorder import Recorders  # noqa: E402
+from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut  # noqa: E402
+from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours  # noqa: E402
 from heterps_compile.runtime.pipeline.transport import Incoming, Outgoing  # noqa: E402
 from heterps_compile.schedule.names import orders  # noqa: E402
 from heterps_compile.schedule.order import Phase  # noqa: E402

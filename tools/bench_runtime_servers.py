@@ -31,11 +31,11 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
-from heterps_compile.runtime.pipeline.record import Recorders
+from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad
-from heterps_compile.runtime.servers.pulls_ahead import PullsAhead
-from heterps_compile.runtime.servers.served import serve_tables
+from heterps_compile.runtime.servers.row_prefetch import PullsAhead
+from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.servers.server import Server
 from heterps_compile.runtime.servers.spec import ServerSpec, TableSpec, record_bytes
 from heterps_compile.schedule.order import Action, Phase
@@ -86,14 +86,13 @@ def serve(spec: ServerSpec, rank: int, *, from_disk: bool = False) -> Server:
             one.madvise(_PAGEOUT)
 
     if from_disk:
-        from heterps_compile.runtime.servers import cold  # noqa: PLC0415
+        from heterps_compile.runtime.servers import shard  # noqa: PLC0415
+        from heterps_compile.runtime.servers.tiered_cache import ColdFile  # noqa: PLC0415
 
-        class Noted(cold.ColdFile):
+        class Noted(ColdFile):
             def __init__(self, *args: Any) -> None:
                 super().__init__(*args)
                 maps.append(self._map)
-
-        from heterps_compile.runtime.servers import shard  # noqa: PLC0415
 
         shard.ColdFile = Noted
     return module.serve_forever(spec, rank, heard=throw_out if from_disk else None)

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 from heterps_compile.schedule.order import Phase
 
 STEPS = 100

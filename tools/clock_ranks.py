@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from heterps_compile.runtime.pipeline.record import Recorders
+from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.schedule.order import Phase
 
 _TIMEOUT_S = 240.0
@@ -173,7 +173,7 @@ def _run(task: Task, rank: int) -> RankTimes:
     from heterps_compile.plan.folder import read_folder  # noqa: PLC0415
     from heterps_compile.runtime.pipeline.engine import Engine  # noqa: PLC0415
     from heterps_compile.runtime.pipeline.layout import make_layout  # noqa: PLC0415
-    from heterps_compile.runtime.pipeline.stages import read_stage, read_tied  # noqa: PLC0415
+    from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: PLC0415
 
     folder, device = Path(task.folder), torch.device("cpu")
     plan, _ = read_folder(folder)

@@ -92,7 +92,7 @@ def _add_simulated(trace: str, plan: "Plan") -> None:
     """Put the step that the plan promised into the trace of the run."""
     from heterps_compile.report.simulation import plan_loads, simulate_plan  # noqa: PLC0415 - only where asked for
     from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415
-    from heterps_compile.runtime.telemetry.trace import beside  # noqa: PLC0415
+    from heterps_compile.runtime.telemetry.measured_trace import beside  # noqa: PLC0415
 
     promised = simulate_plan(plan, plan_loads(plan), plan.schedule.name, plan.schedule.micro_batches)
     measured = Path(trace).read_text("utf-8")

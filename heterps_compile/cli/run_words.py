@@ -31,7 +31,7 @@ def given_words(ctx: click.Context) -> list[str]:
 
 
 def _as_written(name: str, value: Any) -> str:
-    from heterps_compile.runtime.data.open import is_random  # noqa: PLC0415 - torch only when it runs
+    from heterps_compile.runtime.data.open_source import is_random  # noqa: PLC0415 - torch only when it runs
 
     if name in _PATHS and not (name == "data" and is_random(value)):
         return os.path.abspath(str(value))  # the lines are typed wherever a shell happens to be

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps_compile.runtime.pipeline.deal import deal_micro_batches
-from heterps_compile.runtime.pipeline.layout import CHUNKS_OF, Layout
-from heterps_compile.runtime.pipeline.progress_check import waiting_at_the_end
+from heterps_compile.runtime.pipeline.layout import CHUNKS_OF, Layout, deal_micro_batches, waiting_at_the_end
 from heterps_compile.schedule.order import Action, Phase
 
 

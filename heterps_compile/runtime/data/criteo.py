@@ -27,10 +27,10 @@ from torch import Tensor
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
-from .files import DataFile, data_file
+from .data_file import DataFile, data_file
 from .identity import Part, digest_of
-from .lines import LINES_A_STEP, line_index
-from .source import check_range
+from .line_index import LINES_A_STEP, line_index
+from .sample_source import check_range
 
 NUMBERS = 13
 CATEGORIES = 26

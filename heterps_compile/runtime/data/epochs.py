@@ -21,9 +21,9 @@ from torch import Tensor
 
 from heterps_compile.errors import InputError
 
-from .files import DataFile
+from .data_file import DataFile
 from .identity import FromFiles, Part, digest_of, parts_of
-from .source import Source, check_range, join
+from .sample_source import Source, check_range, join
 
 BLOCK_SAMPLES = 4096
 """Of a shuffled block, unless told otherwise."""

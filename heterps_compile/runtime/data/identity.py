@@ -8,7 +8,7 @@ count, they may move; nor do files that come after those that were there, until 
                                          day_1  day_2              other data
 
 That is quick, and what ranks compare. Where a run writes checkpoints, its first rank takes the contents of the files
-too (``files.py``), four at a time: a file that was changed in the middle is no longer the same.
+too (``data_file.py``), four at a time: a file that was changed in the middle is no longer the same.
 
 An iterable is known by its first item: a shuffle without a seed gives every rank another one.
 
@@ -24,8 +24,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from heterps_compile.escape import printable
 
-from .files import DataFile
-from .source import Source
+from .data_file import DataFile
+from .sample_source import Source
 
 _DIGITS = 16  # of a digest; it tells data apart, and protects nothing
 _COLUMNS_SHOWN = 8

@@ -18,7 +18,7 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 
 from .identity import Part, digest_of
-from .source import check_range, join
+from .sample_source import check_range, join
 
 _KNOWN_BY = 8192  # numbers of a column
 

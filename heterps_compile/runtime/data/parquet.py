@@ -30,9 +30,9 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable
 
 from .arrow import Place, column_tensor
-from .files import DataFile, data_file
+from .data_file import DataFile, data_file
 from .identity import Part, digest_of
-from .source import check_range, join
+from .sample_source import check_range, join
 
 CACHE_BYTES = 256 * 2**20
 """Of decoded row groups, unless told otherwise; the group read last is kept in any case."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 
-from .source import Source
+from .sample_source import Source
 
 _CLOSE_S = 5.0  # how long closing waits for a read that is under way
 

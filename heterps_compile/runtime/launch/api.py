@@ -21,7 +21,7 @@ from .task import Result, Task
 from .training import Training
 
 if TYPE_CHECKING:
-    from heterps_compile.runtime.data.source import Source
+    from heterps_compile.runtime.data.sample_source import Source
 
 
 def run(

@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heterps_compile.runtime.telemetry.recorder import FILE_NAME
-from heterps_compile.runtime.telemetry.release import RELEASE_EVERY_BYTES, release
+from heterps_compile.runtime.telemetry.punch_hole import RELEASE_EVERY_BYTES, release
+from heterps_compile.runtime.telemetry.rank_recorder import FILE_NAME
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store

@@ -287,7 +287,7 @@ def read_weights(
 
 def _read_tables(checkpoint: Path, wanted: Collection[str]) -> "dict[str, Tensor]":
     """Read tables that parameter servers have saved, for a run that has them in its stages."""
-    from heterps_compile.runtime.servers.saved import export_tables  # noqa: PLC0415 - only for such checkpoints
+    from heterps_compile.runtime.servers.saved_tables import export_tables  # noqa: PLC0415 - only for such checkpoints
 
     with tempfile.TemporaryDirectory(prefix="heterps-tables-") as name:
         export_tables(checkpoint / SERVERS_NAME, Path(name) / "tables.safetensors")
@@ -296,7 +296,7 @@ def _read_tables(checkpoint: Path, wanted: Collection[str]) -> "dict[str, Tensor
 
 def read_tables(folder: Path) -> dict[str, tuple[int, int]]:
     """Return rows and width of the tables that parameter servers have saved, by name."""
-    from heterps_compile.runtime.servers.saved import read_saved  # noqa: PLC0415 - only for such checkpoints
+    from heterps_compile.runtime.servers.saved_tables import read_saved  # noqa: PLC0415 - only for such checkpoints
 
     return {table.name: (table.rows, table.width) for table in read_saved(folder).tables}
 

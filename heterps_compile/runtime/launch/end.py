@@ -1,6 +1,6 @@
 """What is said when a run is over: what was done, and what was measured beside what the plan promised.
 
-Left out: what was measured (``telemetry/summary.py``).
+Left out: what was measured (``telemetry/run_summary.py``).
 """
 
 import os
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from heterps_compile.escape import printable
-from heterps_compile.runtime.telemetry.summary import comparison_table, summary_lines
+from heterps_compile.runtime.telemetry.run_summary import comparison_table, summary_lines
 
 from .show import Show
 from .task import Result

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from heterps_compile.errors import RunError
 from heterps_compile.plan.plan import Plan
-from heterps_compile.runtime.data.open import is_random
+from heterps_compile.runtime.data.open_source import is_random
 
 from .options import RunOptions
 

@@ -30,8 +30,8 @@ from typing import TextIO
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import RunError, RunKilledError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.data.open import check_spec
-from heterps_compile.runtime.data.wanted import wanted_by_plan
+from heterps_compile.runtime.data.model_inputs import wanted_by_plan
+from heterps_compile.runtime.data.open_source import check_spec
 
 from .checkpoint import tidy
 from .checkpoint_lock import holding_checkpoints

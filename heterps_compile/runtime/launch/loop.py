@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.data.columns import Columns
+from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import Layout
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from heterps_compile.runtime.servers.pulls_ahead import Reader
+    from heterps_compile.runtime.servers.row_prefetch import Reader
 
 Loss = Callable[[Any, Mapping[str, "Tensor"]], "Tensor"]
 

@@ -13,9 +13,9 @@ from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of
 from heterps_compile.runtime.data.iterable import IterableSource
-from heterps_compile.runtime.data.open import is_random, open_source
-from heterps_compile.runtime.data.source import Source
-from heterps_compile.runtime.data.wanted import Wanted, fit, require_columns, wanted_by_plan
+from heterps_compile.runtime.data.model_inputs import Wanted, fit, require_columns, wanted_by_plan
+from heterps_compile.runtime.data.open_source import is_random, open_source
+from heterps_compile.runtime.data.sample_source import Source
 
 from .options import GIVEN, RunOptions
 from .prepare import Prepared

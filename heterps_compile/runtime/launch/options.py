@@ -71,7 +71,7 @@ class RunOptions:
 
     Attributes:
         directory: The compiled folder.
-        data: What is read (``data/open.py``); "" where the training file has ``data()``.
+        data: What is read (``data/open_source.py``); "" where the training file has ``data()``.
         train: Path of the training file; None for inference.
         steps: In all, those before a resume included; None for all that the data have.
         epochs: Times the data are gone through, where ``steps`` is None.

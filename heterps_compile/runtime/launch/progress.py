@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from heterps_compile.runtime.pipeline.record import Recorders
+from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.schedule.order import Phase
 
 from .faults import STARTING, WAITING, Progress

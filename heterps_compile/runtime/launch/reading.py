@@ -14,10 +14,9 @@ import torch
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.data.columns import Columns
+from heterps_compile.runtime.data.model_inputs import Wanted, fit, require_columns
 from heterps_compile.runtime.data.prefetch import Prefetcher, Request
-from heterps_compile.runtime.data.source import Source
-from heterps_compile.runtime.data.wanted import Wanted, fit, require_columns
+from heterps_compile.runtime.data.sample_source import Columns, Source
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.schedule.order import Phase
 

@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.servers.find_tables import find_plan_tables
 from heterps_compile.runtime.servers.optimizers import sparse_optimizer
 from heterps_compile.runtime.servers.server import serve_forever
 from heterps_compile.runtime.servers.spec import ServerSpec
+from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 
 from .checkpoint import SERVERS_NAME
 from .options import ServerOptions

@@ -16,10 +16,10 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.live import LiveView
-from heterps_compile.runtime.telemetry.log import StepLog
-from heterps_compile.runtime.telemetry.steps import StepReport
-from heterps_compile.runtime.telemetry.summary import RunSummary, SummaryOfSteps
+from heterps_compile.runtime.telemetry.live_view import LiveView
+from heterps_compile.runtime.telemetry.run_summary import RunSummary, SummaryOfSteps
+from heterps_compile.runtime.telemetry.step_log import StepLog
+from heterps_compile.runtime.telemetry.step_report import StepReport
 
 from .carry import TelemetryCollector
 from .options import RunOptions
@@ -170,7 +170,7 @@ class Show:
             self.poll()
 
     def _write_trace(self, path: str) -> None:
-        from heterps_compile.runtime.telemetry.trace import measured_trace  # noqa: PLC0415 - only where asked for
+        from heterps_compile.runtime.telemetry.measured_trace import measured_trace  # noqa: PLC0415 - only where asked for
 
         spans = self._follower.spans
         traced = {span.step for span in spans}

@@ -16,15 +16,15 @@ from torch.nn import Module, Parameter
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, with_contents
-from heterps_compile.runtime.data.source import Source
-from heterps_compile.runtime.data.wanted import wanted_by_plan
+from heterps_compile.runtime.data.model_inputs import wanted_by_plan
+from heterps_compile.runtime.data.sample_source import Source
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.record import Recorder, Recorders
-from heterps_compile.runtime.pipeline.stages import RunnableStage, read_stage, read_tied
+from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
+from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 from heterps_compile.runtime.servers.client import Client
-from heterps_compile.runtime.servers.pulls_ahead import PullsAhead, Reader
-from heterps_compile.runtime.servers.served import serve_tables
-from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
+from heterps_compile.runtime.servers.row_prefetch import PullsAhead, Reader
+from heterps_compile.runtime.servers.served_table import serve_tables
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 
 from .checkpoint import STEP_PATTERN, find_checkpoints, read_state
 from .checkpointing import Checkpoints, check_weights, find_start, start_notes

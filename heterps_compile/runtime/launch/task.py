@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from heterps_compile.runtime.c10d import Store
-    from heterps_compile.runtime.data.source import Source
+    from heterps_compile.runtime.data.sample_source import Source
 
 RESULT_KEY = "result"
 """Where rank 0 leaves the result in the store."""

@@ -1,8 +1,8 @@
 """Run one rank of a pipeline: its actions (``stage_actions.py``) in the order of the schedule, step by step.
 
 At the end of a training step gradients and running statistics are summed over the ranks that share them
-(``gradients.py``, ``statistics.py``), so that every stage is what it would be in one process that runs the
-micro-batches in order; where it is asked for, the gradients of the whole model are then clipped (``clip.py``).
+(``gradient_sums.py``, ``running_statistics.py``), so that every stage is what it would be in one process that runs the
+micro-batches in order; with a ``clip_norm`` the gradients of the whole model are then clipped (``clip_gradients.py``).
 Schedule, replicas and processes change nothing but the order of sums.
 
 Left out: processes and process groups (``launch/``), the optimiser, reading data.
@@ -21,17 +21,16 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.signature import signature_of_plan
 from heterps_compile.schedule.order import Phase
 
-from .clip import GradientClip
-from .contract import EVERYTHING, Loss, ReadMicroBatch, StepHook
+from .clip_gradients import GradientClip
 from .exchange import Exchange
 from .layout import Layout
 from .message import WIRES
-from .record import Recorder, Recorders
+from .rank_parts import EVERYTHING, Loss, ReadMicroBatch, StepHook
+from .read_stage import RunnableStage, Tied
+from .recorder import Recorder, Recorders
+from .replica_state import share_state
 from .routes import make_routes
-from .shared import share_state
-from .stage_actions import Setting, StageActions
-from .stages import RunnableStage, Tied
-from .step import MicroBatchData
+from .stage_actions import MicroBatchData, Setting, StageActions
 
 
 class Engine:

@@ -15,13 +15,13 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from heterps_compile.schedule.order import Action, Phase
 
 from .layout import Layout
-from .record import Recorder, heard
+from .recorder import Recorder, heard
 from .routes import Route, count_tags
-from .step import as_leaves
 from .transport import Receiver, Sender, Transport
 
 _ACTIONS_AHEAD = 4
@@ -49,7 +49,7 @@ class _Here:
     __slots__ = ("_values",)
 
     def send(self, names: Sequence[str], values: Sequence[Any]) -> None:
-        self._values = as_leaves(values)
+        self._values = _as_leaves(values)
 
     def receive(self, step: int, count: int) -> list[Any]:
         values, self._values = self._values, []
@@ -227,3 +227,8 @@ class Exchange:
         self.flush()
         if self._transport is not None:
             self._transport.close()
+
+
+def _as_leaves(values: Sequence[Any]) -> list[Any]:
+    """Return values that stay on their rank as those that arrive from another: leaves with the same memory."""
+    return [v.detach().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in values]

@@ -13,9 +13,10 @@ Interleaved 1F1B puts two stages at a position, so that four stages of 2, 1, 2 a
     stages   | 0, 2  | 1, 3
     ranks    | 0 1   | 2
 
-Left out: devices and hosts (``launch/``), what is sent (``routes.py``).
+Left out: devices and hosts (``launch/``), how fast a replica is, what is sent (``routes.py``).
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +27,7 @@ from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.interleaved import CHUNKS
 from heterps_compile.schedule.names import orders
-from heterps_compile.schedule.order import Action
-
-from .deal import deal_micro_batches
-from .progress_check import waiting_at_the_end
+from heterps_compile.schedule.order import Action, Phase
 
 CHUNKS_OF = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": CHUNKS}
 """The schedules that run, and the stages each puts at a position."""
@@ -271,3 +269,67 @@ def _refuse_idle(plan: Plan, assignment: Sequence[Sequence[int]], widths: Sequen
                 f"stage {position} has {width} replicas, and a step has {len(dealt)} micro-batches: replica {idle[0]} "
                 f"would have none; take {instead}, or fewer --replicas"
             )
+
+
+def deal_micro_batches(count: int, speeds: Sequence[float]) -> tuple[int, ...]:
+    """Return the replica that runs each micro-batch.
+
+    Replicas of one speed take turns. Others get shares in proportion to their speeds: the counts by the largest
+    remainder, each replica's micro-batches spread evenly over the step. Seven micro-batches::
+
+        speeds 1, 1     | 0 1 0 1 0 1 0
+        speeds 2, 1     | 0 1 0 0 0 1 0     shares 4.67 and 2.33: 5 and 2
+        speeds 3, 2, 2  | 0 1 2 0 1 2 0     shares 3, 2 and 2
+        speeds 1, 3     | 1 0 1 1 1 0 1     shares 1.75 and 5.25: 2 and 5
+
+    Args:
+        count: Micro-batches in one step.
+        speeds: Of every replica, in any unit; positive.
+    """
+    counts = largest_remainder(count, speeds)
+    due = sorted(
+        ((turn + 0.5) / own, replica) for replica, own in enumerate(counts) for turn in range(own)
+    )  # among those due at once, the first replica first
+    return tuple(replica for _, replica in due)
+
+
+def largest_remainder(count: int, weights: Sequence[float]) -> tuple[int, ...]:
+    """Divide a count in proportion to weights: whole shares first, what is left to the largest remainders."""
+    total = math.fsum(weights)
+    shares = [count * weight / total for weight in weights]
+    counts = [int(share) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - shares[i], i))
+    for i in by_remainder[: count - sum(counts)]:
+        counts[i] += 1
+    return tuple(counts)
+
+
+def waiting_at_the_end(layout: Layout) -> dict[int, str]:
+    """Return the ranks that never get further, and the action each waits to run, as in ``F3``; empty if all is well.
+
+    Every rank's order is run against the others', an action as soon as what it needs is done: a forward the forward of
+    the stage before, a backward its own forward and the backward of the stage after. The orders of a schedule end, and
+    dealing keeps that; a cycle is found here all the same, before it is a run that hangs. Values that skip stages come
+    no later than those that do not, so they are left out.
+    """
+    orders = {rank: layout.actions(rank) for rank in range(layout.world_size)}
+    reached = dict.fromkeys(orders, 0)
+    done: set[tuple[int, int, Phase]] = set()
+    last = layout.stage_count - 1
+    moved = True
+    while moved:
+        moved = False
+        for rank, order in orders.items():
+            while reached[rank] < len(order):
+                action = order[reached[rank]]
+                stage, i = layout.stage_of(action), action.micro_batch
+                if action.phase is Phase.FORWARD:
+                    needed = [(stage - 1, i, Phase.FORWARD)] if stage > 0 else []
+                else:
+                    needed = [(stage, i, Phase.FORWARD), *([(stage + 1, i, Phase.BACKWARD)] if stage < last else [])]
+                if not done.issuperset(needed):
+                    break
+                done.add((stage, i, action.phase))
+                reached[rank] += 1
+                moved = True
+    return {rank: str(order[reached[rank]]) for rank, order in orders.items() if reached[rank] < len(order)}

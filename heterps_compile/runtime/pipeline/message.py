@@ -10,7 +10,7 @@ A number of Python takes 8 bytes, None takes none. On a narrow wire, float32 val
 buffer; all others are as they are.
 
 Over a network, a single value that needs no change of layout is sent from where it lies. What is received is not
-copied: values are views of the buffer (``slab.py``).
+copied: values are views of the buffer.
 
 Left out: sending (``transport.py``).
 """
@@ -32,6 +32,7 @@ WIRES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.b
 """What float32 values may be sent as."""
 
 _ALIGNMENT = 64
+_uses = torch._C._storage_Use_Count
 _NUMBERS = {"bool": torch.bool, "int": torch.int64, "float": torch.float64}
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
@@ -169,6 +170,32 @@ class Packing:
                     tensor = tensor.to(device, _DTYPES[spec.dtype])
                 values.append(tensor.requires_grad_() if spec.requires_grad else tensor)
         return values
+
+
+class Slab:
+    """The memory of one message, with a view of every value in it.
+
+    What is received is not copied, so a buffer is used again once nobody else holds its memory: not the stage, not the
+    autograd graph, not a loss that keeps what it was given.
+
+    Attributes:
+        buffer: All of it, as bytes.
+        views: Of every value; None for a value that takes no bytes.
+    """
+
+    __slots__ = ("_address", "_own_uses", "_storage", "buffer", "views")
+
+    def __init__(self, buffer: Tensor, packing: Packing) -> None:
+        self.buffer = buffer
+        self.views = packing.views(buffer)
+        self._storage = buffer.untyped_storage()  # lives as long as its address is asked
+        self._address = self._storage._cdata
+        self._own_uses = _uses(self._address)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nobody but this object holds the memory."""
+        return bool(_uses(self._address) == self._own_uses)
 
 
 def bytes_packing(count: int) -> Packing:

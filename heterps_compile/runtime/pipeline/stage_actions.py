@@ -14,6 +14,8 @@ gradients that go back.
 Left out: the order of actions (``engine.py``), how messages travel (``exchange.py``).
 """
 
+import hashlib
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,15 +31,46 @@ from heterps_compile.escape import printable
 from heterps_compile.runtime.signature import Signature
 from heterps_compile.schedule.order import Phase
 
-from .contract import Loss, ReadMicroBatch
 from .exchange import Exchange, Receive, Send
-from .record import Recorder, heard
-from .stages import RunnableStage
-from .statistics import RunningStatistics
-from .step import MicroBatchData, seed_forward
+from .rank_parts import Loss, ReadMicroBatch
+from .read_stage import RunnableStage
+from .recorder import Recorder, heard
+from .running_statistics import RunningStatistics
 
 _FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
 _Pick = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+class MicroBatchData:
+    """The data of a step's micro-batches: each is read once, and dropped after its last reader on this rank."""
+
+    def __init__(self, wanted: Sequence[str], readers: int, device: torch.device) -> None:
+        """Prepare.
+
+        Args:
+            wanted: Names to read.
+            readers: Stages of this rank that read them.
+            device: Where they are put.
+        """
+        self._wanted, self._readers, self._device = tuple(wanted), readers, device
+        self._is_on_cpu = device.type == "cpu"
+        self._is_as_read = self._is_on_cpu and readers == 1
+        self._held: dict[int, tuple[Mapping[str, Any], int]] = {}
+
+    def take(self, micro_batch: int, read: Callable[[int, Sequence[str]], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the data of a micro-batch to one of its readers."""
+        if self._is_as_read:
+            return read(micro_batch, self._wanted)
+        data, left = self._held.pop(micro_batch, (None, self._readers))
+        if data is None:
+            found = read(micro_batch, self._wanted)
+            data = found if self._is_on_cpu else self._on_device(found)
+        if left > 1:
+            self._held[micro_batch] = (data, left - 1)
+        return data
+
+    def _on_device(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: v.to(self._device) if isinstance(v, Tensor) else v for name, v in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +200,7 @@ class StageActions:
         if self._begin is not None:
             self._begin(step, self.index, micro_batch, _FORWARD)
         began_s = perf_counter()
-        seed_forward(self._setting.seed, step, micro_batch, self.index, self._setting.device)
+        _seed_forward(self._setting.seed, step, micro_batch, self.index, self._setting.device)
         made = self._run(micro_batch, self._take(values))
         loss = None
         if self._give_outputs is not None:
@@ -260,3 +293,12 @@ def _columns(data: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
 def _differentiable(values: Sequence[Any], names: Sequence[str]) -> list[str]:
     """Return the names of the values for which gradients go back."""
     return [n for value, n in zip(values, names, strict=True) if isinstance(value, Tensor) and value.requires_grad]
+
+
+def _seed_forward(seed: int, step: int, micro_batch: int, stage: int, device: torch.device) -> None:
+    """Seed the random numbers of a forward, so that they depend neither on the schedule nor on replicas."""
+    digest = hashlib.blake2b(struct.pack("<4q", seed, step, micro_batch, stage), digest_size=8).digest()
+    number = int.from_bytes(digest, "little") >> 1
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(number)

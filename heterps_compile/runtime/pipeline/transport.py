@@ -3,8 +3,8 @@
 Ranks of one machine share memory, others talk over ``torch.distributed``: a route's messages in one direction go one of
 these two ways. What is the same in all of them is told once, in a header ahead of the first.
 
-Left out: the two ways (``over_memory.py``, ``over_network.py``), what the values are (``message.py``), which ranks talk
-(``routes.py``).
+Left out: the two ways (``shared_memory/endpoints.py``, ``over_gloo.py``), what the values are (``message.py``), which
+ranks talk (``routes.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +13,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .links import Links
+from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut
+from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours
+
 from .message import Packing, check_values, describe, packing_of_header
-from .neighbours import Neighbours
-from .over_memory import MemoryIn, MemoryOut
-from .over_network import NetworkIn, NetworkOut
+from .over_gloo import Links, NetworkIn, NetworkOut
 
 
 class Outgoing(Protocol):
     """One way of messages to a rank."""
 
-    def send_header(self, header: Tensor, tag: int) -> None: ...  # noqa: D102 - see over_network.py
+    def send_header(self, header: Tensor, tag: int) -> None: ...  # noqa: D102 - see over_gloo.py
 
     def send(self, packing: Packing, values: Sequence[Any], tag: int) -> None: ...  # noqa: D102
 
@@ -36,7 +36,7 @@ class Incoming(Protocol):
     """One way of messages from a rank."""
 
     @property
-    def wants_buffers(self) -> bool: ...  # noqa: D102 - see over_network.py
+    def wants_buffers(self) -> bool: ...  # noqa: D102 - see over_gloo.py
 
     def take_header(self, tag: int) -> bytes: ...  # noqa: D102
 

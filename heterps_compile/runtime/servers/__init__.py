@@ -2,7 +2,7 @@
 
 How a run uses them, on every rank::
 
-    tables = find_plan_tables(folder, plan)                       find_tables.py
+    tables = find_plan_tables(folder, plan)                       trace_lookups.py
     spec = ServerSpec(workers, ranks, tables, optimizer, ...)     spec.py: the same on all ranks
 
     a server                                                      server.py

@@ -1,17 +1,18 @@
 """A worker's side of the parameter servers.
 
-Look-ups are known before a stage runs (``ahead.py``), or are collected until one of them is needed; then all of them
+Look-ups are known before a stage runs (``trace_lookups.py``), or are collected until one of them is needed; then they
 become one pull: per table the distinct rows, per server one request and one answer. Rows that a micro-batch pulled are
 leaves of its autograd graph; after the backward of a step their gradients are summed over micro-batches and look-ups
 and pushed, one message a server.
 
-Rows can be asked for before the stage runs on them, as soon as its inputs are known (``pulls_ahead.py`` says when).
+Rows can be asked for before the stage runs on them, as soon as its inputs are known (``row_prefetch.py`` says when).
 They are under way while something else is computed::
 
     worker    | ask 0 | ask 1 | wait 0, compute 0 | ask 2 | wait 1, compute 1 | ...
     server            | answer 0 | answer 1 |             | answer 2 |
 
-Left out: how ids become requests and answers rows (``asked.py``); what a look-up makes of its rows (``served.py``).
+Left out: how ids become requests and answers rows (``pending_pull.py``); what a look-up makes of its rows
+(``served_table.py``).
 """
 
 import os
@@ -27,15 +28,15 @@ import torch
 from torch import Tensor
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.pipeline.record import Recorder, Recorders
+from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 
-from .asked import Asked, Lookup, Rows, distinct_rows
-from .link import GroupLink, Link, Wait
+from .pending_pull import Asked, Lookup, Rows, distinct_rows
 from .protocol import Kind, pack_request, wire_dtype
-from .saved import saved_numbers, unpack_saved, write_manifest
+from .saved_tables import saved_numbers, unpack_saved, write_manifest
+from .server_link import GroupLink, Link, Wait
 from .shard import sum_rows
 from .spec import ServerSpec
-from .tiers import Floats, Ints
+from .tiered_cache import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ A PULL is answered by its rows' weights, nothing around them; a SAVE by the numb
 request that is longer than ``FIRST_BYTES``, the rest follows as a second message: a server that waits for anybody
 cannot know how much will come.
 
-Left out: how buffers travel (``link.py``), who waits for whom (``server.py``, ``client.py``).
+Left out: how buffers travel (``server_link.py``), who waits for whom (``server.py``, ``client.py``).
 """
 
 from collections.abc import Sequence

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 
-from .link import WorkersLink
 from .protocol import Kind, Request, pack_floats, wire_dtype
-from .saved import fill_shard, pack_saved, read_saved, shard_file, write_shard
+from .saved_tables import fill_shard, pack_saved, read_saved, shard_file, write_shard
+from .server_link import WorkersLink
 from .shard import Shard, sum_rows
 from .spec import FLOAT_BYTES, ServerSpec, allot_memory, record_bytes, shard_rows
-from .tiers import Floats, HotColdTier, Ints
+from .tiered_cache import Floats, HotColdTier, Ints
 
 Answer = tuple[int, Tensor]  # the worker, and what it is sent
 

@@ -1,6 +1,6 @@
 """The rows of one table that lie on one server: read, updated, saved.
 
-Left out: which rows are whose (``spec.py``), where they lie (``tiers.py``), messages.
+Left out: which rows are whose (``spec.py``), where they lie (``tiered_cache.py``), messages.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from heterps_compile.errors import RunError
 from heterps_compile.units import format_bytes
 
-from .cold import ColdFile
 from .optimizers import SparseOptimizer
 from .spec import TableSpec, record_bytes
-from .tiers import Floats, HotColdTier, Ints, MemoryTier, Tier, hot_rows, take_rows
+from .tiered_cache import ColdFile, Floats, HotColdTier, Ints, MemoryTier, Tier, hot_rows, take_rows
 
 CHUNK_ROWS = 1 << 16  # rows that are copied at a time where all are
 

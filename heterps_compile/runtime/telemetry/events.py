@@ -3,7 +3,7 @@
 Numbers alone go through these files, and nothing in them is run or unpickled. Times are those of the rank's monotonic
 clock, which all processes of one machine share; ``start`` ties it to the clock on the wall.
 
-Left out: who writes the lines (``recorder.py``) and who reads them (``follow.py``).
+Left out: who writes the lines (``rank_recorder.py``) and who reads them (``follow.py``).
 """
 
 import json

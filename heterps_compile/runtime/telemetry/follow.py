@@ -4,7 +4,7 @@ A line counts once its end is there: a rank may be in the middle of writing one.
 of it. A rank that died tells no more, and its steps stay incomplete, which is not an error here: the run's own watch
 says why it ended.
 
-What has been read of the files in a run's own folder is given back to the disk (``release.py``).
+What has been read of the files in a run's own folder is given back to the disk (``punch_hole.py``).
 
 Left out: files of other machines (each machine's launcher follows its own ranks, or a shared folder has all of them).
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 from heterps_compile.errors import RunError
 
 from .events import RankSpans, RankStart, RankStep, from_line
-from .recorder import FILE_NAME
-from .release import RELEASE_EVERY_BYTES, release
-from .steps import StepReport, step_report
+from .punch_hole import RELEASE_EVERY_BYTES, release
+from .rank_recorder import FILE_NAME
+from .step_report import StepReport, step_report
 
 
 class RunFollower:

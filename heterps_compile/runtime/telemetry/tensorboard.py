@@ -11,7 +11,7 @@ from typing import Any
 
 from heterps_compile.errors import InputError, RunError
 
-from .steps import StepReport
+from .step_report import StepReport
 
 _EVERY_S = 10  # between two writes to the disk
 

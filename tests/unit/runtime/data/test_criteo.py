@@ -8,8 +8,8 @@ import torch
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data.criteo import CriteoSource
-from heterps_compile.runtime.data.files import data_file
-from heterps_compile.runtime.data.lines import LINES_A_STEP, line_index
+from heterps_compile.runtime.data.data_file import data_file
+from heterps_compile.runtime.data.line_index import LINES_A_STEP, line_index
 
 
 def line(label: str = "1", number: str = "7", category: str = "68fd1e64") -> str:
@@ -152,7 +152,7 @@ def test_a_file_that_grows_during_the_run_is_named(tmp_path):
 @pytest.mark.parametrize("lines", [1, LINES_A_STEP - 1, LINES_A_STEP, LINES_A_STEP + 1, 3 * LINES_A_STEP])
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_the_index_finds_every_line(tmp_path, monkeypatch, lines, end):
-    monkeypatch.setattr("heterps_compile.runtime.data.lines._CHUNK_BYTES", 100)
+    monkeypatch.setattr("heterps_compile.runtime.data.line_index._CHUNK_BYTES", 100)
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(str(n) for n in range(lines)) + end)
     index = line_index(data_file(path))
@@ -167,7 +167,7 @@ def test_a_kept_index_is_used_until_the_file_is_another_one(tmp_path, monkeypatc
     assert CriteoSource(path, kept_index=kept).samples == 2
     numbers = np.load(kept)
     with monkeypatch.context() as patched:
-        patched.setattr("heterps_compile.runtime.data.lines._make_index", None)
+        patched.setattr("heterps_compile.runtime.data.line_index._make_index", None)
         assert CriteoSource(path, kept_index=kept).samples == 2
     written(tmp_path, line(), line(), line())
     assert CriteoSource(path, kept_index=kept).samples == 3

@@ -7,8 +7,8 @@ import torch
 
 from heterps_compile.errors import InputError
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.generated import RandomColumn, RandomSource
-from heterps_compile.runtime.data.source import TensorSource
+from heterps_compile.runtime.data.random_source import RandomColumn, RandomSource
+from heterps_compile.runtime.data.sample_source import TensorSource
 
 EIGHT = TensorSource({"id": torch.arange(8)})
 

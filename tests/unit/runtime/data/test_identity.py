@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from heterps_compile.runtime.data import files
+from heterps_compile.runtime.data import data_file as data_file_module
+from heterps_compile.runtime.data.data_file import data_file
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.files import data_file
 from heterps_compile.runtime.data.identity import (
     Identity,
     Part,
@@ -23,8 +23,8 @@ from heterps_compile.runtime.data.identity import (
     with_contents,
 )
 from heterps_compile.runtime.data.iterable import IterableSource
-from heterps_compile.runtime.data.open import open_source
-from heterps_compile.runtime.data.source import TensorSource
+from heterps_compile.runtime.data.open_source import open_source
+from heterps_compile.runtime.data.sample_source import TensorSource
 
 CLICKS = Identity("clicks", ("ids", "label"), (Part(300, "a"), Part(100, "b")))
 GROWN = Identity("clicks", CLICKS.columns, (*CLICKS.parts, Part(50, "c")))
@@ -84,9 +84,9 @@ def contents(folder: Path, how: str) -> Identity:
 
 
 def test_of_a_large_file_begin_end_and_samples_in_between_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "WHOLE_BYTES", 2**20)
+    monkeypatch.setattr(data_file_module, "WHOLE_BYTES", 2**20)
     path = tmp_path / "large.tsv"
-    size = 256 * files.SAMPLES * 2**10 * 2  # every other 256 KiB
+    size = 256 * data_file_module.SAMPLES * 2**10 * 2  # every other 256 KiB
     with path.open("wb") as file:
         file.truncate(size)
     seen = [data_file(path).fingerprint()]

@@ -8,7 +8,7 @@ import torch
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data.prefetch import Prefetcher, Request
-from heterps_compile.runtime.data.source import TensorSource
+from heterps_compile.runtime.data.sample_source import TensorSource
 
 HUNDRED = TensorSource({"id": torch.arange(100)})
 TENS = [Request(n, 10, ("id",)) for n in range(0, 100, 10)]

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from heterps_compile.runtime.data.criteo import CriteoSource
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.generated import RandomColumn, RandomSource
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.parquet import ParquetSource
-from heterps_compile.runtime.data.source import Source, TensorSource
+from heterps_compile.runtime.data.random_source import RandomColumn, RandomSource
+from heterps_compile.runtime.data.sample_source import Source, TensorSource
 
 SAMPLES = 40
 RANGES = st.lists(st.tuples(st.integers(0, SAMPLES - 1), st.integers(1, 12)), min_size=1, max_size=8)

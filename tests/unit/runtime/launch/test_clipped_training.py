@@ -16,7 +16,7 @@ from heterps_compile.runtime.launch.loop import train
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import make_layout
-from heterps_compile.runtime.pipeline.record import Recorders
+from heterps_compile.runtime.pipeline.recorder import Recorders
 
 STEPS = 6
 CLIP = 0.5

@@ -5,8 +5,8 @@ import torch
 from plans import PLAN
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.data.source import TensorSource
-from heterps_compile.runtime.data.wanted import Wanted
+from heterps_compile.runtime.data.model_inputs import Wanted
+from heterps_compile.runtime.data.sample_source import TensorSource
 from heterps_compile.runtime.launch.faults import exception_cause
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.reading import MicroBatches, telling_ids

@@ -42,9 +42,9 @@ from heterps_compile.runtime.launch.options import write_private
 from heterps_compile.runtime.launch.run_folder import make_run_folder
 from heterps_compile.runtime.launch.store import Membership, StorePlace, connect_store, host_store
 from heterps_compile.runtime.launch.worker import unguarded_note
-from heterps_compile.runtime.pipeline import neighbours, strangers
+from heterps_compile.runtime.pipeline.shared_memory import neighbours, strangers
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
-from heterps_compile.runtime.servers.saved import read_saved
+from heterps_compile.runtime.servers.saved_tables import read_saved
 
 SECRET = bytes(range(32))
 

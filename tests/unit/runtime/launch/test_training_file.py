@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.data.columns import Columns
+from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.launch.faults import exception_cause
 from heterps_compile.runtime.launch.loop import checked_loss
 from heterps_compile.runtime.launch.progress import ProgressRecorder

@@ -10,12 +10,11 @@ from hand_made import HandMade, plan_of
 from torch import Tensor
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.pipeline import exchange, links
+from heterps_compile.runtime.pipeline import exchange, over_gloo
 from heterps_compile.runtime.pipeline.exchange import Exchange
 from heterps_compile.runtime.pipeline.layout import make_layout
-from heterps_compile.runtime.pipeline.links import Links
-from heterps_compile.runtime.pipeline.over_network import NetworkIn, NetworkOut
-from heterps_compile.runtime.pipeline.record import Recorders
+from heterps_compile.runtime.pipeline.over_gloo import Links, NetworkIn, NetworkOut
+from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.runtime.pipeline.routes import Route, make_routes
 from heterps_compile.runtime.pipeline.transport import Receiver, Sender
 from heterps_compile.schedule.order import Phase
@@ -198,7 +197,7 @@ def test_messages_of_two_directions_go_over_connections_of_their_own(monkeypatch
         def start_receive(self, tensor: Tensor, source: int, tag: int) -> None:
             used.append((f"{source} to {self.rank}", self.number, tag))
 
-    monkeypatch.setattr(links, "Group", Recorded)
+    monkeypatch.setattr(over_gloo, "Group", Recorded)
     low, high = Links(3, 0), Links(3, 2)
     low.send(torch.zeros(1), 2, 7)
     high.receive(torch.zeros(1), 0, 7)

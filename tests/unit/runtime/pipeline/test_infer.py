@@ -12,7 +12,7 @@ import heterps_compile
 from heterps_compile.plan.folder import read_folder
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import make_layout
-from heterps_compile.runtime.pipeline.stages import read_stage, read_tied
+from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
 
 SAMPLES, MICRO_BATCHES, STEPS = 12, 4, 3
 

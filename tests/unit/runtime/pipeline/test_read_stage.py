@@ -5,7 +5,7 @@ from light_models import path
 
 import heterps_compile
 from heterps_compile.plan.folder import read_folder
-from heterps_compile.runtime.pipeline.stages import read_stage
+from heterps_compile.runtime.pipeline.read_stage import read_stage
 
 
 def test_a_session_of_onnx_runtime_has_as_many_threads_as_pytorch(tmp_path, monkeypatch):

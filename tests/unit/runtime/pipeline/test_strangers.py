@@ -17,8 +17,8 @@ from another_user import CAN_BE_ANOTHER, WHY_NOT, AnotherUser, hammer, knock, lo
 from loopback import using_loopback
 from ranks import run_ranks
 
-from heterps_compile.runtime.pipeline.groups import Group
 from heterps_compile.runtime.pipeline.port_guard import PortGuard, _listening, guarded_store
+from heterps_compile.runtime.pipeline.rank_group import Group
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
 

@@ -17,16 +17,16 @@ from heterps_compile.examples import EXAMPLES
 from heterps_compile.plan.folder import read_folder
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import make_layout
-from heterps_compile.runtime.pipeline.stages import read_stage, read_tied
+from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
 from heterps_compile.runtime.servers.client import Client
-from heterps_compile.runtime.servers.find_tables import find_plan_tables
-from heterps_compile.runtime.servers.link import WorkersLink
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd, SparseOptimizer
-from heterps_compile.runtime.servers.pulls_ahead import PullsAhead
-from heterps_compile.runtime.servers.saved import export_tables
-from heterps_compile.runtime.servers.served import serve_tables
+from heterps_compile.runtime.servers.row_prefetch import PullsAhead
+from heterps_compile.runtime.servers.saved_tables import export_tables
+from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.servers.server import serve_forever
+from heterps_compile.runtime.servers.server_link import WorkersLink
 from heterps_compile.runtime.servers.spec import ServerSpec
+from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 
 BATCH, MICRO_BATCHES, ROWS, FIELDS, DENSE = 24, 6, 40, 4, 3
 LR = 0.1

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.servers import cold
+from heterps_compile.runtime.servers import tiered_cache
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd
 from heterps_compile.runtime.servers.shard import Shard, sum_rows
 from heterps_compile.runtime.servers.spec import TableSpec, allot_memory, record_bytes, shard_rows
-from heterps_compile.runtime.servers.tiers import HotColdTier, hot_rows
+from heterps_compile.runtime.servers.tiered_cache import HotColdTier, hot_rows
 
 WIDTH = 3
 BYTES_OF_A_SLOT = WIDTH * 2 * 4 + 7
@@ -55,7 +55,7 @@ def test_every_tier_size_gives_what_memory_gives(data: st.DataObject):
 
 
 def test_a_slow_disk_is_asked_for_all_pages_at_once_and_gives_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(cold, "_SLOW_ROW_S", 0.0)
+    monkeypatch.setattr(tiered_cache, "_SLOW_ROW_S", 0.0)
     slow, plain = make_shard(9_000, memory_for(9_000, 100), tmp_path), make_shard(9_000, None, tmp_path)
     for step in range(4):
         rows = np.arange(step, 9_000, 91)

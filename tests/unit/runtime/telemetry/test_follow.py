@@ -11,9 +11,9 @@ from told_runs import BYTES, PACE_S, RANKS, SLOT_S, STEP_S, recorders, tell_step
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.telemetry import follow
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.log import StepLog, step_record
-from heterps_compile.runtime.telemetry.release import release
-from heterps_compile.runtime.telemetry.steps import stage_link_bytes, step_report
+from heterps_compile.runtime.telemetry.punch_hole import release
+from heterps_compile.runtime.telemetry.step_log import StepLog, step_record
+from heterps_compile.runtime.telemetry.step_report import stage_link_bytes, step_report
 
 
 def test_a_step_is_put_together(tmp_path):

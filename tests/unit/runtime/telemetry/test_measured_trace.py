@@ -12,7 +12,7 @@ from heterps_compile.report.simulation import plan_loads, simulate_plan
 from heterps_compile.report.trace import chrome_trace
 from heterps_compile.runtime.telemetry.events import Ran, RankSpans, RankStart, Received
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.trace import beside, measured_trace
+from heterps_compile.runtime.telemetry.measured_trace import beside, measured_trace
 
 SLOT_US = SLOT_S * 1e6
 TWO_REPLICAS = replace(

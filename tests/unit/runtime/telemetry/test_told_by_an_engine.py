@@ -13,11 +13,11 @@ from ranks import run_ranks
 from torch import Tensor
 from trace_format import read_trace
 
-from heterps_compile.runtime.data.generated import RandomColumn, RandomSource
 from heterps_compile.runtime.data.prefetch import Prefetcher, Request
+from heterps_compile.runtime.data.random_source import RandomColumn, RandomSource
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.recorder import TelemetryRecorder
-from heterps_compile.runtime.telemetry.trace import measured_trace
+from heterps_compile.runtime.telemetry.measured_trace import measured_trace
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 
 STEPS = 3
 WIDTHS = (2, 1)

@@ -15,9 +15,9 @@ from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, told_run
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.telemetry.events import WAITS
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.live import LINE_EVERY_S, LiveView, rank_table, step_line
-from heterps_compile.runtime.telemetry.log import StepLog
-from heterps_compile.runtime.telemetry.summary import SummaryOfSteps, comparison_table, summary_lines
+from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, rank_table, step_line
+from heterps_compile.runtime.telemetry.run_summary import SummaryOfSteps, comparison_table, summary_lines
+from heterps_compile.runtime.telemetry.step_log import StepLog
 from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog, scalars
 
 DEVICES = {0: "cpu", 1: "v100"}

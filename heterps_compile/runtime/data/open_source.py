@@ -1,0 +1,184 @@
+"""From what a person writes after ``--data`` to a source.
+
+::
+
+    clicks.parquet                       a Parquet file
+    clicks/                              a folder of them
+    day_0.tsv?rows=1000000               Criteo's format, categories hashed into tables of so many rows
+    clicks.parquet?fill=0&shuffle=7      missing values are 0; epochs shuffled by seed 7
+    random:ids<10000,label=float32<2     generated; what the plan knows of its inputs need not be said
+
+Left out: iterables, which only Python can give (``iterable.py``).
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.escape import printable
+
+from .criteo import HASH_ROWS, CriteoSource
+from .data_file import data_file
+from .epochs import BLOCK_SAMPLES, Epochs
+from .model_inputs import Wanted
+from .parquet import ParquetSource
+from .random_source import RandomColumn, RandomSource
+from .sample_source import Source
+
+_RANDOM = "random"
+_PARQUET_SUFFIX = ".parquet"
+_TEXT_SUFFIXES = (".tsv", ".txt")
+_PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_COLUMN = re.compile(
+    r"(?P<name>[^=<~,\[\]]+)(?:=(?P<dtype>\w+)(?:\[(?P<shape>(?:\d+(?:x\d+)*)?)\])?)?"
+    r"(?:<(?P<limit>[\d_]+))?(?:~(?P<zipf>\d+(?:\.\d+)?))?"
+)
+_EXAMPLE = "random:ids=int64[26]<10000,dense=float32[13],label=float32<2"
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What follows the ``?``: missing values, rows of hashed tables, seed and block of a shuffle."""
+
+    fill: float | None = None
+    rows: int = HASH_ROWS
+    shuffle: int | None = None
+    block: int = BLOCK_SAMPLES
+
+
+_NUMBERS: Mapping[str, type[int] | type[float]] = MappingProxyType(
+    {"fill": float, "rows": int, "shuffle": int, "block": int}
+)
+
+
+def open_source(
+    spec: str,
+    *,
+    wanted: Mapping[str, Wanted] = MappingProxyType({}),
+    seed: int = 0,
+    index_folder: Path | None = None,
+) -> Source:
+    """Open a source of samples.
+
+    Args:
+        spec: What the person wrote; see the head of this module.
+        wanted: What the model takes (:func:`wanted_by_plan`), for random data.
+        seed: Of random data.
+        index_folder: Where indices of text files are kept for the next time and the other ranks; None keeps none.
+
+    Returns:
+        A source that ends, or with ``shuffle`` or random data one that does not (:class:`Epochs` repeats others).
+
+    Raises:
+        InputError: where there is no such file, it is not what it should be, or the spec cannot be read.
+        UnknownNameError: where an option has a name that nobody knows.
+    """
+    if is_random(spec):
+        return RandomSource(random_columns(spec.partition(":")[2], wanted), seed=seed)
+    path, options = _split(spec)
+    source = _open_file(Path(path), options, index_folder)
+    if options.shuffle is None:
+        return source
+    return Epochs(source, shuffle_seed=options.shuffle, block_samples=options.block)
+
+
+def check_spec(spec: str, wanted: Callable[[], Mapping[str, Wanted]]) -> None:
+    """Check what can be told of a spec before anything is read: how it is written, and that there is such a file.
+
+    Args:
+        spec: What the person wrote.
+        wanted: Gives what the model takes; called for random data alone, since it may read the model's files.
+
+    Raises:
+        InputError, UnknownNameError: as :func:`open_source`.
+    """
+    if is_random(spec):
+        RandomSource(random_columns(spec.partition(":")[2], wanted()))
+        return
+    path = Path(_split(spec)[0])
+    if not path.is_dir():
+        data_file(path)
+        _check_kind(path)
+
+
+def is_random(spec: str) -> bool:
+    """Tell whether a spec is of generated samples, not of a file."""
+    return spec.partition(":")[0] == _RANDOM and not os.path.exists(spec)
+
+
+def random_columns(text: str, wanted: Mapping[str, Wanted]) -> list[RandomColumn]:
+    """Return the columns of random data: those wanted, and what the text says of them or adds to them.
+
+    Args:
+        text: Columns with commas between: ``NAME[=DTYPE[SHAPE]][<LIMIT][~ZIPF]``.
+        wanted: What the model takes.
+
+    Raises:
+        InputError: where the text cannot be read, or a column's dtype, shape or range is not known from either.
+    """
+    said = [_parsed(item) for item in text.split(",") if item.strip()]
+    names = dict.fromkeys([*wanted, *(match["name"].strip() for match in said)])
+    matches = {match["name"].strip(): match for match in said}
+    return [_column(name, matches.get(name), wanted.get(name, Wanted())) for name in names]
+
+
+def _parsed(item: str) -> re.Match[str]:
+    match = _COLUMN.fullmatch(item.strip())
+    if match is None:
+        raise InputError(f"{printable(item)!r} describes no column of random data; expected such as {_EXAMPLE!r}")
+    return match
+
+
+def _column(name: str, said: re.Match[str] | None, wanted: Wanted) -> RandomColumn:
+    dtype, shape = wanted.dtype, wanted.shape
+    limit, zipf = None, 0.0
+    if said is not None:
+        if said["dtype"]:
+            dtype, shape = said["dtype"], tuple(int(size) for size in (said["shape"] or "").split("x") if size)
+        limit = int(said["limit"]) if said["limit"] else None
+        zipf = float(said["zipf"] or 0)
+    if dtype is None or shape is None or None in shape:
+        raise InputError(
+            f"the plan says of input {printable(name)!r} only that it is {wanted}; say the rest of it, with the "
+            f"range of whole numbers: --data {_EXAMPLE!r}"
+        )
+    return RandomColumn(name, dtype, tuple(size for size in shape if size is not None), limit, zipf)
+
+
+def _split(spec: str) -> tuple[str, _Options]:
+    """Return the path and the options; a file may have a name with a question mark in it."""
+    path, mark, rest = spec.rpartition("?")
+    if not mark or os.path.exists(spec):
+        return spec, _Options()
+    given: dict[str, float] = {}
+    for item in rest.split("&"):
+        key, _, text = item.partition("=")
+        if key not in _NUMBERS:
+            raise UnknownNameError("option of --data", printable(key), _NUMBERS)
+        try:
+            given[key] = _NUMBERS[key](text)
+        except ValueError as error:
+            kind = "whole number" if _NUMBERS[key] is int else "number"
+            raise InputError(f"the option {key!r} of --data is {printable(text)!r}; expected a {kind}") from error
+    return path, _Options(**given)  # type: ignore[arg-type]  # each was parsed as the type it has
+
+
+def _open_file(path: Path, options: _Options, index_folder: Path | None) -> Source:
+    if path.is_dir() or path.suffix == _PARQUET_SUFFIX:
+        return ParquetSource(path, fill=options.fill)
+    _check_kind(path)
+    kept = None if index_folder is None else index_folder / f"{path.name}.index.npy"
+    return CriteoSource(path, rows=options.rows, kept_index=kept)
+
+
+def _check_kind(path: Path) -> None:
+    if path.suffix not in (_PARQUET_SUFFIX, *_TEXT_SUFFIXES):
+        unpack = "; unpack it first: samples are read by their number" if path.suffix in _PACKED_SUFFIXES else ""
+        raise InputError(
+            f"{printable(os.fspath(path))!r} is no kind of data that is known: .parquet, a folder of such files, .tsv "
+            f"or .txt in Criteo's format, or {_EXAMPLE!r}{unpack}"
+        )

@@ -1,0 +1,1 @@
+"""How ranks of one machine talk: messages in memory that both map."""

@@ -1,0 +1,92 @@
+"""Memory that one rank writes and another reads, message by message; both are processes of one machine.
+
+A rank has one file in memory, which has no name, grows and never shrinks. A slab of it begins with whether it is free.
+The writer fills a free one; the reader frees it when nobody there holds its memory any more. Neither asks the other.
+
+Left out: how the reader hears of it (``neighbours.py``).
+"""
+
+import mmap
+import os
+
+import torch
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.pipeline.message import Packing, Slab
+
+FREE, FULL = range(2)
+"""The states of a slab."""
+
+_HEAD_BYTES = 64  # one line of the processor's cache, so that the values are aligned to 64 bytes
+
+
+class SharedSlab(Slab):
+    """A slab in memory that two processes map.
+
+    Attributes:
+        place: Where it begins in the file.
+        size_bytes: Of the message.
+        state: Its first element is :data:`FREE` or :data:`FULL`.
+    """
+
+    __slots__ = ("place", "size_bytes", "state")
+
+    def __init__(self, descriptor: int, place: int, packing: Packing) -> None:
+        self.place, self.size_bytes = place, packing.size_bytes
+        self.state = mmap.mmap(descriptor, _HEAD_BYTES + packing.size_bytes, offset=place)
+        super().__init__(torch.frombuffer(self.state, dtype=torch.uint8, offset=_HEAD_BYTES), packing)
+
+
+class OwnMemory:
+    """The memory that one rank writes.
+
+    Attributes:
+        descriptor: Of its file.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("heterps-compile")
+        self._end = mmap.ALLOCATIONGRANULARITY  # nothing lies at 0
+
+    def reserve(self, size_bytes: int) -> int:
+        """Return the place of so many zeros."""
+        place = self._end
+        self._end += -(-size_bytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        try:
+            os.posix_fallocate(self.descriptor, place, self._end - place)  # else it is a write that fails, fatally
+        except OSError as error:
+            raise MemoryError(f"there is none for {size_bytes} bytes to share: {error.strerror}") from error
+        return place
+
+    def new_slab(self, packing: Packing) -> SharedSlab:
+        """Return a slab for messages of a layout."""
+        return SharedSlab(self.descriptor, self.reserve(_HEAD_BYTES + packing.size_bytes), packing)
+
+
+def map_slab(descriptor: int, place: int, size_bytes: int, packing: Packing, writer: str) -> SharedSlab:
+    """Map a slab of another rank's memory.
+
+    Raises:
+        RunError: where it is not what the layout says; a peer's word is not taken for granted.
+    """
+    if size_bytes != packing.size_bytes:
+        raise RunError(
+            f"{writer} tells of a message of {size_bytes} bytes where one of {packing.size_bytes} is due; do all ranks "
+            f"run the same version?"
+        )
+    check_place(descriptor, place, _HEAD_BYTES + size_bytes, writer)
+    return SharedSlab(descriptor, place, packing)
+
+
+def check_place(descriptor: int, place: int, size_bytes: int, writer: str) -> None:
+    """Check that so many bytes can be mapped.
+
+    Raises:
+        RunError: where they cannot.
+    """
+    whole = os.fstat(descriptor).st_size
+    if place <= 0 or place % mmap.ALLOCATIONGRANULARITY or not 0 < size_bytes <= whole - place:
+        raise RunError(
+            f"{writer} tells of {size_bytes} bytes at {place} of its memory, which has {whole}; do all ranks run the "
+            f"same version?"
+        )

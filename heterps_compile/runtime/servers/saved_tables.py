@@ -1,0 +1,391 @@
+"""Tables on disk: what servers write for a checkpoint, and how other servers, or anybody, read it.
+
+Every server writes one ``.npy`` per table: its shard, a record (weights, then optimiser state) per row. One worker
+then writes ``servers.json``, which names them all with their SHA-256, in one rename; files that an earlier
+``servers.json`` named are deleted after that. So the folder always holds one whole checkpoint, old or new. Files are
+named by numbers: the names of tables stand in the JSON alone.
+
+Any number of servers can read what another number wrote. :func:`export_tables` writes the weights alone into one
+safetensors file under the names they have in the model, without ever holding a table.
+
+Left out: when to save (``client.py``).
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.escape import printable
+from heterps_compile.plan.folder import read_text
+
+from .optimizers import SparseOptimizer
+from .shard import CHUNK_ROWS, Shard
+from .spec import FLOAT_BYTES, ServerSpec, TableSpec, shard_rows
+from .tiered_cache import Floats
+
+MANIFEST = "servers.json"
+_HASH_NUMBERS = 4  # of eight bytes in a SHA-256
+_FORMAT = 2
+_WITHOUT_HASHES = 1  # an earlier format
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTable:
+    """A table of a checkpoint.
+
+    Attributes:
+        name: The parameter's name in the model.
+        rows, width: Its shape.
+        updates: How many updates it had had.
+        files: Its shards, in order.
+        hashes: SHA-256 of each of them; empty where an earlier version wrote it.
+    """
+
+    name: str
+    rows: int
+    width: int
+    updates: int
+    files: tuple[str, ...]
+    hashes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint of tables.
+
+    Attributes:
+        folder: Where it lies.
+        step: How many steps of the run it holds.
+        optimizer: Name of the optimiser whose state lies beside the weights.
+        states: How many numbers of it there are for every weight.
+        tables: What was saved.
+    """
+
+    folder: Path
+    step: int
+    optimizer: str
+    states: int
+    tables: tuple[SavedTable, ...]
+
+
+def write_shard(path: Path, shard: Shard) -> bytes:
+    """Write one shard; give the SHA-256 of its file.
+
+    Raises:
+        RunError: where it cannot be written.
+    """
+    header = {"descr": "<f4", "fortran_order": False, "shape": (shard.rows, shard.record_width)}
+    with _written_whole(path, f"table {shard.table.shown} cannot be saved") as file:
+        hashed = _Hashing(file)
+        np.lib.format.write_array_header_1_0(hashed, header)
+        for _, records in shard.records():
+            hashed.write(np.ascontiguousarray(records, "<f4").data)
+    return hashed.digest()
+
+
+def shard_file(number: int, index: int, count: int, step: int) -> str:
+    """Return the name of the file of one table's shard."""
+    return f"table-{number}.step-{step}.shard-{index}-of-{count}.npy"
+
+
+def saved_numbers(tables: int) -> int:
+    """Return how many whole numbers a server answers with when it has saved so many tables."""
+    return tables * (1 + _HASH_NUMBERS)
+
+
+def pack_saved(updates: Sequence[int], hashes: Sequence[bytes]) -> Tensor:
+    """Return what a server answers: the updates of its tables, then the SHA-256 of their files."""
+    numbers = np.frombuffer(b"".join(hashes), "<i8")
+    return torch.from_numpy(np.concatenate([np.array(updates, np.int64), numbers.astype(np.int64)]))
+
+
+def unpack_saved(answer: Tensor) -> tuple[list[int], list[str]]:
+    """Return the updates of a server's tables, and the SHA-256 of their files."""
+    count = len(answer) // (1 + _HASH_NUMBERS)
+    digests = answer[count:].numpy().astype("<i8").reshape(count, _HASH_NUMBERS)
+    return answer[:count].tolist(), [digest.tobytes().hex() for digest in digests]
+
+
+class _Hashing:
+    """A file that is only written to, and hashed on the way."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._hash = file, hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        self._hash.update(content)
+        return self._file.write(content)
+
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+
+def write_manifest(
+    folder: Path, spec: ServerSpec, step: int, updates: list[int], hashes: Sequence[Sequence[str]]
+) -> dict[str, str]:
+    """Make the shards that the servers have written the folder's checkpoint.
+
+    Args:
+        folder: Where they lie.
+        spec: Of the servers.
+        step: How many steps of the run they hold.
+        updates: Of every table.
+        hashes: SHA-256 of every table's shards, in the order of the servers.
+
+    Returns:
+        SHA-256 of every file of the folder, by name.
+
+    Raises:
+        RunError: where it cannot be written.
+    """
+    tables: list[dict[str, Any]] = [
+        {
+            "name": table.name,
+            "rows": table.rows,
+            "width": table.width,
+            "updates": count,
+            "files": [shard_file(number, index, spec.count, step) for index in range(spec.count)],
+            "sha256": list(of_shards),
+        }
+        for number, (table, count, of_shards) in enumerate(zip(spec.tables, updates, hashes, strict=True))
+    ]
+    content = {
+        "format": _FORMAT,
+        "step": step,
+        "optimizer": spec.optimizer.name,
+        "states": spec.optimizer.states,
+        "tables": tables,
+    }
+    with _written_whole(folder / MANIFEST, "the list of tables cannot be saved") as file:
+        hashed = _Hashing(file)
+        hashed.write(json.dumps(content, indent=1).encode("ascii"))
+    found: dict[str, str] = {MANIFEST: hashed.digest().hex()}
+    for table in tables:
+        found |= dict(zip(table["files"], table["sha256"], strict=True))
+    kept = found.keys()
+    for old in folder.glob("table-*.npy"):
+        if old.name not in kept:
+            with suppress(OSError):  # a file too many does no harm
+                old.unlink()
+    return found
+
+
+def read_saved(folder: Path) -> Saved:
+    """Read what a checkpoint holds, not the rows themselves.
+
+    Raises:
+        InputError: where it is none, or a part of it is missing.
+    """
+    path = folder / MANIFEST
+    try:
+        content = json.loads(read_text(path))
+        tables = tuple(
+            SavedTable(
+                _text(entry["name"]),
+                _count(entry["rows"]),
+                _count(entry["width"]),
+                _count(entry["updates"]),
+                tuple(_file_name(name) for name in entry["files"]),
+                tuple(_text(found) for found in entry["sha256"]) if content["format"] != _WITHOUT_HASHES else (),
+            )
+            for entry in content["tables"]
+        )
+        if content["format"] not in (_FORMAT, _WITHOUT_HASHES):
+            raise ValueError(f"format {content['format']!r}, expected {_FORMAT}")
+        if any(len(table.hashes) not in (0, len(table.files)) for table in tables):
+            raise ValueError("a shard has no hash")
+        saved = Saved(folder, _count(content["step"]), _text(content["optimizer"]), _count(content["states"]), tables)
+    except OSError as error:
+        raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        fault = printable(str(error))[:200]
+        raise InputError(f"{os.fspath(path)!r} is no list of saved tables: {fault}; save the run again") from error
+    for table in tables:
+        for index in range(len(table.files)):
+            _open_shard(saved, table, index)
+    return saved
+
+
+def fill_shard(shard: Shard, index: int, count: int, optimizer: SparseOptimizer, saved: Saved | None) -> None:
+    """Put the first rows into a shard: those of a checkpoint, else those of the compiled stage.
+
+    Args:
+        shard: Of one table, still empty.
+        index: Of its server, of ``count`` servers.
+        count: See above.
+        optimizer: Whose state it keeps; another's cannot be taken over.
+        saved: The checkpoint; None for none.
+
+    Raises:
+        RunError: where they do not fit.
+    """
+    if saved is None:
+        for first, weights in _stage_weights(shard.table):
+            mine = weights[(index - first) % count :: count]
+            shard.fill_weights((first + (index - first) % count) // count, mine)
+        return
+    if (saved.optimizer, saved.states) != (optimizer.name, optimizer.states):
+        raise RunError(
+            f"the tables in {os.fspath(saved.folder)!r} were trained by {printable(saved.optimizer)!r} with "
+            f"{saved.states} numbers of state a weight, this run uses {optimizer.name!r} with {optimizer.states}; "
+            f"resume with the same optimiser"
+        )
+    table = shard.table
+    old = next((entry for entry in saved.tables if entry.name == table.name), None)
+    if old is None or (old.rows, old.width) != (table.rows, table.width):
+        found = "is not in it" if old is None else f"has {old.rows:,} x {old.width} numbers there"
+        raise RunError(
+            f"table {table.shown} of {table.rows:,} x {table.width} numbers cannot be read from "
+            f"{os.fspath(saved.folder)!r}: it {found}"
+        )
+    shard.updates = old.updates
+    for number in {(index + count * row) % len(old.files) for row in range(len(old.files))}:
+        _check_shard(saved, old, number)
+    parts = [_open_shard(saved, old, number) for number in range(len(old.files))]
+    for first in range(0, shard.rows, CHUNK_ROWS):
+        wanted = index + count * np.arange(first, min(first + CHUNK_ROWS, shard.rows))
+        records = np.empty((len(wanted), shard.record_width), np.float32)
+        for number, part in enumerate(parts):
+            is_there = wanted % len(parts) == number
+            records[is_there] = part[wanted[is_there] // len(parts)]
+        shard.tier.fill(first, records)
+
+
+def export_tables(folder: Path, target: Path) -> None:
+    """Write the weights of all saved tables as one safetensors file, under their names in the model.
+
+    Raises:
+        InputError: where the folder holds no checkpoint of tables.
+        RunError: where the file cannot be written.
+    """
+    saved = read_saved(folder)
+    header, at = {}, 0
+    for table in saved.tables:
+        size_bytes = table.rows * table.width * FLOAT_BYTES
+        header[table.name] = {"dtype": "F32", "shape": [table.rows, table.width], "data_offsets": [at, at + size_bytes]}
+        at += size_bytes
+    text = json.dumps(header).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    with _written_whole(target, "the tables cannot be exported") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for table in saved.tables:
+            for rows in _weights(saved, table):
+                file.write(rows.data)
+
+
+@contextmanager
+def _written_whole(path: Path, fault: str) -> Iterator[IO[bytes]]:
+    """Yield a file that takes its name, and its place on the disk, where the block ends well.
+
+    Raises:
+        RunError: of this fault, where it cannot be written.
+    """
+    aside = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink()
+        raise RunError(f"{fault} in {os.fspath(path.parent)!r}: {error.strerror or error}") from error
+
+
+def _weights(saved: Saved, table: SavedTable) -> Iterator[Floats]:
+    """Yield a table's weights in order, some rows at a time."""
+    count = len(table.files)
+    for index in range(count):
+        _check_shard(saved, table, index)
+    parts = [_open_shard(saved, table, index) for index in range(count)]
+    for first in range(0, table.rows, CHUNK_ROWS):
+        rows = np.arange(first, min(first + CHUNK_ROWS, table.rows))
+        chunk = np.empty((len(rows), table.width), "<f4")
+        for index, part in enumerate(parts):
+            is_there = rows % count == index
+            chunk[is_there] = part[rows[is_there] // count, : table.width]
+        yield chunk
+
+
+def _open_shard(saved: Saved, table: SavedTable, index: int) -> NDArray[np.float32]:
+    path = saved.folder / table.files[index]
+    try:
+        array: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"cannot read the saved table in {os.fspath(path)!r}: {printable(str(error))}") from error
+    expected = (shard_rows(table.rows, len(table.files), index), table.width * (1 + saved.states))
+    if array.shape != expected or array.dtype != np.float32:
+        raise InputError(
+            f"{os.fspath(path)!r} holds {array.dtype}{list(array.shape)}; its {MANIFEST} says float32{list(expected)}"
+        )
+    return array
+
+
+def _check_shard(saved: Saved, table: SavedTable, index: int) -> None:
+    """Check that a shard is the file that was written, where that is known.
+
+    Raises:
+        InputError: where it is another, or cannot be read.
+    """
+    if not table.hashes:
+        return
+    path = saved.folder / table.files[index]
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read the saved table in {os.fspath(path)!r}: {error.strerror or error}") from error
+    if found != table.hashes[index]:
+        raise InputError(
+            f"{os.fspath(path)!r} is not the file that was saved (SHA-256 {found[:12]}…, expected "
+            f"{table.hashes[index][:12]}…); go on from an earlier checkpoint"
+        )
+
+
+def _stage_weights(table: TableSpec) -> Iterator[tuple[int, Floats]]:
+    shown = os.fspath(table.weights)
+    try:
+        with safe_open(shown, framework="np") as file:
+            tensor = file.get_slice(table.name)
+            shape, dtype = tuple(tensor.get_shape()), tensor.get_dtype()
+            if shape != (table.rows, table.width) or dtype != "F32":
+                raise RunError(
+                    f"table {table.shown} is {dtype}{list(shape)} in {shown!r}; expected F32{[table.rows, table.width]}"
+                )
+            for first in range(0, table.rows, CHUNK_ROWS):
+                yield first, tensor[first : min(first + CHUNK_ROWS, table.rows)]
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot read table {table.shown} from {shown!r}: {printable(str(error))}") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} where text was expected")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} where a count was expected")
+    return value
+
+
+def _file_name(value: object) -> str:
+    name = _text(value)
+    if name != os.path.basename(name) or not name.endswith(".npy"):
+        raise ValueError(f"{name!r} where the name of an .npy file was expected")
+    return name

@@ -1,0 +1,159 @@
+"""A run as it goes: a table that is drawn anew on a terminal, and plain lines now and then where there is none.
+
+Left out: keys, colours that mean something, anything that a log or trace tells better.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from heterps_compile.escape import printable, shorten
+from heterps_compile.units import format_bytes, format_rate, format_seconds
+
+from .events import RankStart, RankStep
+from .step_report import StepReport
+
+DRAW_EVERY_S = 0.25
+LINE_EVERY_S = 10.0
+"""Between two plain lines."""
+
+_PLAIN_WIDTH = 120
+_RANKS_SHOWN = 24
+_LONGEST_DEVICE, _SHORTEST_DEVICE = 24, 6
+_ROOMY_WIDTH = 100
+_WITHOUT_DEVICES = 70  # columns of the rest of the table, with all waits
+
+
+class LiveView:
+    """Shows steps as they come in.
+
+    Args:
+        stream: Where to.
+        starts: Of the ranks, by rank; may fill up while the run goes on.
+        devices: Per stage, what the plan has it on.
+        total_steps: Of the run, None where it has no end.
+        clock: Gives seconds; a test's own.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        starts: Mapping[int, RankStart],
+        devices: Mapping[int, str],
+        *,
+        total_steps: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._starts, self._devices, self._total = starts, devices, total_steps
+        self._clock = clock
+        is_terminal = stream.isatty()
+        self._console = _Console(
+            file=stream, markup=False, highlight=False, emoji=False, width=None if is_terminal else _PLAIN_WIDTH
+        )
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._is_terminal = is_terminal and not self._console.is_dumb_terminal
+        self._due_s = float("-inf")
+        self._last: StepReport | None = None
+        self._is_shown = False
+        if self._is_terminal:
+            self._live.start()
+
+    def add(self, report: StepReport) -> None:
+        """Show a step, unless another was shown a moment ago."""
+        self._last, self._is_shown = report, False
+        if self._clock() >= self._due_s:
+            self._show(report)
+
+    def print(self, text: str) -> None:
+        """Print a line of the run's own, above the table."""
+        self._console.print(Text(printable(text)), soft_wrap=True)
+
+    def close(self) -> None:
+        """Show the last step and stop drawing."""
+        if self._last is not None and not self._is_shown:
+            self._show(self._last)
+        self._live.stop()
+
+    def _show(self, report: StepReport) -> None:
+        self._is_shown = True
+        line = step_line(report, self._total)
+        if self._is_terminal:
+            self._due_s = self._clock() + DRAW_EVERY_S
+            table = rank_table(report, self._starts, self._devices, width=self._console.width)
+            self._live.update(Group(Text(line), table), refresh=True)
+        else:
+            self._due_s = self._clock() + LINE_EVERY_S
+            self._console.print(Text(line), soft_wrap=True)
+
+
+class _Console(Console):
+    """One that leaves it to its user what happens where nobody reads any more; rich's own ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def step_line(report: StepReport, total_steps: int | None) -> str:
+    """Return a step in one line."""
+    of = "" if total_steps is None else f"/{total_steps:,}"
+    loss = "" if report.loss is None else f", loss {report.loss:.6g}"
+    rates = ", ".join(f"{rate:.4g}" for rate in dict.fromkeys(report.learning_rates))
+    learning = f", learning rate {rates}" if rates else ""
+    norm = "" if report.gradient_norm is None else f", gradient norm {report.gradient_norm:.4g}"
+    return (
+        f"step {report.step + 1:,}{of}{loss}{learning}{norm}, {format_rate(report.samples_per_s)}, "
+        f"{format_seconds(report.pace_s)} a step, bubble {100 * report.bubble:.0f} %"
+    )
+
+
+def rank_table(
+    report: StepReport, starts: Mapping[int, RankStart], devices: Mapping[int, str], *, width: int = _PLAIN_WIDTH
+) -> Table:
+    """Draw what every rank did in a step: computing, waiting, receiving, memory.
+
+    Args:
+        report: Of the step.
+        starts: Of its ranks.
+        devices: Per stage, what the plan has it on.
+        width: Columns of the terminal; names of devices give way first, and gaps.
+    """
+    waits = list(report.wait_s)
+    longest = min(max(width - _WITHOUT_DEVICES, _SHORTEST_DEVICE), _LONGEST_DEVICE)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1 if width >= _ROOMY_WIDTH else 0))
+    for column in ("rank", "stage", "device"):
+        table.add_column(column, no_wrap=True)
+    has_gpu = any(rank.peak_gpu_bytes for rank in report.ranks)
+    for column in ("busy", *waits, "received", "memory", *(["GPU"] if has_gpu else [])):
+        table.add_column(column, justify="right", no_wrap=True)
+    for rank in report.ranks[:_RANKS_SHOWN]:
+        table.add_row(*map(Text, _cells(rank, starts[rank.rank], devices, waits, longest=longest, has_gpu=has_gpu)))
+    if len(report.ranks) > _RANKS_SHOWN:
+        table.add_row(Text(f"… {len(report.ranks) - _RANKS_SHOWN} more", style="dim"))
+    return table
+
+
+def _cells(
+    rank: RankStep, start: RankStart, devices: Mapping[int, str], waits: list[str], *, longest: int, has_gpu: bool
+) -> list[str]:
+    def share(time_s: float) -> str:
+        return f"{100 * time_s / rank.step_s:.0f} %" if rank.step_s > 0 else "-"
+
+    names = dict.fromkeys(devices.get(stage, "-") for stage in start.stages)
+    received = sum(rank.received_bytes.values()) / rank.step_s if rank.step_s > 0 else 0.0
+    return [
+        str(rank.rank),
+        ", ".join(map(str, start.stages)) if start.stages else "servers",
+        shorten(printable(", ".join(names)), longest),
+        share(rank.busy_s),
+        *(share(rank.wait_s.get(what, 0.0)) for what in waits),
+        f"{format_bytes(received)}/s",
+        format_bytes(rank.rss_bytes),
+        *([format_bytes(rank.gpu_bytes)] if has_gpu else []),
+    ]

@@ -1,0 +1,191 @@
+"""The recorder of one rank: what the engine tells it is added up, and written as one line a step.
+
+It runs between the actions of a step, on the thread that computes, so it does little: an addition and an append for
+every call, one line of JSON a step, and a look at the memory a few times a second (``tools/bench_runtime_telemetry.py``
+measures what that costs).
+
+Left out: progress for the watch over hanging ranks (``runtime/launch``), which has a recorder of its own.
+"""
+
+import os
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from heterps_compile.errors import RunError
+from heterps_compile.schedule.order import Phase
+
+from .events import Ran, RankSpans, RankStart, RankStep, Received, Waited, to_line
+from .process_memory import MemoryUse, machine_name, memory_use
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+FILE_NAME = "rank-{rank:04d}.jsonl"
+"""Of a rank's lines in the telemetry folder of a run."""
+
+_MEMORY_EVERY_S = 0.25
+
+
+class TelemetryRecorder:
+    """Writes what one rank does into ``<directory>/rank-NNNN.jsonl``; a :class:`Recorder` of the pipeline.
+
+    Attributes:
+        optimizer: Whose learning rates are told with every step; None for none.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        rank: int,
+        *,
+        position: int,
+        replica: int,
+        stages: tuple[int, ...],
+        trace_steps: range = range(0),
+        gpu_index: int | None = None,
+    ) -> None:
+        """Open the file.
+
+        Args:
+            directory: That all ranks of the run share; made where there is none.
+            rank: Number of the rank.
+            position: Its place in the pipeline; -1 for a server of tables.
+            replica: Of that position.
+            stages: That it runs.
+            trace_steps: Steps whose actions, messages and waits are written one by one.
+            gpu_index: Of its CUDA device, None without one.
+
+        Raises:
+            RunError: where the file cannot be written.
+        """
+        self.optimizer: Optimizer | None = None
+        self._rank = rank
+        self._trace_steps = trace_steps
+        self._gpu = gpu_index
+        self._memory = MemoryUse(0, 0, 0, 0)
+        self._memory_due_s = 0.0
+        self._reset()
+        path = directory / FILE_NAME.format(rank=rank)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = path.open("w", encoding="ascii")
+        except OSError as error:
+            raise RunError(f"cannot write telemetry to {os.fspath(path)!r}: {error.strerror}") from error
+        clocks = time.perf_counter(), time.time()
+        self._write(RankStart(rank, position, replica, stages, machine_name(), os.getpid(), *clocks))
+
+    def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
+        """Note that an action begins."""
+        self._is_inside = True
+        self._inside_s = 0.0
+
+    def end(self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - the engine's
+        """Note that an action ended; what it waited for inside is no computation."""
+        is_forward = phase is Phase.FORWARD
+        (self._forward_s if is_forward else self._backward_s)[stage] += ended_s - began_s - self._inside_s
+        self._micro_batches += is_forward
+        self._is_inside = False
+        self._count += 1
+        if step in self._trace_steps:
+            self._ran.append(Ran(stage, micro_batch, phase.value, began_s, ended_s))
+
+    def message(self, step: int, source: int, target: int, size_bytes: int, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - the engine's
+        """Note a message that came in, for the action that runs or comes next."""
+        self._received_bytes[source] += size_bytes
+        self._messages += 1
+        if step in self._trace_steps:
+            self._received.append(Received(source, size_bytes, began_s, ended_s, self._count))
+
+    def waited(self, step: int, what: str, began_s: float, ended_s: float) -> None:
+        """Note a wait."""
+        self._wait_s[what] += ended_s - began_s
+        if self._is_inside:
+            self._inside_s += ended_s - began_s
+        if step in self._trace_steps:
+            self._waits.append(Waited(what, began_s, ended_s))
+
+    def step_done(  # noqa: PLR0917 - the engine's
+        self,
+        step: int,
+        samples: int,
+        loss: float | None,
+        began_s: float,
+        ended_s: float,
+        gradient_norm: float | None = None,
+    ) -> None:
+        """Write the step.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        if ended_s >= self._memory_due_s:
+            self._memory = memory_use(self._gpu)
+            self._memory_due_s = ended_s + _MEMORY_EVERY_S
+        memory = self._memory
+        if step in self._trace_steps:
+            self._write(RankSpans(self._rank, step, tuple(self._ran), tuple(self._received), tuple(self._waits)))
+        self._write(
+            RankStep(
+                rank=self._rank,
+                step=step,
+                began_s=began_s,
+                ended_s=ended_s,
+                samples=samples,
+                loss=loss,
+                forward_s=dict(self._forward_s),  # asdict() cannot copy a defaultdict
+                backward_s=dict(self._backward_s),
+                micro_batches=self._micro_batches,
+                wait_s=dict(self._wait_s),
+                received_bytes=dict(self._received_bytes),
+                messages=self._messages,
+                rss_bytes=memory.rss_bytes,
+                peak_rss_bytes=memory.peak_rss_bytes,
+                gpu_bytes=memory.gpu_bytes,
+                peak_gpu_bytes=memory.peak_gpu_bytes,
+                gradient_norm=gradient_norm,
+                learning_rates=() if self.optimizer is None else _rates(self.optimizer),
+            )
+        )
+        self._reset()
+
+    def close(self) -> None:
+        """Close the file.
+
+        Raises:
+            RunError: where what is left cannot be written.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _reset(self) -> None:
+        self._forward_s: dict[int, float] = defaultdict(float)
+        self._backward_s: dict[int, float] = defaultdict(float)
+        self._wait_s: dict[str, float] = defaultdict(float)
+        self._received_bytes: dict[int, int] = defaultdict(int)
+        self._micro_batches = self._messages = self._count = 0
+        self._is_inside = False
+        self._inside_s = 0.0
+        self._ran: list[Ran] = []
+        self._received: list[Received] = []
+        self._waits: list[Waited] = []
+
+    def _write(self, event: RankStart | RankStep | RankSpans) -> None:
+        try:
+            self._file.write(to_line(event))
+            self._file.flush()  # the launcher shows it while the run goes on
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> RunError:
+        name = self._file.name
+        return RunError(f"rank {self._rank} cannot write its telemetry {name!r}: {error.strerror}; make room there")
+
+
+def _rates(optimizer: "Optimizer") -> tuple[float, ...]:
+    """Return the learning rates of all groups; none where the optimiser finds its own."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return tuple(float(rate) for rate in rates if rate is not None)

@@ -1,0 +1,187 @@
+"""A run in a few numbers, beside those that its plan promised.
+
+Medians over the steps, so that a slow one (the first, a checkpoint) does not count for more than it is: of the last
+``STEPS_KEPT`` steps, the first ``WARM_UP_STEPS`` left out where there are more.
+
+Left out: why they differ; the trace shows it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from types import MappingProxyType
+
+from rich.table import Table
+from rich.text import Text
+
+from heterps_compile.escape import printable, shorten
+from heterps_compile.plan.plan import Plan
+from heterps_compile.units import format_bytes, format_percent, format_rate, format_seconds
+
+from .events import RankStart
+from .step_report import StepReport, stage_link_bytes
+
+WARM_UP_STEPS = 2
+STEPS_KEPT = 10_000
+
+_LONGEST_NAME = 24
+_STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a run measured.
+
+    Attributes:
+        steps: That were counted.
+        samples: Of one step.
+        step_s: Median time of a step.
+        pace_s: Median time from step to step, with what lies between them.
+        bubble: Median share of the ranks' time in which they do not compute.
+        stage_s: Per stage, the median time its ranks computed in a step.
+        wait_s: Mean time of a rank and step that was spent waiting, by what for.
+        link_bytes: Of a step, between positions of the pipeline.
+        peak_rss_bytes: Of every rank's process.
+        peak_gpu_bytes: Of every rank's GPU.
+    """
+
+    steps: int
+    samples: int
+    step_s: float
+    pace_s: float
+    bubble: float
+    stage_s: Mapping[int, float]
+    wait_s: Mapping[str, float]
+    link_bytes: Mapping[tuple[int, int], int]
+    peak_rss_bytes: Mapping[int, int]
+    peak_gpu_bytes: Mapping[int, int]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return the throughput: the samples of a step over the median time from step to step."""
+        return self.samples / self.pace_s if self.pace_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept of a step."""
+
+    step_s: float
+    pace_s: float
+    bubble: float
+    stage_s: Mapping[int, float]
+    wait_s: Mapping[str, float]
+
+
+class SummaryOfSteps:
+    """Takes in steps and gives the summary of those so far."""
+
+    def __init__(self) -> None:
+        self._early: list[_Kept] = []
+        self._kept: deque[_Kept] = deque(maxlen=STEPS_KEPT)
+        self._last: StepReport | None = None
+
+    def add(self, report: StepReport) -> None:
+        """Take in a step."""
+        kept = _Kept(report.step_s, report.pace_s, report.bubble, report.stage_s, report.wait_s)
+        if len(self._early) < WARM_UP_STEPS:
+            self._early.append(kept)
+        else:
+            self._kept.append(kept)
+        self._last = report
+
+    def summary(self, starts: Mapping[int, RankStart]) -> RunSummary | None:
+        """Return the summary, None before the first step."""
+        counted, last = list(self._kept) or self._early, self._last
+        if last is None:
+            return None
+        whats = dict.fromkeys(what for step in counted for what in step.wait_s)
+        return RunSummary(
+            steps=len(counted),
+            samples=last.samples,
+            step_s=median(step.step_s for step in counted),
+            pace_s=median(step.pace_s for step in counted),
+            bubble=median(step.bubble for step in counted),
+            stage_s={stage: median(step.stage_s.get(stage, 0.0) for step in counted) for stage in last.stage_s},
+            wait_s={what: sum(step.wait_s.get(what, 0.0) for step in counted) / len(counted) for what in whats},
+            link_bytes=stage_link_bytes(starts, last.link_bytes),
+            peak_rss_bytes={rank.rank: rank.peak_rss_bytes for rank in last.ranks},
+            peak_gpu_bytes={rank.rank: rank.peak_gpu_bytes for rank in last.ranks},
+        )
+
+
+def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool, shared_step_s: float = 0.0) -> Table:
+    """Draw measured numbers beside the plan's.
+
+    Args:
+        plan: What was promised.
+        summary: What was measured.
+        as_planned: Whether replicas, schedule, micro-batches and batch were the plan's; without that its times of a
+            step are of something else, and are not shown.
+        shared_step_s: What a step takes where ranks share this machine's cores; 0 where they do not.
+    """
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for column in ("planned", "measured", "measured / planned"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for what, planned, measured, unit in _rows(plan, summary):
+        show = _SHOW[unit]
+        is_known = as_planned and planned > 0
+        ratio = f"{measured / planned:.2f}" if is_known else "-"
+        table.add_row(Text(what), Text(show(planned) if as_planned else "-"), Text(show(measured)), Text(ratio))
+        if what == _STEP and shared_step_s > 0:
+            ratio = f"{measured / shared_step_s:.2f}"
+            table.add_row(Text("  ranks sharing cores"), Text(show(shared_step_s)), Text(show(measured)), Text(ratio))
+    return table
+
+
+def summary_lines(summary: RunSummary) -> list[str]:
+    """Return in words what has no counterpart in a plan: waits, messages, memory of whole processes."""
+    lines = [f"median of {summary.steps:,} steps of {summary.samples:,} samples"]
+    between_s = summary.pace_s - summary.step_s
+    if between_s > 0:
+        lines.append(f"between two steps: {format_seconds(between_s)} (optimizer, checkpoints)")
+    waits = {what: time_s for what, time_s in summary.wait_s.items() if time_s > 0}
+    if waits:
+        longest = sorted(waits, key=lambda what: -waits[what])
+        parts = ", ".join(f"{printable(what)} {format_seconds(waits[what])}" for what in longest)
+        lines.append(f"waiting of a rank in a step: {parts}")
+    for (source, target), size_bytes in sorted(summary.link_bytes.items()):
+        lines.append(f"{place_name(source)} to {place_name(target)}: {format_bytes(size_bytes)} a step")
+    peaks = sorted(summary.peak_rss_bytes.items())
+    lines.append("memory at most: " + ", ".join(f"rank {rank} {format_bytes(size)}" for rank, size in peaks))
+    gpus = [(rank, size) for rank, size in sorted(summary.peak_gpu_bytes.items()) if size]
+    if gpus:
+        lines.append("GPU memory at most: " + ", ".join(f"rank {rank} {format_bytes(size)}" for rank, size in gpus))
+    return lines
+
+
+def place_name(position: int) -> str:
+    """Return the name of a place in the pipeline."""
+    return "servers" if position < 0 else f"position {position}"
+
+
+_SHOW: Mapping[str, Callable[[float], str]] = MappingProxyType(
+    {"s": format_seconds, "samples/s": format_rate, "share": lambda share: format_percent(100 * share)}
+)
+
+
+def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]]:
+    planned_s = plan.schedule.step_s
+    rows = [
+        ("throughput", plan.batch / planned_s if planned_s > 0 else 0.0, summary.samples_per_s, "samples/s"),
+        (_STEP, planned_s, summary.step_s, "s"),
+        ("bubble", plan.schedule.bubble, summary.bubble, "share"),
+    ]
+    for stage, time_s in summary.stage_s.items():
+        device = shorten(printable(plan.stages[stage].device), _LONGEST_NAME)
+        rows.append((f"stage {stage} ({device})", _stage_s(plan, stage), time_s, "s"))
+    return rows
+
+
+def _stage_s(plan: Plan, index: int) -> float:
+    """Return what one replica of a stage was promised to take in a step: its part of the micro-batches."""
+    stage = plan.stages[index]
+    micro_batch_s = stage.micro_batch_forward_s + stage.micro_batch_backward_s
+    return micro_batch_s * plan.schedule.micro_batches / stage.replicas if micro_batch_s else stage.time_s

@@ -1,0 +1,91 @@
+"""The log of a run: one line of JSON a step, for programs (``docs/telemetry.md`` has the schema).
+
+Left out: what single actions took; a trace has them.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.errors import InputError, RunError
+
+from .events import finite_or_text
+from .step_report import StepReport
+
+
+class StepLog:
+    """Writes a line for every step."""
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
+        """Open the file.
+
+        Args:
+            path: Where to.
+            append: Whether the lines go on after those that are there, as a resumed run's do.
+
+        Raises:
+            InputError: where it cannot be written.
+        """
+        self._path = path
+        try:
+            self._file = path.open("a" if append else "w", encoding="ascii")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot write the log {os.fspath(path)!r}: {reason}") from error
+
+    def add(self, report: StepReport) -> None:
+        """Write a step.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        try:
+            self._file.write(json.dumps(step_record(report), allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def close(self) -> None:
+        """Close the file.
+
+        Raises:
+            RunError: where what is left cannot be written.
+        """
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> RunError:
+        return RunError(f"cannot write the log {os.fspath(self._path)!r}: {error.strerror}")
+
+
+def step_record(report: StepReport) -> dict[str, Any]:
+    """Return a step as what its line in the log holds."""
+    rates = [finite_or_text(rate) for rate in report.learning_rates]
+    return {
+        "step": report.step,
+        "samples": report.samples,
+        "loss": None if report.loss is None else finite_or_text(report.loss),
+        "learning_rate": rates if len(rates) > 1 else rates[0] if rates else None,
+        "gradient_norm": report.gradient_norm,
+        "step_s": report.step_s,
+        "pace_s": report.pace_s,
+        "samples_per_s": report.samples_per_s,
+        "bubble": report.bubble,
+        "stage_s": {str(stage): time_s for stage, time_s in report.stage_s.items()},
+        "wait_s": report.wait_s,
+        "link_bytes": {f"{source}->{target}": size for (source, target), size in report.link_bytes.items()},
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "busy_s": rank.busy_s,
+                "rss_bytes": rank.rss_bytes,
+                "peak_rss_bytes": rank.peak_rss_bytes,
+                "gpu_bytes": rank.gpu_bytes,
+                "peak_gpu_bytes": rank.peak_gpu_bytes,
+            }
+            for rank in report.ranks
+        ],
+    }

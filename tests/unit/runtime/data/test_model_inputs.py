@@ -1,0 +1,90 @@
+"""What a model takes against what the data give."""
+
+from dataclasses import replace
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from plans import PLAN
+
+from heterps_compile.errors import InputError
+from heterps_compile.frontends.structures import Structure
+from heterps_compile.frontends.torch_call import Accepts, CallStructure
+from heterps_compile.plan.plan import Artifact
+from heterps_compile.runtime.data.model_inputs import Wanted, fit, require_columns, wanted_by_plan
+from heterps_compile.runtime.data.sample_source import TensorSource
+
+IDS = {"ids": Wanted("int64", (3,))}
+
+
+def test_a_torch_plan_says_what_its_inputs_are():
+    accepts = {"ids": Accepts("int64", (None, 26)), "dense": Accepts("float32", (64, None)), "scale": Accepts()}
+    star = Structure("leaf")
+    takes = Structure("tuple", (star, star, star))
+    call = CallStructure(takes, ("ids", "dense", "scale"), star, ("click",), ("ids", "dense", "scale"), accepts)
+    wanted = wanted_by_plan(replace(PLAN, graph_inputs=tuple(accepts), signature=call.to_json()))
+    assert wanted == {"ids": Wanted("int64", (26,)), "dense": Wanted("float32", (None,)), "scale": Wanted()}
+    assert [str(each) for each in wanted.values()] == ["int64[26]", "float32[any]", "any dtype[...]"]
+
+
+def test_an_onnx_stage_says_what_its_inputs_are(tmp_path):
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["N", 26])
+    dense = helper.make_tensor_value_info("dense", TensorProto.FLOAT, ["N", "M"])
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", "M"])
+    nodes = [helper.make_node("Relu", ["dense"], ["out"])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [ids, dense], [out])), tmp_path / "stage_0.onnx")
+    plan = replace(
+        PLAN, signature='{"kind": "arrays"}', artifacts=((Artifact("stage_0.onnx", "0" * 64),),), stages=PLAN.stages[:1]
+    )
+    assert wanted_by_plan(plan, tmp_path) == {"ids": Wanted("int64", (26,)), "dense": Wanted("float32", (None,))}
+    assert wanted_by_plan(plan) == {"ids": Wanted(), "dense": Wanted()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "expected"),
+    [
+        ("int64", torch.int32, torch.int64),
+        ("int32", torch.int64, torch.int32),
+        ("float32", torch.float64, torch.float32),
+        ("float32", torch.int64, torch.float32),
+        ("float16", torch.float32, torch.float16),
+        (None, torch.int16, torch.int16),
+    ],
+)
+def test_numbers_of_the_same_sort_are_converted(dtype, given, expected):
+    fitted = fit({"x": torch.tensor([1, 2], dtype=given), "label": torch.zeros(2)}, {"x": Wanted(dtype, ())})
+    assert fitted["x"].dtype == expected
+    assert fitted["x"].tolist() == [1, 2]
+    assert "label" in fitted
+
+
+def test_dimensions_that_vary_take_any_size():
+    batch = {"x": torch.zeros(2, 7, 3)}
+    assert fit(batch, {"x": Wanted("float32", (None, 3))})["x"].shape == (2, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "fault"),
+    [
+        (torch.zeros(2, 3), r"column 'ids' is float32\[3\], the model takes int64\[3\]; convert it"),
+        (torch.zeros(2, 4, dtype=torch.int64), r"column 'ids' is int64\[4\], the model takes int64\[3\]; make samples"),
+        (torch.zeros(2, dtype=torch.int64), r"column 'ids' is int64\[\], the model takes int64\[3\]"),
+        (torch.zeros(2, 3, dtype=torch.bool), r"column 'ids' is bool\[3\], the model takes int64\[3\]"),
+    ],
+)
+def test_what_does_not_fit_is_named(tensor, fault):
+    with pytest.raises(InputError, match=fault):
+        fit({"ids": tensor}, IDS)
+
+
+def test_values_that_a_narrower_type_cannot_hold_are_named():
+    with pytest.raises(InputError, match="its values, up to 5000000000, do not all fit int32"):
+        fit({"ids": torch.tensor([5_000_000_000])}, {"ids": Wanted("int32", ())})
+
+
+def test_a_missing_input_is_named():
+    with pytest.raises(InputError, match="the batch lacks 'ids', which the model takes; it has 'sparse'"):
+        fit({"sparse": torch.zeros(1)}, IDS)
+    with pytest.raises(InputError, match=r"the model takes 'ids', which is not in the data \(with 'sparse'\)"):
+        require_columns(TensorSource({"sparse": torch.zeros(1)}), ["ids"], "the data")

@@ -1,0 +1,131 @@
+"""What a person writes after --data."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.runtime.data.criteo import CriteoSource
+from heterps_compile.runtime.data.epochs import Epochs
+from heterps_compile.runtime.data.model_inputs import Wanted
+from heterps_compile.runtime.data.open_source import check_spec, open_source, random_columns
+from heterps_compile.runtime.data.parquet import ParquetSource
+from heterps_compile.runtime.data.random_source import RandomColumn
+
+CTR = {"sparse": Wanted("int64", (26,)), "dense": Wanted("float32", (13,))}
+LINE = "\t".join(["1", *["7"] * 13, *["68fd1e64"] * 26]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("sparse<10000", [RandomColumn("sparse", "int64", (26,), 10000), RandomColumn("dense", "float32", (13,))]),
+        (
+            "sparse<10_000~1.05, label=float32<2",
+            [
+                RandomColumn("sparse", "int64", (26,), 10000, 1.05),
+                RandomColumn("dense", "float32", (13,)),
+                RandomColumn("label", "float32", (), 2),
+            ],
+        ),
+        (
+            "sparse=int32[2x3]<5,dense=bool[4]",
+            [RandomColumn("sparse", "int32", (2, 3), 5), RandomColumn("dense", "bool", (4,))],
+        ),
+    ],
+)
+def test_random_columns_are_what_the_plan_knows_and_the_text_adds(text, columns):
+    assert random_columns(text, CTR) == columns
+
+
+def test_the_examples_of_the_documentation_are_read():
+    page = (Path(__file__).parents[4] / "docs" / "data.md").read_text("utf-8")
+    specs = [text for text in re.findall(r"`random:([^`]+)`", page) if text != "..."]
+    assert len(specs) == 2
+    for text in specs:
+        assert {"ids", "label"} <= {column.name for column in random_columns(text, {"ids": Wanted("int64", (26,))})}
+
+
+def test_random_data_are_seeded():
+    reads = [open_source("random:sparse<9", wanted=CTR, seed=seed).read(0, 2, ["sparse"]) for seed in (0, 0, 1)]
+    assert torch.equal(reads[0]["sparse"], reads[1]["sparse"])
+    assert not torch.equal(reads[0]["sparse"], reads[2]["sparse"])
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "column 'sparse' is int64, and whole numbers need a range.* such as sparse<10000"),
+        ("sparse<x", "'sparse<x' describes no column of random data; expected such as 'random:ids=int64"),
+        ("other<9", "the plan says of input 'other' only that it is any dtype"),
+    ],
+)
+def test_what_random_data_lack_is_said(text, fault):
+    with pytest.raises(InputError, match=fault):
+        open_source(f"random:{text}", wanted=CTR)
+
+
+def test_a_shape_the_plan_does_not_know_is_asked_for():
+    with pytest.raises(InputError, match=r"of input 'x' only that it is float32\[any\]"):
+        open_source("random", wanted={"x": Wanted("float32", (None,))})
+
+
+def test_a_text_file_is_read_as_criteo(tmp_path):
+    (tmp_path / "day_0.tsv").write_text(LINE * 3)
+    source = open_source(f"{tmp_path}/day_0.tsv?rows=100", index_folder=tmp_path / "kept")
+    assert isinstance(source, CriteoSource)
+    assert source.read(0, 3, ["sparse"])["sparse"].max() < 100
+    assert (tmp_path / "kept" / "day_0.tsv.index.npy").is_file()
+
+
+def test_a_parquet_file_is_shuffled_and_filled(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"x": pa.array([1.0, None, 3.0])}), tmp_path / "x.parquet")
+    assert isinstance(open_source(f"{tmp_path}"), ParquetSource)
+    source = open_source(f"{tmp_path}/x.parquet?fill=2&shuffle=7&block=2")
+    assert isinstance(source, Epochs)
+    assert sorted(source.read(0, 3, ["x"])["x"].tolist()) == [1, 2, 3]
+
+
+def test_a_file_may_have_a_question_mark_in_its_name(tmp_path):
+    (tmp_path / "what?.tsv").write_text(LINE)
+    assert open_source(f"{tmp_path}/what?.tsv").samples == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "fault"),
+    [
+        ("x.tsv?row=1", UnknownNameError, "unknown option of --data 'row'; did you mean 'rows'"),
+        ("x.tsv?rows=many", InputError, "option 'rows' of --data is 'many'; expected a whole number"),
+        ("x.tsv?fill=", InputError, "option 'fill' of --data is ''; expected a number"),
+        ("gone.tsv", InputError, "cannot read 'gone.tsv': No such file"),
+        ("x.csv", InputError, "'x.csv' is no kind of data that is known: .parquet"),
+        ("nul\0.tsv", InputError, r"cannot read 'nul\\\\x00.tsv'"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused(spec, kind, fault):
+    with pytest.raises(kind, match=fault):
+        open_source(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ("gone.tsv", "cannot read '.*gone.tsv': No such file"),
+        ("empty.parquet", "'.*empty.parquet' is empty"),
+        ("day.tsv?row=1", "did you mean 'rows'"),
+        ("day.csv", "is no kind of data that is known"),
+        ("day.tsv.gz", "is no kind of data that is known.*; unpack it first"),
+        ("random", "column 'sparse' is int64, and whole numbers need a range"),
+    ],
+)
+def test_what_a_spec_shows_is_refused_before_anything_is_read(tmp_path, spec, fault):
+    for name, text in (("empty.parquet", ""), ("day.csv", "x"), ("day.tsv.gz", "x"), ("day.tsv", "no Criteo")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises((InputError, UnknownNameError), match=fault):
+        check_spec(spec if spec == "random" else f"{tmp_path}/{spec}", lambda: CTR)
+    check_spec(f"{tmp_path}/day.tsv?rows=7", dict)
+    check_spec(str(tmp_path), dict)

@@ -1,0 +1,200 @@
+"""What ranks of one machine do with the memory that they share: who waits, what is used again, who is gone."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from test_engine import dropping_stages, odd_loss, odd_stages, plain_loss, train
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.pipeline.message import Packing, ValueSpec, bytes_packing
+from heterps_compile.runtime.pipeline.shared_memory import neighbours
+from heterps_compile.runtime.pipeline.shared_memory.arena import OwnMemory, check_place, map_slab
+from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut
+from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours
+
+PACKING = Packing([ValueSpec("tensor", "float32", (3,))], "float32")
+TAGS = 4
+
+pytestmark = pytest.mark.skipif(not neighbours.machine(), reason="this system or processor has no neighbours")
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Neighbours]]:
+    """Yield two neighbours in this process."""
+    store = dist.FileStore(str(tmp_path / "store"), 2)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: store)
+    made: dict[int, Neighbours] = {}
+
+    def join(rank: int) -> None:
+        made[rank] = Neighbours(2, rank, TAGS)
+
+    monkeypatch.setattr(neighbours, "_made", _AlwaysFirst())
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with closing(made[0]), closing(made[1]):
+        yield [made[0], made[1]]
+
+
+class _AlwaysFirst(dict[int, int]):
+    """Counts nothing: two ranks of one process make their first neighbours."""
+
+    def __getitem__(self, key: int) -> int:
+        return 0
+
+
+def send(way: MemoryOut, tag: int, *numbers: float) -> None:
+    way.send(PACKING, [torch.tensor(numbers)], tag)
+
+
+def test_ranks_of_a_cloned_machine_share_nothing_although_it_says_the_same_of_itself(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+):
+    monkeypatch.setattr(neighbours, "_names_here", set[str])
+    pair: list[Neighbours] = request.getfixturevalue("pair")
+    assert [(one.ranks, one.are_all) for one in pair] == [((), False)] * 2
+
+
+def test_a_message_is_read_where_it_lies_and_its_memory_used_again_when_nobody_holds_it(pair):
+    assert [one.are_all for one in pair] == [True, True]
+    assert [one.ranks for one in pair] == [(1,), (0,)]
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    send(out, 0, 1, 2, 3)
+    kept = PACKING.unpack(into.take(PACKING, 0), torch.device("cpu"))
+    into.let_go()
+    send(out, 1, 4, 5, 6)  # while the first is held: elsewhere
+    other = PACKING.unpack(into.take(PACKING, 1), torch.device("cpu"))
+    assert [kept[0].tolist(), other[0].tolist()] == [[1, 2, 3], [4, 5, 6]]
+    assert len(out._slabs) == 2
+    address = kept[0].data_ptr()
+    del kept
+    into.let_go()
+    send(out, 2, 7, 8, 9)
+    again = PACKING.unpack(into.take(PACKING, 2), torch.device("cpu"))
+    assert (again[0].tolist(), again[0].data_ptr()) == ([7, 8, 9], address)
+    assert len(out._slabs) == 2
+
+
+def test_what_nobody_needs_is_freed_before_the_step_ends_once_it_is_more_than_a_mebibyte(pair):
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    large = Packing([ValueSpec("tensor", "float32", (100_000,))], "float32")
+    for number in range(12):
+        out.send(large, [torch.full((100_000,), float(number))], 0)
+        (view,) = into.take(large, 0)
+        assert view is not None
+        assert view[-1].item() == number
+    assert len(out._slabs) == 4  # 400 kB each: of three and the one that is filled, the oldest is free
+
+
+def test_a_rank_that_sleeps_is_rung_for_and_no_other(pair, monkeypatch):
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    monkeypatch.setattr(pair[1]._look, "longest_s", 0.0)
+    monkeypatch.setattr(neighbours, "_FIRST_NAP_S", 1800.0)
+    rung: list[int] = []
+    ring = pair[0].ring
+    monkeypatch.setattr(pair[0], "ring", lambda rank: (rung.append(rank), ring(rank)))
+    taken: list[Any] = []
+    sleeper = threading.Thread(target=lambda: taken.append(into.take(PACKING, 0)), daemon=True)
+    sleeper.start()
+    while not pair[0].rows_to(1)[neighbours.SLEEPS]:
+        pass
+    send(out, 0, 1, 2, 3)
+    sleeper.join(60)
+    assert [view.tolist() for (view,) in taken] == [[1, 2, 3]]
+    send(out, 1, 1, 2, 3)
+    assert rung == [1]
+
+
+def test_the_first_nap_is_short_since_the_writer_may_not_have_seen_it_begin(pair, monkeypatch):
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    monkeypatch.setattr(pair[1]._look, "longest_s", 0.0)
+    naps: list[float] = []
+
+    def nap(at_most_s: float) -> None:
+        naps.append(at_most_s)
+        pair[0].rows_to(1)[neighbours.SLEEPS] = 0  # what the writer reads too early
+        send(out, 0, 1, 2, 3)
+
+    monkeypatch.setattr(pair[1], "_rest", nap)
+    (view,) = into.take(PACKING, 0)
+    assert view is not None
+    assert (view.tolist(), naps) == ([1, 2, 3], [1e-3])
+
+
+def test_a_rank_is_at_most_one_message_of_a_tag_ahead_of_its_reader(pair):
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    sent: list[int] = []
+
+    def send_three() -> None:
+        for number in range(3):
+            send(out, 0, number, number, number)
+            sent.append(number)
+
+    sender = threading.Thread(target=send_three)
+    sender.start()
+    seen = []
+    for number in range(3):
+        (view,) = into.take(PACKING, 0)
+        assert view is not None
+        seen.append(view[0].item())
+        assert len(sent) <= number + 2
+    sender.join()
+    assert seen == sent == [0, 1, 2]
+
+
+def test_what_a_rank_sent_before_it_left_is_read_and_then_it_is_gone(pair):
+    out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
+    send(out, 0, 1, 2, 3)
+    pair[0].close()
+    assert into.take(PACKING, 0) is not None
+    with pytest.raises(RunError, match=r"^rank 0 is gone: connection closed by peer$"):
+        into.take(PACKING, 1)
+    back = MemoryOut(pair[1], 0)
+    send(back, 0, 1, 2, 3)
+    with pytest.raises(RunError, match=r"^rank 0 is gone: connection closed by peer$"):
+        send(back, 0, 1, 2, 3)  # the one before will never be taken
+
+
+def test_a_place_that_another_rank_tells_is_checked():
+    memory = OwnMemory()
+    slab = memory.new_slab(PACKING)
+    assert map_slab(memory.descriptor, slab.place, slab.size_bytes, PACKING, "rank 0").place == slab.place
+    with pytest.raises(RunError, match=r"^rank 0 tells of a message of 13 bytes where one of 12 is due; do all ranks"):
+        map_slab(memory.descriptor, slab.place, 13, PACKING, "rank 0")
+    for place in (-4096, 0, slab.place + 1, slab.place + 4096):
+        with pytest.raises(RunError, match=rf"^rank 0 tells of 76 bytes at {place} of its memory, which has 8192; do"):
+            map_slab(memory.descriptor, place, slab.size_bytes, PACKING, "rank 0")
+    with pytest.raises(RunError, match=r"^rank 0 tells of 8192 bytes at 4096 of its memory, which has 8192;"):
+        check_place(memory.descriptor, 4096, 8192, "rank 0")
+    assert bytes_packing(12).size_bytes == PACKING.size_bytes
+
+
+def _apart(rank: int, machines: tuple[str, ...]) -> Any:
+    """Train where ranks take themselves to be on these machines."""
+    neighbours.machine = lambda: machines[rank]
+    return [train(rank, odd_stages(), "y early unused", (2, 1, 1), odd_loss), _dropped(rank)]
+
+
+def _dropped(rank: int) -> Any:
+    return train(rank, dropping_stages(), "y", (2, 2), plain_loss)
+
+
+def _of_all_ways(rank: int) -> list[Any]:
+    one = neighbours.machine()
+    ways = ((one,) * 4, ("",) * 4, (one, one, f"{one}'", f"{one}'"), (one, "", one, ""))
+    return [_apart(rank, way) for way in ways]
+
+
+def test_results_are_the_same_bits_whether_ranks_share_memory_or_not():
+    for of_rank in run_ranks(_of_all_ways, 4):
+        shared, *others = of_rank
+        assert others == [shared] * 3
