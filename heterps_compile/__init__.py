@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .errors import HeterpsError
     from .ir.graph import Graph
     from .plan.plan import Plan
+    from .runtime.launch.run_api import run
+    from .runtime.launch.training_file import Training
 
 __version__ = "0.1.0"
 
@@ -27,10 +29,12 @@ __all__ = [
     "Graph",
     "HeterpsError",
     "Plan",
+    "Training",
     "compile",
     "diff",
     "load",
     "load_cluster",
+    "run",
 ]
 
 _HOMES = {
@@ -40,10 +44,12 @@ _HOMES = {
     "Graph": ".ir.graph",
     "HeterpsError": ".errors",
     "Plan": ".plan.plan",
+    "Training": ".runtime.launch.training_file",
     "compile": ".api",
     "diff": ".plan_diff.compare_plans",
     "load": ".api",
     "load_cluster": ".cluster.load",
+    "run": ".runtime.launch.run_api",
 }
 
 

@@ -12,7 +12,7 @@ _IMPORTED = [
     "onnxruntime",
     "heterps_compile.cli.main",
     "heterps_compile.api",
-    "heterps_compile.runtime.launch.local",
+    "heterps_compile.runtime.launch.local_ranks",
     "heterps_compile.runtime.pipeline.engine",
     "heterps_compile.backends.torch.backend",
     "heterps_compile.backends.jax.backend",

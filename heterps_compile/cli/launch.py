@@ -1,6 +1,6 @@
 """``heterps-compile launch DIR --hosts FILE``: print what is to be typed on every machine of a run.
 
-Left out: the file of hosts and the lines (``runtime/launch/hosts.py``).
+Left out: the file of hosts and the lines (``runtime/launch/hosts_file.py``).
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def launch(ctx: click.Context, /, directory: str, no_check: bool, **_: Any) -> N
       heterps-compile launch model.heterps --hosts hosts.toml
       heterps-compile launch model.heterps --hosts hosts.toml --train train.py --data clicks.parquet
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    from heterps_compile.runtime.launch.hosts import (  # noqa: PLC0415 - only when it runs
+    from heterps_compile.runtime.launch.hosts_file import (  # noqa: PLC0415 - only when it runs
         check_hosts,
         launch_lines,
         look_up_hosts,

@@ -21,7 +21,7 @@ from .run_words import given_words
 
 if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
-    from heterps_compile.runtime.launch.options import RunOptions
+    from heterps_compile.runtime.launch.run_options import RunOptions
 
 
 _SERVER_FIELDS = {
@@ -54,13 +54,13 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
 
     Ctrl-C ends the run after the step, with a checkpoint; twice, at once.
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    from heterps_compile.runtime.launch.api import launch, run_rank  # noqa: PLC0415 - only when it runs
-    from heterps_compile.runtime.launch.store import is_under_torchrun  # noqa: PLC0415
-    from heterps_compile.runtime.launch.task import Task  # noqa: PLC0415
+    from heterps_compile.runtime.launch.rank_context import RankSpec  # noqa: PLC0415
+    from heterps_compile.runtime.launch.rendezvous import is_under_torchrun  # noqa: PLC0415
+    from heterps_compile.runtime.launch.run_api import launch, run_rank  # noqa: PLC0415 - only when it runs
 
     made = make_run_options(ctx, directory)
     if is_under_torchrun(os.environ):
-        return run_rank(Task(made, prints_end=True)).exit_code
+        return run_rank(RankSpec(made, prints_summary=True)).exit_code
     if made.hosts is not None:
         return _run_host(made, made.hosts, [directory, *given_words(ctx)])
     with result_stream() as stream, printing("the summary"):
@@ -68,17 +68,17 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
         if made.trace is not None and show.is_as_planned:
             _add_simulated(made.trace, show.plan)
         from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
-        from heterps_compile.runtime.launch.end import print_end  # noqa: PLC0415
+        from heterps_compile.runtime.launch.run_report import print_summary  # noqa: PLC0415
 
-        print_end(make_console(stream, terminal_width(stream)), result, show)
+        print_summary(make_console(stream, terminal_width(stream)), result, show)
         stream.flush()
     return result.exit_code
 
 
 def _run_host(made: "RunOptions", hosts: str, words: Sequence[str]) -> int:
     """Start the ranks of one host of several."""
-    from heterps_compile.runtime.launch.host import start_host  # noqa: PLC0415 - only where there are several
-    from heterps_compile.runtime.launch.hosts import check_hosts, read_hosts  # noqa: PLC0415
+    from heterps_compile.runtime.launch.host_ranks import start_host  # noqa: PLC0415 - only where there are several
+    from heterps_compile.runtime.launch.hosts_file import check_hosts, read_hosts  # noqa: PLC0415
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415
 
     if made.host is None:
@@ -101,8 +101,8 @@ def _add_simulated(trace: str, plan: "Plan") -> None:
 
 def make_run_options(ctx: click.Context, directory: str) -> "RunOptions":
     """Return the options of a run out of those of the command."""
-    from heterps_compile.runtime.launch.api import make_options  # noqa: PLC0415 - only when it runs
-    from heterps_compile.runtime.launch.options import ServerOptions  # noqa: PLC0415
+    from heterps_compile.runtime.launch.run_api import make_options  # noqa: PLC0415 - only when it runs
+    from heterps_compile.runtime.launch.run_options import ServerOptions  # noqa: PLC0415
 
     with options.asked_of(ctx, RUN, INFERENCE if ctx.params["train"] is None else TRAINING) as asked:
         given = {name: asked[name] for name in asked.given}

@@ -24,7 +24,7 @@ from written_ctrdnn import (
 )
 
 import heterps_compile
-from heterps_compile.runtime.launch.checkpoint_lock import holding_checkpoints
+from heterps_compile.runtime.launch.checkpoint_folder import holding_checkpoints
 
 STEPS = 6
 

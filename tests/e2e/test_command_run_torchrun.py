@@ -183,7 +183,8 @@ import sys
 import torch
 from torch.nn import functional as F
 from written_ctrdnn import DATA, LEARNING_RATE, MOMENTUM
-from heterps_compile.runtime.launch.api import Training, run
+from heterps_compile.runtime.launch.training_file import Training
+from heterps_compile.runtime.launch.run_api import run
 
 training = Training(
     loss=lambda outputs, batch: F.binary_cross_entropy_with_logits(outputs, batch["label"]),

@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused_in_one_sentence_before_any_process_starts(wri
     monkeypatch.chdir(written)
     parquet(written, sparse=[["a"]], label=["b"])
     started: list[object] = []
-    for module in ("local", "host"):
+    for module in ("local_ranks", "host_ranks"):
         monkeypatch.setattr(
             f"heterps_compile.runtime.launch.{module}.subprocess.Popen", lambda *given, **_: started.append(given)
         )
@@ -121,7 +121,7 @@ def test_an_absurd_number_is_taken_or_told_in_one_sentence(written, monkeypatch,
         started.append(options)
         raise RunError("it would start")
 
-    monkeypatch.setattr("heterps_compile.runtime.launch.api.launch", launch)
+    monkeypatch.setattr("heterps_compile.runtime.launch.run_api.launch", launch)
     words = (
         ["run", "model2.heterps", *TRAIN, "--data", DATA] if one is RUN else ["simulate", "model2.heterps/plan.json"]
     )

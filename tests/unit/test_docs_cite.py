@@ -159,10 +159,10 @@ def test_a_citation_of_what_is_not_there_is_found():
         "runtime/launch/asking.py", "tools/bench_nothing.py",
     ]  # fmt: skip
     assert not exists("runtime/launch/asking.py", PACKAGE / "options.py")
-    assert exists("runtime/launch/options.py", PACKAGE / "options.py")
-    assert symbol_exists("heterps_compile.runtime.launch.options.RunOptions")
+    assert exists("runtime/launch/run_options.py", PACKAGE / "options.py")
+    assert symbol_exists("heterps_compile.runtime.launch.run_options.RunOptions")
     assert symbol_exists("heterps_compile.compile")
-    assert not symbol_exists("heterps_compile.runtime.launch.options.Asking")
+    assert not symbol_exists("heterps_compile.runtime.launch.run_options.Asking")
     assert not symbol_exists("heterps_compile.nothing")
 
 

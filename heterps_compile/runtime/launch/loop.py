@@ -12,10 +12,10 @@ from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import Layout
 
-from .checkpointing import Checkpoints
+from .checkpoint_collective import Checkpoints
 from .outputs import write_outputs
 from .progress import SAVING, UPDATING, ProgressRecorder
-from .training import in_function
+from .training_file import in_function
 from .watch import Watch
 
 if TYPE_CHECKING:

@@ -1,18 +1,27 @@
-"""An optimiser's state by parameter name, so that it fits ranks that hold other stages.
+"""The state of an optimiser and its scheduler as tensors and plain data: no pickle, and no order of parameters.
 
 ``torch.optim`` numbers parameters in the order it was given them; that order is the rank's own. Here every tensor
-is filed as ``KIND:PARAMETER``, such as ``exp_avg:fc.weight``, and every number under its parameter.
+is filed as ``KIND:PARAMETER``, such as ``exp_avg:fc.weight``, and every number under its parameter, so that the state
+fits ranks that hold other stages.
 
-Left out: the files (``checkpoint.py``).
+A scheduler knows nothing of parameters, so every process has the same, but for what schedulers of torch keep once for
+every parameter group: another process may have other groups. That is left out, and taken from the optimiser's groups
+when the state is put back; these have been restored by then, with their learning rates.
+
+A mapping is written as ``{"items": [[key, value], ...]}``, since JSON has no other keys than text, and milestones are
+numbers. Functions are no data: ``LambdaLR`` leaves its own out, and a resumed run has those of its training file.
+
+Left out: the files (``checkpoint_format.py``), making a scheduler (``training_file.py``).
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
 
-from .schedule_state import ScheduleState
+from .training_file import Scheduler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +29,22 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _PLAIN = (bool, int, float, str)
+_PER_GROUP = {"base_lrs": "initial_lr", "_last_lr": "lr"}  # in a scheduler, and in a group of its optimiser
+_FUNCTIONS = "lr_lambdas"  # of torch: for every group None where it is a function
+_ITEMS = "items"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """What a scheduler knows.
+
+    Attributes:
+        kind: Its class's name.
+        content: Its ``state_dict()`` as JSON has it.
+    """
+
+    kind: str
+    content: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +141,88 @@ def _plain(value: Any, optimizer: "Optimizer", what: str) -> Any:
     if isinstance(value, tuple | list) and all(item is None or isinstance(item, _PLAIN) for item in value):
         return list(value)
     raise RunError(f"{type(optimizer).__name__} keeps {what!r}, a {type(value).__name__}, which no checkpoint can hold")
+
+
+def take_schedule(scheduler: Scheduler) -> ScheduleState:
+    """Return the state of a scheduler.
+
+    Raises:
+        RunError: where it keeps what no checkpoint can hold.
+    """
+    kind = type(scheduler).__name__
+    return ScheduleState(kind, _to_json(_without_groups(scheduler.state_dict()), kind, "its state"))
+
+
+def put_schedule(scheduler: Scheduler, optimizer: "Optimizer", state: ScheduleState) -> None:
+    """Give a scheduler its state; the optimiser has its own back.
+
+    Raises:
+        RunError: where the state is of another kind of scheduler, or damaged.
+    """
+    kind = type(scheduler).__name__
+    if kind != state.kind:
+        raise RunError(
+            f"the checkpoint has the state of the scheduler {state.kind}, the training file makes {kind}; use the "
+            f"same, or start anew in another folder (--checkpoint DIR)"
+        )
+    try:
+        known = _from_json(state.content)
+        scheduler.load_state_dict(_fill(scheduler.state_dict(), known, optimizer))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"the checkpoint's state of the scheduler {kind} does not fit ({error!r})") from error
+
+
+def _without_groups(state: Any) -> Any:
+    """Leave out what stands there once for every group, in schedulers inside a scheduler too."""
+    if isinstance(state, list):
+        return [_without_groups(item) for item in state]
+    if not isinstance(state, dict) or not _is_of_torch(state):
+        return state
+    kept = {name: value for name, value in state.items() if name not in _PER_GROUP}
+    if not any(kept.get(_FUNCTIONS, ())):
+        kept.pop(_FUNCTIONS, None)
+    return {name: _without_groups(value) for name, value in kept.items()}
+
+
+def _is_of_torch(state: Mapping[Any, Any]) -> bool:
+    return "_last_lr" in state
+
+
+def _fill(fresh: Any, known: Any, optimizer: "Optimizer") -> Any:
+    """Return a known state the types of a fresh one, and what was left out of it."""
+    if isinstance(fresh, tuple) and isinstance(known, list):
+        return tuple(known)
+    if isinstance(fresh, list) and isinstance(known, list) and len(fresh) == len(known):
+        return [_fill(one, other, optimizer) for one, other in zip(fresh, known, strict=True)]
+    if not isinstance(fresh, dict) or not isinstance(known, dict):
+        return known
+    filled = copy(fresh)  # a Counter stays one
+    is_of_torch = _is_of_torch(fresh)
+    if not is_of_torch:
+        filled.clear()
+    filled.update({name: _fill(fresh.get(name), value, optimizer) for name, value in known.items()})
+    for name, of_group in _PER_GROUP.items() if is_of_torch else ():
+        if name in fresh:
+            filled[name] = [group[of_group] for group in optimizer.param_groups]
+    return filled
+
+
+def _to_json(value: Any, kind: str, where: str) -> Any:
+    if hasattr(value, "item") and getattr(value, "numel", lambda: 0)() == 1:
+        value = value.item()
+    if value is None or type(value) in _PLAIN:
+        return value
+    if isinstance(value, list | tuple):
+        return [_to_json(item, kind, where) for item in value]
+    if isinstance(value, dict) and all(type(key) in _PLAIN for key in value):
+        return {_ITEMS: [[key, _to_json(item, kind, repr(key))] for key, item in value.items()]}
+    raise RunError(
+        f"the scheduler {kind} keeps a {type(value).__name__} in {where}, which no checkpoint can hold; have its "
+        f"state_dict() give numbers, text, lists and dicts, or train without --checkpoint"
+    )
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _from_json(item) for key, item in value[_ITEMS]}
+    return [_from_json(item) for item in value] if isinstance(value, list) else value

@@ -1,9 +1,13 @@
 """What the launcher and every rank work out alike before anything starts: plan, layout, who is who.
 
+A seed that changes nothing of an inference is refused: it does where data are generated, or where a stage of PyTorch or
+jax may draw numbers; a session of ONNX Runtime has random numbers of its own.
+
 Left out: reading stages and data (``worker.py``).
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +19,28 @@ from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.scoring_plan import plan_for_scoring
 from heterps_compile.plan.source import read_plan
+from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.pipeline.layout import Layout, make_layout
 from heterps_compile.runtime.predict import step_on_cores
 from heterps_compile.runtime.signature import check_signature, is_of_a_module
 from heterps_compile.units import counted, format_seconds
 
 from .faults import Place
-from .idle_seed import refuse_idle_seed
-from .options import GIVEN, RunOptions
-from .training_syntax import check_training_file
+from .run_options import GIVEN, RunOptions
+from .training_file import check_training_file
 
 if TYPE_CHECKING:
     import torch
 
+
 _NOTICED = 1.005  # steps closer than this factor read alike
+
+_MAY_DRAW = re.compile(
+    r"rand|normal|bernoulli|multinomial|uniform|exponential|poisson|geometric|cauchy|rrelu|^DRAWS = True"
+    r"|dropout\w*(?:\.\w+)?\([^\n]*True|dropout\w*(?:\.\w+)?\((?![^\n]*False)"
+    r"|scaled_dot_product_attention(?:\.\w+)?\([^\n]*\d\.\d*[1-9]",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +235,20 @@ def count_steps(samples: int | None, options: RunOptions, batch: int) -> int:
             f"goes through them again), or smaller steps (--batch N)"
         )
     return steps
+
+
+def refuse_idle_seed(options: RunOptions, plan: Plan, folder: Path) -> None:
+    """Refuse a seed that is given and changes nothing.
+
+    Raises:
+        RunError: where an inference reads data that are there, by stages that draw nothing.
+    """
+    if options.training or options.seed == 0 or is_random(options.data):
+        return
+    names = [artifact.file for files in plan.artifacts for artifact in files]
+    sources = [folder / name for name in names if name.endswith(".py")]
+    if not any(_MAY_DRAW.search(source.read_text("utf-8")) for source in sources):
+        raise RunError(
+            f"--seed {options.seed} changes nothing here: the data are not generated (--data random), and no stage "
+            f"draws from it; leave it out"
+        )

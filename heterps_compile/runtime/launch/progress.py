@@ -119,7 +119,7 @@ class ProgressRecorder(Recorders):
         self._set(WAITING)
 
 
-def make_left_behind(file: Path) -> None:
+def make_progress_file(file: Path) -> None:
     """Make the file that a rank leaves its progress in.
 
     Raises:
@@ -128,7 +128,7 @@ def make_left_behind(file: Path) -> None:
     file.write_bytes(bytes(_LEFT_BEHIND.size))
 
 
-def left_behind(file: Path) -> Progress | None:
+def read_progress_file(file: Path) -> Progress | None:
     """Return what a rank left behind; None where it left nothing."""
     with suppress(OSError, struct.error):
         step, stage, micro_batch, since_us, short = _LEFT_BEHIND.unpack(file.read_bytes())

@@ -19,6 +19,7 @@ from heterps_compile.plan.swap import locked
 PREFIX = "heterps-run-"
 """How the names of these folders begin."""
 
+_PRIVATE = 0o600
 _YOUNG_S = 600.0  # between making a folder and locking it lies a moment
 
 
@@ -89,3 +90,14 @@ def _tidy() -> None:
                 continue
             with locked(folder):
                 shutil.rmtree(folder)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file that its owner alone may read.
+
+    Raises:
+        OSError: where it exists or cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

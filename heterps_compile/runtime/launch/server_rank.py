@@ -12,11 +12,11 @@ from heterps_compile.runtime.servers.server import serve_forever
 from heterps_compile.runtime.servers.spec import ServerSpec
 from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 
-from .checkpoint import SERVERS_NAME
-from .options import ServerOptions
+from .checkpoint_format import SERVERS_NAME
 from .prepare import Prepared
 from .progress import SERVING
-from .task import Joined, Result, Task
+from .rank_context import RankContext, RankSpec, Result
+from .run_options import ServerOptions
 
 
 def make_spec(
@@ -59,21 +59,23 @@ def make_spec(
     )
 
 
-def run_server_rank(joined: Joined, task: Task, checkpoint: Path | None, steps: range) -> Result:
+def run_server_rank(context: RankContext, spec: RankSpec, checkpoint: Path | None, steps: range) -> Result:
     """Serve tables until every rank that looks rows up has what it needs.
 
     Raises:
         HeterpsError: where tables cannot be read, do not fit, or a request cannot be right.
     """
-    options = task.options
-    spec = make_spec(joined.prepared, options.servers, wire=options.wire, first_step=steps.start, checkpoint=checkpoint)
-    if spec is None:
-        raise RunError(f"rank {joined.member.rank} is a parameter server, and the run has none")
+    options = spec.options
+    served = make_spec(
+        context.prepared, options.servers, wire=options.wire, first_step=steps.start, checkpoint=checkpoint
+    )
+    if served is None:
+        raise RunError(f"rank {context.member.rank} is a parameter server, and the run has none")
 
     def heard(step: int) -> None:
-        joined.progress.begin_step(step)
-        joined.progress.enter(SERVING)
+        context.progress.begin_step(step)
+        context.progress.enter(SERVING)
 
-    joined.progress.enter(SERVING)
-    serve_forever(spec, joined.member.rank, heard=heard)
-    return Result(steps.start, steps.stop, joined.prepared.layout.batch)
+    context.progress.enter(SERVING)
+    serve_forever(served, context.member.rank, heard=heard)
+    return Result(steps.start, steps.stop, context.prepared.layout.batch)

@@ -26,26 +26,20 @@ from heterps_compile.runtime.servers.row_prefetch import PullsAhead, Reader
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 
-from .checkpoint import STEP_PATTERN, find_checkpoints, read_state
-from .checkpointing import Checkpoints, check_weights, find_start, start_notes
+from .checkpoint_collective import Checkpoints
+from .checkpoint_folder import STEP_PATTERN, find_checkpoints
+from .checkpoint_format import read_state
+from .checkpoint_start import check_weights, find_start, start_notes
 from .loop import checked_loss, infer, train
-from .open_data import check_same_data, open_data, say_data
-from .options import RunOptions
+from .optimizer_state import take_schedule
 from .outputs import make_output_folder
 from .prepare import count_steps
-from .reading import ALL, MicroBatches, telling_ids
-from .said import said_number, said_word
-from .schedule_state import take_schedule
+from .rank_context import RESULT_KEY, RankContext, RankSpec, Result
+from .run_data import ALL, MicroBatches, check_same_data, open_data, say_data, telling_ids
+from .run_options import RunOptions
 from .server_rank import make_spec
-from .task import RESULT_KEY, Joined, Result, Task
-from .training import (
-    Scheduler,
-    Training,
-    make_optimizer,
-    make_scheduler,
-    read_training_file,
-    step_scheduler,
-)
+from .store_client import read_number, read_word
+from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file, step_scheduler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,80 +53,80 @@ _TRACED_STEPS = 20  # a trace of more is slow to look at
 _WARM_STEPS = 2
 
 
-def run_stage_rank(joined: Joined, task: Task) -> Result:
+def run_stage_rank(context: RankContext, spec: RankSpec) -> Result:
     """Run the stages of one rank until the run is over.
 
     Raises:
         HeterpsError: where something cannot be read, or a step fails.
     """
-    options, rank = task.options, joined.member.rank
-    training = task.training
+    options, rank = spec.options, context.member.rank
+    training = spec.training
     if training is None and options.train is not None:
         training = read_training_file(options.train, has_data=bool(options.data))
     source = data = None
     if rank == 0:
-        source, data = open_data(joined, task, training)
-        data = _decide_steps(joined, task, source, data)
-    checkpoint, steps = steps_to_run(joined, options)
-    folder, plan = joined.prepared.folder, joined.prepared.plan
-    stages = {i: read_stage(folder, plan, i, joined.device) for i in joined.prepared.layout.stages_of(rank)}
-    if options.output is not None and joined.prepared.layout.stage_count - 1 in stages:
+        source, data = open_data(context, spec, training)
+        data = _decide_steps(context, spec, source, data)
+    checkpoint, steps = steps_to_run(context, options)
+    folder, plan = context.prepared.folder, context.prepared.plan
+    stages = {i: read_stage(folder, plan, i, context.device) for i in context.prepared.layout.stages_of(rank)}
+    if options.output is not None and context.prepared.layout.stage_count - 1 in stages:
         make_output_folder(options.output)  # its machine may have a disk of its own; nobody writes before all are here
-    telemetry = _telemetry(joined, task, steps)
-    recorder = Recorders([joined.progress] if telemetry is None else [joined.progress, telemetry])
-    client = _connect_servers(joined, task, stages, checkpoint, steps, recorder=recorder)
-    ahead = None if client is None else PullsAhead(client, joined.prepared.layout.actions(rank), steps)
+    telemetry = _telemetry(context, spec, steps)
+    recorder = Recorders([context.progress] if telemetry is None else [context.progress, telemetry])
+    client = _connect_servers(context, spec, stages, checkpoint, steps, recorder=recorder)
+    ahead = None if client is None else PullsAhead(client, context.prepared.layout.actions(rank), steps)
     engine = Engine(
         plan,
-        joined.prepared.layout,
+        context.prepared.layout,
         rank,
         stages,
         tied=read_tied(folder, plan),
-        loss=None if training is None else checked_loss(training.loss, joined.progress),
+        loss=None if training is None else checked_loss(training.loss, context.progress),
         wire=options.wire,
         exact_sums=options.exact_sums,
         clip_norm=options.clip_norm,
         seed=options.seed,
-        device=joined.device,
+        device=context.device,
         recorder=recorder,
         hooks=() if client is None or ahead is None else (client, ahead),
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
     if telemetry is not None:
         telemetry.optimizer = optimizer
-    scheduler = _scheduler(joined, options, training, optimizer)
-    checkpoints = _checkpoints(joined, task, stages, client, optimizer=optimizer, scheduler=scheduler, data=data)
+    scheduler = _scheduler(context, options, training, optimizer)
+    checkpoints = _checkpoints(context, spec, stages, client, optimizer=optimizer, scheduler=scheduler, data=data)
     _restore(checkpoints, checkpoint, options)
     wanted = (*engine.needs, *((ALL,) if engine.wants_targets else ()))
     with ExitStack() as closing:
         reader = None
         if wanted:
             if source is None:
-                source, mine = open_data(joined, task, training)
-                check_same_data(joined.store, rank, mine)
-            reader = _reader(joined, source, training, wanted, steps)
+                source, mine = open_data(context, spec, training)
+                check_same_data(context.store, rank, mine)
+            reader = _reader(context, source, training, wanted, steps)
             closing.callback(reader.close)
         feed = reader if reader is None or ahead is None else ahead.around(reader)
         if telemetry is not None:
             closing.callback(telemetry.close)
         set_rates = None if training is None or scheduler is None else partial(step_scheduler, training, scheduler)
         with telling_ids(reader):
-            done = _steps(joined, task, engine, feed, steps, checkpoints=checkpoints, step_schedule=set_rates)
+            done = _steps(context, spec, engine, feed, steps, checkpoints=checkpoints, step_schedule=set_rates)
         engine.finish()
         if client is not None:
             client.close()
     found = [] if options.checkpoint is None else find_checkpoints(Path(options.checkpoint))
     last = str(found[-1]) if found else ""
-    filled = _filled(joined) if done == steps.stop else 0
-    result = Result(steps.start, done, joined.prepared.layout.batch, joined.watch.stopped_by or 0, last, filled)
+    filled = _filled(context) if done == steps.stop else 0
+    result = Result(steps.start, done, context.prepared.layout.batch, context.watch.stopped_by or 0, last, filled)
     if rank == 0:
-        joined.store.set(RESULT_KEY, result.to_json())
+        context.store.set(RESULT_KEY, result.to_json())
     return result
 
 
 def _steps(
-    joined: Joined,
-    task: Task,
+    context: RankContext,
+    spec: RankSpec,
     engine: Engine,
     reader: Reader | None,
     steps: range,
@@ -141,16 +135,16 @@ def _steps(
     step_schedule: Callable[[float | None], None] | None,
 ) -> int:
     """Run the steps; give how many are done in all."""
-    options = task.options
-    if joined.prepared.layout.training:
+    options = spec.options
+    if context.prepared.layout.training:
         return train(
             engine,
             checkpoints.optimizer,
             reader,
             steps,
             step_schedule=step_schedule,
-            watch=joined.watch,
-            progress=joined.progress,
+            watch=context.watch,
+            progress=context.progress,
             checkpoints=checkpoints if options.checkpoint is not None else None,
             every=options.every,
         )
@@ -158,13 +152,13 @@ def _steps(
         engine,
         reader,
         steps,
-        layout=joined.prepared.layout,
-        watch=joined.watch,
-        progress=joined.progress,
-        names=joined.prepared.plan.graph_outputs,
+        layout=context.prepared.layout,
+        watch=context.watch,
+        progress=context.progress,
+        names=context.prepared.plan.graph_outputs,
         folder=None if options.output is None else Path(options.output),
         file_format=options.output_format,
-        samples=steps.stop * joined.prepared.layout.batch - _filled(joined),
+        samples=steps.stop * context.prepared.layout.batch - _filled(context),
     )
 
 
@@ -177,29 +171,29 @@ def _restore(checkpoints: Checkpoints, checkpoint: Path | None, options: RunOpti
 
 
 def _reader(
-    joined: Joined, source: Source, training: Training | None, wanted: Sequence[str], steps: range
+    context: RankContext, source: Source, training: Training | None, wanted: Sequence[str], steps: range
 ) -> MicroBatches:
-    prepared = joined.prepared
+    prepared = context.prepared
     return MicroBatches(
         source,
         prepared.layout,
-        joined.member.rank,
+        context.member.rank,
         steps,
         wanted=wanted,
-        progress=joined.progress,
+        progress=context.progress,
         inputs=wanted_by_plan(prepared.plan, prepared.folder),
         prepare=None if training is None else training.prepare,
-        device=joined.device,
+        device=context.device,
     )
 
 
 def _scheduler(
-    joined: Joined, options: RunOptions, training: Training | None, optimizer: "Optimizer | None"
+    context: RankContext, options: RunOptions, training: Training | None, optimizer: "Optimizer | None"
 ) -> Scheduler | None:
     """Make the scheduler of this rank, and see before the first step that a checkpoint can hold it."""
-    if training is None or not joined.prepared.layout.training:
+    if training is None or not context.prepared.layout.training:
         return None
-    layout = joined.prepared.layout
+    layout = context.prepared.layout
     knows_loss = all(layout.stage_count - 1 in layout.stages_of(rank) for rank in range(layout.world_size))
     scheduler = make_scheduler(training, optimizer, knows_loss=knows_loss)
     if scheduler is not None and options.checkpoint is not None:
@@ -208,8 +202,8 @@ def _scheduler(
 
 
 def _checkpoints(
-    joined: Joined,
-    task: Task,
+    context: RankContext,
+    spec: RankSpec,
     stages: Mapping[int, RunnableStage],
     client: Client | None,
     *,
@@ -217,12 +211,12 @@ def _checkpoints(
     scheduler: Scheduler | None,
     data: Identity | None,
 ) -> Checkpoints:
-    rank = joined.member.rank
+    rank = context.member.rank
     return Checkpoints(
-        joined.prepared,
-        task.options,
-        Path(task.options.checkpoint or ""),
-        joined.store,
+        context.prepared,
+        spec.options,
+        Path(spec.options.checkpoint or ""),
+        context.store,
         rank,
         parameters={index: _tensors(stage, trained=True) for index, stage in stages.items()},
         buffers={index: _tensors(stage, trained=False) for index, stage in stages.items()},
@@ -235,8 +229,8 @@ def _checkpoints(
 
 
 def _connect_servers(
-    joined: Joined,
-    task: Task,
+    context: RankContext,
+    spec: RankSpec,
     stages: Mapping[int, RunnableStage],
     checkpoint: Path | None,
     steps: range,
@@ -244,34 +238,36 @@ def _connect_servers(
     recorder: Recorder,
 ) -> Client | None:
     """Put served tables in place of those of the stages; None where this rank has none, or there are no servers."""
-    options, rank = task.options, joined.member.rank
-    spec = make_spec(joined.prepared, options.servers, wire=options.wire, first_step=steps.start, checkpoint=checkpoint)
-    if spec is None or rank not in spec.workers:
+    options, rank = spec.options, context.member.rank
+    served = make_spec(
+        context.prepared, options.servers, wire=options.wire, first_step=steps.start, checkpoint=checkpoint
+    )
+    if served is None or rank not in served.workers:
         return None
-    client = Client(spec, rank, recorder=recorder)
+    client = Client(served, rank, recorder=recorder)
     for stage in stages.values():
         if isinstance(stage, Module):
             serve_tables(stage, client)
     return client
 
 
-def _decide_steps(joined: Joined, task: Task, source: Source, data: Identity) -> Identity:
+def _decide_steps(context: RankContext, spec: RankSpec, source: Source, data: Identity) -> Identity:
     """Find out which steps are to be run, and from which checkpoint, and tell all; rank 0 does this.
 
     Gives what a checkpoint keeps of the data.
     """
-    options, store = task.options, joined.store
+    options, store = spec.options, context.store
     if options.output is not None:
         make_output_folder(options.output)
-    is_launched = task.parent is not None  # the launcher has checked the files
-    check_weights(options, joined.prepared, files_too=not is_launched)
+    is_launched = spec.parent is not None  # the launcher has checked the files
+    check_weights(options, context.prepared, files_too=not is_launched)
     if options.checkpoint is not None:
         data = with_contents(data, source)
-    checkpoint = find_start(joined.prepared, options, data, files_too=not is_launched)
-    for note in () if is_launched or options.quiet else start_notes(options, joined.prepared, checkpoint):
+    checkpoint = find_start(context.prepared, options, data, files_too=not is_launched)
+    for note in () if is_launched or options.quiet else start_notes(options, context.prepared, checkpoint):
         print(f"  {note}", file=sys.stderr, flush=True)
     say_data(store, data)
-    samples, batch = _samples(source), joined.prepared.layout.batch
+    samples, batch = _samples(source), context.prepared.layout.batch
     steps = count_steps(samples, options, batch)
     filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
     store.set(_FILLED_KEY, str(filled))
@@ -280,29 +276,29 @@ def _decide_steps(joined: Joined, task: Task, source: Source, data: Identity) ->
     return data
 
 
-def steps_to_run(joined: Joined, options: RunOptions) -> tuple[Path | None, range]:
+def steps_to_run(context: RankContext, options: RunOptions) -> tuple[Path | None, range]:
     """Wait for what rank 0 decides: the checkpoint to go on from, and the steps to run.
 
     Raises:
         RunError: where this rank cannot see the checkpoint.
     """
-    name = said_word(joined.store, _START_KEY, _CHECKPOINT_OR_NONE, "the name of a checkpoint")
-    last = said_number(joined.store, _STEPS_KEY, "the count of steps")
+    name = read_word(context.store, _START_KEY, _CHECKPOINT_OR_NONE, "the name of a checkpoint")
+    last = read_number(context.store, _STEPS_KEY, "the count of steps")
     if not name or options.checkpoint is None:
         return None, range(last)
     checkpoint = Path(options.checkpoint) / name
     if not checkpoint.is_dir():
         raise RunError(
-            f"{str(checkpoint)!r}, which rank 0 goes on from, is not there for rank {joined.member.rank}: the folder "
+            f"{str(checkpoint)!r}, which rank 0 goes on from, is not there for rank {context.member.rank}: the folder "
             f"of checkpoints must be one that all machines share"
         )
     first = read_state(checkpoint).step
     return checkpoint, range(first, max(first, last))
 
 
-def _filled(joined: Joined) -> int:
+def _filled(context: RankContext) -> int:
     """Return how many samples of the last step only fill it up, and were read before."""
-    return said_number(joined.store, _FILLED_KEY, "a count of samples")
+    return read_number(context.store, _FILLED_KEY, "a count of samples")
 
 
 def _samples(source: Source) -> int | None:
@@ -310,19 +306,19 @@ def _samples(source: Source) -> int | None:
     return source.source.samples if isinstance(source, Epochs) else source.samples
 
 
-def _telemetry(joined: Joined, task: Task, steps: range) -> TelemetryRecorder | None:
-    if task.telemetry is None:
+def _telemetry(context: RankContext, spec: RankSpec, steps: range) -> TelemetryRecorder | None:
+    if spec.telemetry is None:
         return None
-    layout, rank = joined.prepared.layout, joined.member.rank
+    layout, rank = context.prepared.layout, context.member.rank
     traced = range(steps.start + _WARM_STEPS, steps.start + _WARM_STEPS + _TRACED_STEPS)
     return TelemetryRecorder(
-        task.telemetry,
+        spec.telemetry,
         rank,
         position=layout.position_of(rank),
         replica=layout.replica_of(rank),
         stages=layout.stages_of(rank),
-        trace_steps=traced if task.options.trace is not None else range(0),
-        gpu_index=joined.device.index,
+        trace_steps=traced if spec.options.trace is not None else range(0),
+        gpu_index=context.device.index,
     )
 
 

@@ -4,7 +4,7 @@ On one machine it listens on a Unix socket in a folder that is this user's alone
 the file of hosts names. Strangers can do no more than knock: of those who have not shown that they know the secret
 there are never more than a few, each has a few seconds, and 48 bytes of it are read.
 
-Left out: the other side (``store.py``), how messages are guarded (``channel.py``).
+Left out: the other side (``store_client.py``), how messages are guarded (``channel.py``).
 """
 
 import math

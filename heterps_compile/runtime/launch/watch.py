@@ -21,7 +21,7 @@ is the last one. It costs nothing where nobody asks::
 Under torchrun the first process that leaves takes its machine's others with it, on the first machine the store too. So
 a rank that has printed a fault stays until all others have, those too that are still on their way to the run.
 
-Left out: what is printed besides, exit codes (``worker.py``, ``local.py``).
+Left out: what is printed besides, exit codes (``worker.py``, ``local_ranks.py``).
 """
 
 import os
@@ -49,12 +49,11 @@ from .faults import (
     is_out_of_memory,
     progress_to_json,
 )
-from .monitor import OVERSLEPT_S, Monitor, beat_key, done_key
+from .heartbeats import OVERSLEPT_S, Monitor, WatchdogTimer, beat_key, done_key
 from .progress import ProgressRecorder
-from .said import said_number
-from .silence import SilenceAlarm
 from .stop_signals import STOPPING
-from .training import from_training_file
+from .store_client import read_number
+from .training_file import from_training_file
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -131,7 +130,7 @@ class Watch:
         self._over = threading.Event()
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._silence = SilenceAlarm(hang_after_s, self._end_alone)
+        self._silence = WatchdogTimer(hang_after_s, self._end_alone)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -270,7 +269,7 @@ class Watch:
         heard, beats = [[key(rank) for rank in others] for key in (_heard_key, beat_key)]
         began_s = all_there_s = time.monotonic()
         while others and not self._store.check(heard) and not self._asked():
-            self._silence.all_is_well()
+            self._silence.restart()
             now = time.monotonic()
             if not self._store.check(beats):
                 all_there_s = now
@@ -283,7 +282,7 @@ class Watch:
             woke_s = time.monotonic()
             while not self._over.is_set():
                 self.look(woke_s)
-                self._silence.all_is_well()
+                self._silence.restart()
                 woke_s = time.monotonic()
                 time.sleep(BEAT_S)
         except Exception as error:  # noqa: BLE001 - a thread that ended in silence would leave its rank unwatched
@@ -346,11 +345,11 @@ class Watch:
         with self._gate:
             if not self._held:
                 self._held = True
-                self.stopped_by = said_number(self._store, STOP_KEY, "the number of a signal")
+                self.stopped_by = read_number(self._store, STOP_KEY, "the number of a signal")
                 self._store.set(_stop_answer(self._rank), str(self._step))
         if self._store.check(keys):
             with self._gate:
-                self._last_step = max(said_number(self._store, key, "a step", least=-1) for key in keys)
+                self._last_step = max(read_number(self._store, key, "a step", least=-1) for key in keys)
                 self._gate.notify_all()
 
 

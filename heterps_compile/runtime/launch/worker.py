@@ -12,7 +12,7 @@
 ``python -m heterps_compile.runtime.launch.worker DIRECTORY RANK`` is what the launcher starts; under torchrun,
 ``heterps-compile run`` and ``api.run`` come here directly.
 
-Left out: the steps themselves (``pipeline/``), and how the launcher sees the end (``local.py``).
+Left out: the steps themselves (``pipeline/``), and how the launcher sees the end (``local_ranks.py``).
 """
 
 import atexit
@@ -37,26 +37,23 @@ from heterps_compile.errors import HeterpsError, InputError, RunError
 from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
-from .agree import COME_S, agree, statement
-from .carry import TelemetryCollector, TelemetrySender
-from .checkpoint_lock import holding_checkpoints
-from .end import print_end
+from .addresses import check_reach, choose_address, own_address
+from .checkpoint_folder import holding_checkpoints
 from .faults import Place
-from .meeting import address_of, has_agent, meet, read_secret
-from .options import RunOptions, options_from_json
+from .preflight import COME_S, agree, ranks_without, refuse_own_folders, statement
 from .prepare import check_world_size, choose_device, header, prepare
 from .progress import ProgressRecorder
-from .reach import check_reach, choose_address, own_address
+from .rank_context import RankContext, RankSpec, Result
+from .rendezvous import Membership, address_of, has_agent, meet, read_secret
 from .run_folder import PREFIX, make_run_folder
-from .said import said_word
+from .run_options import RunOptions, options_from_json
+from .run_report import RunReport, clear_telemetry, print_summary
 from .server_rank import run_server_rank
-from .shared_folder import ranks_without, refuse_own_folders
-from .show import Show, clear_telemetry
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
-from .store import LOOPBACK, Membership, StorePlace, connect_store, host_store
+from .store_client import LOOPBACK, StorePlace, connect_store, host_store, read_word
 from .store_server import tell_on_stderr
-from .task import Joined, Result, Task
+from .telemetry_relay import TelemetryCollector, TelemetrySender
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -75,7 +72,7 @@ _WIDTH = 120
 _RUNS = count()
 
 
-def work(member: Membership, task: Task) -> Result:
+def work(member: Membership, spec: RankSpec) -> Result:
     """Be one rank of a run. On a fault this process ends at once, after the message.
 
     Raises:
@@ -84,25 +81,25 @@ def work(member: Membership, task: Task) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
     keep_freed_memory()
-    torch.set_num_threads(task.options.threads)
-    progress = ProgressRecorder(task.left_behind)
-    is_launched = task.parent is not None
+    torch.set_num_threads(spec.options.threads)
+    progress = ProgressRecorder(spec.progress_file)
+    is_launched = spec.parent is not None
     # The launcher hosts a store for each run; else rank 0 does, for all runs of a script, one after the other.
-    place = task.store or meet(member, task.options.hosts, str(next(_RUNS)), os.environ)
+    place = spec.store or meet(member, spec.options.hosts, str(next(_RUNS)), os.environ)
     hosted = host_store(place) if member.rank == 0 and not is_launched else None
     member = replace(member, address=address_of(member, place))
     connect = partial(connect_store, place, f"rank {member.rank}")
-    come_s = COME_S if task.options.hosts is None else place.patience_s
+    come_s = COME_S if spec.options.hosts is None else place.patience_s
     monitored = [] if is_launched else list(range(member.world_size)) if member.rank == 0 else [0]
     watch = Watch(
         connect(),
         [Place(rank) for rank in range(member.world_size)],
         member.rank,
         progress,
-        hang_after_s=task.options.hang_after_s,
+        hang_after_s=spec.options.hang_after_s,
         monitored=[rank for rank in monitored if rank != member.rank],
         late_s=None if is_launched else place.patience_s,
-        parent=os.getppid() if task.parent is None and has_agent(os.environ) else task.parent,
+        parent=os.getppid() if spec.parent is None and has_agent(os.environ) else spec.parent,
         host=None if is_launched else 0,
     )
     if hosted is not None and place.folder is not None:
@@ -111,7 +108,7 @@ def work(member: Membership, task: Task) -> Result:
     watch.start()
     with stopping_on_signals(watch.listen):
         try:
-            result = _run(member, task, connect, watch, progress, come_s=come_s)
+            result = _run(member, spec, connect, watch, progress, come_s=come_s)
             watch.finish()
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
@@ -125,7 +122,7 @@ def work(member: Membership, task: Task) -> Result:
 
 def _run(
     member: Membership,
-    task: Task,
+    spec: RankSpec,
     connect: "Callable[[], Store]",
     watch: Watch,
     progress: ProgressRecorder,
@@ -135,74 +132,74 @@ def _run(
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
     store = connect()
-    prepared = prepare(task.options, checked_sha256=task.checked_sha256)
+    prepared = prepare(spec.options, checked_sha256=spec.checked_sha256)
     check_world_size(prepared, member.world_size)
     watch.know(prepared.places)
     device = choose_device(prepared, member.rank, member.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    mine = statement(prepared, task.options, str(device), own_address(member.address))
+    mine = statement(prepared, spec.options, str(device), own_address(member.address))
     said = agree(store, member.rank, member.world_size, mine, patience_s=come_s)
     own = choose_address([str(said_by.get("address", "")) for said_by in said])
     if own:
         check_reach(store, member.rank, member.world_size, own)
     _join_group(member, store, said)
-    joined = Joined(member, prepared, store, watch, progress, device)
-    if member.rank == 0 and task.parent is None and not task.options.quiet:
+    context = RankContext(member, prepared, store, watch, progress, device)
+    if member.rank == 0 and spec.parent is None and not spec.options.quiet:
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
-        for line in header(prepared, task.options, [kind.partition(":")[0] for kind in kinds]):
+        for line in header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds]):
             print(line, file=sys.stderr, flush=True)
-    if task.parent is None:
-        if task.options.checkpoint is not None:
-            refuse_own_folders(store, member.rank, member.world_size, Path(task.options.checkpoint))
-        with holding_checkpoints(task.options.checkpoint if member.rank == 0 else None):
-            return _run_and_tell(joined, task, connect())
-    return _run_part(joined, task)
+    if spec.parent is None:
+        if spec.options.checkpoint is not None:
+            refuse_own_folders(store, member.rank, member.world_size, Path(spec.options.checkpoint))
+        with holding_checkpoints(spec.options.checkpoint if member.rank == 0 else None):
+            return _run_and_tell(context, spec, connect())
+    return _run_part(context, spec)
 
 
-def _run_part(joined: Joined, task: Task) -> Result:
-    if joined.prepared.places[joined.member.rank].stages:
-        return run_stage_rank(joined, task)
-    checkpoint, steps = steps_to_run(joined, task.options)
-    return run_server_rank(joined, task, checkpoint, steps)
+def _run_part(context: RankContext, spec: RankSpec) -> Result:
+    if context.prepared.places[context.member.rank].stages:
+        return run_stage_rank(context, spec)
+    checkpoint, steps = steps_to_run(context, spec.options)
+    return run_server_rank(context, spec, checkpoint, steps)
 
 
-def _run_and_tell(joined: Joined, task: Task, store: "Store") -> Result:
+def _run_and_tell(context: RankContext, spec: RankSpec, store: "Store") -> Result:
     """Run, and have rank 0 do what the launcher does elsewhere: the live view, the log, the summary."""
-    folder, without = _telemetry_folder(joined, task.options)
-    task = replace(task, telemetry=folder)
-    if joined.member.rank in without:
-        with closing(TelemetrySender(store, folder, joined.member.rank)):
-            return _run_part(joined, task)
-    if joined.member.rank != 0:
-        return _run_part(joined, task)
+    folder, without = _telemetry_folder(context, spec.options)
+    spec = replace(spec, telemetry=folder)
+    if context.member.rank in without:
+        with closing(TelemetrySender(store, folder, context.member.rank)):
+            return _run_part(context, spec)
+    if context.member.rank != 0:
+        return _run_part(context, spec)
     collector = TelemetryCollector(store, folder, without)
-    with Show(joined.prepared, task.options, folder, sys.stderr) as show, show.following(collector):
-        result = _run_part(joined, task)
+    with RunReport(context.prepared, spec.options, folder, sys.stderr) as show, show.following(collector):
+        result = _run_part(context, spec)
         collector.wait_for_last()
-    if task.prints_end:
-        print_end(Console(file=sys.stdout, markup=False, highlight=False, width=_WIDTH), result, show)
+    if spec.prints_summary:
+        print_summary(Console(file=sys.stdout, markup=False, highlight=False, width=_WIDTH), result, show)
     return result
 
 
-def _telemetry_folder(joined: Joined, options: RunOptions) -> tuple[Path, list[int]]:
+def _telemetry_folder(context: RankContext, options: RunOptions) -> tuple[Path, list[int]]:
     """Return where this rank tells of its steps, and the ranks that do not share the folder of rank 0."""
-    store, rank = joined.store, joined.member.rank
+    store, rank = context.store, context.member.rank
     if rank == 0:
         if options.telemetry is None:
-            folder = _make_telemetry_folder(joined)
+            folder = _make_telemetry_folder(context)
         else:
             clear_telemetry(folder := Path(options.telemetry))
         store.set(_TELEMETRY_KEY, str(folder))
-    folder = Path(options.telemetry or said_word(store, _TELEMETRY_KEY, _RUN_FOLDER, "the folder of a run"))
-    without = ranks_without(store, rank, joined.member.world_size, folder, "telemetry")
-    return _make_telemetry_folder(joined) if rank in without else folder, without
+    folder = Path(options.telemetry or read_word(store, _TELEMETRY_KEY, _RUN_FOLDER, "the folder of a run"))
+    without = ranks_without(store, rank, context.member.world_size, folder, "telemetry")
+    return _make_telemetry_folder(context) if rank in without else folder, without
 
 
-def _make_telemetry_folder(joined: Joined) -> Path:
+def _make_telemetry_folder(context: RankContext) -> Path:
     folder, _ = make_run_folder()  # held until this process ends
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
-    joined.watch.before_end(remove)
+    context.watch.before_end(remove)
     atexit.register(remove)
     return folder
 
@@ -273,16 +270,16 @@ def start(directory: Path, rank: int) -> int:
     if os.getppid() != parent:  # it died before the system was asked to tell
         raise RunError("the launcher of this process is gone")
     telemetry = Path(content["telemetry"]) if content.get("telemetry") else None
-    left_behind = directory / PROGRESS_NAME.format(rank=rank)
-    task = Task(
+    progress_file = directory / PROGRESS_NAME.format(rank=rank)
+    spec = RankSpec(
         options,
         parent=parent,
         telemetry=telemetry,
-        left_behind=left_behind,
+        progress_file=progress_file,
         checked_sha256=str(content["plan"]),
         store=place,
     )
-    work(Membership(rank, world_size, rank, LOOPBACK, 0), task)
+    work(Membership(rank, world_size, rank, LOOPBACK, 0), spec)
     return 0
 
 

@@ -53,8 +53,7 @@ from heterps_compile.plan.command_options import (
     WORKLOAD,
 )  # fmt: skip
 from heterps_compile.runtime.launch import run_options
-from heterps_compile.runtime.launch.options import RunOptions, ServerOptions
-from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
+from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING, RunOptions, ServerOptions
 
 CLI = Path(cli_options.__file__).parent
 BARE = {"model": "m.onnx", "against": "plan.json", "plan": "plan.json", "train": "train.py", "layer": "fc"}

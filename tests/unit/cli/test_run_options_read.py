@@ -6,8 +6,8 @@ from click.testing import CliRunner
 from heterps_compile.cli.main import command
 from heterps_compile.cli.run import run
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.launch import api as local_api
-from heterps_compile.runtime.launch import host, hosts, prepare, worker
+from heterps_compile.runtime.launch import host_ranks, hosts_file, prepare, worker
+from heterps_compile.runtime.launch import run_api as local_api
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
 
@@ -66,9 +66,9 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(local_api, "run_here", lambda options, *_, **__: stop(options))
     monkeypatch.setattr(local_api, "prepare", lambda options: None)
     monkeypatch.setattr(prepare, "prepare", lambda options: None)
-    monkeypatch.setattr(hosts, "check_hosts", lambda *_: None)
+    monkeypatch.setattr(hosts_file, "check_hosts", lambda *_: None)
     monkeypatch.setattr(worker, "work", lambda _member, task: stop(task.options))
-    monkeypatch.setattr(host, "start_host", lambda known, number, words: stop(number, words))
+    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words: stop(number, words))
     return seen
 
 

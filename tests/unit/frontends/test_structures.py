@@ -15,8 +15,8 @@ import heterps_compile
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.structures import Structure, structure_from_json
 from heterps_compile.frontends.torch_fx import import_torch
-from heterps_compile.runtime.launch.options import RunOptions
 from heterps_compile.runtime.launch.prepare import prepare
+from heterps_compile.runtime.launch.run_options import RunOptions
 
 LIBRARY = """
 from collections import OrderedDict, namedtuple

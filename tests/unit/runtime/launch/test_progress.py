@@ -8,8 +8,8 @@ from heterps_compile.runtime.launch.progress import (
     SERVING,
     UPDATING,
     ProgressRecorder,
-    left_behind,
-    make_left_behind,
+    make_progress_file,
+    read_progress_file,
 )
 from heterps_compile.schedule.order import Phase
 
@@ -66,16 +66,16 @@ def test_time_in_which_the_machine_slept_does_not_count(monkeypatch):
 
 def test_what_was_done_last_is_left_behind_for_the_launcher(tmp_path):
     file = tmp_path / "rank-0.progress"
-    assert left_behind(file) is None
-    make_left_behind(file)
+    assert read_progress_file(file) is None
+    make_progress_file(file)
     progress = ProgressRecorder(file)
-    assert left_behind(file) is None
+    assert read_progress_file(file) is None
     progress.begin(12, 1, 3, Phase.FORWARD)
-    left = left_behind(file)
+    left = read_progress_file(file)
     assert left is not None
     assert (left.doing, left.step, left.stage, left.micro_batch) == ("forward", 12, 1, 3)
 
 
 def test_a_file_that_is_cut_short_is_nothing(tmp_path):
     (tmp_path / "short").write_bytes(b"abc")
-    assert left_behind(tmp_path / "short") is None
+    assert read_progress_file(tmp_path / "short") is None

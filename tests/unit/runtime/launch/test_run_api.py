@@ -3,7 +3,8 @@
 import pytest
 
 from heterps_compile.errors import InputError
-from heterps_compile.runtime.launch.api import Training, make_options, run
+from heterps_compile.runtime.launch.run_api import make_options, run
+from heterps_compile.runtime.launch.training_file import Training
 
 TRAINING = Training(loss=lambda outputs, batch: outputs, optimizer=lambda parameters: None)
 

@@ -5,7 +5,8 @@ import stat
 import pytest
 
 from heterps_compile.errors import HeterpsError, InputError
-from heterps_compile.runtime.launch.options import RunOptions, ServerOptions, options_from_json, write_private
+from heterps_compile.runtime.launch.run_folder import write_private
+from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions, options_from_json
 
 TRAIN = {"directory": "/m.heterps", "train": "/train.py", "data": "x.parquet"}
 

@@ -23,24 +23,21 @@ from another_user import CAN_BE_ANOTHER, NOBODY, WHY_NOT, AnotherUser, look_ever
 from safetensors.torch import save_file
 
 from heterps_compile.errors import HeterpsError, RunError
-from heterps_compile.runtime.launch import meeting
-from heterps_compile.runtime.launch.checkpoint import (
+from heterps_compile.runtime.launch import rendezvous
+from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints, keep_last, tidy
+from heterps_compile.runtime.launch.checkpoint_format import (
     RunState,
     check_written,
-    find_checkpoints,
-    keep_last,
     read_optimizer,
     read_state,
     read_weights,
-    tidy,
     write_stage,
     write_state,
 )
-from heterps_compile.runtime.launch.checkpoint_files import sealed
-from heterps_compile.runtime.launch.meeting import read_secret, write_secret
-from heterps_compile.runtime.launch.options import write_private
-from heterps_compile.runtime.launch.run_folder import make_run_folder
-from heterps_compile.runtime.launch.store import Membership, StorePlace, connect_store, host_store
+from heterps_compile.runtime.launch.checkpoint_hashes import sealed
+from heterps_compile.runtime.launch.rendezvous import Membership, read_secret, write_secret
+from heterps_compile.runtime.launch.run_folder import make_run_folder, write_private
+from heterps_compile.runtime.launch.store_client import StorePlace, connect_store, host_store
 from heterps_compile.runtime.launch.worker import unguarded_note
 from heterps_compile.runtime.pipeline.shared_memory import neighbours, strangers
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
@@ -54,7 +51,7 @@ SECRET = bytes(range(32))
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)
 def test_another_user_sees_that_a_run_goes_on_and_reads_writes_and_joins_nothing(monkeypatch):
     member, environment = Membership(0, 2, 0, "127.0.0.1", 29500), {"LOCAL_WORLD_SIZE": "2"}
-    place = meeting.meet(member, None, "0", environment)  # rank 0 of torchrun makes the folder of the run
+    place = rendezvous.meet(member, None, "0", environment)  # rank 0 of torchrun makes the folder of the run
     note = Path(tempfile.gettempdir()) / f"{place.folder.name}.note"
     note.write_text((place.folder / "meeting.json").read_text())
     write_private(place.folder / "run.json", "{}")
@@ -70,8 +67,8 @@ def test_another_user_sees_that_a_run_goes_on_and_reads_writes_and_joins_nothing
         assert found["done"] == ["knock at a neighbour"], found
         assert found["words"].startswith(Path("/proc/self/cmdline").read_text()[:10])
         assert os.stat(found["decoy"]).st_uid == NOBODY
-        monkeypatch.setattr(meeting, "_own_folders", partial(_decoy_first, found["decoy"], meeting._own_folders))
-        theirs = meeting.meet(replace(member, rank=1), None, "0", environment)
+        monkeypatch.setattr(rendezvous, "_own_folders", partial(_decoy_first, found["decoy"], rendezvous._own_folders))
+        theirs = rendezvous.meet(replace(member, rank=1), None, "0", environment)
         assert (theirs.folder, theirs.secret) == (place.folder, place.secret)
         connect_store(theirs, "rank 1").set("key", "value")
         with neighbours._new_socket() as own:

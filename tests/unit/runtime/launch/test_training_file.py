@@ -11,8 +11,9 @@ from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.launch.faults import exception_cause
 from heterps_compile.runtime.launch.loop import checked_loss
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.launch.training import (
+from heterps_compile.runtime.launch.training_file import (
     Training,
+    check_training_file,
     from_training_file,
     in_function,
     make_optimizer,
@@ -20,7 +21,6 @@ from heterps_compile.runtime.launch.training import (
     read_training_file,
     step_scheduler,
 )
-from heterps_compile.runtime.launch.training_syntax import check_training_file
 
 GOOD = "def loss(outputs, batch):\n    return outputs.mean()\n\ndef optimizer(parameters):\n    return None\n"
 

@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 
 from heterps_compile.runtime.launch import watch as watch_module
 from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, progress_to_json
-from heterps_compile.runtime.launch.monitor import Monitor, beat_key, done_key
+from heterps_compile.runtime.launch.heartbeats import Monitor, beat_key, done_key
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.watch import Watch, post_fault
 

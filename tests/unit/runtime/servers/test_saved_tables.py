@@ -9,7 +9,7 @@ from direct_servers import DirectServers, make_spec
 from safetensors.torch import load_file
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.launch.checkpoint_files import files_in, hash_files
+from heterps_compile.runtime.launch.checkpoint_hashes import files_in, hash_files
 from heterps_compile.runtime.servers import saved_tables as saved_module
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adam, Sgd

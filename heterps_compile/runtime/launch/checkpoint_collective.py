@@ -1,0 +1,239 @@
+"""Ranks write a checkpoint together, and read one back.
+
+::
+
+    rank 0                     first replica of stage k          others
+    make the folder aside
+    say where          ------> write weights and optimiser       go on with the next step
+    write its own stages
+    wait for all       <------ say that they are written, and the hashes of the files
+    write state.json, flush, rename, delete old ones
+
+Nobody waits but rank 0. Left out: the files (``checkpoint_format.py``).
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
+from heterps_compile.plan.swap import replacing
+from heterps_compile.runtime.data.identity import Identity
+
+from .checkpoint_folder import keep_last, step_name
+from .checkpoint_format import (
+    SERVERS_NAME,
+    RunState,
+    make_servers_folder,
+    read_optimizer,
+    read_state,
+    read_weights,
+    write_stage,
+    write_state,
+)
+from .checkpoint_hashes import is_hash
+from .checkpoint_start import refuse_other, refuse_untied, ties_of
+from .faults import PeerError
+from .optimizer_state import put_schedule, put_state, take_schedule, take_state
+from .prepare import Prepared
+from .run_options import RunOptions
+from .store_client import read_word
+from .training_file import Scheduler
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+    from heterps_compile.runtime.c10d import Store
+    from heterps_compile.runtime.servers.client import Client
+
+_NEW_FOLDER = re.compile(r"\.heterps-new-[A-Za-z0-9_-]{1,200}")
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of a run, as one rank sees them.
+
+    Attributes:
+        prepared: The run.
+        options: Its options.
+        directory: Where they lie.
+        store: For what ranks tell each other; the main thread's.
+        rank: This one.
+        parameters: Of this rank's stages, stage by stage, by their names in the model.
+        buffers: The same of buffers.
+        optimizer: Of this rank; None where it trains nothing.
+        scheduler: Of its learning rates; None where they stay.
+        data: What the run reads, as rank 0 knows it; None elsewhere.
+        tied_as: Of every stage, the names that the plan has for tensors that go by several, by the stage's own.
+        servers: Has parameter servers write their tables; None on all ranks but one, and where there are none.
+    """
+
+    prepared: Prepared
+    options: RunOptions
+    directory: Path
+    store: "Store"
+    rank: int
+    parameters: "Mapping[int, Mapping[str, Parameter]]"
+    buffers: "Mapping[int, Mapping[str, Tensor]]"
+    optimizer: "Optimizer | None"
+    scheduler: Scheduler | None = None
+    data: Identity | None = None
+    servers: "Client | None" = None
+    tied_as: "Mapping[int, Mapping[str, str]]" = field(default_factory=dict)
+
+    def write(self, step: int) -> None:
+        """Write what is known after ``step`` steps; called by every rank.
+
+        Raises:
+            RunError: where something cannot be written.
+        """
+        mine = self._stages_to_write()
+        if self.rank != 0:
+            if mine or self.servers is not None:
+                name = read_word(self.store, _folder_key(step), _NEW_FOLDER, "the name of a new folder")
+                self._write_for_first(self.directory.resolve() / name, mine, step)
+            return
+        try:
+            target = self.directory.resolve() / step_name(step)
+            if target.is_symlink():  # else what it leads to would be replaced
+                target.unlink()
+            with replacing(target) as folder:
+                self.store.set(_folder_key(step), folder.name)
+                self._write_mine(folder, mine, step)
+                servers = [SERVERS_NAME] if self.options.servers.count else []
+                keys = [_written_key(step, part) for part in (*self._all_stages(), *servers)]
+                self.store.wait(keys)
+                files: dict[str, str] = {}
+                for key in keys:
+                    files |= _hashes_from_json(self.store.get(key))
+                write_state(folder, self._state(step, files))
+        except OSError as error:
+            raise RunError(f"cannot write a checkpoint in {str(self.directory)!r}: {error.strerror}") from error
+        keep_last(self.directory, self.options.keep)
+
+    def restore_weights(self, checkpoint: Path) -> None:
+        """Put a checkpoint's weights and buffers into those of this rank.
+
+        Raises:
+            RunError: where something is missing or does not fit.
+        """
+        import torch  # noqa: PLC0415 - torch only in the processes of a run
+
+        state = read_state(checkpoint)
+        for stage, parameters in self.parameters.items():
+            into: dict[str, Tensor] = {**parameters, **self.buffers[stage]}
+            tied_as = self.tied_as.get(stage, {})
+            names = dict.fromkeys([*into, *tied_as.values()])
+            found = read_weights(checkpoint, state, names, optional=[*self.buffers[stage], *tied_as.values()])
+            for name, tensor in found.items():
+                if name in into:
+                    refuse_other(checkpoint, name, _described(tensor), _described(into[name]))
+            refuse_untied(checkpoint, found, into, tied_as)
+            with torch.no_grad():
+                for name, tensor in found.items():
+                    if name in into:
+                        into[name].copy_(tensor)
+
+    def restore(self, checkpoint: Path) -> None:
+        """Put a checkpoint's weights, buffers and optimiser state into those of this rank; no other is needed for it.
+
+        Raises:
+            RunError: where something is missing or does not fit.
+        """
+        self.restore_weights(checkpoint)
+        if self.optimizer is not None:
+            named = {name: p for parameters in self.parameters.values() for name, p in parameters.items()}
+            known = read_optimizer(checkpoint, read_state(checkpoint), named)
+            if known is None:
+                raise RunError(
+                    f"{checkpoint.name} has no state of an optimiser for these stages; it is of another model or file"
+                )
+            if (known.schedule is None) != (self.scheduler is None):
+                has, lacks = ("no", "one") if known.schedule is None else ("a", "none")
+                raise RunError(
+                    f"{checkpoint.name} has {has} state of a scheduler and the training file makes {lacks}; go on with "
+                    f"the file it was written with, or start anew from its weights (--weights) in another folder"
+                )
+            put_state(self.optimizer, list(named.items()), known)
+            if self.scheduler is not None and known.schedule is not None:
+                put_schedule(self.scheduler, self.optimizer, known.schedule)
+
+    def _write_for_first(self, folder: Path, stages: Sequence[int], step: int) -> None:
+        """Write what is this rank's into the folder of rank 0, which deletes it where it cannot write its own."""
+        try:
+            self._write_mine(folder, stages, step)
+        except RunError as error:
+            if not folder.exists():
+                raise PeerError("rank 0 has given the checkpoint up") from error
+            raise
+
+    def _write_mine(self, folder: Path, stages: Sequence[int], step: int) -> None:
+        for stage in stages:
+            parameters = self.parameters[stage]
+            state = None if self.optimizer is None else take_state(self.optimizer, list(parameters.items()))
+            if state is not None and self.scheduler is not None:
+                state = replace(state, schedule=take_schedule(self.scheduler))
+            files = write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
+            self.store.set(_written_key(step, stage), json.dumps(files))
+        if self.servers is not None:
+            make_servers_folder(folder)
+            saved = self.servers.save(folder / SERVERS_NAME)
+            files = {f"{SERVERS_NAME}/{name}": found for name, found in saved.items()}
+            self.store.set(_written_key(step, SERVERS_NAME), json.dumps(files))
+
+    def _state(self, step: int, files: Mapping[str, str]) -> RunState:
+        layout = self.prepared.layout
+        return RunState(
+            step=step,
+            samples=step * layout.batch,
+            batch=layout.batch,
+            seed=self.options.seed,
+            model=self.prepared.plan.hashes.get("model", ""),
+            plan=self.prepared.plan_sha256,
+            stages=tuple(self._all_stages()),
+            servers=self.options.servers.count,
+            data=self.data,
+            files=files,
+            tied=ties_of(self.prepared),
+        )
+
+    def _all_stages(self) -> range:
+        return range(self.prepared.layout.stage_count)
+
+    def _stages_to_write(self) -> list[int]:
+        """Return the stages whose first replica this rank is."""
+        layout = self.prepared.layout
+        return [stage for stage in layout.stages_of(self.rank) if layout.ranks_of(stage)[0] == self.rank]
+
+
+def _described(tensor: "Tensor") -> tuple[str, tuple[int, ...]]:
+    return str(tensor.dtype), tuple(tensor.shape)
+
+
+def _folder_key(step: int) -> str:
+    return f"checkpoint/{step}/folder"
+
+
+def _hashes_from_json(text: bytes) -> dict[str, str]:
+    """Read what a rank says that it has written.
+
+    Raises:
+        RunError: where that is something else.
+    """
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or not all(map(is_hash, said.values())):
+        raise RunError(f"a rank says {printable(repr(text[:60]))} of the files it has written; start the run again")
+    return said
+
+
+def _written_key(step: int, part: int | str) -> str:
+    return f"checkpoint/{step}/written/{part}"

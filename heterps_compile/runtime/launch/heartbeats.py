@@ -1,0 +1,128 @@
+"""Who has gone silent: ranks that no longer beat, a run in which everybody waits, a store that gives no answer.
+
+The watcher of a rank asks the run's store, which lies on the first host. Where the network to it breaks, the answer
+never comes, and no time limit of the store's client ends the wait: a :class:`WatchdogTimer` does.
+
+Left out: the heartbeat itself, and what is done about a fault (``watch.py``, ``local_ranks.py``).
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .faults import WAITING, Fault, Place, Progress, progress_from_json
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.c10d import Store
+
+
+OVERSLEPT_S = 2.0
+"""A watcher that slept longer was stopped with its machine: the time does not count."""
+
+_SILENT_SHARE = 0.75  # of hang_after: without a heartbeat a rank counts as gone
+_DEADLOCK_TIMES = 30.0  # hang_after: how long all ranks may wait for one another
+
+
+def beat_key(rank: int) -> str:
+    """Return where a rank's heartbeat stands in the store."""
+    return f"beat/{rank}"
+
+
+def done_key(rank: int) -> str:
+    """Return where a rank says that its run is over."""
+    return f"done/{rank}"
+
+
+class Monitor:
+    """Finds ranks that no longer beat, and a run in which everybody waits."""
+
+    def __init__(
+        self,
+        store: "Store",
+        places: Sequence[Place],
+        hang_after_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Watch over some ranks; those that have not begun to beat are not judged."""
+        self._clock = clock
+        self._store = store
+        self._places = {place.rank: place for place in places}  # those to watch
+        self._hang_after_s = hang_after_s
+        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._looked_s = clock()
+
+    def know(self, places: Sequence[Place]) -> None:
+        """Learn what the ranks are."""
+        self._places = {place.rank: place for place in places if place.rank in self._places}
+
+    def last_progress(self, rank: int) -> Progress:
+        """Return what a rank last said it did."""
+        text, _ = self._seen.get(rank, (b"", 0.0))
+        return progress_from_json(text.partition(b" ")[2]) if text else Progress()
+
+    def find_fault(self) -> Fault | None:
+        """Look at every heartbeat once."""
+        now = self._clock()
+        if now - self._looked_s > OVERSLEPT_S:
+            self._seen = {rank: (text, now) for rank, (text, _) in self._seen.items()}
+        self._looked_s = now
+        progress: dict[int, Progress] = {}
+        for rank, place in self._places.items():
+            if not self._store.check([beat_key(rank)]) or self._store.check([done_key(rank)]):
+                continue
+            text = self._store.get(beat_key(rank))
+            if rank not in self._seen or self._seen[rank][0] != text:
+                self._seen[rank] = text, now
+            progress[rank] = self.last_progress(rank)
+            silent_s = now - self._seen[rank][1]
+            if silent_s > _SILENT_SHARE * self._hang_after_s:
+                cause = (
+                    f"gave no sign of life for {silent_s:.0f} s: its process is dead or stopped, or its machine is gone"
+                )
+                return Fault(place, progress[rank], cause)
+        waits = [p.for_s for rank, p in progress.items() if p.doing == WAITING and self._places[rank].stages]
+        computing = sum(1 for place in self._places.values() if place.stages)
+        if computing and len(waits) == computing and min(waits) > _DEADLOCK_TIMES * self._hang_after_s:
+            rank = min(rank for rank in progress if self._places[rank].stages)
+            cause = f"has waited for {min(waits):.0f} s, and so have all others: a message got lost"
+            return Fault(self._places[rank], progress[rank], cause)
+        return None
+
+
+class WatchdogTimer:
+    """Calls somebody, from a thread of its own, where it has not been told for a while that all is well."""
+
+    def __init__(self, after_s: float, on_silence: Callable[[], object], *, count_every_s: float = 0.25) -> None:
+        """Set up; :meth:`start` begins.
+
+        Args:
+            after_s: Seconds of silence; those in which this process itself was stopped do not count.
+            on_silence: Called once.
+            count_every_s: Seconds between two counts.
+        """
+        self._count_every_s = count_every_s
+        self._counts = max(1, round(after_s / count_every_s))
+        self._on_silence = on_silence
+        self._left = self._counts
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="silence", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def restart(self) -> None:
+        """Begin to count anew."""
+        self._left = self._counts
+
+    def stop(self) -> None:
+        """Listen no longer."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._count_every_s):
+            self._left -= 1
+            if self._left < 0:
+                self._on_silence()
+                return

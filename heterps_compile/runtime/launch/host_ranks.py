@@ -1,0 +1,142 @@
+"""The ranks of one host of several: starts its processes and ends with them.
+
+::
+
+    heterps-compile run DIR --hosts hosts.toml --host 2   ->   one process for each of its slots, all in the run
+
+What ranks print comes out here; a line that several print, such as the end of the run, once. No process outlives this
+one.
+
+Left out: the run itself (``worker.py``), how hosts find each other (``rendezvous.py``).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO
+
+from heterps_compile.errors import SIGNALLED, InputError
+
+from .hosts_file import Hosts, ranks_of_hosts
+from .rendezvous import STARTER_VARIABLE
+from .stop_signals import heeded
+
+_POLL_S = 0.1
+_LEAVE_S = 30.0  # how long the others may take once a rank has failed: they hear of it from the run's store
+_ERROR = "Error: "
+
+
+def start_host(hosts: Hosts, number: int, words: Sequence[str]) -> int:
+    """Start the ranks of one host and wait until all have left.
+
+    Args:
+        hosts: Of the run.
+        number: Which of them this is, from 1.
+        words: Of the command that every rank runs.
+
+    Returns:
+        What this process is to exit with.
+
+    Raises:
+        InputError: where there is no such host.
+    """
+    if not 1 <= number <= len(hosts.hosts):
+        raise InputError(f"--host is {number}, and the file names {len(hosts.hosts)} hosts; give one from 1 on")
+    ranks = ranks_of_hosts(hosts)[number - 1]
+    caught: list[int] = []
+    before = {each: signal.signal(each, lambda got, _frame: caught.append(got)) for each in heeded()}
+    printed = _Printed()
+    started: list[subprocess.Popen[str]] = []
+    pumps: list[threading.Thread] = []
+    try:
+        for local, rank in enumerate(ranks):
+            process = _start(hosts, rank, local, len(ranks), words)
+            started.append(process)
+            pumps += [printed.pump(process.stdout, sys.stdout), printed.pump(process.stderr, sys.stderr)]
+        return _wait(started, caught)
+    finally:
+        for process in started:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pump in pumps:
+            pump.join(timeout=1.0)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _start(hosts: Hosts, rank: int, local: int, slots: int, words: Sequence[str]) -> "subprocess.Popen[str]":
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(slots),
+        "WORLD_SIZE": str(sum(host.slots for host in hosts.hosts)),
+        "MASTER_ADDR": hosts.hosts[0].address,
+        "MASTER_PORT": str(hosts.port),
+        STARTER_VARIABLE: "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and told in one line
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and module, and the words that this command was given
+        [sys.executable, "-P", "-m", "heterps_compile", "run", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
+    )
+
+
+def _wait(started: Sequence["subprocess.Popen[str]"], caught: list[int]) -> int:
+    """Wait until all ranks have left, or until one has failed and the others have had time to hear of it."""
+    passed_on = 0
+    failed_s: float | None = None
+    while any(process.poll() is None for process in started):
+        for number in caught[passed_on:]:
+            for process in started:
+                with suppress(ProcessLookupError):
+                    process.send_signal(number)
+        passed_on = len(caught)
+        if failed_s is None and any(process.poll() for process in started):
+            failed_s = time.monotonic()
+        if failed_s is not None and time.monotonic() - failed_s > _LEAVE_S:
+            break
+        time.sleep(_POLL_S)
+    codes = [process.poll() for process in started]
+    failed = next((code for code in codes if code), 0)
+    return SIGNALLED - failed if failed < 0 else failed
+
+
+class _Printed:
+    """Passes on what ranks print; of errors that several ranks tell alike, the first."""
+
+    def __init__(self) -> None:
+        self._errors: set[str] = set()
+        self._one_at_a_time = threading.Lock()
+
+    def pump(self, lines: IO[str] | None, to: IO[str]) -> threading.Thread:
+        """Begin to pass on lines."""
+        assert lines is not None  # noqa: S101 - it was opened as a pipe
+        thread = threading.Thread(target=self._pass_on, args=(lines, to), daemon=True)
+        thread.start()
+        return thread
+
+    def _pass_on(self, lines: IO[str], to: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                with self._one_at_a_time, suppress(OSError, ValueError):  # who read it has left: the run goes on
+                    if line.startswith(_ERROR):
+                        if line in self._errors:
+                            continue
+                        self._errors.add(line)
+                    to.write(line)
+                    to.flush()

@@ -1,0 +1,302 @@
+"""Run on this machine: one process a rank, watched until the last one has left.
+
+::
+
+    launcher   plan, layout  ->  store, ranks  ->  watches processes and heartbeats  ->  summary
+    rank r                       worker.py .............................................. leaves
+
+A run ends in one of three ways: all ranks are done; somebody asked to stop (Ctrl-C), and all leave after the same
+step; or a rank is at fault, all print the same sentence, and what does not leave by itself is killed. No process
+outlives the launcher: each rank has a process group of its own, and on Linux the system kills it when the launcher
+dies.
+
+Left out: what is printed meanwhile (``run_report.py``), other machines (``hosts_file.py``).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from heterps_compile.cluster.local import usable_cores
+from heterps_compile.errors import RunError, RunKilledError
+from heterps_compile.escape import printable
+from heterps_compile.runtime.data.model_inputs import wanted_by_plan
+from heterps_compile.runtime.data.open_source import check_spec
+
+from .addresses import loopback_interface
+from .checkpoint_folder import holding_checkpoints, tidy
+from .checkpoint_start import check_weights, find_start, start_notes
+from .faults import Fault, Place, exit_cause, fault_from_json
+from .heartbeats import Monitor, beat_key, done_key
+from .outputs import make_output_folder
+from .prepare import Prepared, choose_device, core_notes, header
+from .progress import make_progress_file, read_progress_file
+from .rank_context import RESULT_KEY, Result, result_from_json
+from .rendezvous import new_secret, write_secret
+from .run_data import try_data
+from .run_folder import run_folder, write_private, writing_temporary_files
+from .run_options import RunOptions
+from .run_report import RunReport, clear_telemetry
+from .stop_signals import heeded
+from .store_client import RunStore, StorePlace, connect_store, host_store
+from .watch import FAULT_KEY, STOP_KEY, post_fault
+from .worker import CONFIG_NAME, PROGRESS_NAME
+
+_POLL_S = 0.1
+_MONITOR_S = 0.5
+_LEAVE_S = 2.0  # how long ranks may take to leave once a fault is known
+_START_S = 300.0  # before the first heartbeat: importing torch on a busy machine
+_CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
+
+
+@dataclass
+class _Process:
+    """One rank's process and the thread that passes on what it prints."""
+
+    place: Place
+    popen: "subprocess.Popen[str]"
+    pump: threading.Thread
+    progress_file: Path
+    began_s: float = field(default_factory=time.monotonic)
+
+
+def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tuple[Result, RunReport]:
+    """Start the ranks and wait until all have left.
+
+    Args:
+        options: Of the run.
+        prepared: What :func:`prepare` made of them.
+        chatter: Takes what ranks print, with the rank before each line, and the live view.
+
+    Returns:
+        What the run came to, and what was seen of it.
+
+    Raises:
+        RunError: naming the stage, replica, micro-batch and cause of what ended it early.
+    """
+    if options.data:
+        # Ranks open it again; here it is refused before anything has started.
+        check_spec(options.data, partial(wanted_by_plan, prepared.plan, prepared.folder))
+    check_weights(options, prepared)
+    start = find_start(prepared, options)  # so does rank 0
+    if options.output is not None:
+        make_output_folder(options.output)
+    with holding_checkpoints(options.checkpoint), run_folder() as directory, _hosting(directory) as store:
+        telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
+        clear_telemetry(telemetry)
+        try_data(options, prepared, telemetry)
+        config = {
+            "options": asdict(options),
+            "parent": os.getpid(),
+            "world_size": prepared.world_size,
+            "plan": prepared.plan_sha256,
+            "telemetry": str(telemetry),
+        }
+        with writing_temporary_files():
+            write_private(directory / CONFIG_NAME, json.dumps(config))
+            for place in prepared.places:
+                make_progress_file(_left_behind(directory, place))
+        with RunReport(prepared, options, telemetry, chatter) as show, _signals() as signals:
+            if not options.quiet:
+                for line in [
+                    *header(prepared, options, _devices(prepared)),
+                    *core_notes(prepared, options, usable_cores()),
+                    *(f"  {note}" for note in start_notes(options, prepared, start)),
+                ]:
+                    show.line(line)
+            processes: list[_Process] = []
+            try:
+                for place in prepared.places:
+                    processes.append(_start(place, directory, options, show))  # noqa: PERF401 - known one by one
+                _watch(processes, store, options, show, signals)
+                result = result_from_json(store.get(RESULT_KEY))
+            finally:
+                _end(processes)
+                if options.checkpoint is not None:
+                    with suppress(OSError):
+                        tidy(Path(options.checkpoint))  # nobody builds there any more
+                show.poll()
+    return result, show
+
+
+@contextmanager
+def _hosting(directory: Path) -> Iterator[RunStore]:
+    """Host the store of a run in its folder while a block runs; give a connection to it."""
+    place = StorePlace(new_secret(), folder=directory)
+    with writing_temporary_files():
+        write_secret(directory, place.secret)
+    with closing(host_store(place)):
+        yield connect_store(place, "the launcher")
+
+
+def _devices(prepared: Prepared) -> list[str]:
+    """Return the kind of device that every stage runs on, for the header."""
+    first = [prepared.layout.ranks_of(stage.index)[0] for stage in prepared.plan.stages]
+    return [choose_device(prepared, rank, rank).type for rank in first]
+
+
+def _start(place: Place, directory: Path, options: RunOptions, show: RunReport) -> _Process:
+    # -P keeps the current folder off the path: a file of the user's named torch.py must not be taken for torch.
+    words = [sys.executable, "-P", "-m", "heterps_compile.runtime.launch.worker", str(directory), str(place.rank)]
+    popen = subprocess.Popen(  # noqa: S603 - our own interpreter, module and numbers
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=worker_environment(options.threads),
+        start_new_session=True,  # Ctrl-C reaches the launcher alone; and a group of its own can be killed whole
+    )
+    pump = threading.Thread(target=_pass_on, args=(popen, place, show), name=f"rank {place.rank}", daemon=True)
+    pump.start()
+    return _Process(place, popen, pump, _left_behind(directory, place))
+
+
+def _left_behind(directory: Path, place: Place) -> Path:
+    return directory / PROGRESS_NAME.format(rank=place.rank)
+
+
+def _pass_on(popen: "subprocess.Popen[str]", place: Place, show: RunReport) -> None:
+    assert popen.stdout is not None  # noqa: S101 - it was opened as a pipe; this tells the type checker
+    for line in popen.stdout:
+        show.line(f"[{place}] {printable(line.rstrip())}")
+
+
+def _watch(
+    processes: Sequence[_Process], store: RunStore, options: RunOptions, show: RunReport, signals: list[int]
+) -> None:
+    """Wait until every rank has left in good order.
+
+    Raises:
+        RunError: where one did not, or a fault was found otherwise.
+    """
+    monitor = Monitor(store, [process.place for process in processes], options.hang_after_s)
+    killed_before = _out_of_memory_kills()
+    due_s = 0.0
+    asked = 0
+    while any(process.popen.poll() is None for process in processes):
+        if len(signals) > 1:
+            raise RunKilledError("interrupted twice: the ranks were killed in the middle of a step", signals[0])
+        if signals and not asked:
+            asked = signals[0]
+            store.compare_set(STOP_KEY, "", str(asked))
+            show.line(f"{signal.Signals(asked).name}: stopping after this step")
+        now = time.monotonic()
+        fault: Fault | None = None
+        if now >= due_s:
+            due_s = now + _MONITOR_S
+            fault = _found(monitor, processes) or _find_late(processes, store, now)
+            show.poll()
+        fault = fault or _find_dead(processes, store, monitor, killed_before)
+        if fault is not None:
+            post_fault(store, fault)
+        if store.check([FAULT_KEY]):
+            _raise(processes, fault_from_json(store.get(FAULT_KEY)))
+        time.sleep(_POLL_S)
+    fault = _find_dead(processes, store, monitor, killed_before)
+    if fault is not None or store.check([FAULT_KEY]):
+        _raise(processes, post_fault(store, fault) if fault is not None else fault_from_json(store.get(FAULT_KEY)))
+    if not store.check([RESULT_KEY]):
+        raise RunError("all ranks left, and none told the result of the run")
+
+
+def _raise(processes: Sequence[_Process], fault: Fault) -> None:
+    """Let the ranks print the fault and leave; then raise it."""
+    deadline_s = time.monotonic() + _LEAVE_S
+    while time.monotonic() < deadline_s and any(process.popen.poll() is None for process in processes):
+        time.sleep(_POLL_S)
+    raise RunError(str(fault))
+
+
+def _found(monitor: Monitor, processes: Sequence[_Process]) -> Fault | None:
+    """Look at all heartbeats; a rank that gives none has left behind what it did last."""
+    fault = monitor.find_fault()
+    if fault is None:
+        return None
+    progress = read_progress_file(processes[fault.place.rank].progress_file)
+    return fault if progress is None else replace(fault, progress=progress)
+
+
+def _find_dead(processes: Sequence[_Process], store: RunStore, monitor: Monitor, killed_before: int) -> Fault | None:
+    """Look for a process that ended other than it should."""
+    if store.check([FAULT_KEY]):
+        return None
+    for process in processes:
+        code = process.popen.poll()
+        if code is None or (code == 0 and store.check([done_key(process.place.rank)])):
+            continue
+        cause = exit_cause(code, out_of_memory=_out_of_memory_kills() > killed_before)
+        progress = read_progress_file(process.progress_file) or monitor.last_progress(process.place.rank)
+        return Fault(process.place, progress, cause)
+    return None
+
+
+def _find_late(processes: Sequence[_Process], store: RunStore, now: float) -> Fault | None:
+    """Look for a rank that has not given its first heartbeat."""
+    for process in processes:
+        waited_s = now - process.began_s
+        if waited_s > _START_S and not store.check([beat_key(process.place.rank)]):
+            return Fault(process.place, Monitor(store, [], 1).last_progress(-1), f"did not start in {waited_s:.0f} s")
+    return None
+
+
+def _end(processes: Sequence[_Process]) -> None:
+    """Kill what is left, with all it started, and wait for it."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.popen.pid, signal.SIGKILL)
+    for process in processes:
+        process.popen.wait()
+        process.pump.join(timeout=_LEAVE_S)
+        if process.popen.stdout is not None and not process.pump.is_alive():
+            process.popen.stdout.close()
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that stop a run; nothing outside the main thread, where Python allows no handlers."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def heed(number: int, _frame: object) -> None:
+        if number != signal.SIGHUP or not caught:  # a terminal that goes away may say so twice
+            caught.append(number)
+
+    before = {number: signal.signal(number, heed) for number in heeded()}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _out_of_memory_kills() -> int:
+    """Return how many processes of this container the system has killed for their memory; 0 where nobody says."""
+    try:
+        lines = _CGROUP_EVENTS.read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Return the environment of a process that runs on this machine alone."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    environment["GLOO_SOCKET_IFNAME"] = loopback_interface()
+    environment["OMP_NUM_THREADS"] = str(threads)
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and told in one line
+    return environment

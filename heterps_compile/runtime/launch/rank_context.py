@@ -1,0 +1,117 @@
+"""What a rank is started with, what it has once it has context, and what a run came to."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterps_compile.errors import SIGNALLED, RunError
+
+from .prepare import Prepared
+from .progress import ProgressRecorder
+from .rendezvous import Membership
+from .run_options import RunOptions
+from .store_client import StorePlace
+from .training_file import Training
+from .watch import Watch
+
+if TYPE_CHECKING:
+    import torch
+
+    from heterps_compile.runtime.c10d import Store
+    from heterps_compile.runtime.data.sample_source import Source
+
+RESULT_KEY = "result"
+"""Where rank 0 leaves the result in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpec:
+    """What a rank is started with.
+
+    Attributes:
+        options: Of the run.
+        training: Loss and optimiser, where they are given as objects; else they are read from the options' file.
+        source: The data, where they are given as an object.
+        parent: Process of the launcher; None under torchrun.
+        telemetry: Folder for what ranks tell of their steps; None for nothing.
+        prints_summary: Whether rank 0 prints what the run came to, where there is no launcher that does.
+        checked_sha256: Of the plan file whose folder the launcher has checked; None where this rank does.
+        progress_file: File for what this rank does, for the launcher to read; None for nowhere.
+        store: Where the launcher hosts the store of the run; None where there is no launcher.
+    """
+
+    options: RunOptions
+    training: Training | None = None
+    source: "Source | None" = None
+    parent: int | None = None
+    telemetry: Path | None = None
+    progress_file: Path | None = None
+    store: StorePlace | None = None
+    prints_summary: bool = False
+    checked_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """What a rank has once all agree.
+
+    Attributes:
+        member: Who it is.
+        prepared: The run.
+        store: The main thread's connection to the store.
+        watch: Watches over the rank.
+        progress: What it does.
+        device: Where it computes.
+    """
+
+    member: Membership
+    prepared: Prepared
+    store: "Store"
+    watch: Watch
+    progress: ProgressRecorder
+    device: "torch.device"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to, as rank 0 tells it.
+
+    Attributes:
+        first_step: The step it began with.
+        steps: Done in all, those before it included.
+        batch: Samples in a step.
+        stopped_by: The signal that ended it early; 0 for none.
+        checkpoint: Folder of the last checkpoint; "" for none.
+        filled: Samples of the last step that only filled it up.
+    """
+
+    first_step: int
+    steps: int
+    batch: int
+    stopped_by: int = 0
+    checkpoint: str = ""
+    filled: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0, or 128 and the signal."""
+        return SIGNALLED + self.stopped_by if self.stopped_by else 0
+
+    def to_json(self) -> str:
+        """Return text that :func:`result_from_json` reads back."""
+        return json.dumps(asdict(self))
+
+
+def result_from_json(text: bytes) -> Result:
+    """Read what :meth:`Result.to_json` wrote.
+
+    Raises:
+        RunError: where it is something else.
+    """
+    try:
+        content = json.loads(text)
+        numbers = {name: int(content[name]) for name in ("first_step", "steps", "batch", "stopped_by", "filled")}
+        return Result(**numbers, checkpoint=str(content["checkpoint"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"the result of the run cannot be read: {text[:80]!r}") from error

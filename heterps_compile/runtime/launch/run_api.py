@@ -1,0 +1,143 @@
+"""``run()``: run a compiled folder from Python, on this machine or as one rank under torchrun.
+
+Left out: the command (``cli/run.py``).
+"""
+
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from heterps_compile.errors import InputError, RunError
+
+from .local_ranks import run_here
+from .prepare import prepare
+from .rank_context import RankSpec, Result
+from .rendezvous import is_under_torchrun, membership_of
+from .run_options import FIELD_NAMES, GIVEN, RUN, RunOptions
+from .run_report import RunReport
+from .training_file import Training
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.data.sample_source import Source
+
+
+def run(
+    directory: str | Path,
+    *,
+    train: str | Path | Training | None = None,
+    data: "str | Source" = "",
+    **options: Any,
+) -> Result:
+    """Run the stages of a compiled folder as a pipeline of processes.
+
+    Under torchrun this process is one rank: all call this function alike. Otherwise a process is started for every
+    replica on this machine; what they need from Python then has to come from files, since functions do not travel.
+
+    Args:
+        directory: A folder that ``save`` or the command wrote.
+        train: The training file, or under torchrun a :class:`Training`; None for inference.
+        data: What is read, as ``--data`` takes it, or under torchrun a source.
+        options: Others of :class:`RunOptions`, such as ``steps=100`` or ``replicas=(2, 1)``.
+
+    Returns:
+        The steps that were done.
+
+    Raises:
+        HeterpsError: one of its kinds, where the run cannot start or came to an end before its time.
+
+    Examples:
+        >>> from heterps_compile import run
+        >>> run("model.heterps", train="train.py", data="clicks.parquet", steps=100)  # doctest: +SKIP
+    """
+    given = isinstance(train, Training), not isinstance(data, str)
+    if any(given) and not is_under_torchrun(os.environ):
+        what = "Training object" if given[0] else "source object"
+        raise InputError(
+            f"a {what} cannot be sent to other processes; name a file instead (train=FILE.py, data=FILE), or start "
+            f"this script on every rank (torchrun)"
+        )
+    names = {FIELD_NAMES.get(name, name) for name in options}
+    made = make_options(directory, train=train, data=data, given=names, **options)
+    if is_under_torchrun(os.environ):
+        spec = RankSpec(
+            made,
+            training=train if isinstance(train, Training) else None,
+            source=None if isinstance(data, str) else data,
+        )
+        return run_rank(spec)
+    result, _ = launch(made, sys.stderr)
+    return result
+
+
+def make_options(
+    directory: str | Path,
+    *,
+    train: str | Path | Training | None,
+    data: "str | Source",
+    given: Collection[str] = (),
+    **options: Any,
+) -> RunOptions:
+    """Return the options of a run, with paths made absolute: its processes may run elsewhere.
+
+    Args:
+        directory: The compiled folder.
+        train: As in :func:`run`.
+        data: As in :func:`run`.
+        given: Names of declared options that the user gave, be it with their default value.
+        options: Others of :class:`RunOptions`.
+
+    Raises:
+        InputError: for an option that is unknown, makes no sense, or means nothing for this run.
+    """
+    file = None if train is None else GIVEN if isinstance(train, Training) else os.path.abspath(train)
+    for name in ("replicas", "speeds"):
+        if options.get(name) is not None:
+            options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])
+    if options.get("hosts") is not None:
+        options["hosts"] = os.path.abspath(options["hosts"])
+    try:
+        made = RunOptions(
+            directory=os.path.abspath(directory),
+            train=file,
+            data=data if isinstance(data, str) else GIVEN,
+            **options,
+        )
+    except TypeError as error:
+        raise InputError(f"run() does not know an option: {error}") from error
+    RUN.refuse(made.by_name, given, made.subject)
+    return made
+
+
+def launch(options: RunOptions, chatter: TextIO) -> tuple[Result, RunReport]:
+    """Run on this machine; give what it came to and what was seen of it.
+
+    Raises:
+        HeterpsError: where the run cannot start or came to an end before its time.
+    """
+    if options.hosts is not None:
+        raise InputError(
+            "hosts are several machines, and this starts the ranks of one alone; type the lines that heterps-compile "
+            "launch prints, or start this script on every rank (torchrun)"
+        )
+    return run_here(options, prepare(options), chatter=chatter)
+
+
+def run_rank(spec: RankSpec) -> Result:
+    """Be one rank of those that torchrun started.
+
+    Raises:
+        InputError: for an option that starts other ranks.
+        RunError: where the environment is not torchrun's, or the run's store cannot be reached.
+    """
+    from .worker import work  # noqa: PLC0415 - torch only where a run starts
+
+    if not is_under_torchrun(os.environ):
+        raise RunError("this process is no rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set")
+    if spec.options.host is not None:
+        raise InputError(
+            f"--host {spec.options.host} says whose ranks are to be started, and this process is a rank already "
+            f"(RANK={os.environ['RANK']}); leave it out"
+        )
+    return work(membership_of(os.environ), spec)

@@ -1,0 +1,260 @@
+"""The data of a run: opened by every rank that reads some, told apart, and read ahead as micro-batches.
+
+Step s has samples ``s * batch`` to ``(s + 1) * batch - 1``; micro-batch m of size b the b samples from ``m * b`` on
+among them. It depends on nothing else, so that a run that goes on elsewhere finds its place.
+
+Left out: the sources (``data/``).
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.escape import printable
+from heterps_compile.runtime.data.epochs import Epochs
+from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of
+from heterps_compile.runtime.data.iterable import IterableSource
+from heterps_compile.runtime.data.model_inputs import Wanted, fit, require_columns, wanted_by_plan
+from heterps_compile.runtime.data.open_source import is_random, open_source
+from heterps_compile.runtime.data.prefetch import Prefetcher, Request
+from heterps_compile.runtime.data.sample_source import Columns, Source
+from heterps_compile.runtime.pipeline.layout import Layout
+from heterps_compile.schedule.order import Phase
+
+from .faults import innermost, is_of_data
+from .prepare import Prepared
+from .progress import READING, ProgressRecorder
+from .rank_context import RankContext, RankSpec
+from .run_options import GIVEN, RunOptions
+from .training_file import Training, in_function, may_define, two_sources
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from heterps_compile.runtime.c10d import Store
+
+
+Prepare = Callable[[Mapping[str, "Tensor"]], Mapping[str, "Tensor"]]
+ALL = "*"
+_AHEAD = 4
+_OF_IDS = (torch.int64, torch.int32)
+
+_DATA_KEY = "data"
+
+
+class MicroBatches:
+    """Reads what a rank needs, ahead of its steps.
+
+    Attributes:
+        columns: Of the source that are read.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        layout: Layout,
+        rank: int,
+        steps: range,
+        *,
+        wanted: Sequence[str],
+        progress: ProgressRecorder,
+        inputs: Mapping[str, Wanted] | None = None,
+        prepare: "Prepare | None" = None,
+        device: "torch.device | None" = None,
+    ) -> None:
+        """Begin to read.
+
+        Args:
+            source: Of samples.
+            layout: Says which micro-batches are this rank's.
+            rank: This one.
+            steps: That will be run.
+            wanted: Graph inputs this rank reads; ``"*"`` among them for every column.
+            progress: Is told while the rank waits for data.
+            inputs: What the model takes, by name; None where nobody knows.
+            prepare: Makes inputs and targets out of raw columns.
+            device: Where tensors are put.
+
+        Raises:
+            InputError: where the source lacks a column.
+        """
+        self._layout = layout
+        self._progress = progress
+        self._prepare = prepare
+        self._device = device
+        needs_all = prepare is not None or ALL in wanted
+        names = [name for name in wanted if name != ALL]
+        if prepare is None:
+            require_columns(source, names, "the data")
+        self._inputs = {name: Wanted() if inputs is None else inputs.get(name, Wanted()) for name in names}
+        self.columns = tuple(source.columns) if needs_all else tuple(names)
+        actions = (action for action in layout.actions(rank) if action.phase is Phase.FORWARD)
+        mine = tuple(dict.fromkeys(action.micro_batch for action in actions))
+        depth = min(max(_AHEAD, len(mine)), 2 * _AHEAD)
+        self._last: Mapping[str, Tensor] = {}
+        self._reader = Prefetcher(source, self._requests(steps, mine), depth=depth)
+
+    def of_step(self, step: int) -> "Callable[[int, Sequence[str]], Mapping[str, Tensor]]":
+        """Return what the engine calls for the micro-batches of a step."""
+
+        def read(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
+            size = self._layout.micro_batch_size
+            with self._progress.during(READING):
+                found: Mapping[str, Tensor] = self._reader.read(self._first(step, micro_batch), size, self.columns)
+                if self._prepare is not None:
+                    with in_function("prepare", self._prepare):
+                        found = self._prepare(Columns(found))
+                    _check_prepared(found, names, size)
+                if ALL in names:
+                    found = fit(found, self._inputs)
+                else:
+                    found = fit({name: found[name] for name in names if name in found}, self._only(names))
+                self._last = found
+                device = self._device
+                return found if device is None else {name: value.to(device) for name, value in found.items()}
+
+        return read
+
+    def say_ids(self) -> str:
+        """Tell the least and the largest of the whole numbers that were read last."""
+        columns = {name: column for name, column in self._last.items() if column.dtype in _OF_IDS and column.numel()}
+        ranges = (f"{name!r} from {int(c.min()):,} to {int(c.max()):,}" for name, c in sorted(columns.items()))
+        return f"where the micro-batch has {', '.join(map(printable, ranges)) or 'no whole numbers'}"
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reader.close()
+
+    def _only(self, names: Sequence[str]) -> dict[str, Wanted]:
+        return {name: self._inputs.get(name, Wanted()) for name in names}
+
+    def _first(self, step: int, micro_batch: int) -> int:
+        return step * self._layout.batch + micro_batch * self._layout.micro_batch_size
+
+    def _requests(self, steps: range, mine: Sequence[int]) -> Iterator[Request]:
+        for step in steps:
+            for micro_batch in mine:
+                yield Request(self._first(step, micro_batch), self._layout.micro_batch_size, self.columns)
+
+
+@contextmanager
+def telling_ids(reader: MicroBatches | None) -> Iterator[None]:
+    """Add to the exception of an id that no table has which ids there were."""
+    try:
+        yield
+    except RunError as error:  # the pipeline's word about where it was
+        if reader is not None and is_of_data(cause := innermost(error)):
+            cause.add_note(reader.say_ids())
+        raise
+
+
+def _check_prepared(found: object, names: Sequence[str], samples: int) -> None:
+    """Check what ``prepare`` gave: columns, and of the graph's inputs as many samples as it was given.
+
+    Raises:
+        InputError: where it is something else.
+    """
+    from torch import Tensor  # noqa: PLC0415 - torch only in the processes of a run
+
+    if not isinstance(found, Mapping):
+        raise InputError(f"prepare() of the training file gave a {type(found).__name__}; it must give columns by name")
+    for name, column in found.items():
+        if not isinstance(column, Tensor):
+            kind = type(column).__name__
+            raise InputError(f"prepare() of the training file gave {printable(str(name))!r} as a {kind}; give tensors")
+        if name in names and (not column.dim() or len(column) != samples):
+            raise InputError(
+                f"prepare() of the training file gave {printable(name)!r} of shape {list(column.shape)} for "
+                f"{samples} samples; the first dimension must be these"
+            )
+
+
+def open_data(context: RankContext, spec: RankSpec, training: Training | None) -> tuple[Source, Identity]:
+    """Open the data of a run; what ends is repeated.
+
+    Raises:
+        HeterpsError: where there are none, or they cannot be read.
+    """
+    source = _open(context, spec, training)
+    identity = identity_of(source, name_of_data(spec.options, spec.source))
+    return (source if source.samples is None else Epochs(source)), identity
+
+
+def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> None:
+    """Read the first sample of a run's files before any process has started, as its ranks will.
+
+    Args:
+        options: Of the run.
+        prepared: The run.
+        index_folder: Where indices of text files are kept for the ranks.
+
+    Raises:
+        HeterpsError: where there is none, or it is not what the model takes.
+    """
+    if not options.data or is_random(options.data):
+        return
+    wanted = wanted_by_plan(prepared.plan, prepared.folder)
+    source = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
+    if options.train is not None and may_define(options.train, "prepare"):
+        source.read(0, 1, source.columns)  # what prepare() makes of it, nobody knows
+        return
+    taken = {name for stage in prepared.plan.stages for name in stage.inputs}
+    names = [name for name in prepared.plan.graph_inputs if name in taken]
+    require_columns(source, names, "the data")
+    fit(source.read(0, 1, names), {name: wanted.get(name, Wanted()) for name in names})
+
+
+def name_of_data(options: RunOptions, given: Source | None = None) -> str:
+    """Return what people know the data by, without the folders they lie in."""
+    if given is not None:
+        return type(given).__name__
+    if options.data:
+        path, mark, how = options.data.partition("?")
+        return options.data if is_random(options.data) else os.path.basename(path.rstrip("/")) + mark + how
+    return (
+        "data()" if options.train is None or options.train == GIVEN else f"data() of {os.path.basename(options.train)}"
+    )
+
+
+def say_data(store: "Store", identity: Identity) -> None:
+    """Tell all ranks what rank 0 reads."""
+    store.set(_DATA_KEY, json.dumps(asdict(identity)))
+
+
+def check_same_data(store: "Store", rank: int, identity: Identity) -> None:
+    """Check that a rank reads what rank 0 reads.
+
+    Raises:
+        RunError: where it does not, with what differs.
+    """
+    first = identity_from_json(json.loads(store.get(_DATA_KEY)))
+    differ = difference(first, identity)
+    if differ is not None:
+        raise RunError(
+            f"ranks read other data: rank 0 {differ[0]}, rank {rank} {differ[1]}; give all the same, in "
+            f"the same order (seed what shuffles them)"
+        )
+
+
+def _open(context: RankContext, spec: RankSpec, training: Training | None) -> Source:
+    if training is not None and training.data is not None and (spec.source is not None or spec.options.data):
+        raise RunError(two_sources("the training file", name_of_data(spec.options, spec.source)))
+    if spec.source is not None:
+        return spec.source
+    if spec.options.data:
+        prepared = context.prepared
+        index_folder = spec.telemetry  # of this run alone, and gone with it
+        wanted = wanted_by_plan(prepared.plan, prepared.folder)
+        return open_source(spec.options.data, wanted=wanted, seed=spec.options.seed, index_folder=index_folder)
+    if training is not None and training.data is not None:
+        with in_function("data", training.data):
+            items = training.data()
+        return IterableSource(items, is_batched=True)
+    raise RunError("there are no data: name some (--data FILE), or define data() in the training file")

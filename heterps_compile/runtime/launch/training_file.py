@@ -1,0 +1,434 @@
+"""What a user's training file says: loss and optimiser, and if need be how raw columns become inputs.
+
+Such a file is the user's own program and is run as one::
+
+    def loss(outputs, batch):            # what the model returns; a dict of columns -> a scalar tensor
+        return F.binary_cross_entropy_with_logits(outputs, batch["label"])
+
+    def optimizer(parameters):           # (name, Parameter) pairs of one rank's stages
+        return torch.optim.Adam([p for _, p in parameters], lr=1e-3)
+
+    def scheduler(optimizer):            # optional: stepped after every step
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
+
+    def prepare(batch): ...              # optional: raw columns -> graph inputs and targets
+    def data(): ...                      # optional: an iterable of dicts, instead of --data
+
+A file that lacks what a run needs, has functions that cannot be called as a run calls them, or a function that nobody
+calls under nearly the name of one that a run looks for, is refused by its syntax tree before any process starts; what
+the tree leaves open is checked when the file runs.
+
+Left out: names from a model, which never reach code (``backends/``).
+"""
+
+import ast
+import difflib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.escape import printable, shorten
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+
+Columns = Mapping[str, "Tensor"]
+
+_MODULE = "heterps_training"  # what the file is called while it runs
+_OF_SCHEDULERS = ("step", "state_dict", "load_state_dict")
+
+NEEDED = ("loss", "optimizer")
+ARGUMENTS = MappingProxyType({
+    "loss": ("outputs", "batch"), "optimizer": ("parameters",), "prepare": ("batch",), "data": (),
+    "scheduler": ("optimizer",),
+})  # fmt: skip
+"""The functions of a training file, and what each is called with."""
+
+_MAY_DEFINE_ANY = frozenset({"globals", "exec", "setattr", "vars"})
+_ALIKE = 0.75  # of difflib: "lose" and "loss", "schedular" and "scheduler"
+_SHOWN = 60
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class Scheduler(Protocol):
+    """What sets learning rates: a scheduler of ``torch.optim``, or what has the same three methods."""
+
+    def step(self, *loss: Any) -> None:
+        """Set the learning rates of the next step; ``ReduceLROnPlateau`` is given the loss."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its state: numbers, text, lists and dicts."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Take a state back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a model is trained.
+
+    Attributes:
+        loss: Called with what the model returns and a micro-batch's columns; gives a scalar tensor, the mean over
+            the samples.
+        optimizer: Called once on every rank, with the (name, parameter) pairs of its stages.
+        prepare: Makes graph inputs and targets out of raw columns; None where the columns are these already.
+        data: Gives the samples or batches in order; None where they are read from elsewhere.
+        scheduler: Called once on every rank that trains something, with its optimiser; None where learning rates stay.
+    """
+
+    loss: "Callable[[Any, Columns], Tensor]"
+    optimizer: "Callable[[list[tuple[str, Parameter]]], Optimizer]"
+    prepare: "Callable[[Columns], Columns] | None" = None
+    data: "Callable[[], Iterable[Columns]] | None" = None
+    scheduler: "Callable[[Optimizer], Scheduler] | None" = None
+
+    def __post_init__(self) -> None:
+        for name in ARGUMENTS:
+            function = getattr(self, name)
+            if function is not None:
+                refuse_uncallable(name, function)
+
+
+def read_training_file(path: str | Path, *, has_data: bool = False) -> Training:
+    """Run a training file and give what it defines.
+
+    Args:
+        path: Of the file.
+        has_data: Whether data are named elsewhere, so that nobody looks for ``data``.
+
+    Raises:
+        InputError: where there is no such file, it fails, lacks ``loss`` or ``optimizer``, or has functions that
+            cannot be called as a run calls them.
+    """
+    file = Path(path)
+    parsed = parse_training_file(file)
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
+    assert spec is not None, "a name that ends in .py"  # noqa: S101 - checked above
+    assert spec.loader is not None, "as above"  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as for a script: what lies beside it can be imported
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"the training file {str(path)!r} fails: {where_it_failed(error, file)}") from error
+    found: dict[str, Any] = {}
+    refuse_misnamed(path, parsed, {name for name in ARGUMENTS if hasattr(module, name)}, has_data=has_data)
+    for name in ARGUMENTS:
+        value = getattr(module, name, None)
+        if value is None and name not in NEEDED:
+            continue
+        if not callable(value):
+            fault = "has no function" if value is None else "has something that is no function under the name"
+            raise InputError(f"the training file {str(path)!r} {fault} {name!r}; it needs loss and optimizer")
+        found[name] = value
+    return Training(**found)
+
+
+@contextmanager
+def in_function(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Add to what a function of the training file raises that it was there, and in which line.
+
+    Args:
+        name: Of the function, as the training file has it.
+        function: Itself.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        code = getattr(function, "__code__", None)
+        trace = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in trace if code is not None and frame.filename == code.co_filename]
+        error.add_note(f"in {name}() of the training file" + (f", line {lines[-1]}" if lines else ""))
+        raise
+
+
+def from_training_file(error: BaseException) -> BaseException:
+    """Leave out of an exception's trace what called the training file, which is not the user's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") != _MODULE:
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
+
+
+def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]") -> "Optimizer | None":
+    """Call the user's ``optimizer``; None where the rank has nothing to train.
+
+    Raises:
+        RunError: where it gives something else, one that needs a closure, or one that holds other parameters.
+    """
+    from torch.optim import Optimizer  # noqa: PLC0415 - torch only in the processes of a run
+
+    trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+    if not trained:
+        return None
+    with in_function("optimizer", training.optimizer):
+        made = training.optimizer(trained)
+    if not isinstance(made, Optimizer):
+        raise RunError(f"optimizer() of the training file gave {type(made).__name__}; expected a torch.optim.Optimizer")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise RunError(
+            f"optimizer() of the training file gave {type(made).__name__}, which computes the loss again within a step "
+            f"(a closure), and a pipeline computes it once; take one that steps by its gradients, such as Adam"
+        )
+    known = {id(parameter) for _, parameter in trained}
+    if any(id(parameter) not in known for group in made.param_groups for parameter in group["params"]):
+        raise RunError(
+            "optimizer() of the training file holds a parameter it was not given; use those it is called with"
+        )
+    return made
+
+
+def make_scheduler(training: Training, optimizer: "Optimizer | None", *, knows_loss: bool) -> "Scheduler | None":
+    """Call the user's ``scheduler``; None where there is none, or the rank has nothing to train.
+
+    Args:
+        training: What the training file says.
+        optimizer: Of this rank.
+        knows_loss: Whether every rank computes the loss, so that a schedule may depend on it.
+
+    Raises:
+        RunError: where it gives something else, sets the rates of another optimiser, or needs a loss that is not known.
+    """
+    from torch.optim.lr_scheduler import ReduceLROnPlateau  # noqa: PLC0415 - torch only in the processes of a run
+
+    if training.scheduler is None or optimizer is None:
+        return None
+    with in_function("scheduler", training.scheduler):
+        made: Any = training.scheduler(optimizer)
+    if isinstance(made, type) or not all(callable(getattr(made, name, None)) for name in _OF_SCHEDULERS):
+        raise RunError(
+            f"scheduler() of the training file gave {getattr(type(made), '__name__', made)}; expected a scheduler of "
+            f"torch.optim.lr_scheduler, or an object with step(), state_dict() and load_state_dict()"
+        )
+    if getattr(made, "optimizer", optimizer) is not optimizer:
+        raise RunError("scheduler() of the training file sets the rates of another optimizer than the one it is given")
+    if isinstance(made, ReduceLROnPlateau) and not knows_loss:
+        raise RunError(
+            "scheduler() of the training file gave ReduceLROnPlateau, which needs the loss on every rank, and ranks of "
+            "earlier stages do not know it; take one that counts steps, or compile to one stage (--max-stages 1)"
+        )
+    return made  # type: ignore[no-any-return]  # it has what a Scheduler has
+
+
+def step_scheduler(training: Training, scheduler: "Scheduler", loss: float | None) -> None:
+    """Step a scheduler after the optimiser; ``ReduceLROnPlateau`` with the loss of the step."""
+    from torch.optim.lr_scheduler import ReduceLROnPlateau  # noqa: PLC0415 - torch only in the processes of a run
+
+    assert training.scheduler is not None  # noqa: S101 - it has made the scheduler
+    with in_function("scheduler", training.scheduler):
+        if isinstance(scheduler, ReduceLROnPlateau):
+            assert loss is not None  # noqa: S101 - make_scheduler has checked it
+            scheduler.step(loss)
+        else:
+            scheduler.step()
+
+
+def where_it_failed(error: BaseException, file: Path) -> str:
+    """Tell an exception of the user's file in one line, with the last line of that file in it."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    place = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def parse_training_file(file: Path) -> ast.Module:
+    """Read a training file without running it.
+
+    Raises:
+        InputError: where it is not there, or is no Python.
+    """
+    path = str(file)
+    if not file.is_file():
+        fault = "is a folder" if file.is_dir() else "does not exist"
+        raise InputError(f"the training file {path!r} {fault}; expected a Python file with loss and optimizer")
+    if file.suffix != ".py":
+        raise InputError(f"the training file {path!r} is no Python file; its name must end in .py")
+    try:
+        return ast.parse(file.read_bytes(), path)
+    except OSError as error:
+        raise InputError(f"the training file {path!r} cannot be read: {error.strerror}") from error
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise InputError(f"the training file {path!r} fails: {type(error).__name__}: {what}{line}") from error
+
+
+def check_training_file(path: str | Path, data: str) -> None:
+    """Check, without running it, that a training file is there, is Python, and has what a run needs of it.
+
+    Args:
+        path: Of the file.
+        data: What ``--data`` names; "" for nothing.
+
+    Raises:
+        InputError: where it does not.
+    """
+    parsed = parse_training_file(Path(path))
+    known = {name for name in ARGUMENTS if _may_define(parsed, name)}
+    refuse_misnamed(path, parsed, known, has_data=bool(data))
+    missing = next((name for name in NEEDED if name not in known), None)
+    if missing is not None:
+        raise InputError(f"the training file {str(path)!r} has no function {missing!r}; it needs loss and optimizer")
+    functions = dict(_functions(parsed))
+    for name, function in functions.items():
+        if name in ARGUMENTS:
+            _refuse_arguments(path, name, function)
+    imported = {alias.asname or alias.name for n in parsed.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    if data and "data" in {*functions, *imported}:
+        raise InputError(two_sources(f"the training file {str(path)!r}", data))
+    if not data and "data" not in known:
+        raise InputError(
+            f"there are no data: name some (--data FILE), or define data() in the training file {str(path)!r}"
+        )
+
+
+def two_sources(of: str, data: str) -> str:
+    """Say that there are data twice."""
+    return (
+        f"data() of {of} and --data {printable(shorten(data, _SHOWN))} both give the samples, and a run reads one of "
+        f"them; leave --data out, or take data() out of the file"
+    )
+
+
+def may_define(path: str | Path, name: str) -> bool:
+    """Tell, without running it, whether a training file that was checked may define a name."""
+    return _may_define(ast.parse(Path(path).read_bytes(), str(path)), name)
+
+
+def refuse_misnamed(path: str | Path, parsed: ast.Module, known: Collection[str], *, has_data: bool) -> None:
+    """Refuse a public function that nobody calls and whose name is nearly that of one that a run looks for.
+
+    Args:
+        path: Of the training file.
+        parsed: Its syntax tree.
+        known: Names that the file has, or may have: what is nearly one of these is a function of the user's own.
+        has_data: Whether data are named, so that nobody looks for ``data``.
+
+    Raises:
+        InputError: naming both.
+    """
+    missing = [name for name in ARGUMENTS if name not in known and not (name == "data" and has_data)]
+    used = {n.id for n in ast.walk(parsed) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    used |= {n.value for n in ast.walk(parsed) if isinstance(n, ast.Constant) and isinstance(n.value, str)}  # __all__
+    for name, function in _functions(parsed):
+        if name in ARGUMENTS or name.startswith("_") or name in used or _is_decorated(function):
+            continue
+        near = _nearest(name, missing)
+        if near is not None:
+            raise InputError(
+                f"the training file {str(path)!r} has a function {printable(shorten(name, _SHOWN))!r} (line "
+                f"{function.lineno}) that nothing calls, and no {near!r}; call it {_called(near)}, or "
+                f"begin its name with '_' where it is something else"
+            )
+
+
+def refuse_uncallable(name: str, function: Callable[..., Any]) -> None:
+    """Refuse a function of a training file that cannot be called as a run calls it.
+
+    Raises:
+        InputError: with what it takes, and what it is called with.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # written in C: nobody can tell
+    if inspect.iscoroutinefunction(function):
+        raise InputError(_uncallable(name, f"async {name}{signature}", ""))
+    try:
+        signature.bind(*ARGUMENTS[name])
+    except TypeError as error:
+        raise InputError(_uncallable(name, f"{name}{signature}", "")) from error
+
+
+def _refuse_arguments(path: str | Path, name: str, function: "_Function | ast.ClassDef") -> None:
+    if isinstance(function, ast.ClassDef) or _is_decorated(function):
+        return
+    taken, count = function.args, len(ARGUMENTS[name])
+    positional = len(taken.posonlyargs) + len(taken.args)
+    has_keyword = any(default is None for default in taken.kw_defaults)
+    fits = positional - len(taken.defaults) <= count and (count <= positional or taken.vararg is not None)
+    is_async = isinstance(function, ast.AsyncFunctionDef)
+    if is_async or has_keyword or not fits:
+        has = f"{'async ' if is_async else ''}{name}({ast.unparse(taken)})"
+        raise InputError(_uncallable(name, has, f" {str(path)!r} (line {function.lineno})"))
+
+
+def _uncallable(name: str, has: str, where: str) -> str:
+    called = _called(name)
+    return (
+        f"{printable(shorten(has, _SHOWN))} of the training file{where} cannot be called as {called}, which is how a "
+        f"run calls it; write def {called}"
+    )
+
+
+def _called(name: str) -> str:
+    return f"{name}({', '.join(ARGUMENTS[name])})"
+
+
+def _nearest(name: str, missing: Collection[str]) -> str | None:
+    """Return the missing name that a name is nearly, or has as one of its words."""
+    words = [word for word in name.casefold().split("_") if word]
+    close = difflib.get_close_matches(name.casefold(), missing, n=1, cutoff=_ALIKE)
+    whole = (one for one in missing if one in words)
+    return close[0] if close else next(whole, None)
+
+
+def _functions(parsed: ast.Module) -> Iterator[tuple[str, "_Function | ast.ClassDef"]]:
+    """Yield the functions and classes at the top of a file."""
+    for node in parsed.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, node.value
+
+
+def _is_decorated(function: "_Function | ast.ClassDef") -> bool:
+    return not isinstance(function, ast.Lambda) and bool(function.decorator_list)
+
+
+def _may_define(parsed: ast.Module, name: str) -> bool:
+    found: set[str] = set()
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Global):
+            found.update(node.names)
+        elif isinstance(node, ast.Name) and node.id in _MAY_DEFINE_ANY:
+            return True
+    for node in _of_module(parsed):
+        found.update(_names_of(node))
+    return name in found or "*" in found
+
+
+def _of_module(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is of the module's scope: what stands in functions and classes is theirs."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, _Function | ast.ClassDef):
+            yield from _of_module(child)
+
+
+def _names_of(node: ast.AST) -> tuple[str, ...]:
+    """Return the names that a piece of a file binds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return (node.name,)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return tuple((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    return (node.id,) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ()
