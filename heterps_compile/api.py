@@ -1,4 +1,4 @@
-"""``compile()``: front end, passes, backend; the only place that knows the default pipeline.
+"""``compile()``: front end, passes, backend; from a model to stages that run.
 
 Left out: how each step works (its own module), and the command line (``cli/``).
 """
@@ -25,16 +25,10 @@ from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.make_plan import make_plan
 from heterps_compile.options import MOST_WHOLE, is_whole
-from heterps_compile.passes.annotate_intensity import AnnotateIntensity
-from heterps_compile.passes.choose_schedule import ChooseSchedule
-from heterps_compile.passes.contract import Draft, Observer, Pass, run_passes
-from heterps_compile.passes.emit_stages import EmitStages
-from heterps_compile.passes.fuse_stages import FuseStages
-from heterps_compile.passes.group_layers import GroupLayers
-from heterps_compile.passes.place_layers import PlaceLayers
+from heterps_compile.passes.contract import Observer, Pass, run_passes
+from heterps_compile.passes.drafts import Draft, Emitted
+from heterps_compile.passes.pipeline import DEFAULT
 from heterps_compile.passes.placement.methods import find_method
-from heterps_compile.passes.pose_problem import PoseProblem
-from heterps_compile.passes.provision import Provision
 from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TORCH
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
@@ -46,23 +40,6 @@ from heterps_compile.verification.draft import verify_draft
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, steps done, steps in all."""
-
-PASS_NAMES = tuple(
-    step.name
-    for step in (
-        GroupLayers,
-        AnnotateIntensity,
-        PoseProblem,
-        PlaceLayers,
-        FuseStages,
-        Provision,
-        ChooseSchedule,
-        EmitStages,
-    )
-)
-"""Names of the default passes, in order."""
-
-_STEPS = len(PASS_NAMES) + 2  # reading before them, verification after them
 
 
 @gradients_on()
@@ -141,7 +118,7 @@ def compile(  # noqa: A001 - the product's verb
         HeterpsError: one of its kinds, with a message that says thing, fault, numbers and way out.
     """
     began = time.perf_counter()
-    report = on_progress or (lambda _step, _done, _total: None)
+    progress = _Steps(DEFAULT, on_progress, observer, verify=verify)
     pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     request = make_request(
         pool.currency,
@@ -164,7 +141,7 @@ def compile(  # noqa: A001 - the product's verb
         find_method(name)  # an unknown name is told before the long work
     if backend is not None:
         find_backend(backend)
-    report("reading", 0, _STEPS)
+    progress.begin()
 
     def read(model: Any) -> Graph:
         return read_model(
@@ -178,49 +155,58 @@ def compile(  # noqa: A001 - the product's verb
     unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
 
     def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
-        nonlocal chosen
-        chosen = place_backend(chosen, stages)
         with alone():
-            return chosen.build(graph, partition)
+            return place_backend(chosen, stages).build(graph, partition)
 
-    passes: tuple[Pass, ...] = (
-        GroupLayers(),
-        AnnotateIntensity(),
-        PoseProblem(),
-        PlaceLayers(warm_start=_old_stages(warm_start), baselines=tuple(baselines)),
-        FuseStages(),
-        Provision(),
-        ChooseSchedule(),
-        EmitStages(build),
+    opened = Draft(
+        graph=graph,
+        cluster=pool,
+        request=request,
+        measurements=measurements,
+        warm_start=_old_stages(warm_start),
+        baselines=tuple(baselines),
+        build=build,
     )
-    done = 1
-
-    def observe(step: Pass, draft: Draft) -> None:
-        nonlocal done
-        done += 1
-        following = PASS_NAMES[done - 1] if done <= len(PASS_NAMES) else "verify" if verify else "done"
-        report(following, done, _STEPS)
-        if observer is not None:
-            observer(step, draft)
-
-    report(PASS_NAMES[0], done, _STEPS)
-    draft = run_passes(Draft(graph, pool, request, measurements=measurements), passes, observe)
+    progress.begin()
+    draft = run_passes(opened, DEFAULT, Emitted, progress)
+    placed = place_backend(chosen, draft.stages)
     with alone():
-        verification, notes = verify_draft(chosen, draft) if verify else (None, ())
-        scored = make_scoring(model, draft, chosen, read, verify=verify)
-    report("done", _STEPS, _STEPS)
-    plan = make_plan(draft, chosen)
+        verification, notes = verify_draft(placed, draft) if verify else (None, ())
+        scored = make_scoring(model, draft, placed, read, verify=verify)
+    progress.begin()
+    plan = make_plan(draft, placed)
     total_s = time.perf_counter() - began
     notes = (*plan.notes, *filter(None, (unsaved,)), *mode_notes(model, graph, mode), *notes)
     plan = replace(plan, verification=verification, notes=notes, total_s=total_s)
     if scored is not None:
         plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))
-    assert draft.runnable is not None  # noqa: S101 - EmitStages ensures it; this tells the type checker
-    assert draft.costs is not None  # noqa: S101
     made = CompiledModel(
         plan, draft.runnable, signature_of_graph(graph), graph, draft.partition, draft.layers, draft.costs
     )
     return made if scored is None or scored.stages is None else _that_scores(made, scored.stages)
+
+
+class _Steps:
+    """Tells each step as it begins: reading, every pass, verification; an observer that hands drafts on."""
+
+    def __init__(
+        self, passes: Sequence[Pass], on_progress: Progress | None, observer: Observer | None, *, verify: bool
+    ) -> None:
+        self._names = ["reading", *(step.name for step in passes), "verify" if verify else "done", "done"]
+        self._begun = 0
+        self._on_progress, self._observer = on_progress, observer
+
+    def begin(self) -> None:
+        """Tell that the next step begins."""
+        if self._on_progress is not None:
+            self._on_progress(self._names[self._begun], self._begun, len(self._names) - 1)
+        self._begun += 1
+
+    def __call__(self, step: Pass, draft: Draft) -> None:
+        """Tell the step after a pass, and hand the draft on."""
+        self.begin()
+        if self._observer is not None:
+            self._observer(step, draft)
 
 
 def _that_scores(made: CompiledModel, others: ScoringStages) -> CompiledModel:

@@ -17,13 +17,11 @@ from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ps_ratio, static_ratio
 from heterps_compile.errors import HeterpsError, InfeasibleError
-from heterps_compile.passes.annotate_intensity import AnnotateIntensity
-from heterps_compile.passes.contract import Draft, run_passes
-from heterps_compile.passes.group_layers import GroupLayers
+from heterps_compile.passes.drafts import Draft, Posed
+from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import run_method
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.certificate import certify
-from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.plan.comparison import Comparison, MethodResult, ProvisioningResult
 from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
 from heterps_compile.process_state import gradients_on
@@ -66,10 +64,8 @@ def compare_methods(
     )
     measurements = None if profile is None else read_measurements(pool, profile)
     graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
-    draft = Draft(graph, pool, request, measurements=measurements)
-    draft = run_passes(draft, [GroupLayers(), AnnotateIntensity(), PoseProblem()])
+    draft = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Posed)
     problem = draft.problem
-    assert problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
     server = pool.parameter_server if mode == "training" else None
     return compare_on(
         problem,

@@ -12,9 +12,9 @@ from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.mixed import MixedBackend
 from heterps_compile.escape import printable
 from heterps_compile.ir.partition import StageCut
-from heterps_compile.passes.contract import Draft
+from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.fingerprint import make_fingerprints
-from heterps_compile.plan.plan import ParameterServers, Plan, PlannedStage, PoolDevice
+from heterps_compile.plan.plan import Plan, PlannedStage, PoolDevice
 from heterps_compile.plan.provenance import installed_versions, make_hashes
 from heterps_compile.runtime.pipeline.layout import TRAINED_BY
 from heterps_compile.runtime.pipeline.routes import make_routes
@@ -23,17 +23,12 @@ from heterps_compile.runtime.signature import signature_of_graph
 _LOST_SHOWN = 3
 
 
-def make_plan(draft: Draft, backend: Backend) -> Plan:
+def make_plan(draft: Emitted, backend: Backend) -> Plan:
     """Return the plan of a draft that every pass has run on, not verified."""
-    assert draft.stages is not None  # noqa: S101 - the passes ensure all four; this tells the type checker
-    assert draft.search is not None  # noqa: S101
-    assert draft.schedule is not None  # noqa: S101
-    assert draft.partition is not None  # noqa: S101
-    assert draft.layers is not None  # noqa: S101
     graph, pool, search, stages = draft.graph, draft.cluster, draft.search, draft.stages
     used = {stage.device for stage in stages}
     free = any(device.price_per_hour == 0 for device in pool.device_types)
-    servers = draft.parameter_servers or ParameterServers()
+    servers = draft.parameter_servers
     throughput = min(graph.batch / stage.time_s for stage in stages)
     value, bound = search.value, search.bound
     if draft.request.objective == "cost":  # what is free has a price to the search, not to the user
@@ -89,8 +84,7 @@ def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
     return [backend.name] * len(stages)
 
 
-def _notes(draft: Draft) -> tuple[str, ...]:
-    assert draft.search is not None  # noqa: S101 - PlaceLayers ensures it; this tells the type checker
+def _notes(draft: Emitted) -> tuple[str, ...]:
     notes: Sequence[str] = getattr(draft.graph.source, "notes", ())
     lost = getattr(draft.graph.source, "lost", ())
     if lost and draft.request.mode != "training":
@@ -98,26 +92,23 @@ def _notes(draft: Draft) -> tuple[str, ...]:
             len(lost) > _LOST_SHOWN
         )
         notes = (*notes, f"for inference alone: stages lack {shown}, and would train with other gradients")
-    kinds = {layer.kind.value for layer in draft.layers.layers} if draft.layers is not None else set()
+    kinds = {layer.kind.value for layer in draft.layers.layers}
     for device in draft.cluster.device_types:
         if device.supports is not None and not kinds.intersection(device.supports):
             notes = (*notes, f"{device.name!r} supports {', '.join(device.supports)}: no layer of this model")
     notes = (*notes, *_times_notes(draft))
-    servers = draft.parameter_servers
-    if servers is not None and servers.price_per_hour:
+    if draft.parameter_servers.price_per_hour:
         notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
     return (*notes, *draft.search.notes)
 
 
-def _times_notes(draft: Draft) -> tuple[str, ...]:
+def _times_notes(draft: Emitted) -> tuple[str, ...]:
     """Say how many layers' times are measured, and where those of micro-batches come from, where any are."""
-    if draft.times is None or draft.schedule is None:
-        return ()
-    used = [stage.device for stage in draft.stages or ()]
+    used = [stage.device for stage in draft.stages]
     return (*draft.times.notes(), *draft.times.micro_batch_notes(used, draft.schedule.micro_batches))
 
 
-def _untrained(draft: Draft, backends: Sequence[str]) -> Iterator[str]:
+def _untrained(draft: Emitted, backends: Sequence[str]) -> Iterator[str]:
     """Say where stages that are planned for training are written for a runtime that does not train them."""
     trained_by = " or ".join(TRAINED_BY)
     for name in dict.fromkeys(backends):
@@ -125,7 +116,7 @@ def _untrained(draft: Draft, backends: Sequence[str]) -> Iterator[str]:
             yield f"stages for {name} do not train: to run the training, compile with --backend {trained_by}"
 
 
-def _other_runtimes(draft: Draft, stages: Sequence[PlannedStage], backends: Sequence[str]) -> tuple[str, ...]:
+def _other_runtimes(draft: Emitted, stages: Sequence[PlannedStage], backends: Sequence[str]) -> tuple[str, ...]:
     """Say where times were measured on another runtime than the stages are for."""
     profiles = {} if draft.measurements is None else draft.measurements.devices
     return tuple(
@@ -136,7 +127,7 @@ def _other_runtimes(draft: Draft, stages: Sequence[PlannedStage], backends: Sequ
     )
 
 
-def _other_versions(draft: Draft) -> Iterator[str]:
+def _other_versions(draft: Emitted) -> Iterator[str]:
     """Say where times were measured with another version of a runtime than is installed here."""
     if draft.measurements is None:
         return
@@ -161,7 +152,7 @@ def _skips(stages: Sequence[StageCut]) -> tuple[str, ...]:
     return (f"values that skip stages are sent directly, not passed on: {', '.join(sent)}",) if sent else ()
 
 
-def _whole_batches(draft: Draft, stages: Sequence[PlannedStage]) -> tuple[str, ...]:
+def _whole_batches(draft: Emitted, stages: Sequence[PlannedStage]) -> tuple[str, ...]:
     """Say what a training step is where replicas cannot share a batch."""
     most, batch = max(stage.replicas for stage in stages), draft.graph.batch
     if draft.request.mode != "training" or draft.graph.batch_symbol is not None or most == 1:
@@ -172,10 +163,10 @@ def _whole_batches(draft: Draft, stages: Sequence[PlannedStage]) -> tuple[str, .
     )
 
 
-def _replicated_buffers(draft: Draft, stages: Sequence[PlannedStage]) -> Iterator[str]:
+def _replicated_buffers(draft: Emitted, stages: Sequence[PlannedStage]) -> Iterator[str]:
     """Say which stages with replicas change buffers; in training the runtime brings them together, or refuses."""
     graph = draft.graph
-    if draft.request.mode == "training" or graph.family != "torch" or draft.partition is None:
+    if draft.request.mode == "training" or graph.family != "torch":
         return
     nodes = list(graph.source.graph.nodes)
     for cut, stage in zip(draft.partition.stages, stages, strict=True):

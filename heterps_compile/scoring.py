@@ -25,7 +25,7 @@ from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.same_cut import cut_alike
-from heterps_compile.passes.contract import Draft, refine
+from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.plan import Scoring, Verification
 from heterps_compile.runtime.signature import signature_of_graph
 from heterps_compile.verification.draft import verify_draft
@@ -49,7 +49,7 @@ class Scored:
 
 
 def make_scoring(
-    model: Any, draft: Draft, backend: Backend, read: Callable[[Any], Graph], *, verify: bool
+    model: Any, draft: Emitted, backend: Backend, read: Callable[[Any], Graph], *, verify: bool
 ) -> Scored | None:
     """Make the stages with which a model compiled for training scores; None for one that is compiled for inference.
 
@@ -100,9 +100,7 @@ def mode_notes(model: Any, graph: Graph, mode: str) -> tuple[str, ...]:
     return ()
 
 
-def _scored(draft: Draft, backend: Backend, graph: Graph, *, verify: bool) -> Scored:
-    assert draft.partition is not None  # noqa: S101 - EmitStages ensures both; this tells the type checker
-    assert draft.runnable is not None  # noqa: S101
+def _scored(draft: Emitted, backend: Backend, graph: Graph, *, verify: bool) -> Scored:
     partition, stages = draft.partition, draft.runnable
     if graph is not draft.graph:
         verify_graph(graph)
@@ -116,7 +114,7 @@ def _scored(draft: Draft, backend: Backend, graph: Graph, *, verify: bool) -> Sc
     notes: tuple[str, ...] = ()
     if verify and graph is not draft.graph:
         asked = replace(draft.request, mode="inference")
-        scoring = refine(draft, graph=graph, partition=partition, runnable=stages, request=asked)
+        scoring = replace(draft, graph=graph, partition=partition, runnable=stages, request=asked)
         verification, found = verify_draft(backend, scoring)
         notes = tuple(f"in evaluation mode: {note}" for note in found)
     signature = signature_of_graph(graph)

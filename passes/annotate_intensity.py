@@ -16,7 +16,7 @@ from heterps_compile.cost.intensity import COMPUTE_INTENSIVE, DATA_INTENSIVE, La
 from heterps_compile.cost.roofline import ridge_flop_per_byte
 from heterps_compile.cost.work import layer_costs
 
-from .contract import Draft, refine
+from .drafts import Annotated, Layered, advance
 
 
 def annotate(cost: LayerCost, dtype: str, cluster: Cluster) -> LayerCost:
@@ -36,13 +36,10 @@ class AnnotateIntensity:
     """Count the work of every layer and label it data- or compute-intensive."""
 
     name: ClassVar[str] = "annotate-intensity"
-    requires: ClassVar[tuple[str, ...]] = ("layers",)
-    ensures: ClassVar[tuple[str, ...]] = ("costs",)
 
-    def __call__(self, draft: Draft) -> Draft:
+    def __call__(self, draft: Layered) -> Annotated:
         """Fill in ``costs``."""
-        assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
         costs = tuple(
             annotate(cost, draft.layers.dtype(i), draft.cluster) for i, cost in enumerate(layer_costs(draft.layers))
         )
-        return refine(draft, costs=costs)
+        return advance(draft, Annotated, costs=costs)

@@ -38,7 +38,7 @@ from heterps_compile.schedule.load import (
 )
 from heterps_compile.units import format_bytes, format_seconds
 
-from .contract import Draft, refine
+from .drafts import Provisioned, Scheduled, advance
 
 _NOT_CHOSEN = {
     "zero-bubble": "no backend computes gradients of inputs and of weights apart",
@@ -77,10 +77,8 @@ class ChooseSchedule:
     schedule: str = ""
     micro_batches: int = 0
     name: ClassVar[str] = "choose-schedule"
-    requires: ClassVar[tuple[str, ...]] = ("layers", "times", "stages")
-    ensures: ClassVar[tuple[str, ...]] = ("schedule", "stages")
 
-    def __call__(self, draft: Draft) -> Draft:
+    def __call__(self, draft: Provisioned) -> Scheduled:
         """Fill in ``schedule``, and correct the stages' memory for the micro-batches it holds at once."""
         training = draft.request.mode == "training"
         if self.schedule:
@@ -88,7 +86,6 @@ class ChooseSchedule:
             best = _try(self.schedule, loads, self.micro_batches, training=training)
             reason = f"{self.schedule} with {self.micro_batches} micro-batches was decided before"
             return _scheduled(draft, best, reason, loads, training=training)
-        assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
         most = max(stage.replicas for stage in draft.stages)
         counts, why = [1], _fixed(draft.graph.batch, most, training=training)
         if draft.graph.batch_symbol is not None:
@@ -112,11 +109,12 @@ def _fixed(batch: int, most_replicas: int, *, training: bool) -> str:
     return why
 
 
-def _scheduled(draft: Draft, best: _Trial, reason: str, loads: Sequence[StageLoad], *, training: bool) -> Draft:
+def _scheduled(
+    draft: Provisioned, best: _Trial, reason: str, loads: Sequence[StageLoad], *, training: bool
+) -> Scheduled:
     """Fill in the schedule, and the stages' micro-batches and memory under it."""
     bubble = best.bubble if training else _steady_bubble(loads)
     schedule = Schedule(best.name, best.micro_batches, reason, best.step_s, bubble)
-    assert draft.stages is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
     stages = tuple(
         replace(
             stage,
@@ -128,7 +126,7 @@ def _scheduled(draft: Draft, best: _Trial, reason: str, loads: Sequence[StageLoa
         )
         for stage, load, peak in zip(draft.stages, loads, best.peak_in_flight, strict=True)
     )
-    return refine(draft, schedule=schedule, stages=stages)
+    return advance(draft, Scheduled, schedule=schedule, stages=stages)
 
 
 def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> MemoryParts | None:
@@ -138,10 +136,8 @@ def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> Mem
     return replace(memory, activations_bytes=math.ceil(memory.activations_bytes * peak / micro_batches))
 
 
-def _loads(draft: Draft, counts: Iterable[int], *, training: bool) -> list[StageLoad]:
+def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list[StageLoad]:
     """Return what a step asks of every stage, its times known for some counts of micro-batches."""
-    assert draft.times is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
-    assert draft.stages is not None  # noqa: S101
     ways = _ways(draft)
     known = [
         delayed(
@@ -172,11 +168,8 @@ class _Way:
         return self.latency_s + self.batch_s / count
 
 
-def _ways(draft: Draft) -> list[_Way]:
+def _ways(draft: Provisioned) -> list[_Way]:
     """Return the ways [S - 1] from every stage to the next, each at the pace of the slower side."""
-    assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
-    assert draft.times is not None  # noqa: S101
-    assert draft.stages is not None  # noqa: S101
     stage_of = {name: stage.index for stage in draft.stages for name in stage.layers}
     stages = [stage_of[layer.name] for layer in draft.layers.layers]
     sent_bytes = [0] * len(draft.stages)

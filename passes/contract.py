@@ -1,91 +1,106 @@
-"""What a pass is: a name, its options as fields, and one pure function from draft to draft.
+"""What a pass is: a name, its options as fields, and one pure function from a step of the compilation to another.
 
-A :class:`Draft` is what the passes refine: it starts with a graph, a cluster and a request, and every pass
-fills in what it ``ensures`` from what it ``requires``. Passes never import each other.
+The types of that function say which step it takes and which it gives (``drafts.py``); :func:`run_passes` wires
+nothing else. Passes never import each other.
+
+Left out: which passes there are, and their text (``pipeline.py``).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, get_type_hints
 
-from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.intensity import LayerCost
-from heterps_compile.cost.layer_times import LayerTimes
-from heterps_compile.cost.measured import Measurements
-from heterps_compile.cost.problem import Problem, SearchResult
-from heterps_compile.errors import HeterpsError
-from heterps_compile.ir.graph import Graph
-from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.ir.partition import Partition
-from heterps_compile.plan.comparison import MethodResult
-from heterps_compile.plan.plan import ParameterServers, PlannedStage, Schedule
-from heterps_compile.plan.request import Request
+from heterps_compile.errors import HeterpsError, PlugInError
 
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A compilation in progress; a field is None until the pass that ensures it has run.
-
-    ``measurements`` are given like the first three, or None where every time is estimated.
-    """
-
-    graph: Graph
-    cluster: Cluster
-    request: Request
-    layers: LayerGraph | None = None
-    costs: tuple[LayerCost, ...] | None = None
-    times: LayerTimes | None = None
-    problem: Problem | None = None
-    search: SearchResult | None = None
-    tried: tuple[MethodResult, ...] | None = None
-    stages: tuple[PlannedStage, ...] | None = None
-    parameter_servers: ParameterServers | None = None
-    schedule: Schedule | None = None
-    partition: Partition | None = None
-    runnable: tuple[Any, ...] | None = None
-    measurements: Measurements | None = None
+from .drafts import D, Draft
 
 
 class Pass(Protocol):
-    """A frozen dataclass with a name; its fields are its options."""
+    """A frozen dataclass with a name; its fields are its options.
+
+    Its call names its parameter ``draft``, and has the types of both steps::
+
+        def __call__(self, draft: Layered) -> Annotated: ...
+    """
 
     name: ClassVar[str]
-    requires: ClassVar[tuple[str, ...]]
-    ensures: ClassVar[tuple[str, ...]]
 
-    def __call__(self, draft: Draft) -> Draft:
-        """Refine a draft."""
+    def __call__(self, draft: Any) -> Draft:
+        """Take a draft from one step to another."""
         ...
 
 
 Observer = Callable[[Pass, Draft], None]
 
 
-def run_passes(draft: Draft, passes: Sequence[Pass], observer: Observer = lambda _pass, _draft: None) -> Draft:
-    """Run passes in order, checking what each requires and ensures.
+def ignore(_step: Pass, _draft: Draft) -> None:
+    """Observe nothing."""
+
+
+def steps_of(step: Pass) -> tuple[type[Draft], type[Draft]]:
+    """Return the step that a pass takes and the one that it gives.
+
+    Raises:
+        PlugInError: where it does not say them.
+    """
+    try:
+        hints = get_type_hints(type(step).__call__)
+    except (NameError, AttributeError, TypeError):
+        hints = {}
+    takes, gives = hints.get("draft"), hints.get("return")
+    for said in (takes, gives):
+        if not (isinstance(said, type) and issubclass(said, Draft)):
+            raise PlugInError(
+                f"pass {step.name!r} does not say what it takes and gives; annotate its call with steps of "
+                f"heterps_compile.passes.drafts: def __call__(self, draft: Layered) -> Layered"
+            )
+    return takes, gives  # type: ignore[return-value]  # checked above
+
+
+def check_wiring(given: type[Draft], passes: Sequence[Pass], wanted: type[Draft]) -> None:
+    """Check that every pass takes what the one before it gives, and that the last gives what is wanted.
+
+    Raises:
+        HeterpsError: naming the pass, what it needs, and the passes before it.
+    """
+    before: list[str] = []
+    for step in passes:
+        takes, gives = steps_of(step)
+        if not issubclass(given, takes):
+            raise HeterpsError(
+                f"pass {step.name!r} needs a draft that is {takes.__name__}, and gets one that is {given.__name__}; "
+                f"passes before it: {', '.join(before) or 'none'}"
+            )
+        given = gives
+        before.append(step.name)
+    if not issubclass(given, wanted):
+        raise HeterpsError(
+            f"a draft that is {wanted.__name__} is wanted, and the passes {', '.join(before) or '(none)'} give one "
+            f"that is {given.__name__}"
+        )
+
+
+def run_passes(draft: Draft, passes: Sequence[Pass], wanted: type[D], observer: Observer = ignore) -> D:
+    """Run passes in order, after a check of their wiring.
 
     Args:
         draft: Where to begin.
         passes: In order.
+        wanted: The step that the last one is to give.
         observer: Called after every pass, for printing and timing.
 
     Raises:
-        HeterpsError: where a pass runs before what it requires, naming the passes run so far.
+        HeterpsError: before the first pass runs, where one does not take what the one before it gives.
+        PlugInError: where a pass gives another step than it says.
     """
-    done: list[str] = []
+    check_wiring(type(draft), passes, wanted)
     for step in passes:
-        missing = [name for name in step.requires if getattr(draft, name) is None]
-        if missing:
-            raise HeterpsError(f"pass {step.name!r} needs {', '.join(missing)}; passes run before: {done or 'none'}")
+        _, gives = steps_of(step)
         draft = step(draft)
-        unkept = [name for name in step.ensures if getattr(draft, name) is None]
-        if unkept:
-            raise HeterpsError(f"pass {step.name!r} did not make {', '.join(unkept)}")
-        done.append(step.name)
+        if not isinstance(draft, gives):
+            raise PlugInError(
+                f"pass {step.name!r} gave a {type(draft).__name__}, and must give a {gives.__name__}; mend it, or "
+                f"leave it out"
+            )
         observer(step, draft)
+    assert isinstance(draft, wanted)  # noqa: S101 - the wiring is checked; this tells the type checker
     return draft
-
-
-def refine(draft: Draft, **changes: object) -> Draft:
-    """Return the draft with some fields filled in."""
-    return replace(draft, **changes)  # type: ignore[arg-type]

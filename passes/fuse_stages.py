@@ -15,7 +15,7 @@ from typing import ClassVar
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.plan.plan import PlannedStage
 
-from .contract import Draft, refine
+from .drafts import Fused, Placed, advance
 
 
 def fuse(problem: Problem, placement: Placement) -> tuple[PlannedStage, ...]:
@@ -33,14 +33,9 @@ class FuseStages:
     """Fuse neighbours on one device type into stages."""
 
     name: ClassVar[str] = "fuse-stages"
-    requires: ClassVar[tuple[str, ...]] = ("problem", "search")
-    ensures: ClassVar[tuple[str, ...]] = ("stages",)
 
-    def __call__(self, draft: Draft) -> Draft:
+    def __call__(self, draft: Placed) -> Fused:
         """Fill in ``stages``, without replicas."""
-        assert draft.problem is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
-        assert draft.search is not None  # noqa: S101
         fused = fuse(draft.problem, draft.search.placement)
-        return refine(
-            draft, stages=tuple(replace(stage, kind=draft.cluster.device_type(stage.device).kind) for stage in fused)
-        )
+        stages = tuple(replace(stage, kind=draft.cluster.device_type(stage.device).kind) for stage in fused)
+        return advance(draft, Fused, stages=stages)

@@ -25,7 +25,7 @@ from heterps_compile.ir.graph import OPAQUE, Graph, OpKind
 from heterps_compile.ir.layers import Layer, LayerGraph, verify_layers
 from heterps_compile.ir.node_order import canonical_order
 
-from .contract import Draft, refine
+from .drafts import Draft, Layered, advance
 
 _FLOATING = -1
 
@@ -113,11 +113,9 @@ class GroupLayers:
     """Group nodes into layers."""
 
     name: ClassVar[str] = "group-layers"
-    requires: ClassVar[tuple[str, ...]] = ("graph",)
-    ensures: ClassVar[tuple[str, ...]] = ("layers",)
 
-    def __call__(self, draft: Draft) -> Draft:
+    def __call__(self, draft: Draft) -> Layered:
         """Fill in ``layers``."""
         layers = group_nodes(draft.graph)
         verify_layers(layers)
-        return refine(draft, layers=layers)
+        return advance(draft, Layered, layers=layers)

@@ -19,8 +19,8 @@ from heterps_compile.plan.comparison import MethodResult
 from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.units import counted
 
-from .contract import Draft, refine
 from .deadline import Deadline
+from .drafts import Placed, Posed, advance
 from .placement.method import PlacementMethod, proves
 from .placement.methods import METHODS, find_method
 from .placement.proof.certificate import better_of, certify
@@ -38,20 +38,13 @@ class PlaceLayers:
     Attributes:
         method: Name of the method; "" for the request's.
         proof_s: Most seconds the proof may take; a time limit of the request may leave it less.
-        warm_start: Stages of an old plan of the same model, to begin from.
-        baselines: Names of other methods to try, for :data:`BASELINE_S` each.
     """
 
     method: str = ""
     proof_s: float = 20.0
-    warm_start: tuple[PlannedStage, ...] = ()
-    baselines: tuple[str, ...] = ()
-
     name: ClassVar[str] = "place-layers"
-    requires: ClassVar[tuple[str, ...]] = ("problem",)
-    ensures: ClassVar[tuple[str, ...]] = ("search", "tried")
 
-    def __call__(self, draft: Draft) -> Draft:
+    def __call__(self, draft: Posed) -> Placed:
         """Fill in ``search``, and ``tried`` with what each method found by itself.
 
         Raises:
@@ -60,12 +53,11 @@ class PlaceLayers:
             InfeasibleError: where no placement is feasible, with the constraint and what would help; or where nothing
                 found one in the time.
         """
-        assert draft.problem is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
         problem, request = draft.problem, draft.request
         method = find_method(self.method or request.method)
-        others = [find_method(name) for name in self.baselines if name != method.name]
+        others = [find_method(name) for name in draft.baselines if name != method.name]
         limit_s, deadline = request.time_limit_s, Deadline.after(request.time_limit_s)
-        old = to_placement(problem, self.warm_start) if self.warm_start else None
+        old = to_placement(problem, draft.warm_start) if draft.warm_start else None
         is_exact = proves(method)
         share = 1.0 if is_exact else _METHOD_SHARE
 
@@ -94,7 +86,7 @@ class PlaceLayers:
         elif not is_exact:
             starts = [] if old is None else [old]
             result = certify(problem, result, left_s(self.proof_s), starts)
-        return refine(draft, search=result, tried=tuple(_row(name, found) for name, found in runs))
+        return advance(draft, Placed, search=result, tried=tuple(_row(name, found) for name, found in runs))
 
 
 def run_method(

@@ -6,7 +6,7 @@ from typing import ClassVar
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.pose import pose_problem
 
-from .contract import Draft, refine
+from .drafts import Annotated, Posed, advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,9 @@ class PoseProblem:
     """Estimate every layer on every device type and state the search problem."""
 
     name: ClassVar[str] = "pose-problem"
-    requires: ClassVar[tuple[str, ...]] = ("layers", "costs")
-    ensures: ClassVar[tuple[str, ...]] = ("times", "problem")
 
-    def __call__(self, draft: Draft) -> Draft:
+    def __call__(self, draft: Annotated) -> Posed:
         """Fill in ``times`` and ``problem``."""
-        assert draft.layers is not None  # noqa: S101 - run_passes has checked it; this tells the type checker
-        assert draft.costs is not None  # noqa: S101
         request = draft.request
         training = request.mode == "training"
         times = layer_times(draft.layers, draft.costs, draft.cluster, draft.measurements, training=training)
@@ -38,4 +34,4 @@ class PoseProblem:
             forbidden=request.forbidden,
             times=times,
         )
-        return refine(draft, times=times, problem=problem)
+        return advance(draft, Posed, times=times, problem=problem)

@@ -16,7 +16,7 @@ from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.ir.partition import cut_graph
-from heterps_compile.passes.contract import Draft
+from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.comparison import MethodResult
 
 GRAPH = sketch(
@@ -99,7 +99,7 @@ PARTITION = cut_graph(GRAPH, [(0,), (1, 2, 3)])
 
 SEARCH = SearchResult(Placement((0, 1, 1), (2,)), PLAN.value, PLAN.bound, "rl", 7, 1234, 0.75, found_by="proof")
 
-DRAFT = Draft(
+DRAFT = Emitted(
     graph=GRAPH,
     cluster=CLUSTER,
     request=PLAN.request,
@@ -110,13 +110,14 @@ DRAFT = Draft(
     search=SEARCH,
     tried=(MethodResult("rl", PLAN.value * 1.01, 1200, 0.5), MethodResult("gpu-only", math.inf, 0, 0.0, "no GPU")),
     stages=PLAN.stages,
+    parameter_servers=PLAN.parameter_servers,
     schedule=PLAN.schedule,
     partition=PARTITION,
     runnable=(print, print),
 )
 
 
-def renamed(name: str) -> Draft:
+def renamed(name: str) -> Emitted:
     """Return the draft with the first layer, its node and the stage's device renamed."""
     nodes = (replace(GRAPH.nodes[0], name=name), *GRAPH.nodes[1:])
     graph = replace(GRAPH, nodes=nodes)

@@ -9,15 +9,8 @@ from heterps_compile.api import choose_backend
 from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.ir.graph import Graph
 from heterps_compile.make_plan import make_plan
-from heterps_compile.passes.annotate_intensity import AnnotateIntensity
-from heterps_compile.passes.choose_schedule import ChooseSchedule
-from heterps_compile.passes.contract import Draft, run_passes
-from heterps_compile.passes.emit_stages import EmitStages
-from heterps_compile.passes.fuse_stages import FuseStages
-from heterps_compile.passes.group_layers import GroupLayers
-from heterps_compile.passes.place_layers import PlaceLayers
-from heterps_compile.passes.pose_problem import PoseProblem
-from heterps_compile.passes.provision import Provision
+from heterps_compile.passes.drafts import Draft, Emitted
+from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.request import Request
 
@@ -70,6 +63,4 @@ def graph(text: str = MODEL) -> Graph:
 def plan(request: Request = REQUEST, pool: Cluster = POOL, text: str = MODEL) -> Plan:
     """Return the plan that the passes make."""
     model = graph(text)
-    steps = [GroupLayers(), AnnotateIntensity(), PoseProblem(), PlaceLayers(), FuseStages(), Provision()]
-    steps += [ChooseSchedule(), EmitStages(lambda _graph, _partition, _stages: ())]
-    return make_plan(run_passes(Draft(model, pool, request), steps), choose_backend(model, None))
+    return make_plan(run_to(Draft(graph=model, cluster=pool, request=request), Emitted), choose_backend(model, None))

@@ -42,13 +42,12 @@ from heterps_compile.cluster.load import load_cluster
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.layers import verify_layers
-from heterps_compile.passes.annotate_intensity import AnnotateIntensity
-from heterps_compile.passes.contract import Draft, run_passes
-from heterps_compile.passes.group_layers import GroupLayers
+from heterps_compile.passes.drafts import Annotated, Draft
+from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.request import DEFAULT_CLUSTER, Request
 graph = import_onnx(sys.argv[1], batch=8)
 verify_graph(graph)
-draft = run_passes(Draft(graph, load_cluster(DEFAULT_CLUSTER), Request()), [GroupLayers(), AnnotateIntensity()])
+draft = run_to(Draft(graph=graph, cluster=load_cluster(DEFAULT_CLUSTER), request=Request()), Annotated)
 verify_layers(draft.layers)
 """
 

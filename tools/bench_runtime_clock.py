@@ -46,7 +46,8 @@ from heterps_compile.cost.work import layer_costs
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.choose_schedule import ChooseSchedule
-from heterps_compile.passes.contract import Draft, run_passes
+from heterps_compile.passes.contract import run_passes
+from heterps_compile.passes.drafts import Draft, Emitted, Scheduled
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.plan import Plan
 from heterps_compile.profiling.link import measure_link
@@ -131,7 +132,9 @@ class Bench:
         save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, f"{folder}.inputs")
         profiles = Measurements({device.name: profile for device in types}, "")
         times = layer_times(layers, layer_costs(layers), pool, profiles, training=case.training)
-        return Compiled(case, graph, compiled.plan, folder, drafts[-1], times)
+        emitted = drafts[-1]
+        assert isinstance(emitted, Emitted)  # noqa: S101 - the last pass gives it; this tells the type checker
+        return Compiled(case, graph, compiled.plan, folder, emitted, times)
 
     def measure(self, case: Case, plan: Plan, folder: Path) -> list[RankTimes]:
         task = Task(str(folder), case.training, case.schedule, case.batch, case.micro_batches, self.steps)
@@ -234,7 +237,7 @@ class Compiled:
     graph: Graph
     plan: Plan
     folder: Path
-    draft: Draft
+    draft: Emitted
     times: LayerTimes
 
     def micro_batches(self) -> list[Phases]:
@@ -250,8 +253,7 @@ class Compiled:
         )
         request = replace(self.draft.request, mode="training" if self.case.training else "inference")
         draft = replace(self.draft, times=self.times, stages=stages, request=request)
-        scheduled = run_passes(draft, [ChooseSchedule(self.case.schedule, self.case.micro_batches)])
-        assert scheduled.schedule is not None  # noqa: S101 - the pass ensures it; this tells the type checker
+        scheduled = run_passes(draft, [ChooseSchedule(self.case.schedule, self.case.micro_batches)], Scheduled)
         return scheduled.schedule.step_s
 
 

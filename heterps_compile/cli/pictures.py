@@ -16,7 +16,8 @@ from heterps_compile.errors import InputError
 if TYPE_CHECKING:
     from heterps_compile.api import Progress
     from heterps_compile.compiled_model import CompiledModel
-    from heterps_compile.passes.contract import Draft, Pass
+    from heterps_compile.passes.contract import Pass
+    from heterps_compile.passes.drafts import Draft, Placed
     from heterps_compile.plan.plan import Plan
     from heterps_compile.plan_diff.compare_plans import PlanDiff
     from heterps_compile.report.findings import Findings
@@ -64,7 +65,7 @@ class Drawings:
             if option != "--plots":
                 check_file(option, path)
 
-    def write(self, compiled: "CompiledModel", draft: "Draft", on_progress: "Progress") -> None:
+    def write(self, compiled: "CompiledModel", draft: "Placed", on_progress: "Progress") -> None:
         """Search what only pictures need, draw everything, write it.
 
         Raises:
@@ -106,19 +107,22 @@ def write_changes(path: str, older: "Plan", newer: "Plan", changes: "PlanDiff") 
 
 
 class LastDraft:
-    """An observer of passes that keeps the last draft and hands everything on."""
+    """An observer of passes that keeps the last placed draft and hands everything on."""
 
     def __init__(self, following: "Callable[[Pass, Draft], None]") -> None:
         self._following = following
-        self.draft: Draft | None = None
+        self.draft: Placed | None = None
 
     def __call__(self, step: "Pass", draft: "Draft") -> None:
-        """Keep the draft."""
-        self.draft = draft
+        """Keep a draft that is placed."""
+        from heterps_compile.passes.drafts import Placed  # noqa: PLC0415 - numpy
+
+        if isinstance(draft, Placed):
+            self.draft = draft
         self._following(step, draft)
 
 
-def _findings(compiled: "CompiledModel", draft: "Draft", on_progress: "Progress", *, searches: bool) -> "Findings":
+def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "Progress", *, searches: bool) -> "Findings":
     """Return what is known of a compilation, with points of throughput and price and other methods where asked for."""
     from heterps_compile.compare import comparison_of  # noqa: PLC0415 - the search methods
     from heterps_compile.report.findings import Findings  # noqa: PLC0415 - as above
@@ -128,14 +132,14 @@ def _findings(compiled: "CompiledModel", draft: "Draft", on_progress: "Progress"
     plan, problem, search = compiled.plan, draft.problem, draft.search
     rows = layer_rows(plan, compiled.layers, compiled.costs) if compiled.layers is not None else []
     known = Findings(plan, rows, compiled.layers, problem, draft.cluster)
-    if not searches or problem is None or search is None:
+    if not searches:
         return known
     on_progress("throughput against price", 0, 1)
     floors = usual_floors(plan.throughput_samples_per_s)
     points: Sequence[Point] = ()
     if plan.price_per_hour > 0:  # what is free has a price to the search alone
         points = pareto(problem, floors, time_limit_s=_PARETO_LIMIT_S, warm_start=search.placement)
-    comparison = comparison_of(problem, plan.model, plan.currency, draft.tried or (), search)
+    comparison = comparison_of(problem, plan.model, plan.currency, draft.tried, search)
     return Findings(plan, rows, compiled.layers, problem, draft.cluster, points, comparison)
 
 

@@ -11,7 +11,8 @@ from heterps_compile.errors import UnknownNameError
 from .output import Progress, printing
 
 if TYPE_CHECKING:
-    from heterps_compile.passes.contract import Draft, Pass
+    from heterps_compile.passes.contract import Pass
+    from heterps_compile.passes.drafts import Draft
 
 
 def draft_printer(names: tuple[str, ...], stream: TextIO, progress: Progress) -> "Callable[[Pass, Draft], None]":
@@ -22,12 +23,13 @@ def draft_printer(names: tuple[str, ...], stream: TextIO, progress: Progress) ->
     """
     if not names:
         return lambda _step, _draft: None
-    from heterps_compile.api import PASS_NAMES  # noqa: PLC0415 - torch and onnx
+    from heterps_compile.passes.pipeline import DEFAULT  # noqa: PLC0415 - the passes
     from heterps_compile.report.draft_text import draft_text  # noqa: PLC0415 - as above
 
+    known = [step.name for step in DEFAULT]
     for name in names:
-        if name not in PASS_NAMES:
-            raise UnknownNameError("pass", name, PASS_NAMES)
+        if name not in known:
+            raise UnknownNameError("pass", name, known)
 
     def observe(step: "Pass", draft: "Draft") -> None:
         if step.name in names:

@@ -7,12 +7,25 @@ Left out: times spent.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.escape import printable
-from heterps_compile.passes.contract import Draft, Pass
+from heterps_compile.passes.contract import Pass, steps_of
+from heterps_compile.passes.drafts import (
+    Annotated,
+    Draft,
+    Emitted,
+    Fused,
+    Layered,
+    Placed,
+    Posed,
+    Provisioned,
+    Scheduled,
+    filled_in,
+)
 from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.units import counted, format_bytes, format_count, format_money, format_seconds
 
@@ -24,15 +37,19 @@ def draft_text(step: Pass, draft: Draft) -> str:
         step: The pass that has just run.
         draft: The draft it gave.
     """
-    lines = [f"after {step.name}"]
-    for name in step.ensures:
-        lines += [f"  {printable(line)}".rstrip() for line in SECTIONS[name](draft)]
+    return fields_text(step.name, filled_in(*steps_of(step)), draft)
+
+
+def fields_text(name_of_pass: str, names: Iterable[str], draft: Draft) -> str:
+    """Return some fields of a draft, under a heading with the name of a pass."""
+    lines = [f"after {name_of_pass}"]
+    for name in names:
+        shown = SECTIONS[name](draft) if name in SECTIONS else [f"{name} is a {type(getattr(draft, name)).__name__}"]
+        lines += [f"  {printable(line)}".rstrip() for line in shown]
     return "\n".join(lines) + "\n"
 
 
-def _layers(draft: Draft) -> Iterator[str]:
-    if draft.layers is None:
-        return
+def _layers(draft: Layered) -> Iterator[str]:
     nodes = draft.layers.graph.nodes
     yield f"{counted(len(draft.layers.layers), 'layer')} of {counted(len(nodes), 'node')}"
     yield from _columns(
@@ -41,9 +58,7 @@ def _layers(draft: Draft) -> Iterator[str]:
     )
 
 
-def _costs(draft: Draft) -> Iterator[str]:
-    if draft.layers is None or draft.costs is None:
-        return
+def _costs(draft: Annotated) -> Iterator[str]:
     yield from _columns(
         [
             layer.name,
@@ -57,15 +72,12 @@ def _costs(draft: Draft) -> Iterator[str]:
     )
 
 
-def _times(draft: Draft) -> Iterator[str]:
-    if draft.times is not None:
-        yield from draft.times.notes()
+def _times(draft: Posed) -> Iterator[str]:
+    yield from draft.times.notes()
 
 
-def _problem(draft: Draft) -> Iterator[str]:
+def _problem(draft: Posed) -> Iterator[str]:
     problem = draft.problem
-    if problem is None:
-        return
     yield (
         f"{counted(problem.layer_count, 'layer')}, {counted(problem.type_count, 'device type')}, "
         f"{len(problem.edge_producer)} values between layers, batch {problem.batch}"
@@ -84,10 +96,8 @@ def _on_type(problem: Problem, layer: int, device: int) -> str:
     return f"{name}: compute {format_seconds(compute_s)}, data {format_seconds(data_s)}"
 
 
-def _search(draft: Draft) -> Iterator[str]:
+def _search(draft: Placed) -> Iterator[str]:
     search, problem = draft.search, draft.problem
-    if search is None or problem is None:
-        return
     objective = OBJECTIVES[problem.objective]
     value, bound = (
         objective.describe(number, problem.batch, draft.cluster.currency) if number > 0 else "0"
@@ -107,17 +117,15 @@ def _search(draft: Draft) -> Iterator[str]:
         yield "also cut before " + ", ".join(problem.layer_names[p] for p in search.placement.cuts)
 
 
-def _tried(draft: Draft) -> Iterator[str]:
-    if draft.problem is None:
-        return
+def _tried(draft: Placed) -> Iterator[str]:
     objective = OBJECTIVES[draft.problem.objective]
-    for row in draft.tried or ():
+    for row in draft.tried:
         value = objective.describe(row.value, draft.problem.batch, draft.cluster.currency) if row.value > 0 else "0"
         yield f"{row.method} by itself: {row.fault or value}"
 
 
-def _stages(draft: Draft) -> Iterator[str]:
-    yield from _columns(_stage(stage, draft.cluster.currency) for stage in draft.stages or ())
+def _stages(draft: Fused) -> Iterator[str]:
+    yield from _columns(_stage(stage, draft.cluster.currency) for stage in draft.stages)
 
 
 def _stage(stage: PlannedStage, currency: str) -> list[str]:
@@ -135,43 +143,41 @@ def _stage(stage: PlannedStage, currency: str) -> list[str]:
     return [*cells, " ".join(stage.layers)]
 
 
-def _parameter_servers(draft: Draft) -> Iterator[str]:
+def _parameter_servers(draft: Provisioned) -> Iterator[str]:
     servers = draft.parameter_servers
-    if servers is not None and servers.count:
+    if servers.count:
         price = f"{format_money(servers.price_per_hour)} {draft.cluster.currency}/h"
         yield f"parameter servers x{servers.count}, {price}"
 
 
-def _schedule(draft: Draft) -> Iterator[str]:
+def _schedule(draft: Scheduled) -> Iterator[str]:
     schedule = draft.schedule
-    if schedule is not None:
-        yield (
-            f"{schedule.name}, micro-batches {schedule.micro_batches}, step {format_seconds(schedule.step_s)}, "
-            f"bubble {100 * schedule.bubble:.3g} %"
-        )
-        yield schedule.reason
+    yield (
+        f"{schedule.name}, micro-batches {schedule.micro_batches}, step {format_seconds(schedule.step_s)}, "
+        f"bubble {100 * schedule.bubble:.3g} %"
+    )
+    yield schedule.reason
 
 
-def _partition(draft: Draft) -> Iterator[str]:
-    if draft.partition is not None:
-        yield from _columns(
-            [
-                f"stage {cut.index}",
-                counted(len(cut.nodes), "node"),
-                f"takes {' '.join(cut.inputs)}",
-                f"gives {' '.join(cut.outputs)}",
-                f"holds {' '.join(cut.parameters)}",
-            ]
-            for cut in draft.partition.stages
-        )
+def _partition(draft: Emitted) -> Iterator[str]:
+    yield from _columns(
+        [
+            f"stage {cut.index}",
+            counted(len(cut.nodes), "node"),
+            f"takes {' '.join(cut.inputs)}",
+            f"gives {' '.join(cut.outputs)}",
+            f"holds {' '.join(cut.parameters)}",
+        ]
+        for cut in draft.partition.stages
+    )
 
 
-def _runnable(draft: Draft) -> Iterator[str]:
-    for index, stage in enumerate(draft.runnable or ()):
+def _runnable(draft: Emitted) -> Iterator[str]:
+    for index, stage in enumerate(draft.runnable):
         yield f"stage {index} is a {type(stage).__name__}"
 
 
-SECTIONS: Mapping[str, Callable[[Draft], Iterator[str]]] = MappingProxyType(
+SECTIONS: Mapping[str, Callable[[Any], Iterator[str]]] = MappingProxyType(
     {
         "layers": _layers,
         "costs": _costs,

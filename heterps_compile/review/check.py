@@ -10,7 +10,7 @@ at today's prices is worth keeping. They are told.
 Left out: building stages; writing the new plan (``cli/check.py``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,12 +20,8 @@ from heterps_compile.backends.mixed import MIXED
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
 from heterps_compile.errors import InputError
 from heterps_compile.make_plan import make_plan
-from heterps_compile.passes.choose_schedule import ChooseSchedule
-from heterps_compile.passes.contract import run_passes
-from heterps_compile.passes.emit_stages import EmitStages
-from heterps_compile.passes.fuse_stages import FuseStages
-from heterps_compile.passes.place_layers import PlaceLayers
-from heterps_compile.passes.provision import Provision
+from heterps_compile.passes.drafts import Emitted
+from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan_diff.compare_plans import PlanDiff, diff
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
@@ -143,17 +139,7 @@ def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> st
 def _search(posed: PosedAgain, warm_start: tuple[PlannedStage, ...] = ()) -> Plan:
     """Return the plan that the search finds now, with the backend and the options of the committed one."""
     chosen = choose_backend(posed.draft.graph, backend_name(posed.plan))
-    draft = run_passes(
-        posed.draft,
-        [
-            PlaceLayers(warm_start=warm_start),
-            FuseStages(),
-            Provision(),
-            ChooseSchedule(),
-            EmitStages(lambda _graph, _partition, _stages: ()),
-        ],
-    )
-    assert draft.stages is not None  # noqa: S101 - FuseStages ensures it; this tells the type checker
+    draft = run_to(replace(posed.draft, warm_start=warm_start), Emitted)
     return make_plan(draft, place_backend(chosen, draft.stages))
 
 

@@ -107,7 +107,6 @@ def explain_layer(posed: PosedAgain, layer: str, *, allow_stale: bool = False) -
 
 def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation:
     problem, draft = posed.problem, posed.draft
-    assert draft.costs is not None  # noqa: S101 - AnnotateIntensity ensures it; this tells the type checker
     now = detail(problem, placement)
     stage = max(s for s, first in enumerate(placement.starts()) if first <= index)
     choices = tuple(_choice(posed, placement, index, t) for t in range(problem.type_count))
@@ -131,7 +130,6 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
 def _times(posed: PosedAgain, index: int) -> str:
     """Say where the times of a layer come from, where a profile speaks for any."""
     times = posed.draft.times
-    assert times is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
     told = []
     for t, (source, name) in enumerate(zip(times.sources[index], posed.problem.type_names, strict=True)):
         of_batch = times.phases(index, t)

@@ -18,11 +18,9 @@ from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.escape import printable
 from heterps_compile.ir.laws import verify_graph
-from heterps_compile.passes.annotate_intensity import AnnotateIntensity
-from heterps_compile.passes.contract import Draft, run_passes
-from heterps_compile.passes.group_layers import GroupLayers
+from heterps_compile.passes.drafts import Draft, Posed
+from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.placement.methods import find_method
-from heterps_compile.passes.pose_problem import PoseProblem
 from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
 
 _TIME_LIMIT_S = 60.0
@@ -84,9 +82,7 @@ def why_infeasible(
     graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
     verify_graph(graph)
     measurements = None if profile is None else read_measurements(pool, profile)
-    draft = Draft(graph, pool, request, measurements=measurements)
-    draft = run_passes(draft, [GroupLayers(), AnnotateIntensity(), PoseProblem()])
-    assert draft.problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
+    draft = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Posed)
     try:
         found = find_method("exact")(draft.problem, seed=request.seed, time_limit_s=_TIME_LIMIT_S)
     except InfeasibleError as error:

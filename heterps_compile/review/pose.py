@@ -21,10 +21,8 @@ from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
 from heterps_compile.ir.laws import verify_graph
-from heterps_compile.passes.annotate_intensity import AnnotateIntensity
-from heterps_compile.passes.contract import Draft, run_passes
-from heterps_compile.passes.group_layers import GroupLayers
-from heterps_compile.passes.pose_problem import PoseProblem
+from heterps_compile.passes.drafts import Draft, Posed
+from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.provenance import make_hashes
@@ -50,7 +48,7 @@ class PosedAgain:
     """
 
     plan: Plan
-    draft: Draft
+    draft: Posed
     hashes: Mapping[str, str]
     matched: Mapping[str, str]
     misfit: str
@@ -59,7 +57,6 @@ class PosedAgain:
     @property
     def problem(self) -> Problem:
         """Return the problem of today."""
-        assert self.draft.problem is not None  # noqa: S101 - PoseProblem ensures it; this tells the type checker
         return self.draft.problem
 
     @property
@@ -130,10 +127,7 @@ def pose_again(
             "today (--batch N, --shape NAME=N)"
         ) from error
     verify_graph(graph)
-    draft = Draft(graph, pool, plan.request, measurements=measurements)
-    draft = run_passes(draft, [GroupLayers(), AnnotateIntensity(), PoseProblem()])
-    assert draft.layers is not None  # noqa: S101 - GroupLayers ensures it; this tells the type checker
-    assert draft.problem is not None  # noqa: S101
+    draft = run_to(Draft(graph=graph, cluster=pool, request=plan.request, measurements=measurements), Posed)
     of_plan = {name: plan.fingerprints.get(name, "") for stage in plan.stages for name in stage.layers}
     matched = match_layers(of_plan, make_fingerprints(draft.layers))
     misfit, placement = _fit(plan, draft.problem, matched)

@@ -14,14 +14,15 @@ import numpy as np
 from heterps_compile.api import choose_backend
 from heterps_compile.backends.contract import place_backend
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.evaluate import PlacementDetail, detail
-from heterps_compile.cost.memory import stage_memory
+from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import SearchResult
 from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.choose_schedule import ChooseSchedule
-from heterps_compile.passes.contract import refine, run_passes
+from heterps_compile.passes.contract import run_passes
+from heterps_compile.passes.drafts import Emitted, Provisioned, advance
 from heterps_compile.passes.emit_stages import EmitStages
-from heterps_compile.plan.plan import ParameterServers, Plan, PlannedStage
+from heterps_compile.passes.provision import priced_stages
+from heterps_compile.plan.plan import ParameterServers, Plan
 
 from .check import backend_name, judge
 from .pose import PosedAgain
@@ -63,39 +64,16 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     bound = 0.0 if any(name != "weights" for name in posed.stale) else min(plan.bound, value)
     search = SearchResult(placement, value, bound, plan.method, plan.request.seed, plan.evaluations, 0.0)
     search = replace(search, found_by=plan.found_by)
-    draft = refine(
-        posed.draft, search=search, stages=_stages(posed, priced), parameter_servers=_parameter_servers(posed)
-    )
-    backend = place_backend(choose_backend(draft.graph, backend_name(plan)), draft.stages or ())
+    stages = priced_stages(posed.draft, posed.stages(), priced.stages)
+    servers = _parameter_servers(posed)
+    provisioned = advance(posed.draft, Provisioned, search=search, stages=stages, parameter_servers=servers)
+    backend = place_backend(choose_backend(posed.draft.graph, backend_name(plan)), stages)
     schedule = ChooseSchedule(plan.schedule.name, plan.schedule.micro_batches)
-    draft = run_passes(draft, [schedule, EmitStages(lambda _graph, _partition, _stages: ())])
+    draft = run_passes(provisioned, [schedule, EmitStages()], Emitted)
     made = make_plan(draft, backend)
     notes = (f"the plan does not hold any more: {broken}",) if broken else ()
-    assert draft.layers is not None  # noqa: S101 - the problem was posed from them; this tells the type checker
-    assert draft.costs is not None  # noqa: S101
     operations = {layer.name: cost.operations for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)}
     return PlanToday(replace(made, notes=(*made.notes, *notes)), operations, draft.cluster)
-
-
-def _stages(posed: PosedAgain, priced: PlacementDetail) -> tuple[PlannedStage, ...]:
-    """Return the plan's stages with today's times, memory and prices."""
-    draft, training = posed.draft, posed.plan.request.mode == "training"
-    assert draft.layers is not None  # noqa: S101 - the problem was posed from them; this tells the type checker
-    assert draft.costs is not None  # noqa: S101
-    devices = [draft.cluster.device_type(stage.device) for stage in posed.plan.stages]
-    return tuple(
-        replace(
-            stage,
-            kind=device.kind,
-            compute_s=found.compute_s,
-            data_s=found.data_s,
-            received_bytes=round(found.received_bytes),
-            sent_bytes=round(found.sent_bytes),
-            memory=stage_memory(draft.layers, draft.costs, found.first_layer, found.end_layer, training=training),
-            price_per_hour=device.price_per_hour * stage.replicas,
-        )
-        for stage, found, device in zip(posed.stages(), priced.stages, devices, strict=True)
-    )
 
 
 def _parameter_servers(posed: PosedAgain) -> ParameterServers:

@@ -12,7 +12,7 @@ from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
 from heterps_compile.errors import VerificationError
 from heterps_compile.ir.graph import Graph
-from heterps_compile.passes.contract import Draft
+from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.plan import Verification
 
 from .batch import MemoryLimits, choose_batch
@@ -26,7 +26,7 @@ _CALLS = 2
 
 
 def verify_draft(
-    backend: Backend, draft: Draft, limits: MemoryLimits | None = None
+    backend: Backend, draft: Emitted, limits: MemoryLimits | None = None
 ) -> tuple[Verification | None, tuple[str, ...]]:
     """Compare the stages of a draft with the whole model on generated inputs.
 
@@ -41,8 +41,6 @@ def verify_draft(
     Raises:
         VerificationError: naming what differs and by how much.
     """
-    assert draft.partition is not None  # noqa: S101 - EmitStages ensures both; this tells the type checker
-    assert draft.runnable is not None  # noqa: S101
     compared = find_comparable(draft.graph, _runtime(backend))
     if not compared.outputs:
         return None, compared.notes

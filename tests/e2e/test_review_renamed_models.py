@@ -8,7 +8,7 @@ from light_models import NAMES, path
 
 import heterps_compile
 from heterps_compile.frontends.onnx import import_onnx
-from heterps_compile.passes.contract import Draft
+from heterps_compile.passes.drafts import Draft
 from heterps_compile.passes.group_layers import GroupLayers
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.request import Request
@@ -47,7 +47,7 @@ def renamed(name: str, *, reordered: bool) -> tuple[onnx.ModelProto, dict[str, s
 def fingerprints(model: str | onnx.ModelProto) -> tuple[dict[str, str], dict[str, str]]:
     """Return the fingerprints of the layers, and the first output of the first node of each."""
     graph = import_onnx(model)
-    layers = GroupLayers()(Draft(graph, None, Request())).layers  # type: ignore[arg-type] # it needs no pool
+    layers = GroupLayers()(Draft(graph=graph, cluster=None, request=Request())).layers  # type: ignore[arg-type] # it needs no pool
     assert layers is not None
     first = {layer.name: graph.nodes[layer.nodes[0]].outputs[0] for layer in layers.layers}
     return make_fingerprints(layers), first

@@ -58,27 +58,27 @@ def values_seen(posed: Problem) -> Iterator[list[float]]:
 
 
 def check(problem: Problem, method: str, baselines: tuple[str, ...], proof_s: float) -> None:
-    draft = replace(DRAFT, problem=problem, search=None, request=replace(DRAFT.request, method=method))
     half = problem.layer_count // 2
     groups = [names for names in (problem.layer_names[:half], problem.layer_names[half:]) if names]
     last = problem.type_names[-1]
     old = tuple(PlannedStage(i, last if i else problem.type_names[0], names) for i, names in enumerate(groups))
+    request = replace(DRAFT.request, method=method)
+    draft = replace(DRAFT, problem=problem, request=request, warm_start=old, baselines=baselines)
     with values_seen(problem) as seen, pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "heterps_compile.passes.place_layers.find_method", lambda name: SHORT.get(name) or find_method(name)
         )
         try:
-            placed = PlaceLayers(method, proof_s, old, baselines)(draft)
+            placed = PlaceLayers(method, proof_s)(draft)
         except InfeasibleError:
             assert not seen or proof_s == 0
             return
     found = placed.search
-    assert found is not None
     assert found.value == pytest.approx(evaluate_one(problem, found.placement), rel=ROUNDING)
-    told = [row.value for row in placed.tried or ()]
+    told = [row.value for row in placed.tried]
     assert found.value <= min([*seen, *told], default=math.inf) * (1 + 2 * ROUNDING)
     assert found.bound <= found.value
-    if found.value < (placed.tried or ())[0].value * (1 - 2 * ROUNDING):
+    if found.value < placed.tried[0].value * (1 - 2 * ROUNDING):
         assert found.found_by in {"proof", "warm start", *baselines}
         assert f"found by the {found.found_by}" in " ".join(found.notes) or "found no" in " ".join(found.notes)
 

@@ -14,17 +14,12 @@ from heterps_compile import __version__
 from heterps_compile.cli.main import run
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.passes.fuse_stages import FuseStages
+from heterps_compile.passes.group_layers import GroupLayers
 from heterps_compile.plan.folder import read_folder, write_folder
 from heterps_compile.plan.plan import Plan
 
-
-@dataclass(frozen=True)
-class Step:
-    name: str
-    ensures: tuple[str, ...]
-
-
-STEPS = (Step("group-layers", ("layers",)), Step("fuse-stages", ("stages",)))
+STEPS = (GroupLayers(), FuseStages())
 
 
 @dataclass(frozen=True)
@@ -40,8 +35,6 @@ class Compiled:
 
 class Library(ModuleType):
     """Stands in for ``heterps_compile.api``: remembers how it was called and gives a fixed plan."""
-
-    PASS_NAMES = tuple(step.name for step in STEPS)
 
     def __init__(self):
         super().__init__("heterps_compile.api")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from drafts import DRAFT
 from profiles import device as profiled
 from profiles import layer, point
 
@@ -19,7 +20,8 @@ from heterps_compile.ir.graph import Graph, Node, OpKind, Value
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.passes import choose_schedule
 from heterps_compile.passes.choose_schedule import ChooseSchedule, micro_batch_counts
-from heterps_compile.passes.contract import Draft, run_passes
+from heterps_compile.passes.contract import run_passes
+from heterps_compile.passes.drafts import Provisioned, Scheduled, advance
 from heterps_compile.plan.plan import PlannedStage, Schedule
 from heterps_compile.plan.request import Request
 
@@ -48,9 +50,7 @@ def device(launch_s: float, latency_s: float) -> DeviceType:
 
 def chosen(*stages: tuple[float, int], **options: Any) -> Schedule:
     """Choose a schedule; the options are those of :func:`scheduled`."""
-    schedule = scheduled(*stages, **options).schedule
-    assert schedule is not None
-    return schedule
+    return scheduled(*stages, **options).schedule
 
 
 def scheduled(
@@ -63,7 +63,7 @@ def scheduled(
     operations: int = 10,
     measured: tuple[LayerPoint, ...] = (),
     links: tuple[Link, ...] = (),
-) -> Draft:
+) -> Scheduled:
     """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations, or so measured."""
     count = len(stages)
     names = [f"layer{i}" for i in range(count)]
@@ -83,7 +83,9 @@ def scheduled(
     pool = Cluster("pool", "", "USD", (device(launch_s, latency_s),), links=links)
     profile = profiled(replace(layer("a", *measured), keys=(layer_keys(layers)[0],))) if measured else None
     measurements = None if profile is None else Measurements({"any": profile}, "")
-    draft = Draft(
+    draft = advance(
+        DRAFT,
+        Provisioned,
         graph=graph,
         cluster=pool,
         request=Request(mode=mode),
@@ -106,7 +108,7 @@ def scheduled(
             for i, (time_s, replicas) in enumerate(stages)
         ),
     )
-    return run_passes(draft, [ChooseSchedule()])
+    return run_passes(draft, [ChooseSchedule()], Scheduled)
 
 
 def test_without_fixed_costs_the_pipeline_is_cut_as_finely_as_allowed():
@@ -220,7 +222,7 @@ def test_where_nothing_is_shorter_no_other_schedule_is_spoken_of():
 
 def test_a_schedule_that_was_decided_is_simulated_and_kept():
     free = scheduled((3.0, 1), (1.0, 1), mode="training", batch=8)
-    kept = run_passes(free, [ChooseSchedule("gpipe", 2)])
+    kept = run_passes(free, [ChooseSchedule("gpipe", 2)], Scheduled)
     assert (kept.schedule.name, kept.schedule.micro_batches) == ("gpipe", 2)
     assert kept.schedule.step_s == pytest.approx(1 / 2 * (3 + 1) + 3 / 2)
     assert kept.schedule.reason == "gpipe with 2 micro-batches was decided before"
@@ -258,8 +260,6 @@ def test_counts_skipped_by_the_lower_bound_change_nothing(mode, stages, monkeypa
 
 def test_a_stage_holds_the_activations_of_the_micro_batches_under_way():
     draft = scheduled((1.0, 1), (1.0, 1), mode="training")
-    assert draft.schedule is not None
-    assert draft.stages is not None
     count = draft.schedule.micro_batches
     held = [stage.memory.activations_bytes for stage in draft.stages if stage.memory is not None]
     assert draft.schedule.name == "1f1b"
@@ -281,8 +281,6 @@ def test_a_measured_layer_without_a_fixed_part_is_divided_as_finely_as_allowed()
 def test_forward_and_backward_are_those_that_were_measured():
     """Backward takes as long as forward, and half as long again where it adds to gradients at hand."""
     draft = scheduled((2.0, 1), (2.0, 1), mode="training", batch=4, measured=(point(1, 0.25, 0.25), point(4, 1.0, 1.0)))
-    assert draft.schedule is not None
-    assert draft.stages is not None
     assert draft.schedule.micro_batches == 4
     for stage in draft.stages:
         assert stage.micro_batch_forward_s == pytest.approx(0.25)
@@ -291,7 +289,6 @@ def test_forward_and_backward_are_those_that_were_measured():
 
 def test_a_plan_tells_what_the_times_of_its_micro_batches_were_read_off():
     draft = scheduled((2.0, 1), mode="training", measured=(point(8, 0.25, 0.25), point(64, 1.0, 1.0)))
-    assert draft.times is not None
     assert draft.times.micro_batch_notes(["any"], 4) == (
         "micro-batches on 'any': forward and backward as measured, 16 samples read off measured batches of 8, 64",
     )

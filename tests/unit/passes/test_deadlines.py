@@ -120,7 +120,6 @@ def test_every_method_gives_a_plan_soon_after_its_time_and_starts_no_solver(meth
     for patience in (3, 25):
         clock = stop_after(patience)
         result = PlaceLayers(method=method)(draft).search
-        assert result is not None
         assert clock.asked_afterwards <= MOST_ASKED_AFTERWARDS
         assert evaluate_one(problem, result.placement) == pytest.approx(result.value)
         assert result.bound <= result.value * (1 + 1e-9)

@@ -9,7 +9,6 @@ from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
-from heterps_compile.passes.contract import Draft
 from heterps_compile.passes.place_layers import PlaceLayers, to_placement
 from heterps_compile.passes.placement.baselines.fixed import CpuOnly
 from heterps_compile.passes.placement.methods import find_method
@@ -20,10 +19,9 @@ PROBLEM = plain_problem([[1.0, 9.0], [9.0, 1.0]], [1.0, 1.0])
 
 
 def place(problem: Problem, pass_method: str, /, **request: object) -> SearchResult:
-    draft = replace(DRAFT, problem=problem, search=None)
+    draft = replace(DRAFT, problem=problem)
     draft = replace(draft, request=replace(draft.request, **request))  # type: ignore[arg-type] # fields by name
-    placed: Draft = PlaceLayers(pass_method)(draft)
-    assert placed.search is not None
+    placed = PlaceLayers(pass_method)(draft)
     return placed.search
 
 
@@ -41,12 +39,11 @@ def test_the_better_plan_of_the_proof_is_the_result_and_the_result_says_so() -> 
 
 
 def test_the_better_plan_of_another_method_is_the_result() -> None:
-    found = PlaceLayers("cpu-only", proof_s=0.0, baselines=("cpu-only", "gpu-only", "heuristic"))
+    found = PlaceLayers("cpu-only", proof_s=0.0)
     problem = plain_problem([[9.0, 1.0]], [1.0, 1.0])
-    placed = found(replace(DRAFT, problem=problem, search=None))
-    assert placed.search is not None
+    placed = found(replace(DRAFT, problem=problem, baselines=("cpu-only", "gpu-only", "heuristic")))
     assert (placed.search.placement.types, placed.search.found_by) == ((1,), "gpu-only")
-    assert [(row.method, row.value > placed.search.value) for row in placed.tried or ()] == [
+    assert [(row.method, row.value > placed.search.value) for row in placed.tried] == [
         ("cpu-only", True),
         ("gpu-only", False),
         ("heuristic", False),
@@ -65,9 +62,8 @@ class Forgetful:
 def test_an_old_plan_is_kept_by_a_method_that_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heterps_compile.passes.place_layers.find_method", lambda _name: Forgetful())
     old = stages(("cpu", ("layer0",)), ("gpu", ("layer1",)))
-    draft = replace(DRAFT, problem=PROBLEM, search=None, request=replace(DRAFT.request, time_limit_s=1e-9))
-    placed: Draft = PlaceLayers("forgetful", warm_start=old)(draft)
-    assert placed.search is not None
+    draft = replace(DRAFT, problem=PROBLEM, warm_start=old, request=replace(DRAFT.request, time_limit_s=1e-9))
+    placed = PlaceLayers("forgetful")(draft)
     assert (placed.search.placement, placed.search.found_by) == (Placement((0, 1)), "warm start")
 
 
@@ -117,9 +113,8 @@ def stages(*groups: tuple[str, tuple[str, ...]]) -> tuple[PlannedStage, ...]:
 
 def test_an_old_plan_is_where_the_search_begins() -> None:
     old = stages(("cpu", ("layer0",)), ("gpu", ("layer1",)))
-    draft = replace(DRAFT, problem=PROBLEM, search=None)
-    placed: Draft = PlaceLayers("gpu-only", warm_start=old)(draft)
-    assert placed.search is not None
+    draft = replace(DRAFT, problem=PROBLEM, warm_start=old)
+    placed = PlaceLayers("gpu-only")(draft)
     assert placed.search.placement == Placement((0, 1))
 
 

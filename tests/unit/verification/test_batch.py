@@ -12,7 +12,7 @@ import heterps_compile
 from heterps_compile.backends.find import find_backend
 from heterps_compile.errors import VerificationError
 from heterps_compile.ir.graph import Graph
-from heterps_compile.passes.contract import Draft
+from heterps_compile.passes.drafts import Draft, Emitted
 from heterps_compile.plan.plan import Verification
 from heterps_compile.verification.batch import MemoryLimits, choose_batch, with_batch, working_set_bytes
 from heterps_compile.verification.draft import verify_draft
@@ -21,7 +21,7 @@ SPARING = MemoryLimits(2**40, 2**14)
 MIB = 2**20
 
 
-def drafted(model: Any, *args: Any, backend: str | None = None, **options: Any) -> Draft:
+def drafted(model: Any, *args: Any, backend: str | None = None, **options: Any) -> Emitted:
     """Return the draft of a model in two stages, not yet verified."""
     drafts: list[Draft] = []
     heterps_compile.compile(
@@ -31,10 +31,12 @@ def drafted(model: Any, *args: Any, backend: str | None = None, **options: Any) 
         observer=lambda _, draft: drafts.append(draft),
         **{"method": "greedy", "min_stages": 2, "verify": False} | options,
     )
-    return drafts[-1]
+    emitted = drafts[-1]
+    assert isinstance(emitted, Emitted)
+    return emitted
 
 
-def verified(draft: Draft, limits: MemoryLimits, backend: str) -> tuple[Verification | None, tuple[str, ...]]:
+def verified(draft: Emitted, limits: MemoryLimits, backend: str) -> tuple[Verification | None, tuple[str, ...]]:
     return verify_draft(find_backend(backend), draft, limits)
 
 
@@ -60,7 +62,7 @@ class Pairs(nn.Module):
         return torch.sin(x) + pairs.reshape(x.shape[0], 2, -1).sum(1)
 
 
-def of_torch(backend: str, mode: str) -> Draft:
+def of_torch(backend: str, mode: str) -> Emitted:
     module = Two().train(mode == "training")
     shapes: Any = ({0: Dim("n", min=2)},)
     return drafted(module, (torch.randn(4, 64),), batch=10_000, dynamic_shapes=shapes, backend=backend, mode=mode)
@@ -87,7 +89,6 @@ def test_stages_of_a_torch_model_are_verified_at_a_smaller_batch(backend: str, m
 
 def test_at_a_smaller_batch_a_wrong_stage_is_found() -> None:
     draft = drafted(parse(ONNX), batch=10_000, backend="torch")
-    assert draft.runnable is not None
     draft.runnable[-1].register_forward_hook(lambda _stage, _values, results: tuple(r * 1.01 for r in results))
     with pytest.raises(VerificationError, match="output"):
         verified(draft, SPARING, "torch")

@@ -13,7 +13,7 @@ from heterps_compile.backends.find import find_backend
 from heterps_compile.errors import VerificationError
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.frontends.onnx_float64 import graph_in_float64
-from heterps_compile.passes.contract import Draft
+from heterps_compile.passes.drafts import Draft
 from heterps_compile.verification.draft import verify_draft
 
 BACKENDS = ("onnxruntime", "torch", "jax")
