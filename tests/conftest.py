@@ -2,8 +2,12 @@
 
 By default hypothesis draws the same examples in every run, so that a run that fails fails again;
 ``pytest --hypothesis-profile=random`` draws new ones. Neither has deadlines: machines are shared.
+
+What XLA compiles is kept in ``.pytest_cache/xla``: processes of one run compile much of the same, and so does the next.
 """
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 GOLDEN = Path(__file__).parent / "golden"
+_XLA_CACHE = Path(__file__).parents[1] / ".pytest_cache" / "xla"
+_LARGEST_CACHE_BYTES = 1 << 30
 
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", settings.get_profile("random"), derandomize=True)
@@ -19,6 +25,17 @@ settings.load_profile("same")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew; look at the diff")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have jax keep what it compiles, in this process and in those it starts; begin anew where too much is kept."""
+    if not hasattr(config, "workerinput"):
+        kept = [file.stat().st_size for file in _XLA_CACHE.glob("*")]
+        if sum(kept) > _LARGEST_CACHE_BYTES:
+            shutil.rmtree(_XLA_CACHE)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_XLA_CACHE)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Processes that begin with what takes seconds to import: forked from a server that has done so once a session."""
 
+import io
 import multiprocessing
 import os
 import sys
@@ -33,3 +34,10 @@ def be_in(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     torch = sys.modules["torch"]
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", torch.get_num_threads())))
+
+
+def open_standard_files() -> None:
+    """Open the three files of a process anew, as the interpreter does."""
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+    sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), "utf-8")  # noqa: SIM115
+    sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), "utf-8", "backslashreplace", line_buffering=True)  # noqa: SIM115

@@ -1,7 +1,6 @@
 """Run the command as a user does: a process of its own, in a folder of its own."""
 
 import atexit
-import io
 import os
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from warm import be_in, warm_processes
+from warm import be_in, open_standard_files, warm_processes
+from warm_children import WarmPopen
 
 from heterps_compile.__main__ import main
 
@@ -19,7 +19,7 @@ from heterps_compile.__main__ import main
 def heterps(*words: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``heterps-compile``; the result has its stdout, stderr and exit code.
 
-    The process is forked with its imports done; :func:`cold_heterps` has it do them.
+    The process is forked with its imports done, and so are its ranks; :func:`cold_heterps` has each do them.
     """
     arguments = [str(word) for word in words]
     with tempfile.TemporaryDirectory() as folder:
@@ -57,10 +57,9 @@ def _be_the_command(words: list[str], folder: str, environment: Mapping[str, str
         opened = os.open(path, flags)
         os.dup2(opened, number)
         os.close(opened)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
-    sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), "utf-8")  # noqa: SIM115
-    sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), "utf-8", "backslashreplace", line_buffering=True)  # noqa: SIM115
+    open_standard_files()
     be_in(environment)
+    subprocess.Popen = WarmPopen  # type: ignore[misc] # for the ranks that it starts
     os.chdir(folder)
     sys.path.insert(0, "")
     sys.argv = ["heterps-compile", *words]

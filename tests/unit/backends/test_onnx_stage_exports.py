@@ -87,7 +87,16 @@ def whisper() -> Built:
     return WhisperModel(config), (), inputs
 
 
-@pytest.mark.parametrize("make", [*REAL.values(), t5, llama, whisper], ids=lambda make: make.__name__)
+QUICK = ("small_ctrdnn", "gpt2", "resnet")  # exported within a second or two; the others repeat what is in them
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, marks=[] if make.__name__ in QUICK else pytest.mark.slow, id=make.__name__)
+        for make in (*REAL.values(), t5, llama, whisper)
+    ],
+)
 def test_three_stages_of_a_real_model_give_what_it_gives(make: Any) -> None:
     model, args, kwargs = make()
     graph = import_torch(model.eval(), args, kwargs)

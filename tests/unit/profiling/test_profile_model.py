@@ -195,7 +195,7 @@ def test_a_profile_of_another_version_of_torch_is_told(tmp_path):
     def notes(version):
         path = tmp_path / f"{version}.json"
         path.write_text(to_json(replace(profile, versions={**profile.versions, "torch": version})))
-        compiled = heterps_compile.compile(MODEL, (IDS,), cluster="local", profile=path, verify=False)
+        compiled = heterps_compile.compile(MODEL, (IDS,), cluster="local", method="greedy", profile=path, verify=False)
         return [note for note in compiled.plan.notes if "was measured with" in note]
 
     profile = profile_model(read, QUICK)
