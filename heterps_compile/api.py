@@ -31,7 +31,14 @@ from heterps_compile.passes.pipeline import DEFAULT
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TORCH
 from heterps_compile.plan.plan import Plan, PlannedStage
-from heterps_compile.plan.request import DEFAULT_CLUSTER, DEFAULT_METHOD, PROVISIONERS, SYNCHRONISATIONS, make_request
+from heterps_compile.plan.request import (
+    DEFAULT_CLUSTER,
+    DEFAULT_METHOD,
+    OPTIONS,
+    PROVISIONERS,
+    SYNCHRONISATIONS,
+    make_request,
+)
 from heterps_compile.plan.scoring_plan import plan_for_scoring
 from heterps_compile.process_state import alone, gradients_on
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
@@ -117,25 +124,10 @@ def compile(  # noqa: A001 - the product's verb
     Raises:
         HeterpsError: one of its kinds, with a message that says thing, fault, numbers and way out.
     """
-    began = time.perf_counter()
+    given, began = dict(locals()), time.perf_counter()
     progress = _Steps(DEFAULT, on_progress, observer, verify=verify)
-    pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    request = make_request(
-        pool.currency,
-        objective=objective,
-        min_throughput=min_throughput,
-        budget=budget,
-        mode=mode,
-        method=method,
-        min_stages=min_stages,
-        max_stages=max_stages,
-        provisioner=provisioner,
-        synchronisation=synchronisation,
-        pins=pins,
-        forbidden=forbidden,
-        seed=seed,
-        time_limit=time_limit,
-    )
+    pool = as_pool(cluster)
+    request = make_request(pool.currency, **{name: given[name] for name in OPTIONS})
     measurements = None if profile is None else read_measurements(pool, profile)
     for name in (method, *baselines):
         find_method(name)  # an unknown name is told before the long work
@@ -145,7 +137,7 @@ def compile(  # noqa: A001 - the product's verb
 
     def read(model: Any) -> Graph:
         return read_model(
-            model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=dynamic_shapes
+            model, example_inputs, example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
         )
 
     graph = read(model)
@@ -291,16 +283,40 @@ def _refuse_code(plan: Plan, shown: str) -> None:
             )
 
 
+def open_draft(
+    model: Any,
+    example_inputs: tuple[Any, ...] = (),
+    *,
+    cluster: str | Path | Cluster = DEFAULT_CLUSTER,
+    profile: ProfileSpec | None = None,
+    **asked: Any,
+) -> Draft:
+    """Read a model, its pool and what is asked of them; arguments and errors are those of :func:`compile`."""
+    pool = as_pool(cluster)
+    reading = {option.name: asked.pop(option.name) for option in READING.options if option.name in asked}
+    request = make_request(pool.currency, **asked)
+    measurements = None if profile is None else read_measurements(pool, profile)
+    graph = read_model(model, example_inputs, **reading)
+    verify_graph(graph)
+    return Draft(graph=graph, cluster=pool, request=request, measurements=measurements)
+
+
+def as_pool(cluster: str | Path | Cluster) -> Cluster:
+    """Return a pool, read where only its name or path is given."""
+    return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+
+
 def read_model(
     model: Any,
-    example_inputs: tuple[Any, ...],
-    example_kwargs: Mapping[str, Any] | None,
+    example_inputs: tuple[Any, ...] = (),
+    example_kwargs: Mapping[str, Any] | None = None,
     *,
-    batch: int | None,
-    shapes: Mapping[str, int],
-    dynamic_shapes: Any,
+    batch: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    dynamic_shapes: Any = None,
 ) -> Graph:
     """Read a model with the front end of its kind; arguments and errors are those of :func:`compile`."""
+    shapes = shapes or {}
     values = {
         "example_inputs": example_inputs,
         "example_kwargs": example_kwargs,

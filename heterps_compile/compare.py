@@ -4,109 +4,53 @@ Left out: building stages; a comparison ends where the plan is known.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from heterps_compile.api import Progress, read_model
-from heterps_compile.cluster.load import load_cluster
+from heterps_compile.api import Progress, open_draft
 from heterps_compile.cost.evaluate import detail
-from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ps_ratio, static_ratio
 from heterps_compile.errors import HeterpsError, InfeasibleError
-from heterps_compile.passes.drafts import Draft, Posed
+from heterps_compile.passes.drafts import Posed
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import run_method
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.certificate import certify
 from heterps_compile.plan.comparison import Comparison, MethodResult, ProvisioningResult
-from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
 from heterps_compile.process_state import gradients_on
 
 _RATIOS = (2.0, 8.0, 32.0)  # CPU units per accelerator in StaRatio, training units per server core in StaPSRatio
 
 
+@gradients_on()
 def compare_methods(
     model: Any,
     example_inputs: tuple[Any, ...] = (),
     *,
-    example_kwargs: Mapping[str, Any] | None = None,
-    cluster: str | Path = DEFAULT_CLUSTER,
-    objective: str = "cost",
-    min_throughput: float = 0.0,
-    budget: float | str | None = None,
-    batch: int | None = None,
-    shapes: Mapping[str, int] | None = None,
-    mode: str = "inference",
     methods: Sequence[str] = tuple(METHODS),
-    profile: ProfileSpec | None = None,
-    seed: int = 0,
-    time_limit: float | None = None,
     on_progress: Progress | None = None,
+    **asked: Any,
 ) -> Comparison:
-    """Run every method on a model's placement problem.
+    """Run every method on a model's placement problem, with the same seed and time limit, and prove a bound.
 
-    Arguments are those of :func:`heterps_compile.api.compile`, and ``methods``, the names of the methods to compare;
-    ``time_limit`` is in seconds, for each of them and for the proof.
+    Args:
+        model: As :func:`heterps_compile.compile` takes it.
+        example_inputs: Of a PyTorch model.
+        methods: Names of the methods to compare.
+        on_progress: Called before every method.
+        asked: Other arguments of :func:`heterps_compile.compile` that tell the model, the pool and the request;
+            ``time_limit`` is in seconds, for each method and for the proof.
 
     Raises:
         UnknownNameError: for an unknown method.
         HeterpsError: where the model cannot be read; a method that finds no plan is a result, not an error.
     """
-    for name in methods:
-        find_method(name)  # an unknown name is told before the long work
-    pool = load_cluster(cluster)
-    request = make_request(
-        pool.currency, objective=objective, min_throughput=min_throughput, budget=budget, mode=mode, seed=seed
-    )
-    measurements = None if profile is None else read_measurements(pool, profile)
-    graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
-    draft = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Posed)
-    problem = draft.problem
-    server = pool.parameter_server if mode == "training" else None
-    return compare_on(
-        problem,
-        methods,
-        graph.name,
-        pool.currency,
-        server_price_per_hour=None if server is None else server.price_per_hour,
-        seed=seed,
-        time_limit=time_limit,
-        on_progress=on_progress,
-    )
-
-
-@gradients_on()
-def compare_on(
-    problem: Problem,
-    methods: Sequence[str],
-    model: str,
-    currency: str,
-    *,
-    server_price_per_hour: float | None = None,
-    seed: int = 0,
-    time_limit: float | None = None,
-    on_progress: Progress | None = None,
-) -> Comparison:
-    """Run methods on a problem.
-
-    Args:
-        problem: What to place.
-        methods: Their names.
-        model: Name of the model.
-        currency: Of prices.
-        server_price_per_hour: Of a parameter server's core, for the paper's StaPSRatio; None where there is none.
-        seed: Of every search.
-        time_limit: In seconds, for each of them and for the proof.
-        on_progress: Called before every method.
-
-    Raises:
-        UnknownNameError: for an unknown method.
-    """
-    searches = {name: find_method(name) for name in methods}
+    searches = {name: find_method(name) for name in methods}  # an unknown name is told before the long work
+    draft = run_to(open_draft(model, example_inputs, **asked), Posed)
+    problem, request = draft.problem, draft.request
     results: list[MethodResult] = []
     found: list[SearchResult] = []
     for done, (name, search) in enumerate(searches.items()):
@@ -114,7 +58,7 @@ def compare_on(
             on_progress(name, done, len(searches))
         result: SearchResult | HeterpsError
         try:
-            result = run_method(search, problem, seed=seed, time_limit_s=time_limit)
+            result = run_method(search, problem, seed=request.seed, time_limit_s=request.time_limit_s)
         except HeterpsError as error:
             result = error
         if isinstance(result, HeterpsError):
@@ -125,35 +69,32 @@ def compare_on(
     best = min(found, key=lambda result: result.value, default=None)
     if best is not None:
         best = replace(best, bound=min(best.value, max(result.bound for result in found)))
-        best = certify(problem, best, time_limit)
-    return comparison_of(problem, model, currency, results, best, server_price_per_hour=server_price_per_hour)
+        best = certify(problem, best, request.time_limit_s)
+    server = draft.cluster.parameter_server if request.mode == "training" else None
+    return comparison_of(draft, results, best, None if server is None else server.price_per_hour)
 
 
 def comparison_of(
-    problem: Problem,
-    model: str,
-    currency: str,
+    draft: Posed,
     results: Sequence[MethodResult],
     best: SearchResult | None,
-    *,
     server_price_per_hour: float | None = None,
 ) -> Comparison:
     """Return the comparison of methods that have run.
 
     Args:
-        problem: What was placed.
-        model: Name of the model.
-        currency: Of prices.
+        draft: With the problem that they have solved.
         results: What each method found by itself.
         best: The best plan that any of them or the proof found, certified; None where there is none.
-        server_price_per_hour: As in :func:`compare_on`.
+        server_price_per_hour: Of a parameter server's core, for the paper's StaPSRatio; None where there is none.
     """
+    problem = draft.problem
     return Comparison(
-        model=model,
+        model=draft.graph.name,
         layer_count=problem.layer_count,
         type_count=problem.type_count,
         bound=-math.inf if best is None else best.bound,
-        currency=currency,
+        currency=draft.cluster.currency,
         objective=problem.objective,
         batch=problem.batch,
         results=tuple(results),

@@ -374,8 +374,9 @@ class Asked:
         return self._values[name]
 
     def some(self, *names: str) -> dict[str, Any]:
-        """Return the values of some options by their names."""
-        return {name: self[name] for name in names}
+        """Return the values of some options by name; what the command lacks for the subject is left out."""
+        known = {option.name for option in self.command.options if self.command.honours(option, self.subject)}
+        return {name: self[name] for name in names if name in known}
 
     @property
     def unread(self) -> set[str]:

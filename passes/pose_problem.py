@@ -20,18 +20,5 @@ class PoseProblem:
         request = draft.request
         training = request.mode == "training"
         times = layer_times(draft.layers, draft.costs, draft.cluster, draft.measurements, training=training)
-        problem = pose_problem(
-            draft.layers,
-            draft.costs,
-            draft.cluster,
-            training=training,
-            objective=request.objective,
-            min_throughput=request.min_throughput,
-            budget_per_hour=request.budget_per_hour,
-            min_stages=request.min_stages,
-            max_stages=request.max_stages,
-            pins=request.pins,
-            forbidden=request.forbidden,
-            times=times,
-        )
+        problem = pose_problem(draft.layers, draft.costs, times, request)
         return advance(draft, Posed, times=times, problem=problem)

@@ -10,15 +10,11 @@ from typing import Any
 import click
 
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import BENCH, ONNX
+from heterps_compile.plan.command_options import BENCH, HANDED_ON, ONNX
 
 from . import options
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
 from .pictures import check_file, write_file
-
-_REQUEST = (
-    "cluster", "objective", "min_throughput", "budget", "batch", "shapes", "mode", "profile", "seed", "time_limit"
-)  # fmt: skip
 
 
 @click.command("bench")
@@ -55,7 +51,7 @@ def _bench(model: str, asked: Asked) -> None:
         comparison = compare_methods(
             model,
             methods=[name.strip() for name in asked["methods"].split(",")] if asked["methods"] else tuple(METHODS),
-            **asked.some(*_REQUEST),
+            **asked.some(*HANDED_ON),
             on_progress=shown.show,
         )
         shown.close()

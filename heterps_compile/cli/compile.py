@@ -17,7 +17,7 @@ import click
 from heterps_compile.errors import InputError, OptionError
 from heterps_compile.escape import printable
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import COMPILE, ONNX, PIPEDREAM, WORKLOAD
+from heterps_compile.plan.command_options import COMPILE, HANDED_ON, ONNX, PIPEDREAM, WORKLOAD
 
 from . import options
 from .max_load import MAX_LOAD, solve_workload_file
@@ -28,12 +28,6 @@ from .print_after import draft_printer
 if TYPE_CHECKING:
     from heterps_compile.compiled_model import CompiledModel
     from heterps_compile.plan.plan import Plan
-
-
-_REQUEST = (
-    "cluster", "objective", "min_throughput", "budget", "batch", "shapes", "mode", "method", "backend", "min_stages",
-    "max_stages", "provisioner", "synchronisation", "pins", "forbidden", "warm_start", "profile", "seed", "time_limit",
-)  # fmt: skip
 
 
 @click.command("compile")
@@ -115,7 +109,7 @@ def _compile(model: str, asked: Asked, began: float) -> None:
             verify=not asked["no_verify"],
             must_save=True,
             baselines=BASELINES if report or plots else (),
-            **asked.some(*_REQUEST),
+            **asked.some(*HANDED_ON),
         )
         compiled = compiled.save(directory, force=force, stablehlo=stablehlo)
         if annotate is not None:

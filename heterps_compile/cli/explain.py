@@ -11,15 +11,11 @@ from typing import Any
 import click
 
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import EXPLAIN, INFEASIBLE, LAYER
+from heterps_compile.plan.command_options import EXPLAIN, HANDED_ON, INFEASIBLE, LAYER
 from heterps_compile.plan.request import DEFAULT_CLUSTER
 
 from . import options
 from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
-
-_REQUEST = (
-    "objective", "min_throughput", "budget", "batch", "shapes", "mode", "min_stages", "max_stages", "pins"
-)  # fmt: skip
 
 
 @click.command("explain")
@@ -62,8 +58,7 @@ def _explain(layer: str | None, asked: Asked) -> None:
             from heterps_compile.review.infeasible import why_infeasible  # noqa: PLC0415 - onnx
 
             assert asked["infeasible"]  # noqa: S101 - or a layer is named
-            request = asked.some(*_REQUEST)
-            told = why_infeasible(model, cluster=cluster or DEFAULT_CLUSTER, profile=profile, **request)
+            told = why_infeasible(model, **asked.some(*HANDED_ON) | {"cluster": cluster or DEFAULT_CLUSTER})
             progress.close()
             with printing("the explanation"):
                 stream.write(told.to_json() if as_json else told.to_text())

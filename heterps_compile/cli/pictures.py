@@ -139,7 +139,7 @@ def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "Progress
     points: Sequence[Point] = ()
     if plan.price_per_hour > 0:  # what is free has a price to the search alone
         points = pareto(problem, floors, time_limit_s=_PARETO_LIMIT_S, warm_start=search.placement)
-    comparison = comparison_of(problem, plan.model, plan.currency, draft.tried, search)
+    comparison = comparison_of(draft, draft.tried, search)
     return Findings(plan, rows, compiled.layers, problem, draft.cluster, points, comparison)
 
 

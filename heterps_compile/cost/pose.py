@@ -8,6 +8,7 @@ Left out: the search (``passes/placement``).
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from heterps_compile.ir.layers import LayerGraph
 
 from .allowed import allowed_types
 from .intensity import LayerCost
-from .layer_times import LayerTimes, layer_times
+from .layer_times import LayerTimes
 from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes, parameter_parts
 from .problem import Bools, Floats, Problem
 
@@ -28,43 +29,60 @@ _SECONDS_PER_GRADIENT_BYTE_FACTOR = 2.0
 """A ring all-reduce sends and receives every gradient byte about twice (Patarasuk and Yuan, JPDC 2009)."""
 
 
-def pose_problem(
-    layer_graph: LayerGraph,
-    costs: Sequence[LayerCost],
-    cluster: Cluster,
-    *,
-    training: bool = False,
-    objective: str = "cost",
-    min_throughput: float = 0.0,
-    budget_per_hour: float | None = None,
-    min_stages: int = 1,
-    max_stages: int | None = None,
-    pins: Sequence[tuple[str, str]] = (),
-    forbidden: Sequence[tuple[str, str]] = (),
-    times: LayerTimes | None = None,
-) -> Problem:
+class Goal(Protocol):
+    """What a placement is to reach and to keep to: a :class:`~heterps_compile.plan.request.Request` is one."""
+
+    @property
+    def objective(self) -> str:
+        """Return a name of :data:`~.objective.OBJECTIVES`."""
+        ...
+
+    @property
+    def min_throughput(self) -> float:
+        """Return samples/s, 0 for no floor."""
+        ...
+
+    @property
+    def budget_per_hour(self) -> float | None:
+        """Return what the units may cost in an hour, in the pool's currency; None for no limit."""
+        ...
+
+    @property
+    def min_stages(self) -> int:
+        """Return how many stages there are at least."""
+        ...
+
+    @property
+    def max_stages(self) -> int | None:
+        """Return how many stages there are at most; None for no limit."""
+        ...
+
+    @property
+    def pins(self) -> Sequence[tuple[str, str]]:
+        """Return (pattern, device type): layers whose name or kind matches go to that type; the last match wins."""
+        ...
+
+    @property
+    def forbidden(self) -> Sequence[tuple[str, str]]:
+        """Return (pattern, device type): layers whose name or kind matches do not go to that type."""
+        ...
+
+
+def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: LayerTimes, goal: Goal) -> Problem:
     """Reduce layers, costs and a pool to arrays; O(layers * types + edges).
 
     Args:
         layer_graph: The layers.
         costs: The work of each.
-        cluster: The pool.
-        training: Forward and backward, gradients synchronised among replicas; else forward alone.
-        objective: A name of :data:`~.objective.OBJECTIVES`.
-        min_throughput: Samples/s, 0 for no floor.
-        budget_per_hour: What the units may cost in an hour, in the pool's currency; None for no limit.
-        min_stages: At least so many stages.
-        max_stages: At most so many; None for no limit.
-        pins: (pattern, device type): layers whose name or kind matches go to that type; the last match wins.
-        forbidden: (pattern, device type): layers whose name or kind matches do not go to that type.
-        times: Of the layers on the pool, by :func:`~.layer_times.layer_times`; None where every time is estimated.
+        times: Of the layers on the pool, by :func:`~.layer_times.layer_times`; in training forward and backward, with
+            gradients synchronised among replicas.
+        goal: What is searched for.
 
     Raises:
         UnknownNameError: for a pin to an unknown device type, or with a pattern that matches no layer.
         InputError: for a pin to a type that does not support the layer.
     """
-    times = times or layer_times(layer_graph, costs, cluster, training=training)
-    cluster = times.pool
+    cluster, training = times.pool, times.training
     graph, layers, devices = layer_graph.graph, layer_graph.layers, cluster.device_types
     count = len(layers)
     directions = 2.0 if training else 1.0
@@ -107,13 +125,13 @@ def pose_problem(
         tied_first=np.array([first for first, _, _ in tied], np.int64),
         tied_second=np.array([second for _, second, _ in tied], np.int64),
         tied_bytes=SAFETY_FACTOR * np.array([size for _, _, size in tied], np.float64),
-        allowed=allowed_types(layer_graph, cluster, pins, forbidden),
-        min_throughput=min_throughput,
-        min_stages=min_stages,
-        max_stages=count if max_stages is None else max_stages,
+        allowed=allowed_types(layer_graph, cluster, goal.pins, goal.forbidden),
+        min_throughput=goal.min_throughput,
+        min_stages=goal.min_stages,
+        max_stages=count if goal.max_stages is None else goal.max_stages,
         shared_s=_shared(layer_graph, costs, cluster),
-        objective=objective,
-        budget_per_hour=math.inf if budget_per_hour is None else budget_per_hour,
+        objective=goal.objective,
+        budget_per_hour=math.inf if goal.budget_per_hour is None else goal.budget_per_hour,
         link_seconds_per_byte=seconds_per_byte if cluster.links else None,
         link_latency_s=latency_s if cluster.links else None,
         currency=cluster.currency,

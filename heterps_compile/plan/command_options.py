@@ -1,6 +1,7 @@
 """The options of the commands that plan, and of those that read plans: each declared once, with what it is for.
 
-An option that several commands have is declared at the top and refined where a command says it in other words.
+Those of a request are declared on it (``request.py``); an option that several commands have is refined where a command
+says it in other words.
 
 Left out: the options of a run (``runtime/launch/run_options.py``), what an option is (``heterps_compile.options``).
 """
@@ -9,14 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from heterps_compile.options import (
-    Amount,
     Choice,
     Command,
     Flag,
     Option,
-    Pairs,
     Percent,
-    Pins,
     Repeated,
     Sizes,
     Text,
@@ -25,7 +23,8 @@ from heterps_compile.options import (
     Words,
 )
 
-from .request import DEFAULT_CLUSTER, DEFAULT_METHOD, MODES, MOST_SEED, OBJECTIVES, PROVISIONERS, SYNCHRONISATIONS
+from .request import DEFAULT_CLUSTER
+from .request import OPTIONS as REQUEST
 
 ONNX = "an ONNX model"
 WORKLOAD = "a workload file"
@@ -47,24 +46,9 @@ def _option(name: str, words: str, type_: Any, help_text: str, metavar: str = ""
 
 _SHOWN_AS = "[TYPE=]FILE,..."
 _CLUSTER = _option("cluster", "--cluster", Text(), "Pool of device types.", "NAME|FILE", default=DEFAULT_CLUSTER)
-_OBJECTIVE = _option("objective", "--objective", Choice(OBJECTIVES), "", default=OBJECTIVES[0])
-_FLOOR = _option("min_throughput", "--min-throughput", Amount(), "Throughput the plan must reach.", "SAMPLES/S")
-_BUDGET = _option(
-    "budget", "--budget", Text(), "Most the units may cost, such as '5 USD/h': throughput, latency.", "PRICE/H"
-)
 _BATCH = _option("batch", "--batch", Whole(), "Samples in one step, where the model leaves it open.", "N")
 _SHAPES = _option("shapes", "--shape", Sizes(), "Number of an open dimension; may be repeated.", "NAME=N", default={})
-_MODE = _option("mode", "--mode", Choice(MODES), "What the stages are for.", default=MODES[0])
-_MIN_STAGES = _option("min_stages", "--min-stages", Whole(), "Cut into so many or more.", "N", default=1)
-_MAX_STAGES = _option("max_stages", "--max-stages", Whole(), "Cut into so many or fewer.", "N")
-_PINS = _option(
-    "pins", "--pin", Pins(), "Device type for layers, by name, kind or pattern.", "PATTERN=DEVICE", default={}
-)
 _PROFILE = _option("profile", "--profile", Text(), "Measured times of layers; see the command profile.", _SHOWN_AS)
-_SEED = _option("seed", "--seed", Whole(0, MOST_SEED), "Of search and verification.", "N", default=0)
-_TIME_LIMIT = _option(
-    "time_limit", "--time-limit", Amount(above_zero=True), "Stop the search with the best plan so far.", "SECONDS"
-)
 _JSON = _option("as_json", "--json", Flag(), "Print one JSON document instead of tables.", default=False)
 _REPORT = _option("report", "--report", Text(), "", "FILE.html")
 _TRACE = _option(
@@ -89,47 +73,30 @@ COMPILE = Command(
             "Replace DIR, with all that is in it, also where no compilation wrote it.", default=False,
         ),
         _for(_CLUSTER, ONNX, help="Pool of device types: a built-in one (see the command clusters) or a TOML file."),
-        replace(
-            _OBJECTIVE,
-            help="What the plan is the best in: cost of a million samples; throughput; latency of a batch; max-load, "
-            "the load of the busiest device with one unit a stage, which is what a workload is solved for.",
-        ),
-        _for(_FLOOR, ONNX),
-        _for(_BUDGET, ONNX),
+        REQUEST["objective"],
+        _for(REQUEST["min_throughput"], ONNX),
+        _for(REQUEST["budget"], ONNX),
         _for(_BATCH, ONNX),
         _for(_SHAPES, ONNX),
-        _for(_MODE, ONNX, PIPEDREAM),
-        _option(
-            "method", "--method", Text(), "Search method: rl, exact, …; of a workload, exact or sample.", "NAME",
-            default=DEFAULT_METHOD,
-        ),
+        _for(REQUEST["mode"], ONNX, PIPEDREAM),
+        REQUEST["method"],
         _option(
             "backend", "--backend", Text(), "What the stages run on.", "NAME", default_words="the model's own",
             subjects=(ONNX,),
         ),
-        _for(_MIN_STAGES, ONNX),
-        _for(_MAX_STAGES, ONNX),
-        _option(
-            "provisioner", "--provisioner", Choice(PROVISIONERS),
-            "How stages get replicas; the rules of the HeterPS paper need --min-throughput.", default=PROVISIONERS[0],
-            subjects=(ONNX,),
-        ),
-        _option(
-            "synchronisation", "--sync", Choice(SYNCHRONISATIONS), "How replicas agree in training.",
-            default=SYNCHRONISATIONS[0], subjects=(ONNX,),
-        ),
-        _for(_PINS, ONNX),
-        _option(
-            "forbidden", "--forbid", Pairs(), "Device type that layers must not go to.", "PATTERN=DEVICE", default=(),
-            subjects=(ONNX,),
-        ),
+        _for(REQUEST["min_stages"], ONNX),
+        _for(REQUEST["max_stages"], ONNX),
+        _for(REQUEST["provisioner"], ONNX),
+        _for(REQUEST["synchronisation"], ONNX),
+        _for(REQUEST["pins"], ONNX),
+        _for(REQUEST["forbidden"], ONNX),
         _option(
             "warm_start", "--warm-start", Text(), "An old plan of the model, file or folder, to begin from.", "PLAN",
             subjects=(ONNX,),
         ),
         _for(_PROFILE, ONNX),
-        _SEED,
-        _TIME_LIMIT,
+        REQUEST["seed"],
+        REQUEST["time_limit"],
         _option(
             "contiguous", "--contiguous", Flag("--non-contiguous"), "Of a workload: devices in one line, or free.",
             default=True, subjects=_COSTS,
@@ -175,16 +142,16 @@ BENCH = Command(
     (ONNX,),
     (
         _CLUSTER,
-        replace(_OBJECTIVE, help="What is compared."),
-        replace(_FLOOR, help="Throughput to reach."),
-        _BUDGET,
+        replace(REQUEST["objective"], help="What is compared."),
+        replace(REQUEST["min_throughput"], help="Throughput to reach."),
+        REQUEST["budget"],
         replace(_BATCH, help="Samples in one step, where the model is open."),
         _SHAPES,
-        _MODE,
+        REQUEST["mode"],
         _option("methods", "--methods", Text(), "Methods to compare.", "A,B,...", default_words="all"),
         _PROFILE,
-        replace(_SEED, help="Of every search."),
-        replace(_TIME_LIMIT, help="For each method, and proof."),
+        replace(REQUEST["seed"], help="Of every search."),
+        replace(REQUEST["time_limit"], help="For each method, and proof."),
         _option("plot", "--plot", Text(), "Draw the comparison as a bar chart.", "FILE.svg"),
     ),
 )
@@ -286,15 +253,15 @@ EXPLAIN = Command(
         *_TODAY[:2],
         _for(_TODAY[2], LAYER),
         replace(_JSON, help="Print one JSON document."),
-        _asked(_OBJECTIVE, "what counts."),
-        _asked(_FLOOR, "throughput the plan must reach."),
-        _asked(_BUDGET, "most the units may cost, such as '5 USD/h'."),
+        _asked(REQUEST["objective"], "what counts."),
+        _asked(REQUEST["min_throughput"], "throughput the plan must reach."),
+        _asked(REQUEST["budget"], "most the units may cost, such as '5 USD/h'."),
         _asked(_BATCH, "samples in one step."),
         _asked(_SHAPES, "number of an open dimension; may be repeated."),
-        _asked(_MODE, "what the stages are for."),
-        _asked(_MIN_STAGES, "cut into so many or more."),
-        _asked(_MAX_STAGES, "cut into so many or fewer."),
-        _asked(_PINS, "device type for layers, by name, kind or pattern; may be repeated."),
+        _asked(REQUEST["mode"], "what the stages are for."),
+        _asked(REQUEST["min_stages"], "cut into so many or more."),
+        _asked(REQUEST["max_stages"], "cut into so many or fewer."),
+        _asked(REQUEST["pins"], "device type for layers, by name, kind or pattern; may be repeated."),
     ),
 )  # fmt: skip
 
@@ -327,7 +294,7 @@ PROFILE = Command(
             default=(1, 8, 64),
         ),
         _SHAPES,
-        replace(_MODE, help="Training: backwards too."),
+        replace(REQUEST["mode"], help="Training: backwards too."),
         _option(
             "backend", "--backend", Text(), "What runs the layers.", "NAME",
             default_words="the model's own; torch for training",
@@ -363,5 +330,8 @@ READING = Command(
     ),
 )
 """What is read of a model in Python, by every function that takes one."""
+
+HANDED_ON = (*REQUEST, "cluster", "batch", "shapes", "backend", "warm_start", "profile")
+"""Options that a command which plans hands on to Python under the same names, where it has them."""
 
 COMMANDS = (COMPILE, BENCH, CHECK, SHOW, SIMULATE, EXPLAIN, DIFF, PROFILE)

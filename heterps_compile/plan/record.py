@@ -4,6 +4,7 @@ Left out: checks (``schema.py``, ``consistency.py``), the text (``file.py``).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
@@ -28,21 +29,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "bindings": dict(sorted(plan.bindings.items())),
             "signature": plan.signature,
         },
-        "request": {
-            "objective": request.objective,
-            "min_throughput": request.min_throughput,
-            "budget_per_hour": request.budget_per_hour,
-            "mode": request.mode,
-            "method": request.method,
-            "min_stages": request.min_stages,
-            "max_stages": request.max_stages,
-            "provisioner": request.provisioner,
-            "synchronisation": request.synchronisation,
-            "pins": [{"pattern": pattern, "device": device} for pattern, device in request.pins],
-            "forbidden": [{"pattern": pattern, "device": device} for pattern, device in request.forbidden],
-            "seed": request.seed,
-            "time_limit_s": request.time_limit_s,
-        },
+        "request": _request_part(request),
         "cluster": {
             "name": plan.cluster,
             "devices": [{name: getattr(device, name) for name in PoolDevice.__slots__} for device in plan.devices],
@@ -79,6 +66,17 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "versions": dict(sorted((plan.versions or installed_versions()).items())),
         },
         "artifacts": [_artifacts(files) for files in plan.artifacts],
+    }
+
+
+def _request_part(request: Request) -> dict[str, Any]:
+    """Return every field of a request; pairs of a pattern and a device as objects."""
+    values = {field.name: getattr(request, field.name) for field in fields(request)}
+    return {
+        name: [{"pattern": pattern, "device": device} for pattern, device in value]
+        if isinstance(value, tuple)
+        else value
+        for name, value in values.items()
     }
 
 
@@ -219,8 +217,9 @@ def _to_verification(part: schema.VerificationPart | None) -> Verification | Non
 
 
 def _request(part: schema.RequestPart) -> Request:
-    pins, forbidden = (tuple((p.pattern, p.device) for p in pairs) for pairs in (part.pins, part.forbidden))
-    return Request(**_fields(part, "pins", "forbidden"), pins=pins, forbidden=forbidden)
+    lists = {name: value for name, value in part if isinstance(value, list)}
+    pairs: dict[str, Any] = {name: tuple((p.pattern, p.device) for p in value) for name, value in lists.items()}
+    return Request(**_fields(part, *pairs), **pairs)
 
 
 def _fields(part: schema.Part, *without: str) -> dict[str, Any]:

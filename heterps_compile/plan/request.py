@@ -1,11 +1,21 @@
-"""What a user asks for, as a value; it is hashed into the plan and can be sent elsewhere."""
+"""What a user asks for, as a value; it is hashed into the plan and can be sent elsewhere.
+
+Each field of :class:`Request` declares its option: how it is called and written, its default and its help, and how a
+value given in Python is accepted. The options of the commands, the keywords of ``compile()`` and the plan's request
+part are made from these declarations.
+
+Left out: options that do not become part of a plan's request (``command_options.py``).
+"""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
 
 from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.options import Amount, Choice, Option, OptionType, Pairs, Pins, Text, Whole
 from heterps_compile.units import NUMBER, counted, parse_price
 
 MODES = ("inference", "training")
@@ -18,149 +28,195 @@ SYNCHRONISATIONS = ("all-reduce", "parameter-server")
 
 _NUMBER = re.compile(NUMBER, re.ASCII)
 
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The options of one compilation.
-
-    Attributes:
-        objective: What the plan is the best in: a name of :data:`~heterps_compile.cost.objective.OBJECTIVES`.
-        min_throughput: Samples/s the plan must reach; 0 for no floor.
-        budget_per_hour: What its units may cost in an hour, in the pool's currency; None for no limit.
-        mode: ``"inference"`` or ``"training"``.
-        method: Name of the placement method.
-        min_stages: The plan has at least this many stages.
-        max_stages: And at most this many; None for no limit.
-        provisioner: Name of the rule that gives stages their replicas.
-        synchronisation: How replicas agree on parameters in training: ``"all-reduce"`` or ``"parameter-server"``.
-        pins: Device type per layer-name or layer-kind pattern, as (pattern, device type) pairs.
-        forbidden: Device types that layers must not go to, in the same form.
-        seed: Seeds the search and the generated inputs.
-        time_limit_s: The search stops after this; None for no limit.
-    """
-
-    objective: str = "cost"
-    min_throughput: float = 0.0
-    budget_per_hour: float | None = None
-    mode: str = "inference"
-    method: str = DEFAULT_METHOD
-    min_stages: int = 1
-    max_stages: int | None = None
-    provisioner: str = PROVISIONERS[0]
-    synchronisation: str = SYNCHRONISATIONS[0]
-    pins: tuple[tuple[str, str], ...] = ()
-    forbidden: tuple[tuple[str, str], ...] = ()
-    seed: int = 0
-    time_limit_s: float | None = None
+Accept = Callable[[Any, str], Any]
+"""Turns a value given in Python into the field's, with the pool's currency; raises a HeterpsError."""
 
 
-def make_request(
-    currency: str,
-    *,
-    objective: str = OBJECTIVES[0],
-    min_throughput: float | None = None,
-    budget: float | str | None = None,
-    mode: str = MODES[0],
-    method: str = DEFAULT_METHOD,
-    min_stages: int = 1,
-    max_stages: int | None = None,
-    provisioner: str = PROVISIONERS[0],
-    synchronisation: str = SYNCHRONISATIONS[0],
-    pins: Mapping[str, str] | None = None,
-    forbidden: Sequence[tuple[str, str]] = (),
-    seed: int = 0,
-    time_limit: float | None = None,
-) -> Request:
-    """Check what a user asks for and give it as a value.
+def _one_of(what: str, names: tuple[str, ...]) -> Accept:
+    def accept(name: Any, _currency: str) -> Any:
+        if name not in names:
+            raise UnknownNameError(what, name, names)
+        return name
 
-    Args:
-        currency: Of the pool.
-        objective: A name of :data:`OBJECTIVES`.
-        min_throughput: Samples/s; None for no floor.
-        budget: Per hour: a number in the pool's currency or a price with its own; None for no limit.
-        mode: ``"inference"`` or ``"training"``.
-        method: Name of the placement method.
-        min_stages: At least so many stages.
-        max_stages: At most so many; None for no limit.
-        provisioner: One of :data:`PROVISIONERS`.
-        synchronisation: One of :data:`SYNCHRONISATIONS`.
-        pins: Device type per pattern.
-        forbidden: Pairs of pattern and device type.
-        seed: Of the search and of generated inputs.
-        time_limit: Seconds; None for no limit.
+    return accept
 
-    Raises:
-        UnknownNameError: for an unknown objective, mode, provisioner or synchronisation.
-        InputError: where a number makes no sense, or options contradict each other.
-    """
-    if objective not in _OBJECTIVES:
-        raise UnknownNameError("objective", objective, OBJECTIVES)
-    for what, name, known in (
-        ("mode", mode, MODES),
-        ("provisioner", provisioner, PROVISIONERS),
-        ("synchronisation", synchronisation, SYNCHRONISATIONS),
-    ):
-        if name not in known:
-            raise UnknownNameError(what, name, known)
-    if provisioner != PROVISIONERS[0] and objective != "cost":
-        raise InputError(f"the provisioner {provisioner!r} is for the objective cost, not {objective!r}")
-    if provisioner != PROVISIONERS[0] and not min_throughput:
-        raise InputError(f"the provisioner {provisioner!r} needs a throughput floor (--min-throughput)")
-    if synchronisation == "parameter-server" and mode != "training":
-        raise InputError("parameter servers are for training (--mode training); inference synchronises nothing")
-    if mode == "training" and not _OBJECTIVES[objective].in_training:
-        raise InputError(f"the objective {objective!r} is for inference; for training ask for cost or throughput")
-    floor = 0.0 if min_throughput is None else _number("the throughput floor", min_throughput)
-    if not 0 <= floor < float("inf"):
-        raise InputError(f"the throughput floor is {min_throughput} samples/s; it must be 0 or more, and finite")
-    for what, count, least in (("min_stages", min_stages, 1), ("max_stages", max_stages, 1), ("the seed", seed, 0)):
+
+def _whole(what: str, least: int = 1) -> Accept:
+    def accept(count: Any, _currency: str) -> Any:
         if count is not None and (not isinstance(count, int) or count < least):
             raise InputError(f"{what} is {count!r}; it must be a whole number, {least} or more")
-    if max_stages is not None and max_stages < min_stages:
-        raise InputError(
-            f"at least {min_stages} and at most {counted(max_stages, 'stage')} are asked for; no plan has both"
-        )
-    limit_s = None if time_limit is None else _number("the time limit", time_limit)
-    if limit_s is not None and not limit_s > 0:
-        raise InputError(f"the time limit is {time_limit} s; it must be above 0")
-    return Request(
-        objective=objective,
-        min_throughput=floor,
-        budget_per_hour=_budget(budget, objective, currency),
-        mode=mode,
-        method=method,
-        min_stages=min_stages,
-        max_stages=max_stages,
-        provisioner=provisioner,
-        synchronisation=synchronisation,
-        pins=tuple((pins or {}).items()),
-        forbidden=tuple(forbidden),
-        seed=seed,
-        time_limit_s=limit_s,
-    )
+        return count
+
+    return accept
 
 
-def _number(what: str, value: float | str) -> float:
+def _number(what: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} is {value!r}; it must be a number") from error
 
 
-def _budget(budget: float | str | None, objective: str, currency: str) -> float | None:
-    if budget is None:
+def _floor(value: Any, _currency: str) -> float:
+    floor = 0.0 if value is None else _number("the throughput floor", value)
+    if not 0 <= floor < float("inf"):
+        raise InputError(f"the throughput floor is {value} samples/s; it must be 0 or more, and finite")
+    return floor
+
+
+def _limit_s(value: Any, _currency: str) -> float | None:
+    limit_s = None if value is None else _number("the time limit", value)
+    if limit_s is not None and not limit_s > 0:
+        raise InputError(f"the time limit is {value} s; it must be above 0")
+    return limit_s
+
+
+def _budget(value: Any, currency: str) -> float | None:
+    if value is None:
         return None
-    if not _OBJECTIVES[objective].takes_budget:
-        takers = " or ".join(name for name, known in _OBJECTIVES.items() if known.takes_budget)
-        raise InputError(f"a budget goes with the objective {takers}, not with {objective!r}; leave one of them out")
-    if isinstance(budget, str) and not _NUMBER.fullmatch(budget):
-        amount, priced_in = parse_price(budget)
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        amount, priced_in = parse_price(value)
         if priced_in != currency:
             raise InputError(
-                f"the budget {budget!r} is in {priced_in}, the pool is priced in {currency}; give it in {currency}"
+                f"the budget {value!r} is in {priced_in}, the pool is priced in {currency}; give it in {currency}"
             )
     else:
-        amount = _number("the budget", budget)
+        amount = _number("the budget", value)
     if not 0 < amount < float("inf"):
-        raise InputError(f"the budget is {budget}; it must be above 0 {currency}/h, and finite")
+        raise InputError(f"the budget is {value}; it must be above 0 {currency}/h, and finite")
     return amount
+
+
+def _pairs(value: Any, _currency: str) -> tuple[tuple[str, str], ...]:
+    return tuple(value.items()) if isinstance(value, Mapping) else tuple(value or ())
+
+
+def _option(
+    words: str, kind: OptionType, help_text: str, *, accept: Accept = lambda value, _: value, **more: Any
+) -> Any:
+    """Return a field with its option; ``name`` is what it is asked for by, where the field has another name.
+
+    ``default`` is that of the option, ``kept`` that of the field where it keeps it in another form.
+    """
+    kept = more.pop("kept", more.get("default"))
+    option = Option(name=more.pop("name", ""), words=words, type=kind, help=help_text, **more)
+    return field(default=kept, metadata={"option": option, "accept": accept})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of one compilation; the help of each says what it is."""
+
+    objective: str = _option(
+        "--objective", Choice(OBJECTIVES),
+        "What the plan is the best in: cost of a million samples; throughput; latency of a batch; max-load, the load "
+        "of the busiest device with one unit a stage, which is what a workload is solved for.",
+        accept=_one_of("objective", OBJECTIVES), default=OBJECTIVES[0],
+    )  # fmt: skip
+    min_throughput: float = _option(
+        "--min-throughput", Amount(), "Throughput the plan must reach.", accept=_floor, metavar="SAMPLES/S", kept=0.0
+    )
+    budget_per_hour: float | None = _option(
+        "--budget", Text(), "Most the units may cost, such as '5 USD/h': throughput, latency.", accept=_budget,
+        name="budget", metavar="PRICE/H",
+    )  # fmt: skip
+    mode: str = _option(
+        "--mode", Choice(MODES), "What the stages are for.", accept=_one_of("mode", MODES), default=MODES[0]
+    )
+    method: str = _option(
+        "--method", Text(), "Search method: rl, exact, …; of a workload, exact or sample.", metavar="NAME",
+        default=DEFAULT_METHOD,
+    )  # fmt: skip
+    min_stages: int = _option(
+        "--min-stages", Whole(), "Cut into so many or more.", accept=_whole("min_stages"), metavar="N", default=1
+    )
+    max_stages: int | None = _option(
+        "--max-stages", Whole(), "Cut into so many or fewer.", accept=_whole("max_stages"), metavar="N"
+    )
+    provisioner: str = _option(
+        "--provisioner", Choice(PROVISIONERS),
+        "How stages get replicas; the rules of the HeterPS paper need --min-throughput.",
+        accept=_one_of("provisioner", PROVISIONERS), default=PROVISIONERS[0],
+    )  # fmt: skip
+    synchronisation: str = _option(
+        "--sync", Choice(SYNCHRONISATIONS), "How replicas agree in training.",
+        accept=_one_of("synchronisation", SYNCHRONISATIONS), default=SYNCHRONISATIONS[0],
+    )  # fmt: skip
+    pins: tuple[tuple[str, str], ...] = _option(
+        "--pin", Pins(), "Device type for layers, by name, kind or pattern.", accept=_pairs, metavar="PATTERN=DEVICE",
+        default={}, kept=(),
+    )  # fmt: skip
+    forbidden: tuple[tuple[str, str], ...] = _option(
+        "--forbid", Pairs(), "Device type that layers must not go to.", accept=_pairs, metavar="PATTERN=DEVICE",
+        default=(),
+    )  # fmt: skip
+    seed: int = _option(
+        "--seed", Whole(0, MOST_SEED), "Of search and verification.", accept=_whole("the seed", 0), metavar="N",
+        default=0,
+    )  # fmt: skip
+    time_limit_s: float | None = _option(
+        "--time-limit", Amount(above_zero=True), "Stop the search with the best plan so far.", accept=_limit_s,
+        name="time_limit", metavar="SECONDS",
+    )  # fmt: skip
+
+    def asked(self) -> dict[str, Any]:
+        """Return the keywords that ask ``compile()`` for this."""
+        values = {
+            option.name: getattr(self, of.name) for option, of in zip(OPTIONS.values(), fields(self), strict=True)
+        }
+        return values | {"pins": dict(self.pins)}
+
+
+def _declared(of: "Field[Any]") -> Option:
+    option: Option = of.metadata["option"]
+    return replace(option, name=option.name or of.name)
+
+
+OPTIONS: Mapping[str, Option] = MappingProxyType({_declared(of).name: _declared(of) for of in fields(Request)})
+"""The options of a request by the names they are asked for by, in the order of its fields."""
+
+
+def make_request(currency: str, **asked: Any) -> Request:
+    """Check what a user asks for and return it as a value.
+
+    Args:
+        currency: Of the pool.
+        asked: Values of :data:`OPTIONS` by name; those left out have their defaults.
+
+    Raises:
+        TypeError: for a keyword that is no option.
+        UnknownNameError: for an unknown objective, mode, provisioner or synchronisation.
+        InputError: where a number makes no sense, or options contradict each other.
+    """
+    unknown = sorted(set(asked) - set(OPTIONS))
+    if unknown:
+        raise TypeError(f"a request has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}")
+    request = Request(
+        **{
+            of.name: of.metadata["accept"](asked[name], currency)
+            for name, of in zip(OPTIONS, fields(Request), strict=True)
+            if name in asked
+        }
+    )
+    for fault in _contradictions(request):
+        raise InputError(fault)
+    return request
+
+
+def _contradictions(request: Request) -> Iterator[str]:
+    """Say which options cannot be asked for together, the worst first."""
+    objective, provisioner = _OBJECTIVES[request.objective], request.provisioner
+    if provisioner != PROVISIONERS[0] and request.objective != "cost":
+        yield f"the provisioner {provisioner!r} is for the objective cost, not {request.objective!r}"
+    if provisioner != PROVISIONERS[0] and not request.min_throughput:
+        yield f"the provisioner {provisioner!r} needs a throughput floor (--min-throughput)"
+    if request.synchronisation == "parameter-server" and request.mode != "training":
+        yield "parameter servers are for training (--mode training); inference synchronises nothing"
+    if request.mode == "training" and not objective.in_training:
+        yield f"the objective {request.objective!r} is for inference; for training ask for cost or throughput"
+    if request.max_stages is not None and request.max_stages < request.min_stages:
+        most = counted(request.max_stages, "stage")
+        yield f"at least {request.min_stages} and at most {most} are asked for; no plan has both"
+    if request.budget_per_hour is not None and not objective.takes_budget:
+        takers = " or ".join(name for name, known in _OBJECTIVES.items() if known.takes_budget)
+        yield f"a budget goes with the objective {takers}, not with {request.objective!r}; leave one of them out"

@@ -4,24 +4,17 @@ Left out: how it finds out (``passes/placement/proof/why_infeasible.py``).
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from heterps_compile.api import read_model
-from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cluster.load import load_cluster
-from heterps_compile.cost.measured import ProfileSpec, read_measurements
+from heterps_compile.api import open_draft
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.escape import printable
-from heterps_compile.ir.laws import verify_graph
-from heterps_compile.passes.drafts import Draft, Posed
+from heterps_compile.passes.drafts import Posed
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.placement.methods import find_method
-from heterps_compile.plan.request import DEFAULT_CLUSTER, make_request
 
 _TIME_LIMIT_S = 60.0
 
@@ -59,34 +52,20 @@ class Feasibility:
         return json.dumps(document, indent=2) + "\n"
 
 
-def why_infeasible(
-    model: Any,
-    example_inputs: tuple[Any, ...] = (),
-    *,
-    example_kwargs: Mapping[str, Any] | None = None,
-    cluster: str | Path | Cluster = DEFAULT_CLUSTER,
-    profile: ProfileSpec | None = None,
-    batch: int | None = None,
-    shapes: Mapping[str, int] | None = None,
-    **asked: Any,
-) -> Feasibility:
+def why_infeasible(model: Any, example_inputs: tuple[Any, ...] = (), **asked: Any) -> Feasibility:
     """Say why no plan meets a request.
 
-    Arguments are those of :func:`heterps_compile.compile`; ``asked`` are the options of the request.
+    Arguments are those of :func:`heterps_compile.compile` that tell the model, the pool and the request.
 
     Raises:
         HeterpsError: where model, pool or options make no sense.
     """
-    pool = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    request = make_request(pool.currency, **asked)
-    graph = read_model(model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=None)
-    verify_graph(graph)
-    measurements = None if profile is None else read_measurements(pool, profile)
-    draft = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Posed)
+    draft = run_to(open_draft(model, example_inputs, **asked), Posed)
     try:
-        found = find_method("exact")(draft.problem, seed=request.seed, time_limit_s=_TIME_LIMIT_S)
+        found = find_method("exact")(draft.problem, seed=draft.request.seed, time_limit_s=_TIME_LIMIT_S)
     except InfeasibleError as error:
         blocking, *remedies = str(error).split("; ")
         return Feasibility(False, blocking, tuple(remedies), draft.problem.layer_count)
-    objective = OBJECTIVES[request.objective]
-    return Feasibility(True, objective.describe(found.value, graph.batch, pool.currency), (), draft.problem.layer_count)
+    objective = OBJECTIVES[draft.request.objective]
+    reached = objective.describe(found.value, draft.graph.batch, draft.cluster.currency)
+    return Feasibility(True, reached, (), draft.problem.layer_count)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.api import read_model
+from heterps_compile.api import as_pool, read_model
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cluster.load import builtin_names, load_cluster
+from heterps_compile.cluster.load import builtin_names
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
@@ -91,11 +91,8 @@ def pose_again(
     example_inputs: tuple[Any, ...] = (),
     *,
     cluster: str | Path | Cluster | None = None,
-    example_kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
     profile: ProfileSpec | None = None,
-    batch: int | None = None,
-    shapes: Mapping[str, int] | None = None,
+    **reading: Any,
 ) -> PosedAgain:
     """Pose the problem of a plan again.
 
@@ -104,23 +101,19 @@ def pose_again(
         plan: The committed plan.
         example_inputs: Of a PyTorch model.
         cluster: The pool of today; None for the plan's own where it is built in.
-        example_kwargs: Its keyword inputs.
-        dynamic_shapes: What it was exported with, where its dimensions are dynamic.
         profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
-        batch: Samples in one step; None for the plan's.
-        shapes: Numbers of open dimensions; with them or ``batch``, none of the plan's own is taken.
+        reading: ``example_kwargs``, ``dynamic_shapes``, ``batch`` and ``shapes``, as :func:`heterps_compile.compile`
+            takes them; without ``batch`` and ``shapes`` those of the plan.
 
     Raises:
         HeterpsError: where model or pool cannot be read, or what was asked makes no sense for them any more.
     """
-    pool = cluster if isinstance(cluster, Cluster) else load_cluster(pool_of(plan) if cluster is None else cluster)
+    pool = as_pool(pool_of(plan) if cluster is None else cluster)
     measurements = None if profile is None else read_measurements(pool, profile)
-    if batch is None and not shapes:
-        batch, shapes = (plan.batch if plan.bindings else None), plan.bindings
+    if reading.get("batch") is None and not reading.get("shapes"):
+        reading |= {"batch": plan.batch if plan.bindings else None, "shapes": plan.bindings}
     try:
-        graph = read_model(
-            model, example_inputs, example_kwargs, batch=batch, shapes=shapes or {}, dynamic_shapes=dynamic_shapes
-        )
+        graph = read_model(model, example_inputs, **reading)
     except UnknownNameError as error:
         raise StalePlanError(
             f"the model changed, the plan was made at other dimensions: {error}; compile again, or name those of "

@@ -29,26 +29,13 @@ def compile_as_planned(
     Raises:
         HeterpsError: as :func:`heterps_compile.compile`.
     """
-    request = plan.request
     return compile_model(
         model,
         cluster=pool_of(plan) if cluster is None else cluster,
         profile=profile,
-        objective=request.objective,
-        min_throughput=request.min_throughput or None,
-        budget=request.budget_per_hour,
         batch=plan.batch if plan.bindings else None,
         shapes=plan.bindings,
-        mode=request.mode,
-        method=request.method,
         backend=backend_name(plan),
-        min_stages=request.min_stages,
-        max_stages=request.max_stages,
-        provisioner=request.provisioner,
-        synchronisation=request.synchronisation,
-        pins=dict(request.pins),
-        forbidden=request.forbidden,
-        seed=request.seed,
-        time_limit=request.time_limit_s,
         warm_start=plan,
+        **plan.request.asked(),
     )

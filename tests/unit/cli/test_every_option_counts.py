@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from small_inputs import write_small_inputs
 
 import heterps_compile
-from heterps_compile import api, compare
+from heterps_compile import api
 from heterps_compile.cli import options as cli_options
 from heterps_compile.cli.main import command, run
 from heterps_compile.errors import InputError, OptionError
@@ -52,6 +52,7 @@ from heterps_compile.plan.command_options import (
     SHOW,
     WORKLOAD,
 )  # fmt: skip
+from heterps_compile.plan.schema import RequestPart
 from heterps_compile.runtime.launch import run_options
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING, RunOptions, ServerOptions
 
@@ -324,13 +325,36 @@ def test_the_defaults_of_python_are_those_declared():
         assert {name: of_python[name] for name in shared} == {name: of_command[name] for name in shared}
 
     same(defaults(heterps_compile.compile), COMPILE)
-    same(defaults(request.make_request), COMPILE)
-    same(defaults(compare.compare_methods), COMPILE)
-    assert set(defaults(request.make_request)) <= set(defaults(heterps_compile.compile))
+    same(defaults(api.open_draft), COMPILE)
     assert {option.name for option in READING.options} <= set(inspect.signature(api.read_model).parameters)
     run_defaults = RunOptions(directory="m", data="random").by_name
     assert run_defaults | {"data": ""} == {option.name: option.default for option in RUN.options}
     assert len(run_defaults) == len(fields(RunOptions)) - 2 + len(fields(ServerOptions))
+
+
+def test_compile_takes_every_option_of_a_request_as_it_is_declared():
+    taken = inspect.signature(heterps_compile.compile).parameters
+    for name, option in request.OPTIONS.items():
+        assert name in taken, name
+        assert (taken[name].default or None) == (option.default or None), name
+        assert re.search(rf"^ +{name}: ", heterps_compile.compile.__doc__, re.MULTILINE), name
+    assert request.make_request("USD") == request.Request()
+    assert request.make_request("USD", **{name: o.default for name, o in request.OPTIONS.items()}) == request.Request()
+
+
+def test_what_a_request_asks_for_asks_for_it_again():
+    for name, value in REQUESTED.items():
+        made = request.make_request("USD", **BESIDE.get(name, {}), **{name: value})
+        assert request.make_request("USD", **made.asked()) == made
+
+
+def test_a_request_has_no_other_options():
+    with pytest.raises(TypeError, match="a request has no option 'min_stage'; it has objective, min_throughput"):
+        request.make_request("USD", min_stage=2)
+
+
+def test_the_request_part_of_a_plan_has_the_fields_of_a_request():
+    assert list(RequestPart.model_fields) == [field.name for field in fields(request.Request)]
 
 
 def test_every_type_of_option_has_its_sample():

@@ -17,6 +17,7 @@ from heterps_compile.cost.work import layer_costs
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.group_layers import group_nodes
+from heterps_compile.plan.request import Request
 
 LAYERS: LayerGraph = group_nodes(DRAFT.graph)
 COSTS = layer_costs(LAYERS)
@@ -45,7 +46,7 @@ def profile_of(*places: int, training: bool = False, times_s: tuple[float, float
 def pose(profile: DeviceProfile, *, training: bool = False):
     measurements = Measurements({FIRST: profile}, "")
     times = layer_times(LAYERS, COSTS, POOL, measurements, training=training)
-    return pose_problem(LAYERS, COSTS, POOL, training=training, times=times), times
+    return pose_problem(LAYERS, COSTS, times, Request()), times
 
 
 def test_a_measured_layer_takes_the_measured_time():
@@ -78,7 +79,7 @@ def test_a_layer_that_was_not_measured_is_calibrated_by_those_of_its_kind():
 
 def test_a_type_without_a_profile_keeps_the_roofline():
     problem, times = pose(profile_of(0))
-    plain = pose_problem(LAYERS, COSTS, POOL)
+    plain = pose_problem(LAYERS, COSTS, layer_times(LAYERS, COSTS, POOL, training=False), Request())
     assert {row[1] for row in times.sources} == {ESTIMATED}
     np.testing.assert_array_equal(problem.compute_s[:, 1], plain.compute_s[:, 1])
 

@@ -1,12 +1,14 @@
 """Layers, costs and a pool become the arrays a search sees; every number can be checked by hand."""
 
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
 from sketch import sketch
 
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link
+from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import SAFETY_FACTOR, stage_memory
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.problem import Problem
@@ -15,6 +17,7 @@ from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.annotate_intensity import annotate
 from heterps_compile.passes.group_layers import group_nodes
+from heterps_compile.plan.request import Request
 
 DEVICE = DeviceType(
     name="unit",
@@ -52,8 +55,13 @@ def layers() -> LayerGraph:
     )
 
 
-def posed(**options: object) -> Problem:
-    return pose_problem(layers(), layer_costs(layers()), POOL, **options)  # type: ignore[arg-type] # forwarded as they are
+def posed(pool: Cluster = POOL, *, training: bool = False, **asked: Any) -> Problem:
+    return of_layers(layers(), pool, training=training, **asked)
+
+
+def of_layers(grouped: LayerGraph, pool: Cluster = POOL, *, training: bool = False, **asked: Any) -> Problem:
+    costs = layer_costs(grouped)
+    return pose_problem(grouped, costs, layer_times(grouped, costs, pool, training=training), Request(**asked))
 
 
 def test_an_embedding_touches_its_rows_and_not_its_table() -> None:
@@ -116,36 +124,47 @@ def test_the_stage_memory_of_the_search_is_that_of_the_plan() -> None:
 
 def test_a_pin_by_kind_or_name_leaves_one_type() -> None:
     two = Cluster("two", "", "USD", (DEVICE, DeviceType(**{**_fields(DEVICE), "name": "other"})))
-    costs = layer_costs(layers())
-    problem = pose_problem(layers(), costs, two, pins=[("embedding", "other"), ("h*", "unit")])
+    problem = posed(
+        two,
+        pins=(
+            ("embedding", "other"),
+            ("h*", "unit"),
+        ),
+    )
     assert problem.allowed.tolist() == [[False, True], [True, True], [True, False]]
     with pytest.raises(UnknownNameError, match="unknown device type 'othr'; did you mean 'other'"):
-        pose_problem(layers(), costs, two, pins=[("embedding", "othr")])
+        posed(two, pins=(("embedding", "othr"),))
     with pytest.raises(UnknownNameError, match="in a pin 'embeding'; did you mean 'embedding'"):
-        pose_problem(layers(), costs, two, pins=[("embeding", "other")])
+        posed(two, pins=(("embeding", "other"),))
 
 
 def test_a_forbidden_pair_leaves_the_other_types() -> None:
     other = DeviceType(**{**_fields(DEVICE), "name": "other"})  # type: ignore[arg-type] # as above
-    pool, costs = Cluster("two", "", "USD", (DEVICE, other)), layer_costs(layers())
-    problem = pose_problem(layers(), costs, pool, forbidden=[("gemm", "unit"), ("emb", "other")])
+    pool = Cluster("two", "", "USD", (DEVICE, other))
+    problem = posed(
+        pool,
+        forbidden=(
+            ("gemm", "unit"),
+            ("emb", "other"),
+        ),
+    )
     assert problem.allowed.tolist() == [[True, False], [False, True], [False, True]]
     with pytest.raises(UnknownNameError, match="in a forbidden pair 'embeding'; did you mean 'embedding'"):
-        pose_problem(layers(), costs, pool, forbidden=[("embeding", "other")])
+        posed(pool, forbidden=(("embeding", "other"),))
 
 
 def test_a_type_runs_the_kinds_of_layers_it_supports() -> None:
     npu = DeviceType(**{**_fields(DEVICE), "name": "npu", "supports": ("gemm",)})  # type: ignore[arg-type] # as above
-    pool, costs = Cluster("two", "", "USD", (DEVICE, npu)), layer_costs(layers())
-    assert pose_problem(layers(), costs, pool).allowed.tolist() == [[True, False], [True, True], [True, True]]
+    pool = Cluster("two", "", "USD", (DEVICE, npu))
+    assert posed(pool).allowed.tolist() == [[True, False], [True, True], [True, True]]
     with pytest.raises(InputError, match="does not support it: it is of kind embedding, and 'npu' supports gemm"):
-        pose_problem(layers(), costs, pool, pins=[("embedding", "npu")])
+        posed(pool, pins=(("embedding", "npu"),))
 
 
 def test_links_replace_what_two_types_pay_to_talk() -> None:
     other = DeviceType(**{**_fields(DEVICE), "name": "other"})  # type: ignore[arg-type] # as above
     pool = Cluster("two", "", "USD", (DEVICE, other), links=(Link(("unit", "other"), 40.0, 0.25),))
-    problem = pose_problem(layers(), layer_costs(layers()), pool)
+    problem = posed(pool)
     assert problem.link_seconds_per_byte is not None
     assert problem.link_latency_s is not None
     assert problem.link_seconds_per_byte.tolist() == [[0.1, 0.025], [0.025, 0.1]]
@@ -156,13 +175,13 @@ def test_links_replace_what_two_types_pay_to_talk() -> None:
 
 def test_replicas_synchronise_over_the_link_of_their_own_type() -> None:
     pool = Cluster("one", "", "USD", (DEVICE,), links=(Link(("unit", "unit"), 1000.0, 0.0),))
-    linked = pose_problem(layers(), layer_costs(layers()), pool, training=True)
+    linked = posed(pool, training=True)
     assert linked.sync_s.ravel().tolist() == pytest.approx((posed(training=True).sync_s / 100).ravel().tolist())
 
 
 def test_shared_storage_is_read_for_inputs_and_the_rows_of_embeddings() -> None:
     slow = DeviceType(**{**_fields(DEVICE), "shared_input_bytes_per_s": 4.0})  # type: ignore[arg-type] # as above
-    problem = pose_problem(layers(), layer_costs(layers()), Cluster("one", "", "USD", (slow,)))
+    problem = posed(Cluster("one", "", "USD", (slow,)))
     assert problem.shared_s is not None
     assert problem.shared_s[:, 0].tolist() == [(4 * 4 + 4 * 8 * 4) / 4, 0.0, 0.0]
 
@@ -176,7 +195,7 @@ def test_what_is_no_tensor_forbids_a_cut() -> None:
         recurrent second : t h -> y 4x8
         out y
     """)
-    problem = pose_problem(group_nodes(graph), layer_costs(group_nodes(graph)), POOL)
+    problem = of_layers(group_nodes(graph))
     assert problem.uncuttable.tolist() == [False, True, True, False]
 
 

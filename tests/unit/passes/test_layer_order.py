@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 import heterps_compile
 from heterps_compile.api import read_model
 from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.work import layer_costs
@@ -24,6 +25,7 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph, verify_layers
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.passes.placement.proof.exact import Exact
+from heterps_compile.plan.request import Request
 from heterps_compile.plan_diff.compare_plans import diff
 
 POOL = load_cluster("heterps-paper")
@@ -72,7 +74,8 @@ def graph_of(name: str) -> Graph:
 
 
 def posed(layers: LayerGraph) -> Problem:
-    return pose_problem(layers, layer_costs(layers), POOL, min_stages=3)
+    costs = layer_costs(layers)
+    return pose_problem(layers, costs, layer_times(layers, costs, POOL, training=False), Request(min_stages=3))
 
 
 def assert_same_problem(one: Problem, other: Problem) -> None:
