@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from heterps_compile.escape import printable, shorten
-from heterps_compile.ir.graph import Graph, Node
+from heterps_compile.ir.graph import ONNX, TORCH, Graph, Node
 from heterps_compile.plan.plan import NOT_VERIFIED
+
+from .contract import Capabilities
 
 _STEPS_OF = {
     "float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3,
@@ -48,9 +50,9 @@ class Comparable:
     notes: tuple[str, ...]
 
 
-def find_comparable(graph: Graph, backend: str) -> Comparable:
-    """Say what of a graph can be compared, staged by a backend, with the model's own runtime."""
-    if graph.family == backend == "torch":
+def find_comparable(graph: Graph, capabilities: Capabilities) -> Comparable:
+    """Say what of a graph can be compared, staged by a backend that can do this, with the model's own runtime."""
+    if graph.family in capabilities.draws_as:
         return Comparable(graph, graph.outputs, 0.0, ())
     quiet = _without_dropout(graph)
     depends = _depends_on_chance(quiet)
@@ -74,7 +76,7 @@ def find_comparable(graph: Graph, backend: str) -> Comparable:
 
 def _without_dropout(graph: Graph) -> Graph:
     """Return the graph over a copy of its model in which every Dropout is in inference mode, or itself if all are."""
-    if graph.family != "onnx":
+    if graph.family != ONNX:
         return graph
     from heterps_compile.frontends.onnx_bodies import every_node  # noqa: PLC0415 - onnx for its models alone
     from heterps_compile.frontends.onnx_structure import drops  # noqa: PLC0415
@@ -89,7 +91,7 @@ def _without_dropout(graph: Graph) -> Graph:
 
 
 def _drops_in_torch(graph: Graph) -> bool:
-    if graph.family != "torch":
+    if graph.family != TORCH:
         return False
     from heterps_compile.frontends.torch_dropout import drops  # noqa: PLC0415 - torch for its models alone
 
@@ -108,7 +110,7 @@ def _depends_on_chance(graph: Graph) -> set[str]:
 
 
 def _drawing(graph: Graph) -> set[int]:
-    return set(_drawing_in_onnx(graph) if graph.family == "onnx" else _drawing_in_torch(graph))
+    return set(_drawing_in_onnx(graph) if graph.family == ONNX else _drawing_in_torch(graph))
 
 
 def _drawing_in_onnx(graph: Graph) -> Iterator[int]:

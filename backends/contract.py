@@ -5,13 +5,21 @@ cut's inputs in order, it gives those of its cut's outputs in order. Buffers tha
 kept from one call to the next as the model keeps them; a backend that cannot do that refuses the model by their name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
+from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
+
+from .unsupported import UnsupportedNode
+
+OpName = tuple[str, str]
+"""A domain, "" for ONNX's own, and an op."""
 
 
 class Stage(Protocol):
@@ -54,44 +62,83 @@ class StageDevice(Protocol):
     def kind(self) -> str: ...  # noqa: D102
 
 
-class Backend(Protocol):
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the stages of a backend can do; whoever wants to know asks here, never for a backend's name.
+
+    Attributes:
+        trains: Gradients are computed through them; :meth:`Backend.as_module` gives modules that train.
+        is_module: They are ``nn.Module`` objects of PyTorch's own ops: they take and give tensors, move to any device
+            of PyTorch's, and can be traced.
+        own_threads: They compute on threads of their own, which the caller's clock does not see.
+        stages_are_data: Written, they are data: of what lies in the folder, only the installed runtime is run.
+        draws_as: The families whose models draw the same random numbers in stages as whole.
+        exports: Formats that stages can be written in besides; see :meth:`Backend.exporting`.
+    """
+
+    trains: bool = False
+    is_module: bool = False
+    own_threads: bool = False
+    stages_are_data: bool = False
+    draws_as: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+
+
+class Backend(ABC):
     """A way to turn a partition into stages that run.
+
+    What has a body here is what a backend does that says nothing else.
 
     Attributes:
         name: As on the command line.
         families: The graph families it can take.
+        capabilities: What its stages can do.
+        notes: What the user should know of how its stages are run.
     """
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def name(self) -> str: ...  # noqa: D102 - above
 
     @property
+    @abstractmethod
     def families(self) -> tuple[str, ...]: ...  # noqa: D102
 
+    @property
+    def capabilities(self) -> Capabilities:  # noqa: D102
+        return Capabilities()
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # noqa: D102
+        return ()
+
+    @abstractmethod
     def tolerance(self, family: str) -> float:
         """Return the largest difference, relative to an output's scale, that verification allows models of a family."""
-        ...
 
+    @abstractmethod
     def build(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage in memory; stages share the model's parameters where the runtime allows it.
 
         Raises:
             BackendError: naming stage and op.
         """
-        ...
 
+    @abstractmethod
     def reference(self, graph: Graph) -> Reference:
         """Return the whole model, ready to run."""
-        ...
 
+    @abstractmethod
     def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
         """Seed the runtime's random numbers, and on leaving put back what running the model changes (buffers)."""
-        ...
 
+    @abstractmethod
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate seeded inputs by name that the model accepts (indices inside their tables, and so on)."""
-        ...
 
+    @abstractmethod
     def write(
         self, graph: Graph, stages: Sequence[Stage], cuts: Sequence[StageCut], directory: Path
     ) -> list[list[str]]:
@@ -102,106 +149,71 @@ class Backend(Protocol):
         Raises:
             BackendError: naming stage and op.
         """
-        ...
 
+    @abstractmethod
     def read(self, directory: Path, files: Sequence[Sequence[str]], cuts: Sequence[Boundary]) -> tuple[Stage, ...]:
         """Read stages back from the files ``write`` named; the caller has checked their hashes.
 
         Raises:
             BackendError: naming stage and file.
         """
-        ...
 
-
-@runtime_checkable
-class PlacedBackend(Protocol):
-    """What a backend has besides, if devices matter to it.
-
-    ``notes`` is what the user should know of how its stages are run.
-    """
-
-    @property
-    def notes(self) -> tuple[str, ...]: ...  # noqa: D102 - above
-
-    def on(self, stages: Sequence[StageDevice]) -> Backend:
+    def on(self, stages: Sequence[StageDevice]) -> "Backend":
         """Return the backend that knows which device each stage is for."""
-        ...
+        return self
 
+    def of_stages(self, count: int) -> tuple["Backend", ...]:
+        """Return the backend of every stage of a plan."""
+        return (self,) * count
 
-@runtime_checkable
-class WrappedBackend(Protocol):
-    """What a backend has besides, if its stages take and give tensors, and train, inside a module of PyTorch alone.
+    def threads(self, count: int) -> AbstractContextManager[None]:
+        """Hold stages that are built, read or run inside to so many threads; PyTorch's are the caller's matter."""
+        return nullcontext()
 
-    ``own_threads`` says whether they compute on threads of their own, which the caller's clock does not see.
-    """
+    def as_module(self, stage: Any, device: Any) -> Any:
+        """Return a stage as a pipeline runs it, with its parameters, inputs and outputs on a ``torch.device``.
 
-    @property
-    def own_threads(self) -> bool: ...  # noqa: D102 - above
+        An ``nn.Module`` where stages train; else what runs on the CPU may be given back as it is.
+        """
+        from torch import nn  # noqa: PLC0415 - torch only where something is run by it
 
-    def as_module(self, stage: Stage, device: Any) -> Any:
-        """Return the ``nn.Module`` of a stage; its parameters, inputs and outputs are on a ``torch.device``."""
-        ...
-
-
-@runtime_checkable
-class StatefulBackend(Protocol):
-    """What a backend has besides, if its stages keep buffers of their own from call to call."""
+        return stage.to(device) if isinstance(stage, nn.Module) else stage
 
     def buffers_put_back(self) -> AbstractContextManager[None]:
         """Return the context that on leaving puts back the buffers that stages have changed when they ran in it."""
-        ...
-
-
-@runtime_checkable
-class DataBackend(Protocol):
-    """What a backend has besides, if its written stages may be data, so that reading and running them runs no code.
-
-    ``stages_are_data`` says whether they are: of what lies in the folder, only the installed runtime is run.
-    """
-
-    @property
-    def stages_are_data(self) -> bool: ...  # noqa: D102 - above
-
-
-@runtime_checkable
-class ChecksWriting(Protocol):
-    """A backend that can say, before anything is placed, whether stages that it runs can be written to a folder."""
-
-    def unwritable(self, graph: Graph) -> str:
-        """Say which node keeps a stage from being written; "" where all can be."""
-        ...
-
-
-@runtime_checkable
-class LeanBackend(Protocol):
-    """What a backend has besides, if it can run models of large weights with little memory beside these."""
+        return nullcontext()
 
     def lean(self, graph: Graph) -> AbstractContextManager[None]:
         """Run a graph and its stages inside with little memory beside the weights, at the price of speed."""
-        ...
+        return nullcontext()
 
-    def release(self, graph: Graph) -> None:
+    def release(self, graph: Graph) -> None:  # noqa: B027 - where there are none, nothing is to be done
         """Give back the memory of weights that can be read again."""
-        ...
-
-
-@runtime_checkable
-class WideBackend(Protocol):
-    """What a backend has besides, if its runtime lacks kernels in float64 and its stages can run there otherwise."""
 
     def build_in_float64(self, graph: Graph, partition: Partition) -> tuple[Stage, ...]:
         """Build every stage of a model in float64, however slow: what they give is compared, and they are let go of."""
-        ...
+        return self.build(graph, partition)
 
+    def exporting(self, form: str) -> "Backend":
+        """Return the backend that writes its stages in one more form, of those of its capabilities.
 
-Build = Callable[[Graph, Partition], tuple[Stage, ...]]
+        Raises:
+            InputError: where it writes none such.
+        """
+        raise InputError(f"the backend {self.name!r} writes no {form}")
 
+    def declared_ops(self) -> Mapping[OpName, Sequence[int]] | None:
+        """Return the opsets from which on each version of an op is right, ascending; None where it cannot say."""
+        return None
 
-def build_wide(backend: Backend) -> Build:
-    """Return what builds a backend's stages of a model in float64."""
-    return backend.build_in_float64 if isinstance(backend, WideBackend) else backend.build
+    def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
+        """Return the nodes that no stage of this backend could run, as far as is known before anything is built."""
+        return []
 
+    def cannot_open(self, graph: Graph) -> str:
+        """Say why the runtime does not take a whole graph, where only trying tells; "" where it does."""
+        return ""
 
-def place_backend(backend: Backend, stages: Sequence[StageDevice]) -> Backend:
-    """Tell a backend the devices of its stages, if it wants to know."""
-    return backend.on(stages) if isinstance(backend, PlacedBackend) else backend
+    def unwritable(self, graph: Graph) -> str:
+        """Say, before anything is placed, which node keeps a stage from being written; "" where all can be."""
+        return ""

@@ -3,19 +3,22 @@
 A backend's module is imported only when it is asked for.
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
+from typing import Any
 
-from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.errors import InputError, PlugInError, UnknownNameError
+from heterps_compile.ir.graph import ONNX, TORCH
 from heterps_compile.plug_ins import make_plug_in
 
-from .contract import Backend
+from .contract import Backend, Capabilities, StageDevice
 
 GROUP = "heterps_compile.backends"
 
-BACKEND_MEMBERS = tuple(sorted(name for name in vars(Backend) if not name.startswith("_")))
+BACKEND_MEMBERS = tuple(sorted(Backend.__abstractmethods__))
 """What the contract asks a backend to have."""
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
@@ -27,7 +30,8 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 )
 """Built-in backends by name."""
 
-_OWN: Mapping[str, str] = MappingProxyType({"onnx": "onnxruntime", "torch": "torch"})
+_OWN: Mapping[str, str] = MappingProxyType({ONNX: "onnxruntime", TORCH: "torch"})
+_DIFFERENTIATES = "torch"
 
 
 def own_backend(family: str) -> Backend:
@@ -60,5 +64,57 @@ def find_backend(name: str) -> Backend:
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
         raise UnknownNameError("backend", name, {*BACKENDS, *found})
-    third_party: Backend = make_plug_in(found[name], BACKEND_MEMBERS)
-    return third_party
+    return _adapted(make_plug_in(found[name], BACKEND_MEMBERS))
+
+
+def differentiating_backend() -> Backend:
+    """Return the backend that trains models of every family: the oracle of gradients where a family has none."""
+    return find_backend(_DIFFERENTIATES)
+
+
+def trains(name: str) -> bool:
+    """Say whether the stages of a backend train; those of one that is not installed here do not."""
+    try:
+        return find_backend(name).capabilities.trains
+    except (UnknownNameError, PlugInError):
+        return False
+
+
+def training_backends() -> tuple[str, ...]:
+    """Return the names of the built-in backends whose stages train."""
+    return tuple(name for name in BACKENDS if trains(name))
+
+
+def exporting_backends(form: str) -> tuple[str, ...]:
+    """Return the names of the built-in backends that write a format besides their own."""
+    return tuple(name for name in BACKENDS if form in find_backend(name).capabilities.exports)
+
+
+def _adapted(made: Any) -> Backend:
+    adapted: Any = made if isinstance(made, Backend) else _KeepsContract(made)
+    backend: Backend = adapted
+    return backend
+
+
+class _KeepsContract:
+    """An object that has what the contract asks for and does not inherit it: the rest is as the contract has it."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(self.own, name):
+            return getattr(self.own, name)
+        default = inspect.getattr_static(Backend, name)
+        return default.__get__(self, type(self))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what it says of its stages, here or in members of its own."""
+        said = {name: getattr(self.own, name) for name in ("stages_are_data", "own_threads") if hasattr(self.own, name)}
+        found: Capabilities = getattr(self.own, "capabilities", Capabilities(**said))
+        return found
+
+    def on(self, stages: Sequence[StageDevice]) -> Backend:
+        """Return the backend that knows which device each stage is for."""
+        return _adapted(self.own.on(stages)) if hasattr(self.own, "on") else _adapted(self.own)

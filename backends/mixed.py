@@ -10,32 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from heterps_compile.errors import BackendError, InputError
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .borders import as_array, as_tensor
-from .contract import (
-    Backend,
-    Build,
-    ChecksWriting,
-    Reference,
-    Stage,
-    StageDevice,
-    StatefulBackend,
-    build_wide,
-    place_backend,
-)
+from .contract import Backend, Capabilities, Reference, Stage, StageDevice
 from .find import find_backend, own_backend
 
 MIXED = "mixed"
 """The name of the backend in a plan; its stages name theirs."""
 
-_TAKES: Mapping[str, Callable[[Any, str], Any]] = MappingProxyType({"torch": as_tensor})
-"""How values are handed to a backend's stages; to all others as numpy arrays."""
+_Build = Callable[[Graph, Partition], tuple[Stage, ...]]
 
 
 def parse_backends(text: str) -> "MixedBackend":
@@ -71,7 +59,7 @@ class BorderStage:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedBackend:
+class MixedBackend(Backend):
     """One backend a device type.
 
     Attributes:
@@ -81,19 +69,28 @@ class MixedBackend:
     """
 
     by_device: Mapping[str, Backend]
+    name: ClassVar[str] = MIXED
+
     of_stage: tuple[Backend, ...] = ()
     notes: tuple[str, ...] = field(default=())
-
-    @property
-    def name(self) -> str:
-        """Return the name under which a plan has it."""
-        return MIXED
 
     @property
     def families(self) -> tuple[str, ...]:
         """Return the families that all of the backends take."""
         first, *others = self._all()
         return tuple(family for family in first.families if all(family in other.families for other in others))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what all stages can do; numbers drawn at random follow a whole model where one backend draws them."""
+        each = {backend.name: backend.capabilities for backend in self._all()}
+        if len(each) == 1:
+            return replace(*each.values(), exports=())
+        return Capabilities(
+            trains=all(of.trains for of in each.values()),
+            own_threads=any(of.own_threads for of in each.values()),
+            stages_are_data=all(of.stages_are_data for of in each.values()),
+        )
 
     def tolerance(self, family: str) -> float:
         """Return what the least exact of the backends is allowed."""
@@ -118,11 +115,11 @@ class MixedBackend:
                 )
             by_index[stage.index] = backend
         placed = {
-            backend.name: place_backend(backend, [s for s in stages if by_index[s.index].name == backend.name])
+            backend.name: backend.on([s for s in stages if by_index[s.index].name == backend.name])
             for backend in by_index.values()
         }
         used = {stage.device for stage in stages} | {stage.kind for stage in stages}
-        notes = [note for backend in placed.values() for note in getattr(backend, "notes", ())]
+        notes = [note for backend in placed.values() for note in backend.notes]
         notes += [
             f"no stage is on {device!r}: its backend {backend.name!r} is not used"
             for device, backend in self.by_device.items()
@@ -130,6 +127,10 @@ class MixedBackend:
         ]
         of_stage = tuple(placed[by_index[stage.index].name] for stage in stages)
         return replace(self, of_stage=of_stage, notes=tuple(notes))
+
+    def of_stages(self, count: int) -> tuple[Backend, ...]:
+        """Return the backend of every stage."""
+        return self.of_stage
 
     def _spelled(self) -> str:
         return ",".join(f"{device}={backend.name}" for device, backend in self.by_device.items())
@@ -148,9 +149,9 @@ class MixedBackend:
         Raises:
             BackendError: naming stage and op.
         """
-        return self._build(graph, partition, build_wide)
+        return self._build(graph, partition, lambda backend: backend.build_in_float64)
 
-    def _build(self, graph: Graph, partition: Partition, how: Callable[[Backend], Build]) -> tuple[Stage, ...]:
+    def _build(self, graph: Graph, partition: Partition, how: Callable[[Backend], _Build]) -> tuple[Stage, ...]:
         made = self._each(
             partition.stages, lambda backend, cuts: how(backend)(graph, Partition(tuple(cuts), partition.replicated))
         )
@@ -158,7 +159,7 @@ class MixedBackend:
 
     def unwritable(self, graph: Graph) -> str:
         """Say which node keeps a stage from being written by any of the backends; "" where one can write all."""
-        reasons = [backend.unwritable(graph) if isinstance(backend, ChecksWriting) else "" for backend in self._all()]
+        reasons = [backend.unwritable(graph) for backend in self._all()]
         return "" if "" in reasons else reasons[0]
 
     def reference(self, graph: Graph) -> Reference:
@@ -175,9 +176,8 @@ class MixedBackend:
         with ExitStack() as entered:
             for backend in used.values():
                 entered.enter_context(backend.reproducible(graph, seed))
-                if isinstance(backend, StatefulBackend):
-                    entered.enter_context(backend.buffers_put_back())
-            if len(used) > 1 and graph.family == "torch":
+                entered.enter_context(backend.buffers_put_back())
+            if len(used) > 1 and graph.family == TORCH:
                 from .torch.without_dropout import WithoutDropout  # noqa: PLC0415 - torch only for torch models
 
                 entered.enter_context(WithoutDropout())
@@ -219,7 +219,7 @@ class MixedBackend:
         return [results[cut.index] for cut in cuts]
 
     def _border(self, stage: Stage, cut: Boundary) -> BorderStage:
-        take = _TAKES.get(self.of_stage[cut.index].name, as_array)
+        take = as_tensor if self.of_stage[cut.index].capabilities.is_module else as_array
         return BorderStage(stage, take, tuple(cut.inputs), tuple(cut.outputs))
 
 

@@ -3,51 +3,19 @@
 Left out: ops of PyTorch graphs, which the torch backend runs as PyTorch does, and the others by way of ONNX.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
 
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.ir.graph import Graph
 
-from .contract import Backend, ChecksWriting
+from .contract import Backend, OpName
 from .find import BACKENDS, find_backend
-from .unsupported import UnsupportedNode
-
-OpName = tuple[str, str]
-"""A domain, "" for ONNX's own, and an op."""
-
-
-@runtime_checkable
-class HasOps(Protocol):
-    """A backend that can say which ops it runs."""
-
-    def declared_ops(self) -> Mapping[OpName, Sequence[int]]:
-        """Return the opsets from which on each version of an op is right, ascending."""
-        ...
-
-
-@runtime_checkable
-class ChecksNodes(Protocol):
-    """A backend that can say, before anything is built, which nodes of a graph it cannot run."""
-
-    def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
-        """Return the nodes that no stage of this backend could run."""
-        ...
 
 
 def why_unwritable(backend: Backend, graph: Graph) -> str:
     """Say in one sentence why a backend, though it runs a model, cannot write its stages; "" where it can."""
-    reason = backend.unwritable(graph) if isinstance(backend, ChecksWriting) else ""
+    reason = backend.unwritable(graph)
     return f"the backend {backend.name!r} runs {graph.name!r} and cannot save its stages: {reason}" if reason else ""
-
-
-@runtime_checkable
-class OpensModels(Protocol):
-    """A backend whose runtime alone can say whether it runs a whole model, by trying."""
-
-    def cannot_open(self, graph: Graph) -> str:
-        """Say why the runtime does not take a graph, or give "" where it does."""
-        ...
 
 
 def refuse_unsupported(backend: Backend, graph: Graph) -> None:
@@ -56,8 +24,6 @@ def refuse_unsupported(backend: Backend, graph: Graph) -> None:
     Raises:
         UnsupportedOpError: naming op, domain, opset and node, and the built-in backends that run all of the model.
     """
-    if not isinstance(backend, ChecksNodes):
-        return
     nodes = backend.unsupported(graph)
     if not nodes:
         return
@@ -73,12 +39,12 @@ def backends_that_run(graph: Graph, without: str) -> list[str]:
     for name in BACKENDS:
         try:
             backend = find_backend(name)
-            missing = backend.unsupported(graph) if isinstance(backend, ChecksNodes) else []
+            missing = backend.unsupported(graph)
         except BackendError:
             continue  # not installed
         if name == without or graph.family not in backend.families or missing:
             continue
-        if not (isinstance(backend, OpensModels) and backend.cannot_open(graph)):
+        if not backend.cannot_open(graph):
             found.append(name)
     return found
 
@@ -92,9 +58,9 @@ def ops_by_backend(names: Sequence[str]) -> dict[OpName, dict[str, tuple[int, ..
     """
     found: dict[OpName, dict[str, tuple[int, ...]]] = {}
     for name in names:
-        backend = find_backend(name)
-        if not isinstance(backend, HasOps):
+        declared = find_backend(name).declared_ops()
+        if declared is None:
             raise BackendError(f"the backend {name!r} does not say which ops it runs")
-        for op, opsets in backend.declared_ops().items():
+        for op, opsets in declared.items():
             found.setdefault(op, {})[name] = tuple(sorted(opsets))
     return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1].lower())))

@@ -6,8 +6,8 @@ Left out: ONNX Runtime, which trains nothing; sending gradients between processe
 from collections.abc import Sequence
 from typing import Any
 
-from .contract import Backend, WrappedBackend
-from .mixed import BorderStage, MixedBackend
+from .contract import Backend
+from .mixed import BorderStage
 
 
 def alone(stages: Sequence[Any]) -> tuple[Any, ...]:
@@ -24,10 +24,9 @@ def trained_modules(backend: Backend, stages: Sequence[Any]) -> tuple[Any, ...] 
     """
     import torch  # noqa: PLC0415 - torch only for training
 
-    each = backend.of_stage if isinstance(backend, MixedBackend) else (backend,) * len(stages)
     modules = []
-    for own, stage in zip(each, alone(stages), strict=True):
-        module = own.as_module(stage, torch.device("cpu")) if isinstance(own, WrappedBackend) else stage
+    for own, stage in zip(backend.of_stages(len(stages)), alone(stages), strict=True):
+        module = own.as_module(stage, torch.device("cpu"))
         if not isinstance(module, torch.nn.Module):
             return None
         modules.append(module)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from heterps_compile.backends.contract import Backend, DataBackend, place_backend
+from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
 from heterps_compile.backends.ops import refuse_unsupported, why_unwritable
 from heterps_compile.backends.shared_state import keep_mode
@@ -20,6 +20,7 @@ from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.errors import BackendError, GraphError, InputError, UnknownNameError
 from heterps_compile.escape import short
 from heterps_compile.frontends.workload import is_workload_file
+from heterps_compile.ir.graph import TORCH as TORCH_FAMILY
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.partition import Partition
@@ -148,7 +149,7 @@ def compile(  # noqa: A001 - the product's verb
 
     def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
         with alone():
-            return place_backend(chosen, stages).build(graph, partition)
+            return chosen.on(stages).build(graph, partition)
 
     opened = Draft(
         graph=graph,
@@ -161,7 +162,7 @@ def compile(  # noqa: A001 - the product's verb
     )
     progress.begin()
     draft = run_passes(opened, DEFAULT, Emitted, progress)
-    placed = place_backend(chosen, draft.stages)
+    placed = chosen.on(draft.stages)
     with alone():
         verification, notes = verify_draft(placed, draft) if verify else (None, ())
         scored = make_scoring(model, draft, placed, read, verify=verify)
@@ -275,7 +276,7 @@ def _refuse_code(plan: Plan, shown: str) -> None:
     """
     for stage, files in zip(plan.stages, plan.artifacts, strict=True):
         backend = find_backend(stage.backend)
-        if not (isinstance(backend, DataBackend) and backend.stages_are_data):
+        if not (backend.capabilities.stages_are_data):
             raise InputError(
                 f"stage {stage.index} of {shown!r} ({files[0].file}) is code of the backend {stage.backend!r}, and "
                 f"only data are trusted; load it where you trust who made it (trust='code', expect_sha256=...), or "
@@ -380,7 +381,7 @@ def _refuse_constant_outputs(graph: Graph) -> None:
 
 
 def _refuse_lost_backwards(graph: Graph) -> None:
-    if graph.family == "torch":
+    if graph.family == TORCH_FAMILY:
         from heterps_compile.frontends.torch_backwards import (  # noqa: PLC0415 - torch only for torch models
             refuse_lost_backwards,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.backends.contract import Backend, place_backend
+from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.drawn_keys import drawing_keys
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.mixed import MIXED, MixedBackend
@@ -122,7 +122,7 @@ class CompiledModel:
             raise InputError("a model loaded from a folder is not saved again; copy its folder")
         backend, graph, cuts = backend_of(self.plan), self.graph, self.partition.stages
         if stablehlo:
-            backend = _with_stablehlo(backend)
+            backend = backend.exporting("stablehlo")
 
         def write(target: Path) -> list[list[str]]:
             with alone():
@@ -151,13 +151,5 @@ def _can_score(plan: Plan) -> bool:
 def backend_of(plan: Plan) -> Backend:
     """Return the backend that reads and writes the stages of a plan."""
     if plan.backend != MIXED:
-        return place_backend(find_backend(plan.backend), plan.stages)
+        return find_backend(plan.backend).on(plan.stages)
     return MixedBackend({stage.device: find_backend(stage.backend) for stage in plan.stages}).on(plan.stages)
-
-
-def _with_stablehlo(backend: Backend) -> Backend:
-    if backend.name != "jax":
-        raise InputError(f"the backend {backend.name!r} writes no StableHLO; ask for the backend jax")
-    made: Any = find_backend("jax")
-    with_it: Backend = replace(made, stablehlo=True)
-    return with_it

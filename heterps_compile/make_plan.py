@@ -9,14 +9,15 @@ from dataclasses import replace
 from importlib import metadata
 
 from heterps_compile.backends.contract import Backend
-from heterps_compile.backends.mixed import MixedBackend
+from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.escape import printable
+from heterps_compile.ir.graph import TORCH
 from heterps_compile.ir.partition import StageCut
+from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.plan import Plan, PlannedStage, PoolDevice
-from heterps_compile.plan.provenance import installed_versions, make_hashes
-from heterps_compile.runtime.pipeline.layout import TRAINED_BY
+from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
 
@@ -65,10 +66,10 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
             *_untrained(draft, _names(backend, stages)),
             *_other_runtimes(draft, stages, _names(backend, stages)),
             *_other_versions(draft),
-            *getattr(backend, "notes", ()),
+            *backend.notes,
         ),
         hashes=make_hashes(graph, pool, draft.request, draft.measurements),
-        versions=installed_versions(),
+        versions=installed_versions(SHAPE_PLANS),
         devices=tuple(
             PoolDevice(d.name, d.kind, d.price_per_hour, d.max_units, d.memory_bytes) for d in pool.device_types
         ),
@@ -79,9 +80,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
 
 def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
     """Return the name of the backend of every stage."""
-    if isinstance(backend, MixedBackend):
-        return [own.name for own in backend.of_stage]
-    return [backend.name] * len(stages)
+    return [own.name for own in backend.of_stages(len(stages))]
 
 
 def _notes(draft: Emitted) -> tuple[str, ...]:
@@ -110,10 +109,10 @@ def _times_notes(draft: Emitted) -> tuple[str, ...]:
 
 def _untrained(draft: Emitted, backends: Sequence[str]) -> Iterator[str]:
     """Say where stages that are planned for training are written for a runtime that does not train them."""
-    trained_by = " or ".join(TRAINED_BY)
     for name in dict.fromkeys(backends):
-        if draft.request.mode == "training" and name not in TRAINED_BY:
-            yield f"stages for {name} do not train: to run the training, compile with --backend {trained_by}"
+        if draft.request.mode == "training" and not trains(name):
+            ways = " or ".join(training_backends())
+            yield f"stages for {name} do not train: to run the training, compile with --backend {ways}"
 
 
 def _other_runtimes(draft: Emitted, stages: Sequence[PlannedStage], backends: Sequence[str]) -> tuple[str, ...]:
@@ -166,7 +165,7 @@ def _whole_batches(draft: Emitted, stages: Sequence[PlannedStage]) -> tuple[str,
 def _replicated_buffers(draft: Emitted, stages: Sequence[PlannedStage]) -> Iterator[str]:
     """Say which stages with replicas change buffers; in training the runtime brings them together, or refuses."""
     graph = draft.graph
-    if draft.request.mode == "training" or graph.family != "torch":
+    if draft.request.mode == "training" or graph.family != TORCH:
         return
     nodes = list(graph.source.graph.nodes)
     for cut, stage in zip(draft.partition.stages, stages, strict=True):

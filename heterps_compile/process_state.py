@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .packages import PYTORCH
+
 
 class _Turns:
     """Who works on the state now; all fields are read and written under the condition."""
@@ -71,7 +73,7 @@ def beside() -> Iterator[None]:
 @contextmanager
 def gradients_on() -> Iterator[None]:
     """Record gradients, whether or not the caller is in ``no_grad``: a search learns, and gradients are compared."""
-    torch = sys.modules.get("torch")
+    torch = sys.modules.get(PYTORCH)
     if torch is None:  # nobody can have changed its modes
         yield
         return

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heterps_compile.backends.comparable import find_comparable
-from heterps_compile.backends.contract import Backend
+from heterps_compile.backends.contract import Backend, Capabilities
 from heterps_compile.backends.ops import why_unwritable
 from heterps_compile.errors import BackendError, HeterpsError
 from heterps_compile.escape import printable
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import ONNX, TORCH, Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.same_cut import cut_alike
 from heterps_compile.passes.drafts import Emitted
@@ -78,7 +78,7 @@ def mode_notes(model: Any, graph: Graph, mode: str) -> tuple[str, ...]:
         graph: What was read.
         mode: That it is compiled for.
     """
-    if graph.family != "torch":
+    if graph.family != TORCH:
         return ()
     from torch import nn  # noqa: PLC0415 - torch only for torch models
 
@@ -134,7 +134,7 @@ def _scored(draft: Emitted, backend: Backend, graph: Graph, *, verify: bool) -> 
 @contextmanager
 def _in_evaluation(model: Any, graph: Graph, read: Callable[[Any], Graph]) -> Iterator[Graph]:
     """Yield the graph of a model in evaluation mode, itself in that mode meanwhile; the same where it has no other."""
-    if graph.family == "onnx":
+    if graph.family == ONNX:
         yield _onnx_in_evaluation(graph)
         return
     from torch import fx, nn  # noqa: PLC0415 - torch only for torch models
@@ -173,4 +173,4 @@ def _onnx_in_evaluation(graph: Graph) -> Graph:
                 f"the ONNX model {graph.name!r} has batch norms in training mode (node {printable(str(node.name))!r}), "
                 f"and ONNX does not say what they are otherwise"
             )
-    return find_comparable(graph, "").graph
+    return find_comparable(graph, Capabilities()).graph

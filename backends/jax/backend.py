@@ -10,16 +10,16 @@ Left out: other random numbers, and devices.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from heterps_compile.backends.contract import Reference, Stage
+from heterps_compile.backends.contract import Backend, Capabilities, Reference, Stage
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import ONNX, TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _NEEDED = "the backend 'jax' needs the package jax, 0.8 or newer; pip install 'h
 
 
 @dataclass(frozen=True, slots=True)
-class JaxBackend:
+class JaxBackend(Backend):
     """Stages as pure functions of jax.
 
     Attributes:
@@ -40,8 +40,8 @@ class JaxBackend:
     """
 
     name: ClassVar[str] = "jax"
-    families: ClassVar[tuple[str, ...]] = ("onnx", "torch")
-    own_threads: ClassVar[bool] = True
+    families: ClassVar[tuple[str, ...]] = (ONNX, TORCH)
+    capabilities: ClassVar[Capabilities] = Capabilities(trains=True, own_threads=True, exports=("stablehlo",))
 
     stablehlo: bool = False
 
@@ -99,12 +99,19 @@ class JaxBackend:
         return context
 
     def lean(self, graph: Graph) -> AbstractContextManager[None]:
-        """Let stages that are called inside read their parameters where these lie."""
+        """Let stages read their parameters where these lie, and give them back after every call."""
         context: AbstractContextManager[None] = _jax_stages().lean_stages()
         return context
 
-    def release(self, graph: Graph) -> None:
-        """Do nothing: a stage gives back what it has read after every call inside of :meth:`lean`."""
+    def exporting(self, form: str) -> Backend:
+        """Return the backend that writes every stage as StableHLO too."""
+        return replace(self, stablehlo=True) if form in self.capabilities.exports else super().exporting(form)
+
+    def threads(self, count: int) -> AbstractContextManager[None]:
+        """Hold what jax computes inside to so many threads; it takes every core otherwise."""
+        from .threads import cpu_threads  # noqa: PLC0415 - only where something is run
+
+        return cpu_threads(count)
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate inputs by name as the model's own family takes them: arrays, or tensors of PyTorch."""
@@ -139,7 +146,7 @@ class JaxBackend:
 
 def _nothing_dropped(graph: Graph) -> AbstractContextManager[Any]:
     """Return the context in which PyTorch's own models drop nothing."""
-    if graph.family != "torch":
+    if graph.family != TORCH:
         return nullcontext()
     from heterps_compile.backends.torch.without_dropout import WithoutDropout  # noqa: PLC0415 - PyTorch's models
 

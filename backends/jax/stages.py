@@ -13,7 +13,7 @@ from heterps_compile.backends.contract import Stage
 from heterps_compile.backends.onnx_stage.stage_models import training_models, unwritable_nodes
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
-from heterps_compile.ir.graph import OPAQUE, Graph
+from heterps_compile.ir.graph import ONNX, OPAQUE, TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut, tied_names
 
 from .data_dependence import find_dependent
@@ -59,7 +59,7 @@ def build_stages(graph: Graph, partition: Partition) -> tuple[JaxStage, ...]:
 def _kinds(graph: Graph) -> dict[str, str]:
     """Return what every parameter is; a weight that is not trained is a buffer to a pure function."""
     kinds = {name: parameter.kind for name, parameter in graph.parameters.items()}
-    if graph.family == "torch":
+    if graph.family == TORCH:
         kinds |= {name: "buffer" for name in kinds if not graph.source.tensors[name].requires_grad}
     return kinds
 
@@ -67,7 +67,7 @@ def _kinds(graph: Graph) -> dict[str, str]:
 def _with_unread(graph: Graph, cut: StageCut, program: Program) -> Program:
     """Add further names of parameters, and what a model of PyTorch holds and never reads, as its own stages do."""
     tied_as, parameters, weights = tied_names(graph, cut), dict(program.parameters), set(program.weights)
-    if graph.family == "torch":
+    if graph.family == TORCH:
         from heterps_compile.frontends.torch_program import storage_key  # noqa: PLC0415 - torch only for torch models
 
         tensors = graph.source.tensors
@@ -92,7 +92,7 @@ def _describe(graph: Graph, name: str) -> str:
 
 def unsupported_nodes(graph: Graph) -> list[UnsupportedNode]:
     """Return the nodes that the table does not have; of a PyTorch model those that ONNX has not, and control flow."""
-    if graph.family != "onnx":
+    if graph.family != ONNX:
         control = [node for node in graph.nodes if node.op in _CONTROL_FLOW]
         return [
             *unwritable_nodes(graph),

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import ONNX, TORCH, Graph
 from heterps_compile.ir.partition import Partition
 
-FAMILIES = ("onnx", "torch")
+FAMILIES = (ONNX, TORCH)
 """The families of graphs whose stages become ONNX models."""
 
 
@@ -25,11 +25,11 @@ def stage_models(graph: Graph, partition: Partition) -> tuple[ir.Model, ...]:
     Raises:
         BackendError: naming stage, node and op of what ONNX does not have.
     """
-    if graph.family == "onnx":
+    if graph.family == ONNX:
         from .cut_model import cut_model  # noqa: PLC0415 - one family at a time
 
         return tuple(cut_model(graph, partition))
-    if graph.family == "torch":
+    if graph.family == TORCH:
         _need_onnxscript(graph)
         from .export_stage import export_stage  # noqa: PLC0415 - torch only for torch models
 
@@ -47,7 +47,7 @@ def training_models(graph: Graph, partition: Partition) -> tuple[tuple[ir.Model,
     Raises:
         BackendError: naming stage, node and op of what has no translation.
     """
-    if graph.family != "torch":
+    if graph.family != TORCH:
         return tuple((model, {}) for model in stage_models(graph, partition))
     _need_onnxscript(graph)
     from .export_stage import export_training  # noqa: PLC0415 - torch only for torch models
@@ -61,7 +61,7 @@ def unwritable_nodes(graph: Graph) -> list[UnsupportedNode]:
     Raises:
         BackendError: where what writes ONNX is not installed.
     """
-    if graph.family != "torch":
+    if graph.family != TORCH:
         return []
     _need_onnxscript(graph)
     from .unwritable import find_unwritable  # noqa: PLC0415 - torch only for torch models

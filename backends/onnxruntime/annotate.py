@@ -17,7 +17,7 @@ from heterps_compile.backends.contract import StageDevice
 from heterps_compile.backends.onnx_stage.stage_models import stage_models
 from heterps_compile.frontends.onnx_session import format_version
 from heterps_compile.frontends.onnx_structure import reads
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import ONNX, Graph
 from heterps_compile.ir.partition import Partition
 
 from .write_stage import write_model
@@ -60,7 +60,7 @@ def annotate(graph: Graph, partition: Partition, stages: Sequence[StageDevice]) 
     Raises:
         BackendError: naming stage, node and op of what ONNX does not have.
     """
-    if graph.family == "onnx":
+    if graph.family == ONNX:
         model, stage_of = _copy(graph, partition)
     else:
         from heterps_compile.backends.onnx_stage.join_stages import join_stages  # noqa: PLC0415 - imports torch

@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from heterps_compile.backends.contract import Reference, Stage, StageDevice
+from heterps_compile.backends.contract import Backend, Capabilities, Reference, Stage, StageDevice
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.onnx_stage.stage_models import FAMILIES, stage_models, unwritable_nodes
 from heterps_compile.backends.ops import backends_that_run
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.onnx_inputs import generate_inputs
-from heterps_compile.frontends.onnx_session import CPU, lean_sessions, release_pages
-from heterps_compile.ir.graph import Graph, Value
+from heterps_compile.frontends.onnx_session import CPU, lean_sessions, release_pages, session_threads
+from heterps_compile.ir.graph import ONNX, TORCH, Graph, Value
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
 from .check_stage_file import check_stage_file
@@ -35,7 +35,7 @@ from .write_stage import write_model
 
 
 @dataclass(frozen=True, slots=True)
-class OnnxRuntimeBackend:
+class OnnxRuntimeBackend(Backend):
     """Stages that ONNX Runtime runs; they take arrays or tensors and give arrays.
 
     Attributes:
@@ -46,8 +46,8 @@ class OnnxRuntimeBackend:
     """
 
     name: ClassVar[str] = "onnxruntime"
-    stages_are_data: ClassVar[bool] = True
     families: ClassVar[tuple[str, ...]] = FAMILIES
+    capabilities: ClassVar[Capabilities] = Capabilities(stages_are_data=True)
 
     provider: str = CPU
     providers: Mapping[int, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class OnnxRuntimeBackend:
 
     def cannot_open(self, graph: Graph) -> str:
         """Say why ONNX Runtime does not take a graph, by opening a session of it, or give "" where it does."""
-        if graph.family != "onnx":
+        if graph.family != ONNX:
             return ""  # its stages are exported first
         try:
             WholeModel.of(graph, self.provider).session.open()
@@ -76,13 +76,17 @@ class OnnxRuntimeBackend:
         """Return the largest difference that verification allows, relative to an output's scale."""
         return 1e-4
 
+    def threads(self, count: int) -> AbstractContextManager[None]:
+        """Give sessions that are opened inside so many threads; they take every core otherwise."""
+        return session_threads(count)
+
     def lean(self, graph: Graph) -> AbstractContextManager[None]:
         """Open sessions inside that use weights where they lie, each for one run."""
         return lean_sessions()
 
     def release(self, graph: Graph) -> None:
         """Give back the memory of external data that was read."""
-        if graph.family == "onnx":
+        if graph.family == ONNX:
             release_pages(graph.source.model)
 
     def declared_ops(self) -> Mapping[tuple[str, str], Sequence[int]]:
@@ -103,12 +107,12 @@ class OnnxRuntimeBackend:
             BackendError: naming the node of a PyTorch model that does what is done in training mode alone, or what
                 makes sizes that depend on data where ONNX has nothing for that.
         """
-        if graph.family == "torch":
+        if graph.family == TORCH:
             from .training import refuse_training  # noqa: PLC0415 - torch only for torch models
 
             refuse_training(graph)
         found = unwritable_nodes(graph)
-        if not found and graph.family == "torch":
+        if not found and graph.family == TORCH:
             from heterps_compile.backends.onnx_stage.export_stage import refuse_data_sizes  # noqa: PLC0415 - as above
 
             refuse_data_sizes(graph)
@@ -120,7 +124,7 @@ class OnnxRuntimeBackend:
         Raises:
             BackendError: where a cut cannot be made, naming stage, node and op.
         """
-        if graph.family == "torch":
+        if graph.family == TORCH:
             from .training import refuse_training  # noqa: PLC0415 - torch only for torch models
 
             refuse_training(graph, partition.stages)
@@ -146,17 +150,17 @@ class OnnxRuntimeBackend:
         """Return the whole model: in one session, or a PyTorch model as its owner wrote it."""
         return (
             WholeModel.of(graph, self.provider, partial(backends_that_run, graph, without=self.name))
-            if graph.family == "onnx"
+            if graph.family == ONNX
             else own_backend(graph.family).reference(graph)
         )
 
     def reproducible(self, graph: Graph, seed: int) -> AbstractContextManager[None]:
         """Seed PyTorch for its own model; a session has no state to put back and no seed to set."""
-        return nullcontext() if graph.family == "onnx" else own_backend(graph.family).reproducible(graph, seed)
+        return nullcontext() if graph.family == ONNX else own_backend(graph.family).reproducible(graph, seed)
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate what the model takes by name; :mod:`heterps_compile.frontends.onnx_inputs` says which arrays."""
-        if graph.family != "onnx":
+        if graph.family != ONNX:
             return own_backend(graph.family).example_inputs(graph, seed)
         source: ir.Model = graph.source.model
         inputs = {name: Value(name, graph.values[name].dtype, graph.shape(name)) for name in graph.inputs}

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from heterps_compile.backends.borders import as_tensor
-from heterps_compile.backends.contract import Stage
+from heterps_compile.backends.contract import Backend, Capabilities, Stage
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
@@ -22,7 +22,7 @@ from heterps_compile.frontends.torch_attributes import attributes_put_back
 from heterps_compile.frontends.torch_library import traceable_settings
 from heterps_compile.frontends.torch_program import first_reason
 from heterps_compile.frontends.torch_source import TorchSource
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import ONNX, TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut, cut_graph
 
 from .example_inputs import generate_inputs
@@ -35,15 +35,16 @@ from .weights import held_tensors, save_weights
 
 
 @dataclass(frozen=True, slots=True)
-class TorchBackend:
+class TorchBackend(Backend):
     """Stages as ``nn.Module`` objects that share the model's parameters."""
 
     name: ClassVar[str] = "torch"
-    families: ClassVar[tuple[str, ...]] = ("torch", "onnx")
+    families: ClassVar[tuple[str, ...]] = (TORCH, ONNX)
+    capabilities: ClassVar[Capabilities] = Capabilities(trains=True, is_module=True, draws_as=(TORCH,))
 
     def tolerance(self, family: str) -> float:
         """Return the largest difference that verification allows: a model of another family has another runtime."""
-        return 1e-5 if family == "torch" else 1e-4
+        return 1e-5 if family == TORCH else 1e-4
 
     def declared_ops(self) -> Mapping[tuple[str, str], Sequence[int]]:
         """Give, for every ONNX op of the table by domain ("" for ONNX's own) and name, the opsets of its versions."""
@@ -53,7 +54,7 @@ class TorchBackend:
 
     def unsupported(self, graph: Graph) -> list[UnsupportedNode]:
         """Return the nodes that no stage could run; a model of PyTorch's own has none."""
-        if graph.family != "onnx":
+        if graph.family != ONNX:
             return []
         from .onnx_backend import unsupported_in_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
@@ -65,7 +66,7 @@ class TorchBackend:
         The whole model is written as one stage, without its weights. Of an ONNX model, whose ops are traced for that,
         only where something in it reads elements of tensors (``onnx_backend.py``).
         """
-        if graph.family == "onnx":
+        if graph.family == ONNX:
             from .onnx_backend import may_read_elements  # noqa: PLC0415 - onnx only for ONNX models
 
             if not may_read_elements(graph):
@@ -79,14 +80,14 @@ class TorchBackend:
             return str(error).partition(": ")[2]
         return ""
 
-    def build(self, graph: Graph, partition: Partition) -> tuple[nn.Module, ...]:
+    def build(self, graph: Graph, partition: Partition) -> tuple[Any, ...]:
         """Build every stage; parameters and buffers are the model's own, under their own names.
 
         Raises:
             UnsupportedOpError: naming a node of an ONNX model that the op table cannot run.
             BackendError: naming stage and node.
         """
-        if graph.family == "onnx":
+        if graph.family == ONNX:
             from .onnx_backend import build_onnx_stages  # noqa: PLC0415 - onnx only for ONNX models
 
             return build_onnx_stages(graph, partition)
@@ -98,8 +99,8 @@ class TorchBackend:
         Running it raises:
             BackendError: saying why it cannot run on the inputs.
         """
-        if graph.family == "onnx":
-            return own_backend("onnx").reference(graph)
+        if graph.family == ONNX:
+            return own_backend(ONNX).reference(graph)
         source: TorchSource = graph.source
         whole = source.whole()
 
@@ -124,7 +125,7 @@ class TorchBackend:
         A node draws from the random numbers when it runs: masks of dropout are the same for the whole model and for
         stages that run nodes in the same order. ONNX Runtime draws its own.
         """
-        if graph.family == "onnx":
+        if graph.family == ONNX:
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 yield
@@ -152,16 +153,16 @@ class TorchBackend:
                         buffer.copy_(before)
 
     def lean(self, graph: Graph) -> AbstractContextManager[Any]:
-        """Keep nothing for a backward that nobody asks for; a PyTorch model may ask for one in its own forward."""
-        return torch.no_grad() if graph.family == "onnx" else nullcontext()
+        """Keep nothing for a backward that nobody asks for; a PyTorch model may ask for one in its own forward.
 
-    def release(self, graph: Graph) -> None:
-        """Do nothing: tensors lie in the model's own memory, or in a map that may have been written to."""
+        Nothing is given back: tensors lie in the model's own memory, or in a map that may have been written to.
+        """
+        return torch.no_grad() if graph.family == ONNX else nullcontext()
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate seeded inputs by name; see ``example_inputs.py`` for the rules, ``onnx_inputs.py`` for ONNX's."""
-        if graph.family == "onnx":
-            return own_backend("onnx").example_inputs(graph, seed)
+        if graph.family == ONNX:
+            return own_backend(ONNX).example_inputs(graph, seed)
         return generate_inputs(graph, seed)
 
     def write(

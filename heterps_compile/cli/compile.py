@@ -77,14 +77,29 @@ def _subject(model: str, objective: str | None) -> str:
     return {"json": WORKLOAD, "pipedream": PIPEDREAM}[form]
 
 
+def _check_stablehlo(backend: str | None) -> None:
+    """Refuse a backend that writes no StableHLO.
+
+    Raises:
+        OptionError: naming those that do.
+    """
+    from heterps_compile.backends.find import exporting_backends  # noqa: PLC0415 - torch
+
+    found = exporting_backends("stablehlo")
+    if backend not in found:
+        raise OptionError(
+            f"--stablehlo is for the backend {' or '.join(found)}, not for {backend!r}; leave one of them out"
+        )
+
+
 def _compile(model: str, asked: Asked, began: float) -> None:
     """Compile a model, write its folder and what else is asked for, print the plan."""
     quiet, verbose, as_json = asked["quiet"], asked["verbose"], asked["as_json"]
     cluster, profile, warm_start, force = asked["cluster"], asked["profile"], asked["warm_start"], asked["force"]
     report, plots, trace = asked["report"], asked["plots"], asked["trace"]
     output, annotate, stablehlo = asked["output"], asked["annotate"], asked["stablehlo"]
-    if stablehlo and asked["backend"] != "jax":
-        raise OptionError(f"--stablehlo is for the backend jax, not for {asked['backend']!r}; leave one of them out")
+    if stablehlo:
+        _check_stablehlo(asked["backend"])
     fewest, most = asked["min_stages"], asked["max_stages"]
     if most is not None and most < fewest:
         raise OptionError(f"--min-stages {fewest} is more than --max-stages {most}; no plan has both")

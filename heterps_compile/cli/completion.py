@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from .ops import BUILT_IN
-
 PROGRAM = "heterps-compile"
 VARIABLE = "_HETERPS_COMPILE_COMPLETE"  # click reads it
 SHELLS = ("bash", "zsh", "fish")
@@ -45,7 +43,9 @@ def _criteria() -> Iterable[str]:
 
 
 def _backends() -> Iterable[str]:
-    return BUILT_IN
+    from heterps_compile.backends.find import BACKENDS  # noqa: PLC0415 - only when asked for
+
+    return BACKENDS
 
 
 NAMES: dict[str, Callable[[], Iterable[str]]] = {

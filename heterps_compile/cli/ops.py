@@ -12,8 +12,6 @@ from heterps_compile.escape import printable
 
 from .output import printing, quiet_libraries, result_stream, terminal_width
 
-BUILT_IN = ("onnxruntime", "torch", "jax")
-
 
 @click.command("ops")
 @click.option("--backend", metavar="NAME", help="Only this backend's.  [default: all built-in ones]")
@@ -32,10 +30,11 @@ def ops(backend: str | None, *, as_json: bool) -> None:
     with result_stream() as stream, quiet_libraries(verbose=False):
         from rich.text import Text  # noqa: PLC0415 - rich
 
+        from heterps_compile.backends.find import BACKENDS  # noqa: PLC0415 - as below
         from heterps_compile.backends.ops import ops_by_backend  # noqa: PLC0415 - torch, jax and onnxruntime
         from heterps_compile.report.tables import add_text, make_console, plain_table  # noqa: PLC0415 - rich
 
-        names = (backend,) if backend is not None else BUILT_IN
+        names = (backend,) if backend is not None else tuple(BACKENDS)
         found = ops_by_backend(names)
         with printing("the ops"):
             if as_json:

@@ -68,7 +68,7 @@ def _profile(model: str, asked: Asked) -> None:
 
         settings = Settings(
             mode=mode,
-            backend=asked["backend"] or ("torch" if mode == "training" else None),
+            backend=asked["backend"],
             with_replicas=not asked["no_replicas"],
             with_link=not asked["no_link"],
             **asked.some("devices", "batches", "threads", "repeats", "clock"),

@@ -25,7 +25,7 @@ from types import MappingProxyType
 import onnx
 import onnx_ir as ir
 
-from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Graph, Node, OpKind, Parameter, Value
+from heterps_compile.ir.graph import ITEM_BITS, ONNX, OPAQUE, Graph, Node, OpKind, Parameter, Value
 from heterps_compile.units import counted
 
 from .onnx_bodies import subgraphs
@@ -127,7 +127,7 @@ def _import(
         bindings=bound.bindings,
         batch_symbol=bound.batch_symbol,
         batch=bound.batch,
-        family="onnx",
+        family=ONNX,
         source=OnnxSource(source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes())),
     )
 

@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from heterps_compile.packages import PYTORCH
+
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HOOKS = tuple(name for name in _OF_EVERY_MODULE if "_hooks" in name)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -68,7 +70,7 @@ def attributes_put_back(model: nn.Module) -> Iterator[list[str]]:
 def _own_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules that are not PyTorch's: those have state in buffers alone, and keep lists of their weights."""
     for path, module in model.named_modules():
-        if type(module).__module__.partition(".")[0] != "torch":
+        if type(module).__module__.partition(".")[0] != PYTORCH:
             yield path, module
 
 

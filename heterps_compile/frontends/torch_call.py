@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
+from heterps_compile.ir.graph import TORCH
 
 from .structures import Structure, structures_of_call
 from .torch_structure import structure_of
@@ -143,7 +144,7 @@ class CallStructure:
         """Return text that :func:`call_from_json` understands once it is parsed."""
         return json.dumps(
             {
-                "kind": "torch",
+                "kind": TORCH,
                 "takes": _as_data(self.in_spec).to_json(),
                 "inputs": [_leaf_json(leaf) for leaf in self.in_leaves],
                 "returns": _as_data(self.out_spec).to_json(),

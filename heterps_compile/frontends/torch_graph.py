@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from heterps_compile.escape import printable, shorten
-from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, Graph, Node, Parameter, Value
+from heterps_compile.ir.graph import ITEM_BITS, OPAQUE, TORCH, Graph, Node, Parameter, Value
 
 from .torch_call import Accepts, CallStructure, Fixed, Leaf
 from .torch_draws import draws
@@ -72,7 +72,7 @@ def build_graph(program: Program, order: Order, in_leaves: tuple[Leaf, ...], sym
         bindings=MappingProxyType(symbols.bindings),
         batch_symbol=None if symbols.batch is None else symbols.names[symbols.batch],
         batch=first if isinstance(first, int) else symbols.bindings[first],
-        family="torch",
+        family=TORCH,
         source=source,
     )
 

@@ -14,13 +14,14 @@ from torch.utils import _pytree as pytree
 
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import OpKind
+from heterps_compile.packages import PYTORCH
 
 from .torch_memory import Order, storages
 from .torch_ops import OPS, UNKNOWN, Call, Shape, module_op, plain_name
 from .torch_program import Program
 from .torch_symbols import Symbols
 
-_OWN_MODULES = ("torch", "_operator", "operator", "builtins", "math")
+_OWN_MODULES = (PYTORCH, "_operator", "operator", "builtins", "math")
 _GATHERS = frozenset({"index", "index_select", "gather", "take", "getitem"})
 
 

@@ -33,6 +33,9 @@ ITEM_BITS: Mapping[str, int] = MappingProxyType(
 )  # fmt: skip
 """Bits per element of every dtype; the keys are the dtypes a :class:`Value` may have."""
 
+ONNX, TORCH = "onnx", "torch"
+"""The families of sources: what the nodes of a graph stand for."""
+
 OPAQUE = "opaque"
 """The dtype of a value that is no tensor (a tuple, a sequence, a None); it can never cross a stage."""
 
@@ -147,7 +150,7 @@ class Graph:
         bindings: The number each symbolic dimension stands for.
         batch_symbol: The symbol of the batch dimension, or None where the batch is a fixed number.
         batch: Samples in one run at the bindings.
-        family: The source's family: ``"onnx"`` or ``"torch"``.
+        family: The source's family: :data:`ONNX` or :data:`TORCH`.
         source: What the front end read; only a backend of the same family looks inside.
     """
 

@@ -1,13 +1,13 @@
-"""What a plan was made from, as hashes, and by what, as versions.
+"""What a plan was made from, as hashes.
 
-Left out: the hash of the weights (``weights.py``), fingerprints of single layers (``fingerprint.py``).
+Left out: what made it, as versions (``packages.py``), the hash of the weights (``weights.py``), fingerprints of
+single layers (``fingerprint.py``).
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.cluster.devices import Cluster
@@ -18,19 +18,6 @@ from .weights import hash_weights
 
 if TYPE_CHECKING:  # numpy, which reading a plan does not need
     from heterps_compile.cost.measured import Measurements
-
-_MAKERS = ("heterps-compile", "numpy", "onnx", "onnxruntime", "torch")
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of what shapes a plan, by distribution name."""
-    found = {}
-    for name in _MAKERS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def make_hashes(

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.packages import SHAPE_PLANS, installed_versions
 
 from . import schema
 from .plan import Artifact, ParameterServers, Plan, PlannedStage, PoolDevice, Schedule, Scoring, Verification
-from .provenance import installed_versions
 from .request import Request
 
 
@@ -63,7 +63,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "found_by": plan.found_by,
             "evaluations": plan.evaluations,
             "hashes": dict(sorted(plan.hashes.items())),
-            "versions": dict(sorted((plan.versions or installed_versions()).items())),
+            "versions": dict(sorted((plan.versions or installed_versions(SHAPE_PLANS)).items())),
         },
         "artifacts": [_artifacts(files) for files in plan.artifacts],
     }

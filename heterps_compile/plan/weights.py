@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import ONNX, TORCH, Graph
 
 _PIECE_BYTES = 2**24
 
@@ -101,4 +101,4 @@ def _line(name: str, dtype: str, shape: tuple[int, ...], content: str) -> str:
     return f"{name!r} {dtype} {list(map(int, shape))} {content}\n"
 
 
-_READERS: dict[str, Callable[[Any], Iterator[str | None]]] = {"onnx": _onnx, "torch": _torch}
+_READERS: dict[str, Callable[[Any], Iterator[str | None]]] = {ONNX: _onnx, TORCH: _torch}

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any
 
-from heterps_compile.backends.contract import Backend, Stage, WrappedBackend
+from heterps_compile.backends.contract import Backend, Stage
 from heterps_compile.cost.profile import Timing, Whole
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.ir.graph import Graph
@@ -201,15 +201,10 @@ def time_chain(
 
 
 def _passes(graph: Graph, partition: Partition, backend: Backend, now: Now, device: str) -> Passes:
-    built: Any = backend.build(graph, partition)
-    stages: Sequence[Any] = built
-    if isinstance(backend, WrappedBackend):
-        import torch  # noqa: PLC0415 - torch only where torch runs
+    import torch  # noqa: PLC0415 - torch only when something is run
 
-        stages = [backend.as_module(stage, torch.device("cpu")) for stage in built]  # as a pipeline runs them
-    if device != "cpu":
-        for stage in stages:
-            _move(stage, device)
+    where = torch.device(device)
+    stages = [backend.as_module(stage, where) for stage in backend.build(graph, partition)]  # as a pipeline runs them
     return Passes(graph, partition, stages, now)
 
 

@@ -1,11 +1,10 @@
-"""What was measured where: the machine, its devices, and the versions of what ran.
+"""What was measured where: the machine and its devices.
 
 Left out: clock rates and caches, which a virtual machine does not tell reliably.
 """
 
 import os
 import platform
-from importlib import metadata
 from pathlib import Path
 
 from heterps_compile.cluster.local import usable_cores
@@ -14,7 +13,6 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
 _SHOWN = 200
-_RUNNERS = ("heterps-compile", "torch", "onnxruntime", "jax", "numpy")
 
 
 def describe_host() -> Host:
@@ -56,14 +54,3 @@ def describe_device(name: str) -> tuple[str, str]:
     if int(index) >= count:
         raise InputError(f"there is no device {name!r}: PyTorch finds {count} GPUs here; take --device cpu")
     return "gpu", printable(torch.cuda.get_device_name(int(index)))[:_SHOWN]
-
-
-def runner_versions() -> dict[str, str]:
-    """Return the versions of what runs layers, by distribution name."""
-    found = {}
-    for name in _RUNNERS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found

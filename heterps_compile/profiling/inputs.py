@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heterps_compile.backends.borders import as_tensor
-from heterps_compile.backends.contract import Backend, WrappedBackend
+from heterps_compile.backends.contract import Backend
 from heterps_compile.ir.graph import Graph
 
 _MOST, _MOST_BYTES = 8, 64 << 20
@@ -21,8 +21,9 @@ def inputs_in_turn(backend: Backend, graph: Graph, device: str) -> list[Mapping[
 
 
 def _taken_by(backend: Backend, values: Mapping[str, Any], device: str) -> Mapping[str, Any]:
-    if isinstance(backend, WrappedBackend):
+    can = backend.capabilities
+    if can.trains and not can.is_module:  # the module around such a stage takes tensors alone
         return {name: as_tensor(value, name) if hasattr(value, "shape") else value for name, value in values.items()}
-    if device != "cpu" and backend.name == "torch":
+    if device != "cpu":
         return {name: value.to(device) if hasattr(value, "to") else value for name, value in values.items()}
     return values

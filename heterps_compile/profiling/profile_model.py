@@ -6,14 +6,14 @@ Left out: how a time is measured (``chain.py``), what a compilation makes of it 
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from types import MappingProxyType
 
-from heterps_compile.backends.contract import Backend, WrappedBackend, place_backend
-from heterps_compile.backends.find import find_backend, own_backend
+from heterps_compile.backends.contract import Backend
+from heterps_compile.backends.find import differentiating_backend, find_backend, own_backend, training_backends
 from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.intensity import LayerCost
@@ -28,6 +28,7 @@ from heterps_compile.host_memory import available_bytes
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.layers import LayerGraph
+from heterps_compile.packages import RUN_LAYERS, installed_versions
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import MODES
 from heterps_compile.runtime.allocator import keep_freed_memory
@@ -36,7 +37,7 @@ from heterps_compile.units import format_bytes
 from .cache import Cache
 from .chain import ANY_CALLS, ChainTimes, LayerTiming, time_chain
 from .clock import choose_clock, make_clock
-from .host import describe_device, describe_host, runner_versions
+from .host import describe_device, describe_host
 from .inputs import inputs_in_turn
 from .link import measure_link
 from .replicas import measure_replicas
@@ -44,7 +45,6 @@ from .replicas import measure_replicas
 DEFAULT_BATCHES = (1, 8, 64)
 DEFAULT_REPEATS = 15
 _MOST_UNITS = 4
-_TRAINED = ("torch", "jax")
 _NAME_KEPT = 200
 _SHOWN = 300
 _DRAWN = 3  # inputs are drawn in double precision beside what they become
@@ -64,7 +64,7 @@ class Settings:
         devices: ``"cpu"`` and GPUs such as ``"cuda:0"``.
         batches: Ascending, each once; a model with a fixed batch has its own instead.
         mode: ``"inference"`` or ``"training"``.
-        backend: What runs the layers; None for the model's own.
+        backend: What runs the layers; None for the model's own, in training for PyTorch.
         threads: That a layer runs on, on a CPU.
         repeats: Of every time, at least.
         least_s: Every batch is measured for so long, with more repeats where there is time.
@@ -126,7 +126,7 @@ def profile_model(
     on_progress("reading", 0, 1)
     models = _read_at(read, settings.batches)
     graph = next(iter(models.values())).layers.graph
-    backend = own_backend(graph.family) if settings.backend is None else find_backend(settings.backend)
+    backend = _choose_backend(graph, settings)
     _check_backend(backend, graph, settings)
     for model in models.values():
         _refuse_too_large(model, settings)
@@ -147,7 +147,7 @@ def profile_model(
         for device in devices
     ]
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return Profile(graph.name, now, describe_host(), MappingProxyType(runner_versions()), tuple(devices))
+    return Profile(graph.name, now, describe_host(), MappingProxyType(installed_versions(RUN_LAYERS)), tuple(devices))
 
 
 def _read_at(read: ReadGraph, batches: Sequence[int]) -> dict[int, _AtBatch]:
@@ -169,16 +169,22 @@ def _read_at(read: ReadGraph, batches: Sequence[int]) -> dict[int, _AtBatch]:
     return found
 
 
+def _choose_backend(graph: Graph, settings: Settings) -> Backend:
+    if settings.backend is not None:
+        return find_backend(settings.backend)
+    return differentiating_backend() if settings.mode == "training" else own_backend(graph.family)
+
+
 def _check_backend(backend: Backend, graph: Graph, settings: Settings) -> None:
     if graph.family not in backend.families:
         raise InputError(
             f"the backend {backend.name!r} takes models of {' or '.join(backend.families)}, and {graph.name!r} is of "
             f"{graph.family}; leave out --backend for the model's own"
         )
-    if settings.mode == "training" and backend.name not in _TRAINED:
+    if settings.mode == "training" and not backend.capabilities.trains:
         raise InputError(
-            f"layers of the backend {backend.name!r} are not timed in training; profile with --backend torch or jax, "
-            f"or --mode inference"
+            f"layers of the backend {backend.name!r} are not timed in training; profile with --backend "
+            f"{' or '.join(training_backends())}, or --mode inference"
         )
     refuse_unsupported(backend, graph)
 
@@ -218,13 +224,14 @@ def _profile_device(
 ) -> DeviceProfile:
     """Measure a model on one device: its name, kind and description."""
     name, kind, description = device
-    known = (description, backend.name, runner_versions(), settings.mode, settings.threads, settings.clock_of(name))
+    versions = installed_versions(RUN_LAYERS)
+    known = (description, backend.name, versions, settings.mode, settings.threads, settings.clock_of(name))
     times: dict[int, list[LayerTiming]] = {}
     wholes, calls = [], ANY_CALLS
     repeats = dict.fromkeys(models, settings.repeats)
     for place, (batch, model) in enumerate(models.items()):
-        placed = place_backend(backend, [_Placed(i, name, kind) for i in range(len(model.keys))])
-        stranded = getattr(placed, "notes", ())
+        placed = backend.on([_Placed(i, name, kind) for i in range(len(model.keys))])
+        stranded = placed.notes
         if kind != "cpu" and stranded:
             raise InputError(f"{name!r} cannot be profiled: {stranded[0]}")
         found = {key: cache.find((key, batch, *known)) for key in model.keys}
@@ -267,10 +274,14 @@ def _time(
     import torch  # noqa: PLC0415 - torch only when something is run
 
     graph, training = model.layers.graph, settings.mode == "training"
-    inputs = inputs_in_turn(backend, graph, device)
-    own_threads = isinstance(backend, WrappedBackend) and backend.own_threads
-    now = make_clock(settings.clock_of(device), device, settings.threads, own_threads=own_threads)
-    with _threads(settings.threads), backend.reproducible(graph, 0), torch.set_grad_enabled(training):
+    where = device if backend.capabilities.is_module else "cpu"
+    inputs = inputs_in_turn(backend, graph, where)
+    now = make_clock(settings.clock_of(device), device, settings.threads, own_threads=backend.capabilities.own_threads)
+    with (
+        _threads(settings.threads, (backend, own_backend(graph.family))),
+        backend.reproducible(graph, 0),
+        torch.set_grad_enabled(training),
+    ):
         try:
             return time_chain(
                 model.layers,
@@ -281,7 +292,7 @@ def _time(
                 repeats=settings.repeats,
                 least_s=settings.least_s,
                 calls=calls,
-                device=device if backend.name == "torch" else "cpu",
+                device=where,
                 on_progress=on_progress,
             )
         except HeterpsError:
@@ -292,17 +303,16 @@ def _time(
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Let PyTorch, ONNX Runtime and jax compute on so many threads."""
+def _threads(count: int, backends: Iterable[Backend]) -> Iterator[None]:
+    """Let PyTorch and the runtimes of backends compute on so many threads."""
     import torch  # noqa: PLC0415 - as above
-
-    from heterps_compile.backends.jax.threads import cpu_threads  # noqa: PLC0415 - as above
-    from heterps_compile.frontends.onnx_session import session_threads  # noqa: PLC0415 - onnx only when something is run
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with session_threads(count), cpu_threads(count):
+        with ExitStack() as entered:
+            for backend in backends:
+                entered.enter_context(backend.threads(count))
             yield
     finally:
         torch.set_num_threads(before)

@@ -11,15 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from heterps_compile.backends.contract import WrappedBackend
 from heterps_compile.backends.find import find_backend
-from heterps_compile.backends.jax.threads import cpu_threads
-from heterps_compile.frontends.onnx_session import session_threads
 from heterps_compile.runtime.allocator import keep_freed_memory
 
 from .chain import forget_gradients
@@ -44,11 +40,9 @@ def main() -> None:
     keep_freed_memory()
     torch.set_num_threads(task["threads"])
     cut = _Cut(0, tuple(task["inputs"]), tuple(task["outputs"]))
-    with session_threads(task["threads"]), cpu_threads(task["threads"]):
-        backend = find_backend(task["backend"])
-        stage: Any = backend.read(folder, [task["files"]], [cut])[0]
-        if isinstance(backend, WrappedBackend):
-            stage = backend.as_module(stage, torch.device("cpu"))
+    backend = find_backend(task["backend"])
+    with backend.threads(task["threads"]):
+        stage = backend.as_module(backend.read(folder, [task["files"]], [cut])[0], torch.device("cpu"))
     tensors = load_file(folder / f"inputs_{count}.safetensors")
     numbers = json.loads((folder / f"inputs_{count}.json").read_text("ascii"))
     inputs = [tensors[str(i)] if str(i) in tensors else numbers[str(i)] for i in range(len(cut.inputs))]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_compile.api import choose_backend
-from heterps_compile.backends.contract import place_backend
 from heterps_compile.backends.mixed import MIXED
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
 from heterps_compile.errors import InputError
@@ -140,7 +139,7 @@ def _search(posed: PosedAgain, warm_start: tuple[PlannedStage, ...] = ()) -> Pla
     """Return the plan that the search finds now, with the backend and the options of the committed one."""
     chosen = choose_backend(posed.draft.graph, backend_name(posed.plan))
     draft = run_to(replace(posed.draft, warm_start=warm_start), Emitted)
-    return make_plan(draft, place_backend(chosen, draft.stages))
+    return make_plan(draft, chosen.on(draft.stages))
 
 
 def backend_name(plan: Plan) -> str:

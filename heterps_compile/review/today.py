@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_compile.api import choose_backend
-from heterps_compile.backends.contract import place_backend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import SearchResult
@@ -67,7 +66,7 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     stages = priced_stages(posed.draft, posed.stages(), priced.stages)
     servers = _parameter_servers(posed)
     provisioned = advance(posed.draft, Provisioned, search=search, stages=stages, parameter_servers=servers)
-    backend = place_backend(choose_backend(posed.draft.graph, backend_name(plan)), stages)
+    backend = choose_backend(posed.draft.graph, backend_name(plan)).on(stages)
     schedule = ChooseSchedule(plan.schedule.name, plan.schedule.micro_batches)
     draft = run_passes(provisioned, [schedule, EmitStages()], Emitted)
     made = make_plan(draft, backend)

@@ -6,7 +6,7 @@ Left out: what a stage does with it (its backend); comparing (``verify.py``).
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import TORCH, Graph
 
 
 def written_by_nodes(graph: Graph) -> tuple[str, ...]:
@@ -17,7 +17,7 @@ def written_by_nodes(graph: Graph) -> tuple[str, ...]:
 
 def kept_by_whole(graph: Graph) -> dict[str, Any]:
     """Return copies of what the whole model keeps or may keep, as it is now, by name; nothing for an ONNX model."""
-    if graph.family != "torch":
+    if graph.family != TORCH:
         return {}
     held = {name: graph.source.tensors[name] for name in written_by_nodes(graph)}
     whole = graph.source.whole()

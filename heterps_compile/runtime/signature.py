@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from heterps_compile.errors import InputError, PlanError
 from heterps_compile.frontends.structures import structures_of_call
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import TORCH, Graph
 from heterps_compile.plan.plan import Plan
 
 
@@ -77,7 +77,7 @@ class ArraySignature:
 
 def signature_of_graph(graph: Graph) -> Signature:
     """Return the signature of a model that was just read."""
-    if graph.family == "torch":
+    if graph.family == TORCH:
         from heterps_compile.frontends.torch_call import CallStructure  # noqa: PLC0415 - torch only for torch models
 
         structure: CallStructure = graph.source.call
@@ -88,7 +88,7 @@ def signature_of_graph(graph: Graph) -> Signature:
 def is_of_a_module(plan: Plan) -> bool:
     """Tell whether a plan is of a PyTorch model, which has a training and an evaluation mode."""
     try:
-        return bool(json.loads(plan.signature)["kind"] == "torch")
+        return bool(json.loads(plan.signature)["kind"] == TORCH)
     except (ValueError, TypeError, KeyError):
         return False
 
@@ -126,6 +126,6 @@ def _content(plan: Plan) -> dict[str, Any]:
         kind = content["kind"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PlanError(f"model.signature: {plan.signature[:60]!r} is no signature") from error
-    if kind not in ("arrays", "torch"):
+    if kind not in ("arrays", TORCH):
         raise PlanError(f"model.signature: unknown kind {str(kind)[:60]!r}; expected 'arrays' or 'torch'")
     return content

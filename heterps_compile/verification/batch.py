@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Self
 
 from heterps_compile.host_memory import available_bytes
-from heterps_compile.ir.graph import Graph, OpKind
+from heterps_compile.ir.graph import TORCH, Graph, OpKind
 from heterps_compile.units import format_bytes
 
 _LEAST_BATCH = 2  # models that were exported for any batch may still ask for more than one sample
@@ -177,7 +177,7 @@ def _is_free(graph: Graph) -> bool:
     """Say whether the batch can be another number without a contradiction among the inputs."""
     if graph.batch_symbol is None or graph.batch <= _LEAST_BATCH:
         return False
-    if graph.family != "torch":
+    if graph.family != TORCH:
         return True
     from heterps_compile.frontends.torch_symbols import inputs_of_computed_size  # noqa: PLC0415 - torch only for its own
 

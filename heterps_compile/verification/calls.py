@@ -10,6 +10,7 @@ from typing import Any
 from heterps_compile.backends.trained import alone
 from heterps_compile.errors import BackendError, VerificationError
 from heterps_compile.escape import printable
+from heterps_compile.ir.graph import TORCH
 from heterps_compile.runtime.kept_state import kept_by_stages, kept_by_whole, written_by_nodes
 from heterps_compile.runtime.verify import Difference, are_equal, compare_value, is_inexact, largest
 
@@ -75,7 +76,7 @@ def _least_scale(name: str, kept: Mapping[str, Any]) -> float:
 
 def _changed_anew(pair: Pair) -> frozenset[str]:
     """Return the names of what is the same whether a change to it is kept or made again by every call."""
-    if pair.graph.family != "torch":
+    if pair.graph.family != TORCH:
         return frozenset()
     from heterps_compile.frontends.torch_buffers import changed_anew  # noqa: PLC0415 - torch only for torch models
 

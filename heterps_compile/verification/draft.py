@@ -11,7 +11,7 @@ Left out: how values are compared (``runtime/verify.py``), and what of a model c
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
 from heterps_compile.errors import VerificationError
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import ONNX, Graph
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.plan import Verification
 
@@ -41,12 +41,12 @@ def verify_draft(
     Raises:
         VerificationError: naming what differs and by how much.
     """
-    compared = find_comparable(draft.graph, _runtime(backend))
+    compared = find_comparable(draft.graph, backend.capabilities)
     if not compared.outputs:
         return None, compared.notes
     graph, seed = compared.graph, draft.request.seed
     is_trained = draft.request.mode == "training"
-    calls = 1 if graph.family == "onnx" else _CALLS  # an ONNX model keeps nothing
+    calls = 1 if graph.family == ONNX else _CALLS  # an ONNX model keeps nothing
     with weights_where_they_lie(backend, graph):
         chosen = choose_batch(
             graph,
@@ -79,12 +79,6 @@ def _why_not(backend: Backend, graph: Graph, seed: int) -> str:
     except Exception as error:  # noqa: BLE001 - a runtime may raise anything
         return reason(error)
     return ""
-
-
-def _runtime(backend: Backend) -> str:
-    """Return the name of the one backend that runs all stages; of several, that of all together."""
-    used = {own.name for own in getattr(backend, "of_stage", ())}
-    return used.pop() if len(used) == 1 else backend.name
 
 
 def _compare(pair: Pair) -> tuple[Verification, tuple[str, ...]]:

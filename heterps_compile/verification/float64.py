@@ -20,10 +20,9 @@ import numpy as np
 
 from heterps_compile.backends.borders import as_tensor
 from heterps_compile.backends.comparable import find_comparable
-from heterps_compile.backends.contract import build_wide
 from heterps_compile.errors import BackendError, InputError, VerificationError
 from heterps_compile.frontends.noise import Noise
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import ONNX, Graph
 from heterps_compile.ir.partition import Partition, cut_graph
 from heterps_compile.plan.plan import Verification
 from heterps_compile.runtime.verify import compare_value
@@ -107,29 +106,29 @@ def _widened(pair: Pair) -> Pair:
     """Return the pair of a copy of the model in float64, cut at the same nodes."""
     wide, inputs = _whole_in_float64(pair), _inputs_in_float64(pair)
     graph = wide.compared.graph
-    if graph.family == "onnx":
+    if graph.family == ONNX:
         partition = cut_graph(graph, [cut.nodes for cut in pair.cuts])
         wide = replace(wide, oracle=_oracle(pair, graph, inputs[0]))
     else:
         partition = _cut_alike(pair, graph)
-    return replace(wide, cuts=partition.stages, stages=build_wide(pair.backend)(graph, partition), inputs=inputs)
+    return replace(wide, cuts=partition.stages, stages=pair.backend.build_in_float64(graph, partition), inputs=inputs)
 
 
 def _whole_in_float64(pair: Pair, noise: Noise | None = None) -> Pair:
     """Return the pair with a copy of the whole model in float64; its stages and inputs are still the narrow ones."""
-    if pair.graph.family == "onnx":
+    if pair.graph.family == ONNX:
         from heterps_compile.frontends.onnx_float64 import graph_in_float64  # noqa: PLC0415 - onnx for its models
 
         return replace(pair, compared=replace(pair.compared, graph=graph_in_float64(pair.graph, noise)))
     widen = getattr(pair.graph.source, "in_float64", None)
     if widen is None:
         raise InputError(f"the data types of {pair.graph.name!r} are part of it")
-    compared = find_comparable(widen(noise), pair.backend.name)
+    compared = find_comparable(widen(noise), pair.backend.capabilities)
     return replace(pair, compared=replace(compared, rounding=pair.compared.rounding))
 
 
 def _inputs_in_float64(pair: Pair) -> list[Mapping[str, Any]]:
-    if pair.graph.family == "onnx":
+    if pair.graph.family == ONNX:
         from heterps_compile.frontends.onnx_float64 import arrays_in_float64  # noqa: PLC0415 - onnx for its models
 
         return [arrays_in_float64(given) for given in pair.inputs]
@@ -167,7 +166,7 @@ def _noisy(pair: Pair, wide: Pair, noise: Noise) -> Pair:
     """Return the float64 stages beside a whole model whose weights and inputs are off by noise."""
     other = _whole_in_float64(pair, noise)
     graph = other.compared.graph
-    run = _oracle(pair, graph, wide.inputs[0]) if graph.family == "onnx" else pair.backend.reference(graph)
+    run = _oracle(pair, graph, wide.inputs[0]) if graph.family == ONNX else pair.backend.reference(graph)
     return replace(wide, compared=other.compared, oracle=lambda inputs: run(_disturbed(inputs, noise)))
 
 
@@ -193,7 +192,7 @@ def _distances(pair: Pair, compare: Callable[[Pair], Found]) -> tuple[float, flo
 
 def _narrow_ops(graph: Graph) -> str:
     """Name ops of an ONNX model that compute in few bits in a copy in float64 too; "" where there are none."""
-    if graph.family != "onnx":
+    if graph.family != ONNX:
         return ""
     from heterps_compile.frontends.onnx_float64 import ops_that_stay_narrow  # noqa: PLC0415 - onnx for its models
 

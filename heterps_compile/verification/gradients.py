@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heterps_compile.backends.borders import as_tensor
-from heterps_compile.backends.find import find_backend
+from heterps_compile.backends.find import differentiating_backend
 from heterps_compile.backends.trained import trained_modules
 from heterps_compile.errors import BackendError, HeterpsError, VerificationError
 from heterps_compile.escape import printable
+from heterps_compile.ir.graph import TORCH
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.kept_state import written_by_nodes
@@ -99,13 +100,13 @@ def _whole(pair: Pair) -> tuple[_Run, Any, tuple[str, ...]]:
         HeterpsError: where there is none that PyTorch can differentiate.
     """
     graph = pair.graph
-    if graph.family == "torch":
+    if graph.family == TORCH:
         from torch.fx import GraphModule  # noqa: PLC0415 - torch only for torch models
 
         owner = graph.source.whole()
         return pair.whole, owner, (_TRACED,) if isinstance(owner, GraphModule) else ()
     one = cut_graph(graph, [range(len(graph.nodes))])
-    (stage,) = modules = find_backend("torch").build(graph, one)
+    (stage,) = modules = differentiating_backend().build(graph, one)
 
     return lambda inputs: run_stages(one.stages, modules, inputs, graph.outputs), stage, (_TRANSLATED,)
 

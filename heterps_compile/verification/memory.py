@@ -9,19 +9,18 @@ Left out: what a single op takes while it runs; inputs, outputs and what is betw
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from heterps_compile.backends.contract import Backend, LeanBackend
+from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import own_backend
 from heterps_compile.ir.graph import Graph
 
 _LARGE_BYTES = 2**26
 
 
-def _lean_backends(backend: Backend, graph: Graph) -> list[LeanBackend]:
-    """Return the backends in play that can run with little memory, for a graph of large weights; else none."""
+def _lean_backends(backend: Backend, graph: Graph) -> list[Backend]:
+    """Return the backends in play for a graph of large weights; else none."""
     if sum({p.storage: p.size_bytes for p in graph.parameters.values()}.values()) < _LARGE_BYTES:
         return []
-    found = {each.name: each for each in (own_backend(graph.family), backend)}
-    return [each for each in found.values() if isinstance(each, LeanBackend)]
+    return list({each.name: each for each in (own_backend(graph.family), backend)}.values())
 
 
 @contextmanager

@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 import heterps_compile
+from heterps_compile.backends.find import BACKENDS
+from heterps_compile.passes.placement.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "heterps_compile"
 
 # From the ground up. A module imports its own folder and rows below its own, never up and never sideways.
 ROWS = (
-    ("errors", "escape", "examples", "process_state"),
-    ("units", "host_memory"),
+    ("errors", "escape", "examples", "packages"),
+    ("units", "host_memory", "process_state"),
     ("options", "plug_ins"),
     ("ir",),
     ("cluster",),
@@ -216,6 +218,46 @@ def test_solvers_are_started_in_one_place():
         if not ast.unparse(node).startswith("_Model(")
     }
     assert started == {"passes.solver"}
+
+
+NAMED = {
+    "backends/find.py": "the registry",
+    "ir/graph.py": "the families of models",
+    "packages.py": "packages of others",
+    "passes/max_load/solve.py": "its own methods",
+    "plan/request.py": "defaults",
+    "plan/schema.py": "an error of an estimate is exact",
+    "cost/provisioners.py": "a provisioner",
+    "cli/pictures.py": "the methods of the paper's pictures",
+    "compare.py": "the proof of what others find",
+    "review/infeasible.py": "the proof that there is no plan",
+}
+"""Who may say the name of a backend or method, and what it is there."""
+
+
+def names_said(path: Path, names: set[str]) -> list[str]:
+    tree = ast.parse(path.read_bytes(), str(path))
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return sorted({value for value in constants if isinstance(value, str) and value in names})
+
+
+def test_nobody_asks_for_a_backend_or_a_method_by_name():
+    """What one can do is a capability; its name is for its own folder, for the registry, and for whoever typed it."""
+    own = {f"backends/{name}/" for name in BACKENDS} | {"passes/placement/"}
+    names = {*BACKENDS, *METHODS}
+    found = {
+        where: said
+        for module, path in modules()
+        for where in [module.replace(".", "/") + ".py"]
+        if not where.startswith(tuple(own)) and (said := names_said(path, names))
+    }
+    assert {where: said for where, said in found.items() if where not in NAMED} == {}, "ask for a capability"
+    assert sorted(NAMED) == sorted(found)
+
+
+def test_a_name_in_an_expression_is_seen(tmp_path):
+    (tmp_path / "m.py").write_text('"""Of jax."""\nif backend.name == "jax":\n    say("not for jax")\n')
+    assert names_said(tmp_path / "m.py", {"jax"}) == ["jax"]
 
 
 def test_the_public_face_is_a_dozen_names_at_most():

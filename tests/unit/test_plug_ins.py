@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from light_models import path
 
+from heterps_compile.backends.contract import Backend, Capabilities
 from heterps_compile.backends.find import BACKEND_MEMBERS, BACKENDS, find_backend
 from heterps_compile.backends.jax import table as jax_table
 from heterps_compile.backends.torch.onnx_ops import table as torch_table
 from heterps_compile.cli.main import run
-from heterps_compile.errors import PlugInError
+from heterps_compile.errors import InputError, PlugInError
 from heterps_compile.passes.placement.methods import METHODS, find_method
 
 SOURCE = """
@@ -56,6 +57,22 @@ class Dreams(Works):
     def __call__(self, problem, *, seed=0, time_limit_s=None, warm_start=None):
         found = Greedy()(problem)
         return replace(found, bound=found.value * 2)
+
+class Plain:  # keeps the contract of backends without inheriting it
+    name, families, stages_are_data = "plain", ("onnx",), True
+    def tolerance(self, family): return 0.0
+    def build(self, graph, partition): return ("a stage",)
+    def reference(self, graph): ...
+    def reproducible(self, graph, seed): ...
+    def example_inputs(self, graph, seed): return {}
+    def write(self, graph, stages, cuts, directory): return []
+    def read(self, directory, files, cuts): return ()
+
+class Placed(Plain):
+    def on(self, stages):
+        made = Placed()
+        made.notes = ("runs on paper",)
+        return made
 """
 GROUPS = {
     "heterps_compile.methods": "heterps_compile.passes.placement.methods",
@@ -170,7 +187,31 @@ def test_a_method_that_works_is_taken(plug_in, capsys):
     assert capsys.readouterr().out == "out\n"
 
 
+def test_a_backend_that_inherits_nothing_has_the_defaults_of_the_contract(plug_in):
+    plug_in("heterps_compile.backends", "their_package:Plain")
+    backend = find_backend("mine")
+    assert backend.capabilities == Capabilities(stages_are_data=True)
+    assert backend.on(()).notes == ()
+    assert backend.of_stages(2) == (backend, backend)
+    assert backend.build_in_float64(None, None) == ("a stage",)
+    assert backend.as_module("a stage", "cpu") == "a stage"
+    assert backend.declared_ops() is None
+    assert (backend.unsupported(None), backend.cannot_open(None), backend.unwritable(None)) == ([], "", "")
+    with pytest.raises(InputError, match="the backend 'plain' writes no stablehlo"):
+        backend.exporting("stablehlo")
+    with pytest.raises(AttributeError):
+        backend.no_such_member  # noqa: B018 - reading it is the test
+    with backend.threads(1), backend.buffers_put_back(), backend.lean(None):
+        pass
+
+
+def test_what_such_a_backend_has_of_its_own_is_asked(plug_in):
+    plug_in("heterps_compile.backends", "their_package:Placed")
+    assert find_backend("mine").on(()).notes == ("runs on paper",)
+    assert find_backend("mine").on(()).unwritable(None) == ""
+
+
 def test_what_ships_with_the_package_keeps_its_own_contract():
     assert {find_method(name).name for name in METHODS} == set(METHODS)
     for name in BACKENDS:
-        assert [member for member in BACKEND_MEMBERS if not hasattr(find_backend(name), member)] == []
+        assert isinstance(find_backend(name), Backend)

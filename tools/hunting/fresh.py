@@ -133,12 +133,11 @@ def _answer(folder: Path, job: Any) -> dict[str, Any]:
 
 def differentiable(compiled: Any) -> tuple[Any, Any]:
     """Return a call through which gradients flow, and what gives them afterwards."""
-    from heterps_compile.backends.contract import WrappedBackend  # noqa: PLC0415
     from heterps_compile.compiled_model import backend_of  # noqa: PLC0415
     from heterps_compile.runtime.in_process import run_stages  # noqa: PLC0415
 
     backend = backend_of(compiled.plan)
-    if not isinstance(backend, WrappedBackend):
+    if backend.capabilities.is_module or not backend.capabilities.trains:
         return compiled.run, lambda: stage_gradients(compiled.stages)
     modules = [backend.as_module(stage, torch.device("cpu")) for stage in compiled.stages]
 

@@ -56,8 +56,8 @@ def wanted_by_plan(plan: Plan, folder: Path | None = None) -> dict[str, Wanted]:
     accepts: Mapping[str, Any] = getattr(signature_of_plan(plan), "accepts", {})
     known = {name: _of_shape(a.dtype, a.shape) for name, a in accepts.items() if a.dtype is not None}
     if folder is not None:
-        for stage, artifacts in zip(plan.stages, plan.artifacts, strict=False):
-            if stage.backend == "onnxruntime" and artifacts:
+        for artifacts in plan.artifacts:
+            if artifacts and artifacts[0].file.endswith(".onnx"):
                 known = _of_onnx(folder / artifacts[0].file) | known
     return {name: known.get(name, Wanted()) for name in plan.graph_inputs}
 

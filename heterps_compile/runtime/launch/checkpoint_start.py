@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.data.identity import Identity, difference
-from heterps_compile.runtime.pipeline.layout import TRAINED_BY
 from heterps_compile.units import counted
 
 from .checkpoint_folder import STATE_NAME, find_checkpoints, tidy, way_out
@@ -229,10 +229,10 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
     if options.weights is None:
         return
     for stage in prepared.plan.stages:
-        if stage.backend not in TRAINED_BY:
+        if not trains(stage.backend):
             raise RunError(
                 f"stage {stage.index} runs on the backend {stage.backend!r}, whose weights are part of it; --weights "
-                f"is for stages of the backends {' and '.join(TRAINED_BY)}"
+                f"is for stages of the backends {' and '.join(training_backends())}"
             )
     checkpoint = Path(options.weights)
     if not (checkpoint / STATE_NAME).exists():

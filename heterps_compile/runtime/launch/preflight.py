@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile import __version__
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
+from heterps_compile.packages import PYTORCH
 
 from .prepare import Prepared
 from .run_options import GIVEN, RunOptions
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "plan": "the plan (SHA-256 of plan.json)",
     "heterps_compile": "heterps-compile",
-    "torch": "torch",
+    PYTORCH: PYTORCH,
     "python": "Python",
     "training": "the training file (SHA-256)",
 }
@@ -51,7 +52,7 @@ def statement(prepared: Prepared, options: RunOptions, device: str, address: str
         "plan": prepared.plan_sha256,
         "training": None if options.train in (None, GIVEN) else sha256(Path(options.train).read_bytes()).hexdigest(),
         "heterps_compile": __version__,
-        "torch": torch.__version__,
+        PYTORCH: torch.__version__,
         "python": platform.python_version(),
         "options": options.shared(),
         "device": device,

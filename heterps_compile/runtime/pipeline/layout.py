@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
+from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.interleaved import CHUNKS
@@ -31,9 +32,6 @@ from heterps_compile.schedule.order import Action, Phase
 
 CHUNKS_OF = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": CHUNKS}
 """The schedules that run, and the stages each puts at a position."""
-
-TRAINED_BY = ("torch", "jax")
-"""The backends whose stages train."""
 
 _NOT_RUN = {"zero-bubble": "no stage computes the gradients of its inputs apart from those of its weights"}
 _SHOWN = 8
@@ -248,10 +246,10 @@ def _refuse_circles(layout: Layout) -> None:
 
 def _refuse_untrainable(plan: Plan) -> None:
     for stage in plan.stages:
-        if stage.backend not in TRAINED_BY:
+        if not trains(stage.backend):
             raise RunError(
                 f"stage {stage.index} runs on the backend {stage.backend!r}, which does not train here; compile with "
-                f"--backend {' or '.join(TRAINED_BY)} to train"
+                f"--backend {' or '.join(training_backends())} to train"
             )
 
 

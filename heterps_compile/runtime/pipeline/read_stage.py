@@ -7,7 +7,6 @@ Left out: the check of the files' hashes (``plan/folder.py``).
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heterps_compile.backends.borders import as_tensor
-from heterps_compile.backends.contract import Stage, WrappedBackend, place_backend
+from heterps_compile.backends.contract import Stage
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.tied import tied_in_folder
 from heterps_compile.plan.plan import Plan
@@ -84,31 +83,13 @@ def read_stage(folder: Path, plan: Plan, index: int, device: torch.device) -> Ru
         BackendError: naming stage and file.
     """
     planned = plan.stages[index]
-    backend = place_backend(find_backend(planned.backend), [planned])
+    backend = find_backend(planned.backend).on([planned])
     files = [artifact.file for artifact in plan.artifacts[index]]
-    with _threads_of(planned.backend):
-        stage: Any = backend.read(folder, [files], [planned])[0]
-    if isinstance(backend, WrappedBackend):
-        wrapped: RunnableStage = backend.as_module(stage, device)
-        return wrapped
-    if isinstance(stage, nn.Module):
-        module: Any = stage.to(device)
-        trainable: RunnableStage = module
-        return trainable
-    return WrappedStage(stage, device)
-
-
-def _threads_of(backend: str) -> AbstractContextManager[None]:
-    """Hold ONNX Runtime and jax, which take every core otherwise, to the threads that PyTorch was given."""
-    if backend == "jax":
-        from heterps_compile.backends.jax.threads import cpu_threads  # noqa: PLC0415 - jax only where it runs
-
-        return cpu_threads(torch.get_num_threads())
-    if backend != "onnxruntime":
-        return nullcontext()
-    from heterps_compile.frontends.onnx_session import session_threads  # noqa: PLC0415 - onnx only where it runs
-
-    return session_threads(torch.get_num_threads())
+    with backend.threads(torch.get_num_threads()):  # a runtime with threads of its own takes every core otherwise
+        stage = backend.read(folder, [files], [planned])[0]
+    made: Any = backend.as_module(stage, device)
+    runnable: RunnableStage = made
+    return runnable if isinstance(made, nn.Module) else WrappedStage(made, device)
 
 
 def read_tied(folder: Path, plan: Plan) -> Tied:

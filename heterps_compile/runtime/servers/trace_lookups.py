@@ -23,6 +23,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F  # noqa: N812 - the name everybody knows it by
 
+from heterps_compile.backends.find import find_backend
 from heterps_compile.errors import RunError
 from heterps_compile.escape import one_line
 from heterps_compile.plan.plan import Plan
@@ -217,7 +218,7 @@ def find_plan_tables(folder: Path, plan: Plan) -> tuple[TableSpec, ...]:
     tied = {name for held in read_tied(folder, plan).values() for _, name in held}
     tables: list[TableSpec] = []
     for index, files in enumerate(plan.artifacts):
-        if plan.stages[index].backend != "torch":
+        if not find_backend(plan.stages[index].backend).capabilities.is_module:
             continue
         weights = next((folder / one.file for one in files if one.file.endswith(".safetensors")), None)
         stage = read_stage(folder, plan, index, torch.device("cpu"))

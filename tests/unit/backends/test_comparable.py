@@ -69,12 +69,12 @@ def test_a_model_of_which_all_is_drawn_is_not_called_verified() -> None:
 def test_a_dropout_that_a_constant_turns_off_draws_nothing() -> None:
     graph = import_onnx(with_weight(DROPPED.replace("training = {1}", "training = {0}")))
     assert graph.source.notes == ()
-    assert find_comparable(graph, "torch").graph is graph
+    assert find_comparable(graph, find_backend("torch").capabilities).graph is graph
 
 
 def test_what_is_compared_has_the_nodes_of_the_model_which_stays_as_it_is() -> None:
     graph = import_onnx(with_weight(DROPPED))
-    compared = find_comparable(graph, "onnxruntime").graph
+    compared = find_comparable(graph, find_backend("onnxruntime").capabilities).graph
     inputs = [[len(node.inputs) for node in g.source.model.graph] for g in (graph, compared)]
     assert inputs == [[2, 3, 2], [2, 2, 2]]
 
@@ -91,8 +91,8 @@ class Noisy(nn.Module):
 
 def test_pytorch_draws_what_the_whole_model_draws_and_is_compared_in_all() -> None:
     graph = import_torch(Noisy(), (torch.randn(2, 4),))
-    assert find_comparable(graph, "torch").outputs == graph.outputs
-    assert find_comparable(graph, "onnxruntime").outputs == graph.outputs[:1]
+    assert find_comparable(graph, find_backend("torch").capabilities).outputs == graph.outputs
+    assert find_comparable(graph, find_backend("onnxruntime").capabilities).outputs == graph.outputs[:1]
 
 
 class Differs(nn.Module):
@@ -158,9 +158,9 @@ def test_half_precision_is_verified_to_its_own_rounding(backend: str) -> None:
     ],
 )
 def test_rounding_is_that_of_the_coarsest_node(text: str, rounding: float) -> None:
-    assert find_comparable(read(text), "onnxruntime").rounding == rounding
+    assert find_comparable(read(text), find_backend("onnxruntime").capabilities).rounding == rounding
 
 
 def test_bfloat16_rounds_to_eight_bits() -> None:
     graph = import_onnx(weighted(ml_dtypes.bfloat16, TensorProto.BFLOAT16, layers=1))
-    assert find_comparable(graph, "torch").rounding == 8 * 2.0**-7
+    assert find_comparable(graph, find_backend("torch").capabilities).rounding == 8 * 2.0**-7

@@ -10,7 +10,6 @@ from torch_models import BACKEND as TORCH
 from torch_models import cut_into
 
 import heterps_compile
-from heterps_compile.backends.contract import build_wide
 from heterps_compile.backends.mixed import MixedBackend
 from heterps_compile.backends.onnxruntime.backend import OnnxRuntimeBackend
 from heterps_compile.backends.torch import run_onnx as run_onnx_module
@@ -40,7 +39,7 @@ def test_a_float64_stage_gives_what_the_model_gives(monkeypatch: pytest.MonkeyPa
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     graph = import_torch(module, (x,))
     mixed = MixedBackend({}, (OnnxRuntimeBackend(), OnnxRuntimeBackend()))
-    first, second = build_wide(mixed)(graph, cut_into(graph, 2))
+    first, second = mixed.build_in_float64(graph, cut_into(graph, 2))
     live = dict(zip(first.outputs, first(x), strict=True)) | {graph.inputs[0]: x}
     live |= dict(zip(second.outputs, second(*(live[name] for name in second.inputs)), strict=True))
     for name, theirs in zip(graph.outputs, TORCH.reference(graph)({graph.inputs[0]: x}), strict=True):

@@ -180,7 +180,7 @@ def test_three_calls_in_a_row_are_those_of_the_module(tmp_path: Path, backend: s
 def test_onnx_runtime_refuses_what_it_would_forget_by_name(kind: str) -> None:
     make, name = KINDS[kind]
     with pytest.raises(BackendError, match=f"changes '{name}' in place"):
-        find_backend("onnxruntime").unsupported(graph_of(make().train()))  # type: ignore[attr-defined]
+        find_backend("onnxruntime").unsupported(graph_of(make().train()))
 
 
 def test_a_buffer_that_nothing_reads_is_kept() -> None:
@@ -291,7 +291,7 @@ class TiedRows(nn.Module):
 def test_rows_that_something_else_reads_are_not_scaled_anew_by_onnx_runtime() -> None:
     graph = import_torch(TiedRows().eval(), (torch.tensor([1, 8, 1]),))
     with pytest.raises(BackendError, match=r"changes 'rows\.weight' in place"):
-        find_backend("onnxruntime").unsupported(graph)  # type: ignore[attr-defined]
+        find_backend("onnxruntime").unsupported(graph)
 
 
 def test_a_buffer_of_two_names_is_kept_under_both_and_rounding_is_no_fault() -> None:

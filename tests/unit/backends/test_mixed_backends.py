@@ -13,7 +13,6 @@ from torch_models import cut_into, run, skip_net, small_ctrdnn
 
 import heterps_compile
 from heterps_compile.backends.borders import as_array, as_tensor
-from heterps_compile.backends.contract import place_backend
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.mixed import MixedBackend, parse_backends
 from heterps_compile.backends.onnxruntime import providers as module
@@ -164,7 +163,7 @@ def test_a_value_without_a_tensor_is_named() -> None:
 def test_stages_run_on_the_provider_of_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(module, "available_providers", lambda: installed)
-    placed = place_backend(OnnxRuntimeBackend(), planned(CPU, V100, ("edge", "npu"), CPU))
+    placed = OnnxRuntimeBackend().on(planned(CPU, V100, ("edge", "npu"), CPU))
     assert isinstance(placed, OnnxRuntimeBackend)
     graph = read("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(a) c = Exp(b) y = Tanh(c) }")
     stages: Any = placed.build(graph, cut_into(graph, 4))

@@ -31,7 +31,7 @@ def test_an_op_computes_what_onnx_runtime_does(backend: str, op: tuple[str, str]
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_every_op_of_onnx_runtimes_domains_in_the_table_has_a_case(backend: str) -> None:
     older = {"ArrayFeatureExtractor", "Binarizer", "TreeEnsemble"}  # which ONNX has node tests of
-    declared = find_backend(backend).declared_ops()  # type: ignore[attr-defined]  # both have it
+    declared = find_backend(backend).declared_ops()
     ours = {op for domain, op in declared if domain in (ML, "com.microsoft")}
     assert ours - older == {op for domain, op in OPS if domain}
 

@@ -159,7 +159,7 @@ def as_arrays(values: Any) -> list[Any]:
 @pytest.mark.parametrize("name", MODELS)
 def test_stages_in_memory_and_written_compute_what_onnx_runtime_does(backend: str, name: str, tmp_path: Path) -> None:
     graph, own = graph_of(name), find_backend(backend)
-    assert not own.unsupported(graph)  # type: ignore[attr-defined]  # both have it
+    assert not own.unsupported(graph)
     partition = cut_evenly(graph, 2)
     stages = own.build(graph, partition)
     names = own.write(graph, stages, partition.stages, tmp_path)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from plans import PLAN, VERSIONS, as_read, with_stage
 
 from heterps_compile.errors import PlanError
+from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Artifact, Plan, Scoring, Verification
-from heterps_compile.plan.provenance import installed_versions
 
 FILES = ((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),))
 SCORING = Scoring(
@@ -107,7 +107,7 @@ def test_whole_numbers_given_for_rates_read_and_write_as_rates():
 
 def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
     versions = json.loads(to_json(replace(SAVED, versions={})))["provenance"]["versions"]
-    assert versions == installed_versions()
+    assert versions == installed_versions(SHAPE_PLANS)
     assert {"heterps-compile", "torch", "onnxruntime"} <= set(versions)
 
 

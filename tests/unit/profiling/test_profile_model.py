@@ -165,7 +165,7 @@ def test_jax_is_timed_in_training_too_and_by_the_clock_of_all_its_threads():
     (device,) = profile_model(read, replace(QUICK, mode="training", backend="jax")).devices
     points = [point for layer in device.layers for point in layer.points]
     assert all(p.forward.median_s > 0 and p.backward.median_s > 0 and p.accumulate.median_s > 0 for p in points)
-    assert make_clock("cpu", "cpu", 1, own_threads=find_backend("jax").own_threads) is time.process_time
+    assert make_clock("cpu", "cpu", 1, own_threads=find_backend("jax").capabilities.own_threads) is time.process_time
     assert make_clock("cpu", "cpu", 1) is time.thread_time
 
 
