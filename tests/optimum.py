@@ -9,9 +9,10 @@ from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.method import PlacementMethod
-from heterps_compile.passes.placement.proof import range_search
+from heterps_compile.passes.placement.proof.effort import EFFORT, Effort
 from heterps_compile.passes.placement.proof.exact import Exact
-from heterps_compile.passes.placement.proof.range_search import RangeSearch, per_million_samples
+from heterps_compile.passes.placement.proof.range_search import RangeSearch
+from heterps_compile.passes.placement.proof.trivial_bounds import per_million_samples
 from heterps_compile.passes.placement.simple_plans import seed_placements
 
 ROUNDING = 1e-8
@@ -24,8 +25,8 @@ def solve(method: PlacementMethod, problem: Problem) -> SearchResult | None:
         return None
 
 
-def assert_same_optimum(problem: Problem) -> None:
-    best, exact = solve(Brute(), problem), solve(Exact(), problem)
+def assert_same_optimum(problem: Problem, effort: Effort = EFFORT) -> None:
+    best, exact = solve(Brute(), problem), solve(Exact(effort), problem)
     assert (exact is None) == (best is None)
     if exact is not None and best is not None:
         assert exact.value == pytest.approx(best.value, rel=ROUNDING)
@@ -33,14 +34,13 @@ def assert_same_optimum(problem: Problem) -> None:
         assert exact.bound == exact.value
 
 
-def assert_found_without_sweeps(problem: Problem) -> None:
-    """Search as the search is set up, and again without sweeps and marches: both must end the same."""
-    found = RangeSearch(Chain(problem), Deadline.after(None))
+def assert_found_without_sweeps(problem: Problem, effort: Effort) -> None:
+    """Search with an effort, and again without sweeps and marches: both must end the same."""
+    found = RangeSearch(Chain(problem), Deadline.after(None), effort=effort)
     found.run()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_search, "SWEPT", 10**9)
-        plain = RangeSearch(Chain(problem), Deadline.after(None))
-        plain.run()
+    without = effort.without("block sweep").without("march")
+    plain = RangeSearch(Chain(problem), Deadline.after(None), effort=without)
+    plain.run()
     assert found.best == pytest.approx(plain.best, rel=ROUNDING)
     assert found.bound == pytest.approx(plain.bound, rel=ROUNDING)
 
@@ -57,11 +57,11 @@ class StepsDeadline(Deadline):
             raise TimeUpError
 
 
-def assert_bound_below_optimum(problem: Problem, checks: int) -> None:
+def assert_bound_below_optimum(problem: Problem, checks: int, effort: Effort) -> None:
     """Stop the search after so many looks at the clock: what it has proven by then must hold."""
     best = solve(Brute(), problem)
     if best is None:
         return
-    search = RangeSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None))
+    search = RangeSearch(Chain(problem), StepsDeadline(checks), seed_placements(problem, None), effort=effort)
     search.run()
     assert per_million_samples(problem, search.bound) <= best.value * (1 + ROUNDING)

@@ -27,7 +27,7 @@ from torch.nn import functional
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.learned.features import layer_features
 from heterps_compile.passes.placement.learned.policy import SHIPPED_FILE, Policy
-from heterps_compile.passes.placement.local.spans import Spans, find_spans
+from heterps_compile.passes.placement.local.segment_table import SegmentTable, segment_table
 
 LAYERS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
 TYPES = (2, 3, 4, 6, 8, 12, 16)
@@ -60,19 +60,19 @@ def draw_examples(count: int, seed: int) -> Iterator[Example]:
                 tight_memory=tight,
             )
         )
-        spans = find_spans(problem)
+        table = segment_table(problem)
         for most in MOST_RAISED:
             throughput = problem.min_throughput * float(np.exp(generator.uniform(0, most)))
-            plan = cheapest_plan(spans, throughput)
+            plan = cheapest_plan(table, throughput)
             if plan is not None:
                 yield Example(layer_features(problem, throughput).astype(np.float16), *plan)
 
 
-def cheapest_plan(spans: Spans, throughput: float) -> tuple[np.ndarray, np.ndarray] | None:
+def cheapest_plan(table: SegmentTable, throughput: float) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the layers where stages begin, and their types; None where no plan was found."""
-    problem, count = spans.problem, len(spans.positions)
+    problem, count = table.problem, len(table.positions)
     first, end = (index.ravel() for index in np.triu_indices(count, 1))
-    work, unfit = spans.work(first, end, None)
+    work, unfit = table.work(first, end, None)
     units = np.where(unfit, np.inf, work.demand().units(problem.batch / throughput))
     best, best_paid = None, np.inf
     extra = np.zeros(problem.type_count)  # price on the units of a type, beside its own
@@ -84,7 +84,7 @@ def cheapest_plan(spans: Spans, throughput: float) -> tuple[np.ndarray, np.ndarr
         used = np.bincount(chosen, units[stages, chosen], problem.type_count)
         paid = float((used * problem.price_per_hour).sum())
         if np.all(used <= problem.max_units) and paid < best_paid:
-            best, best_paid = (spans.positions[first[stages]], chosen), paid
+            best, best_paid = (table.positions[first[stages]], chosen), paid
         if step == 0 and best is not None:
             break
         excess = (used - problem.max_units) / np.maximum(problem.max_units, 1)

@@ -75,6 +75,17 @@ def problem_tables(problem: Problem) -> ProblemTables:
     )
 
 
+def crossing_bytes(problem: Problem) -> Floats:
+    """Return [L + 1], bytes made before a position and read after it: what a cut there sends; 0 at both ends."""
+    tables = problem_tables(problem)
+    change = np.zeros(problem.layer_count + 1)
+    np.add.at(change, tables.sent_by + 1, tables.sent_bytes)
+    np.add.at(change, tables.sent_until + 1, -tables.sent_bytes)
+    crossing = np.maximum(np.cumsum(change), 0.0)
+    crossing[[0, -1]] = 0.0
+    return np.asarray(crossing, np.float64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatStages:
     """The stages of B placements, one placement after the other.

@@ -13,7 +13,6 @@ Left out: what segments cost at a throughput, and paths over them (``paths.py``,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -27,42 +26,35 @@ from .traffic import Crossings, SegmentTraffic, Traffic, Values, box_sums
 PER_TYPE = (slice(None), None, None)
 """Turns an array [T] into one that goes with [T, R, W]."""
 
-_CELLS_PER_TILE = 1 << 16
+_CELLS_AT_ONCE = 1 << 16
 _ROWS_AT_ONCE = 32
 
 
-class Steps(Protocol):
-    """Anything that has positions and types, in order."""
-
-    @property
-    def first(self) -> Ints:
-        """Return where they begin."""
-        ...
-
-    @property
-    def end(self) -> Ints:
-        """Return where they end."""
-        ...
-
-    @property
-    def type(self) -> Ints:
-        """Return their types."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Segments:
-    """M segments, sorted by (first, end, type).
+class Runs:
+    """M runs of neighbours, each on one type: of a path, in order, or any, sorted by (first, end, type).
 
     Attributes:
-        first, end: [M], positions.
+        first, end: [M], positions, or blocks of them.
         type: [M].
-        demand: [M].
     """
 
     first: Ints
     end: Ints
     type: Ints
+
+    def keep(self, index: Ints | Bools | slice) -> "Runs":
+        """Return some of them, in the same order."""
+        return Runs(self.first[index], self.end[index], self.type[index])
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments(Runs):
+    """M segments, sorted by (first, end, type), with the demand [M] of each."""
+
     demand: ReplicaDemand
 
     def keep(self, index: Ints | Bools | slice) -> "Segments":
@@ -76,9 +68,6 @@ class Segments:
             np.concatenate([getattr(part, name) for part in parts]) for name in ("first", "end", "type")
         )
         return Segments(first, end, type_, ReplicaDemand.join([part.demand for part in parts]))
-
-    def __len__(self) -> int:
-        return len(self.first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +135,7 @@ class Chain:
         """How many segments there are on all types, possible or not."""
         return self.length * (self.length + 1) // 2 * self.problem.type_count
 
-    def placement(self, path: Steps) -> Placement:
+    def placement(self, path: Runs) -> Placement:
         """Return the placement of a path."""
         starts, ends = self.borders[path.first], self.borders[path.end]
         same = path.type[1:] == path.type[:-1]
@@ -214,6 +203,14 @@ class Chain:
             talks[rows] = np.where(is_segment, traffic.receives.astype(np.float64) + traffic.sends, np.inf)
         return SegmentTraffic(moved, talks)
 
+    def whole_memory(self) -> Floats:
+        """Return [n + 1, n + 1], what one replica of every segment holds; anything where there is none."""
+        held = np.zeros((self.length + 1, self.length + 1))
+        for low in range(0, self.length, _ROWS_AT_ONCE):
+            high = min(low + _ROWS_AT_ONCE, self.length)
+            held[low:high, low + 1 :] = self._memory(low, high, self.length - low)
+        return held
+
     def segments_at(self, first: Ints, end: Ints, types: Ints) -> Segments:
         """Return those of some segments that are possible, sorted."""
         order = np.lexsort((types, end, first))
@@ -273,14 +270,14 @@ class Chain:
         """Return [T, R, W], whether a type may run all layers between a position and an end."""
         return np.asarray(_between(self._unusable, rows, ends) == 0)
 
-    def all_segments(self, deadline: Deadline = NO_DEADLINE) -> Segments:
+    def all_segments(self, deadline: Deadline = NO_DEADLINE, cells_at_once: int = _CELLS_AT_ONCE) -> Segments:
         """List every possible segment.
 
         Raises:
             TimeUpError: where the deadline comes first.
         """
         parts = []
-        rows = max(1, _CELLS_PER_TILE // (self.problem.type_count * self.length))
+        rows = max(1, cells_at_once // (self.problem.type_count * self.length))
         for low in range(0, self.length, rows):
             deadline.check()
             high = min(low + rows, self.length)
@@ -294,10 +291,10 @@ class Chain:
         np.cumsum(table.T, axis=1, out=sums[:, 1:])
         return sums[:, self.borders]
 
-    def reach(self, slowest_s: float = np.inf) -> Ints:
+    def furthest_ends(self, slowest_s: float = np.inf) -> Ints:
         """Return [n], for every first position the last end at which some type may still take at most ``slowest_s``."""
         problem, positions = self.problem, np.arange(self.length)
-        reach = positions + 1
+        furthest = positions + 1
         for t in range(problem.type_count):
             usable = np.searchsorted(self._unusable[t], self._unusable[t, :-1] + 0.5) - 1
             serial = 1 - problem.compute_parallel[t]
@@ -305,8 +302,8 @@ class Chain:
                 # what no number of replicas divides; a little more, since costs cut exactly
                 most_s = self.compute_s[t, :-1] + slowest_s * (1 + 1e-6) / serial
                 usable = np.minimum(usable, np.searchsorted(self.compute_s[t], most_s, side="right") - 1)
-            reach = np.maximum(reach, usable)
-        return reach
+            furthest = np.maximum(furthest, usable)
+        return furthest
 
     def _block_activations(self) -> Floats:
         gather = np.add.reduceat if self.problem.keeps_activations else np.maximum.reduceat

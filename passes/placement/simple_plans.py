@@ -3,9 +3,11 @@
 Left out: searching (the methods do), and why a problem has no feasible plan (``why_infeasible.py``).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from heterps_compile.cost.evaluate import Fault, detail
+from heterps_compile.cost.evaluate import Fault, detail, evaluate, to_arrays
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError, InputError
@@ -58,3 +60,17 @@ def require_feasible(problem: Problem, placement: Placement, method: str) -> flo
             f"breaks: {names}; --method exact searches all of them"
         )
     return found.value
+
+
+def divide(problem: Problem, placement: Placement) -> Placement:
+    """Add cuts, each where it costs least, until the placement has the least number of stages."""
+    undivided = replace(problem, min_stages=1)
+    while len(placement.starts()) < problem.min_stages:
+        taken = set(placement.starts())
+        free = [p for p in range(1, problem.layer_count) if p not in taken and not problem.uncuttable[p]]
+        if not free:
+            break
+        divided = [Placement(placement.types, tuple(sorted((*placement.cuts, p)))) for p in free]
+        evaluation = evaluate(undivided, *to_arrays(divided))
+        placement = divided[int(np.lexsort((evaluation.violation, evaluation.values))[0])]
+    return placement

@@ -94,8 +94,7 @@ class Crossings:
     @property
     def longest_span(self) -> int:
         """How many blocks further a value goes at most."""
-        spans = [int((v.target - v.source).max(initial=0)) for v in (self._enter, self._leave)]
-        return max(spans)
+        return max(int((v.target - v.source).max(initial=0)) for v in (self._enter, self._leave))
 
     def passing_bytes(self, span: int, length: int) -> tuple[Floats, Floats]:
         """Return [n + 1] twice, the least bytes into and out of a segment of ``span`` blocks or more at a position.

@@ -10,7 +10,6 @@ from small_problems import plain_bytes, plain_memory, small_problems, with_share
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.replicas import StageWork
-from heterps_compile.passes.placement import geometry
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.traffic import box_sums
 
@@ -19,13 +18,8 @@ from heterps_compile.passes.placement.traffic import box_sums
 @given(problem=small_problems() | st.builds(with_shared_storage, small_problems(), st.integers(0, 2**32 - 1)))
 @pytest.mark.parametrize("cells", [1, 40, 1 << 16])
 def test_the_list_holds_every_segment_once(cells: int, problem: Problem) -> None:
-    before = geometry._CELLS_PER_TILE
-    geometry._CELLS_PER_TILE = cells
-    try:
-        chain = Chain(problem)
-        segments = chain.all_segments()
-    finally:
-        geometry._CELLS_PER_TILE = before
+    chain = Chain(problem)
+    segments = chain.all_segments(cells_at_once=cells)
     found = {}
     for s in range(len(segments)):
         key = (int(segments.first[s]), int(segments.end[s]), int(segments.type[s]))

@@ -14,9 +14,10 @@ from heterps_compile.passes.placement.baselines.fixed import CpuOnly
 from heterps_compile.passes.placement.baselines.greedy import Greedy
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.method import PlacementMethod
-from heterps_compile.passes.placement.proof import range_search
 from heterps_compile.passes.placement.proof.certificate import certify
-from heterps_compile.passes.placement.proof.range_search import RangeSearch, per_million_samples
+from heterps_compile.passes.placement.proof.effort import Effort, RangeEffort
+from heterps_compile.passes.placement.proof.range_search import RangeSearch
+from heterps_compile.passes.placement.proof.trivial_bounds import per_million_samples
 
 
 @settings(max_examples=250, deadline=None)
@@ -41,13 +42,9 @@ def test_exact_finds_the_optimum_of_eight_layers(problem: Problem) -> None:
 @given(problem=small_problems(max_layers=6, units=3))
 @pytest.mark.parametrize("most_listed", [0, 20])
 def test_the_optimum_does_not_depend_on_how_segments_are_kept(most_listed: int, problem: Problem) -> None:
-    before = range_search._MOST_LISTED
-    range_search._MOST_LISTED = most_listed
-    try:
-        search = RangeSearch(Chain(problem), Deadline.after(5))
-        search.run()
-    finally:
-        range_search._MOST_LISTED = before
+    effort = Effort(ranges=RangeEffort(most_listed=most_listed))
+    search = RangeSearch(Chain(problem), Deadline.after(5), effort=effort)
+    search.run()
     best = solve(Brute(), problem)
     if best is not None:
         bound = per_million_samples(problem, search.bound)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from optimum import assert_bound_below_optimum, assert_found_without_sweeps, assert_same_optimum
 from small_problems import small_problem, small_problems
@@ -10,8 +10,8 @@ from small_problems import small_problem, small_problems
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof import block_sweep, march, range_search
-from heterps_compile.passes.placement.proof.longest_segments import Entries, Reach
+from heterps_compile.passes.placement.proof.effort import Effort, MarchEffort, SweepEffort
+from heterps_compile.passes.placement.proof.longest_segments import LongestSegments, ReplicaRanges
 from heterps_compile.passes.placement.proof.march import March, TimeRange
 from heterps_compile.passes.placement.proof.paths import ListedSegments, SegmentPrices, StageCounts
 from heterps_compile.passes.placement.proof.range_search import RangeSearch
@@ -20,19 +20,15 @@ from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 ROUNDING = 1e-8
 
 
-def entry(type_: int, units: int) -> Entries:
-    return Entries(np.array([type_]), np.array([units]), np.array([units]))
+def entry(type_: int, units: int) -> ReplicaRanges:
+    return ReplicaRanges(np.array([type_]), np.array([units]), np.array([units]))
 
 
-@pytest.fixture
-def _marched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """March through the shortest chains too, with no sweep over blocks before it."""
-    monkeypatch.setattr(range_search, "SWEPT", 1)
-    monkeypatch.setattr(range_search, "MARCHED", 1)
-    monkeypatch.setattr(range_search, "MARCHED_AT_ONCE", 1)
-    monkeypatch.setattr(range_search, "SWEPT_S", 0.0)
-    monkeypatch.setattr(block_sweep, "_SIZES", (4, 1))
-    monkeypatch.setattr(block_sweep, "_TOP_BLOCKS", 1)
+# march through the shortest chains too, with no sweep over blocks before it
+MARCHED = Effort(
+    march=MarchEffort(least_positions=1, at_once=1, after_s=0.0),
+    sweep=SweepEffort(least_positions=1, sizes=(4, 1), top_blocks=1),
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,7 +38,7 @@ def _marched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_segment_ends_behind_the_furthest(seed: int, slow: float, units: int) -> None:
     problem = small_problem(seed, layers=17, types=3, units=40)
     chain = Chain(problem)
-    reach, segments = Reach(chain), chain.all_segments()
+    reach, segments = LongestSegments(chain), chain.all_segments()
     slow_s = longest_s(problem) * slow * slow
     fits = segments.keep(segments.demand.units(slow_s) <= units)
     for type_ in range(3):
@@ -61,7 +57,7 @@ def test_where_values_pass_to_the_next_layer_alone_the_furthest_segment_fits(
     fits = segments.keep(segments.demand.units(slow_s * (1 + ROUNDING)) <= units)
     found = set(zip(fits.first.tolist(), fits.end.tolist(), fits.type.tolist(), strict=True))
     for type_ in range(3):
-        for first, end in enumerate(Reach(chain).ends(entry(type_, units), slow_s)[0].tolist()):
+        for first, end in enumerate(LongestSegments(chain).ends(entry(type_, units), slow_s)[0].tolist()):
             assert end == first or (first, end, type_) in found
 
 
@@ -69,24 +65,24 @@ def test_where_values_pass_to_the_next_layer_alone_the_furthest_segment_fits(
 @given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), ratio=st.sampled_from([0.95, 0.99, 1.0, 1.2]))
 def test_ends_are_the_same_from_the_ends_of_another_time_and_from_none(seed: int, slow: float, ratio: float) -> None:
     chain = Chain(small_problem(seed, layers=30, types=2, units=40))
-    marched = Reach(chain)
+    marched = LongestSegments(chain)
     for power in range(3):
         slow_s = longest_s(chain.problem) * slow * slow * ratio**power
-        every = Entries(np.array([0, 0, 1]), np.array([1, 4, 2]), np.array([1, 4, 2]))
-        assert marched.ends(every, slow_s).tolist() == Reach(chain).ends(every, slow_s).tolist()
+        every = ReplicaRanges(np.array([0, 0, 1]), np.array([1, 4, 2]), np.array([1, 4, 2]))
+        assert marched.ends(every, slow_s).tolist() == LongestSegments(chain).ends(every, slow_s).tolist()
 
 
 def cheapest_units(chain: Chain, slow_s: float) -> float:
     """Return the least price per hour of the units of a plan that takes no longer, over all segments."""
     problem = chain.problem
-    prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, np.zeros(problem.type_count))
+    prices = SegmentPrices.at(problem, slow_s)
     listed = ListedSegments(chain.all_segments(), prices, chain.length, Deadline.after(None))
     return float(listed.to_go(StageCounts.at_least(1))[0, 0]) / slow_s
 
 
-def bound(own: March, entries: Entries, slow_s: float) -> float:
+def bound(own: March, entries: ReplicaRanges, slow_s: float) -> float:
     """Return the bound of the march on the same."""
-    return float(own._reach.to_go(entries, own._reach.ends(entries, slow_s))[0])
+    return float(own._longest.to_go(entries, own._longest.ends(entries, slow_s))[0])
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,13 +94,13 @@ def test_where_values_pass_to_the_next_layer_alone_the_bound_is_the_price_of_a_p
     own, slow_s = March(chain, [], Deadline.after(None)), longest_s(chain.problem) * slow * slow
     own._exact_units[:] = 15
     entries = own._entries(slow_s, np.inf)  # each number of replicas is an entry of its own
-    ends = own._reach.ends(entries, slow_s)
-    to_go, cheapest = own._reach.to_go(entries, ends), cheapest_units(chain, slow_s)
+    ends = own._longest.ends(entries, slow_s)
+    to_go, cheapest = own._longest.to_go(entries, ends), cheapest_units(chain, slow_s)
     assert to_go[0] <= cheapest * (1 + ROUNDING)
     assert to_go[0] >= cheapest_units(chain, slow_s * (1 + ROUNDING)) * (1 - ROUNDING)
     if np.isfinite(cheapest):
-        steps = list(zip(*(column.tolist() for column in own._reach.path(entries, ends, to_go)), strict=True))
-        assert own._reach.prices(entries)[[e for _, _, e in steps]].sum() == pytest.approx(to_go[0])
+        steps = list(zip(*(column.tolist() for column in own._longest.path(entries, ends, to_go)), strict=True))
+        assert own._longest.prices(entries)[[e for _, _, e in steps]].sum() == pytest.approx(to_go[0])
         assert [first for first, _, _ in steps] == [0, *(end for _, end, _ in steps[:-1])]
         assert all(end <= ends[e][first] for first, end, e in steps)
         assert steps[-1][1] == layers
@@ -136,33 +132,30 @@ def test_entries_that_are_left_out_are_on_no_plan_below_the_ceiling(seed: int, s
     if np.isinf(ceiling):
         return
     entries = own._entries(fast_s, ceiling)
-    ends = own._reach.ends(entries, slow_s)
-    useful = own._useful(entries, ends, own._reach.to_go(entries, ends), ceiling / fast_s)
+    ends = own._longest.ends(entries, slow_s)
+    useful = own._useful(entries, ends, own._longest.to_go(entries, ends), ceiling / fast_s)
     for time_s, price in plans.items():
         if time_s * price < ceiling:
             assert bound(own, useful, time_s) <= price * (1 + ROUNDING)
 
 
-@pytest.mark.usefixtures("_marched")
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None)
 @given(problem=small_problems(max_layers=6) | small_problems(max_layers=5, units=3))
 def test_a_march_leaves_the_optimum(problem: Problem) -> None:
-    assert_same_optimum(problem)
+    assert_same_optimum(problem, MARCHED)
 
 
-@pytest.mark.usefixtures("_marched")
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), structure=st.booleans())
 def test_a_march_finds_what_the_search_finds_without_it(seed: int, structure: bool) -> None:
     problem = small_problem(seed, layers=14, types=3, units=60, structure=structure, memory=False)
-    assert_found_without_sweeps(problem)
+    assert_found_without_sweeps(problem, MARCHED)
 
 
-@pytest.mark.usefixtures("_marched")
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None)
 @given(problem=small_problems(max_layers=6, units=8), checks=st.integers(0, 40))
 def test_wherever_a_march_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
-    assert_bound_below_optimum(problem, checks)
+    assert_bound_below_optimum(problem, checks, MARCHED)
 
 
 @settings(max_examples=40, deadline=None)
@@ -171,9 +164,9 @@ def test_listed_segments_hold_every_plan_below_the_ceiling(seed: int) -> None:
     problem = small_problem(seed, layers=10, types=3, units=60)
     chain = Chain(problem)
     every, slow_s = chain.all_segments(), longest_s(problem) / 4
-    fast_s, no_fee = 0.97 * slow_s, np.zeros(3)
+    fast_s = 0.97 * slow_s
     counts = StageCounts.at_least(1)
-    prices = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, no_fee)
+    prices = SegmentPrices.at(problem, slow_s)
     graph = ListedSegments(every, prices, chain.length, Deadline.after(None))
     to_go = graph.to_go(counts)
     if np.isinf(to_go[0, 0]):
@@ -188,13 +181,12 @@ def test_listed_segments_hold_every_plan_below_the_ceiling(seed: int) -> None:
     assert keys[0] <= keys[1]
 
 
-def test_a_range_is_halved_until_its_segments_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(march, "_MOST_LISTED", -1)
-    monkeypatch.setattr(march, "_FEW", -1)
+def test_a_range_is_halved_until_its_segments_are_few() -> None:
     problem = small_problem(5, layers=10, types=2, units=60, memory=False)
     search = RangeSearch(Chain(problem), Deadline.after(None))
     search.run()
-    own = March(Chain(problem), [TimeRange(0.0, longest_s(problem), 0.0)], Deadline.after(None))
+    ranges = [TimeRange(0.0, longest_s(problem), 0.0)]
+    own = March(Chain(problem), ranges, Deadline.after(None), MarchEffort(most_listed=-1, few=-1))
     while own.open:
         own.step(lambda: search.best * (1 + 1e-6), lambda _: None)
     assert own.left

@@ -1,29 +1,29 @@
 """Cells of segments cost no more than the segments in them, and a sweep over them loses no better plan."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from optimum import assert_bound_below_optimum, assert_found_without_sweeps, assert_same_optimum
 from small_problems import small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof import block_sweep, range_search
 from heterps_compile.passes.placement.proof.block_cells import Blocks
+from heterps_compile.passes.placement.proof.effort import Effort, SweepEffort
 from heterps_compile.passes.placement.proof.paths import SegmentPrices
 from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 
 ROUNDING = 1e-8
 
 
-@pytest.fixture(params=[(4, 2, 1), (3, 1), (1,)], ids=str)
-def _swept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sweep the shortest chains too, with few segments left to the search that comes after."""
-    monkeypatch.setattr(range_search, "SWEPT", 1)
-    monkeypatch.setattr(block_sweep, "_SIZES", request.param)
-    monkeypatch.setattr(block_sweep, "_TOP_BLOCKS", 1)
-    monkeypatch.setattr(block_sweep, "_FEW", 3)
+# sweep the shortest chains too, with few segments left to the search that comes after
+SWEPT = [
+    Effort(sweep=SweepEffort(least_positions=1, sizes=sizes, top_blocks=1, few=3))
+    for sizes in ((4, 2, 1), (3, 1), (1,))
+]
 
 
 @settings(max_examples=60, deadline=None)
@@ -34,9 +34,8 @@ def test_no_segment_is_cheaper_than_its_cell(size: int, seed: int, slow: float, 
     chain = Chain(problem)
     blocks, segments = Blocks(chain, size), chain.all_segments()
     slow_s = longest_s(problem) * slow * slow
-    no_fee = np.zeros(problem.type_count)
-    prices = SegmentPrices(slow_s, ratio * slow_s, problem.price_per_hour, problem.max_units, no_fee)
-    at_slow = SegmentPrices(slow_s, slow_s, problem.price_per_hour, problem.max_units, no_fee)
+    at_slow = SegmentPrices.at(problem, slow_s)
+    prices = replace(at_slow, fast_s=ratio * slow_s)
     cells, demand = blocks.demand(blocks.all_cells())
     bounds, slow_bounds = demand.reduced_costs(prices)
     index = {key: i for i, key in enumerate(zip(cells.first, cells.end, cells.type, strict=True))}
@@ -62,23 +61,23 @@ def test_cells_are_parted_into_all_their_parts_in_order(seed: int) -> None:
         assert found == expected
 
 
-@pytest.mark.usefixtures("_swept")
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("effort", SWEPT, ids=["4-2-1", "3-1", "1"])
+@settings(max_examples=30, deadline=None)
 @given(problem=small_problems(max_layers=6) | small_problems(max_layers=5, units=3))
-def test_a_sweep_leaves_the_optimum(problem: Problem) -> None:
-    assert_same_optimum(problem)
+def test_a_sweep_leaves_the_optimum(effort: Effort, problem: Problem) -> None:
+    assert_same_optimum(problem, effort)
 
 
-@pytest.mark.usefixtures("_swept")
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("effort", SWEPT, ids=["4-2-1", "3-1", "1"])
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_a_sweep_finds_what_the_search_finds_without_it(seed: int) -> None:
+def test_a_sweep_finds_what_the_search_finds_without_it(effort: Effort, seed: int) -> None:
     problem = small_problem(seed, layers=14, types=3, units=60, memory=False)
-    assert_found_without_sweeps(problem)
+    assert_found_without_sweeps(problem, effort)
 
 
-@pytest.mark.usefixtures("_swept")
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("effort", SWEPT, ids=["4-2-1", "3-1", "1"])
+@settings(max_examples=30, deadline=None)
 @given(problem=small_problems(max_layers=6, units=8), checks=st.integers(0, 12))
-def test_wherever_a_sweep_stops_its_bound_is_below_the_optimum(problem: Problem, checks: int) -> None:
-    assert_bound_below_optimum(problem, checks)
+def test_wherever_a_sweep_stops_its_bound_is_below_the_optimum(effort: Effort, problem: Problem, checks: int) -> None:
+    assert_bound_below_optimum(problem, checks, effort)

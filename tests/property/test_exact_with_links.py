@@ -13,7 +13,7 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.segments import flatten_stages
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof import linked_search, prove
+from heterps_compile.passes.placement.proof.effort import Effort, LinkEffort
 from heterps_compile.passes.placement.proof.exact import Exact
 from heterps_compile.passes.placement.proof.linked_chain import LinkedChain, linked_segment_count
 
@@ -53,10 +53,8 @@ def test_without_counting_all_placements_the_bound_is_honest_and_chains_are_prov
 ) -> None:
     problem = linked(small_problem(seed, layers=6, types=3, structure=structure, units=units), seed)
     best = solve(Brute(), problem)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prove, "_MOST_ENUMERATED", 0)
-        patch.setattr(linked_search, "MOST_SEGMENTS", most_segments)
-        found = solve(Exact(), problem)
+    links = LinkEffort(most_enumerated=0, most_segments=most_segments)
+    found = solve(Exact(Effort(links=links)), problem)
     if best is None:
         assert found is None
     elif found is not None:  # a search that leaves a gap may find none

@@ -1,15 +1,12 @@
 """Segments made tile by tile give the paths that the list of all segments gives."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_problems import small_problem
 
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof import tiled_paths
 from heterps_compile.passes.placement.proof.paths import (
     Deadline,
     ListedSegments,
@@ -23,33 +20,23 @@ from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 NO_LIMIT = 10**9
 
 
-@pytest.fixture(params=[2, 3, 8])
-def chunk(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = tiled_paths._CHUNK
-    tiled_paths._CHUNK = request.param
-    yield
-    tiled_paths._CHUNK = before
-
-
-@pytest.mark.usefixtures("chunk")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("chunk", [2, 3, 8])
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     slow=st.floats(0.02, 1.0),
-    ratio=st.sampled_from([0.0, 0.7, 1.0]),
-    fee=st.sampled_from([0.0, 0.4]),
+    terms=st.tuples(st.sampled_from([0.0, 0.7, 1.0]), st.sampled_from([0.0, 0.4])),
     counts=st.sampled_from([StageCounts.at_least(1), StageCounts.at_least(4), StageCounts.between(2, 6)]),
 )
 def test_costs_to_go_and_kept_segments_are_the_same(
-    seed: int, slow: float, ratio: float, fee: float, counts: StageCounts
+    chunk: int, seed: int, slow: float, terms: tuple[float, float], counts: StageCounts
 ) -> None:
     problem = small_problem(seed, layers=30, types=3, units=40)
     chain = Chain(problem)
     slow_s = longest_s(problem) * slow * slow
-    prices = SegmentPrices(
-        slow_s, ratio * slow_s, problem.price_per_hour, problem.max_units, np.full(problem.type_count, fee)
-    )
-    tiled = TiledSegments(chain, prices, Deadline.after(None))
+    ratio, multiplier = terms
+    prices = SegmentPrices(problem, slow_s, ratio * slow_s, np.full(problem.type_count, multiplier))
+    tiled = TiledSegments(chain, prices, Deadline.after(None), chunk)
     listed = ListedSegments(chain.all_segments(), prices, chain.length, Deadline.after(None))
     to_go = listed.to_go(counts)
     made = tiled.to_go(counts)
@@ -72,7 +59,7 @@ def test_positions_that_lead_nowhere_are_no_trouble_where_no_plan_is_known() -> 
     """A stage that must hold several layers in little memory: from some positions no path goes on."""
     problem = small_problem(1, layers=12, types=2, units=40)
     chain = Chain(problem)
-    prices = SegmentPrices(longest_s(problem), 0.0, problem.price_per_hour, problem.max_units, np.zeros(2))
+    prices = SegmentPrices(problem, longest_s(problem), 0.0, np.zeros(2))
     tiled = TiledSegments(chain, prices, Deadline.after(None))
     counts = StageCounts.between(1, 2)
     to_go = tiled.to_go(counts)

@@ -17,7 +17,7 @@ from heterps_compile.cost.segments import problem_tables
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.passes.placement.proof.prove import prove
-from heterps_compile.passes.placement.simple_plans import require_feasible, seed_placements
+from heterps_compile.passes.placement.simple_plans import divide, require_feasible, seed_placements
 
 _NAMED = 5  # layers that a note names; the others it counts
 _DIVIDING_S = 5.0  # for finding cuts where a rule's stages do not fit
@@ -149,17 +149,3 @@ def _divided(problem: Problem, types: Ints, deadline: Deadline) -> Placement:
         return placement
     as_ruled = replace(problem, allowed=problem.allowed & (np.arange(problem.type_count) == types[:, None]))
     return prove(as_ruled, deadline.within(_DIVIDING_S), [placement]).placement or placement
-
-
-def divide(problem: Problem, placement: Placement) -> Placement:
-    """Add cuts, each where it costs least, until the placement has the least number of stages."""
-    undivided = replace(problem, min_stages=1)
-    while len(placement.starts()) < problem.min_stages:
-        taken = set(placement.starts())
-        free = [p for p in range(1, problem.layer_count) if p not in taken and not problem.uncuttable[p]]
-        if not free:
-            break
-        divided = [Placement(placement.types, tuple(sorted((*placement.cuts, p)))) for p in free]
-        evaluation = evaluate(undivided, *to_arrays(divided))
-        placement = divided[int(np.lexsort((evaluation.violation, evaluation.values))[0])]
-    return placement

@@ -14,9 +14,7 @@ import numpy as np
 from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline, now_s
-from heterps_compile.passes.placement.simple_plans import require_feasible, seed_placements
-
-from .fixed import divide
+from heterps_compile.passes.placement.simple_plans import divide, require_feasible, seed_placements
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps_compile.cost.problem import Floats, Problem
-from heterps_compile.cost.segments import problem_tables
+from heterps_compile.cost.segments import crossing_bytes, problem_tables
 
 FEATURE_COUNT = 31
 
@@ -32,7 +32,7 @@ def layer_features(problem: Problem, throughput: float) -> NDArray[np.float32]:
     least = np.where(usable.any(1), paid.min(1), 0.0)[:, None] + _FEW
     model = least.sum()  # price of the whole model, every layer where it is cheapest
     whole = units.sum(0)  # units of the whole model on one type
-    alive = _alive_bytes(problem)
+    alive = crossing_bytes(problem)
     cut = alive[:, None] * problem.seconds_per_byte * problem.data_parallel * price / batch_s / model
     alive_ratio = _log(alive / max(float(alive[1:-1].mean()) if layers > 1 else 1.0, _FEW), -8, 8) / 3
     activations = problem.activation_bytes
@@ -78,14 +78,3 @@ def layer_features(problem: Problem, throughput: float) -> NDArray[np.float32]:
 
 def _log(ratio: Floats, low: float, high: float) -> Floats:
     return np.clip(np.log(np.clip(ratio, _FEW, 1 / _FEW)), low, high)
-
-
-def _alive_bytes(problem: Problem) -> Floats:
-    """Return [L + 1], bytes made before a position and read after it: what a cut there sends; 0 at both ends."""
-    tables = problem_tables(problem)
-    change = np.zeros(problem.layer_count + 1)
-    np.add.at(change, tables.sent_by + 1, tables.sent_bytes)
-    np.add.at(change, tables.sent_until + 1, -tables.sent_bytes)
-    alive = np.maximum(np.cumsum(change), 0.0)
-    alive[[0, -1]] = 0.0
-    return alive

@@ -8,6 +8,16 @@ rung of a ladder of them keeps the cheapest plan known on it (``ladder.py``), an
 3. after a kick of a rung's plan: a window of it is drawn anew or taken from another rung, a run of stages is divided
    differently, or it is polished first on smoother terms, where a part of a unit has a price.
 
+The kicks::
+
+
+    plan      | cpu  | gpu          | npu      |
+    drawn     | npu     | cpu  | gpu           |         crossed: a window of the plan as drawn
+    crossed   | cpu  |gpu| cpu  | gpu | npu    |
+
+    plan      | gpu | gpu | gpu | gpu | cpu    |         divided: a run of stages on one type
+    divided   | gpu   | gpu   | gpu   | cpu    |         in another number of equal ones
+
 Where plans are drawn from is a :class:`Source`; it may learn from what has been found so far.
 
 Left out: the polish itself (``polish.py``), and learning (``reinforce.py``).
@@ -19,16 +29,15 @@ from typing import Protocol
 import numpy as np
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
-from heterps_compile.cost.problem import Bools, Ints, Problem
+from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
 from heterps_compile.passes.deadline import Deadline
 
 from .archive import Archive, Found
-from .kicks import cross, divide_run
 from .ladder import Rung, Rungs, ladder
 from .polish import Polish
 from .sampling import Proposal, Proposals, draw_plans, stage_rules
-from .spans import find_spans
-from .stage_list import Cut
+from .segment_table import SegmentTable, segment_table
+from .stage_list import Cut, Move, apply
 from .stage_prices import StagePrices, Terms
 
 _NEAR = (1.0, 0.97, 0.92, 0.85, 1.03, 1.1)  # times of a batch around the attained one
@@ -36,6 +45,8 @@ _PROMISING = 1.02  # of the best value: worth a second look
 _LEAST_GAIN = 1e-9  # relative
 _SMOOTH = 0.3  # weight of work
 _NARROWEST = 1.0005  # ratio of neighbouring times of a batch
+_CHANGES = (-2, -1, 1, 2)
+_CHANGE_ODDS = (0.15, 0.35, 0.35, 0.15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +109,8 @@ class Climb:
     def __init__(
         self, problem: Problem, archive: Archive, climbing: Climbing, generator: np.random.Generator, deadline: Deadline
     ) -> None:
-        self._spans = find_spans(problem)
-        self.prices = StagePrices(self._spans)
+        self._table = segment_table(problem)
+        self.prices = StagePrices(self._table)
         self._polish = Polish(self.prices, deadline)
         self._rules = stage_rules(problem)
         self._problem, self._archive, self._climbing = problem, archive, climbing
@@ -179,7 +190,7 @@ class Climb:
         shares = np.cumsum([climbing.dividing, climbing.smoothing, climbing.marrying, climbing.replacing])
         kind = int(np.searchsorted(shares, generator.random()))
         if kind == 0:
-            cut, ratio = divide_run(self._spans, cut, generator)
+            cut, ratio = divide_run(self._table, cut, generator)
             if generator.random() < 0.5:  # stages grew by the ratio: so does the time of a batch, more or less
                 factor *= ratio
         elif kind == 1:
@@ -236,7 +247,7 @@ class Climb:
             return self._rungs[-1].terms
         throughput = plan.throughput or self._problem.min_throughput or self._archive.best.throughput
         if throughput <= 0:  # infeasible, and no floor to go by: time enough for any stage on one unit
-            return Terms(float(self._spans.compute_s[-1].sum() + self._spans.data_s[-1].sum() + 1.0))
+            return Terms(float(self._table.compute_s[-1].sum() + self._table.data_s[-1].sum() + 1.0))
         return Terms(self._problem.batch / throughput * (1 + FLOOR_TOLERANCE))
 
     def _evaluate(self, cuts: list[Cut]) -> Found:
@@ -245,15 +256,53 @@ class Climb:
         types = np.zeros((len(cuts), layers), np.int64)
         begins = np.zeros((len(cuts), layers), np.bool_)
         for row, cut in enumerate(cuts):
-            places = self._spans.positions[cut.bounds]
+            places = self._table.positions[cut.bounds]
             types[row] = np.repeat(cut.types, np.diff(places))
             begins[row, places[:-1]] = True
         return self._archive.add(types, begins)[0]
 
     def _cut(self, types: Ints, begins: Bools) -> Cut:
         """Return a plan as stages between positions; where a position is missing, the next one takes its place."""
-        last = len(self._spans.positions) - 1
+        last = len(self._table.positions) - 1
         places = np.flatnonzero(begins)
-        bounds, kept = np.unique(np.searchsorted(self._spans.positions, places), return_index=True)
+        bounds, kept = np.unique(np.searchsorted(self._table.positions, places), return_index=True)
         inside = bounds < last
         return Cut(np.append(bounds[inside], last), types[places[kept[inside]]])
+
+
+def cross(cut: Cut, drawn: Cut, generator: np.random.Generator) -> Cut:
+    """Put a window of another plan in place of the plan's own; its two ends are cut."""
+    count = int(cut.bounds[-1])
+    low, high = np.sort(generator.integers(0, count + 1, 2))
+    low = min(low, count - 1)
+    high = max(high, low + 1)
+    types, begins = cut.spread()
+    drawn_types, drawn_begins = drawn.spread()
+    types[low:high], begins[low:high] = drawn_types[low:high], drawn_begins[low:high]
+    begins[low] = True
+    begins[min(high, count - 1)] |= high < count
+    bounds = np.flatnonzero(begins)
+    return Cut(np.append(bounds, count), types[bounds])
+
+
+def divide_run(table: SegmentTable, cut: Cut, generator: np.random.Generator) -> tuple[Cut, float]:
+    """Divide a run of stages on one type into one or two stages more or fewer, of equal work.
+
+    Returns:
+        The plan, and the ratio of the new stages' work to that of the old ones.
+    """
+    edges = np.append(np.flatnonzero(np.append(True, cut.types[1:] != cut.types[:-1])), len(cut.types))
+    run = int(generator.integers(len(edges) - 1))
+    first, end = int(edges[run]), int(edges[run + 1])
+    parts = max(1, end - first + int(generator.choice(_CHANGES, p=_CHANGE_ODDS)))
+    low, high, type_ = int(cut.bounds[first]), int(cut.bounds[end]), int(cut.types[first])
+    work = np.maximum(_since(table.compute_s, low, high, type_), _since(table.data_s, low, high, type_))
+    inner = low + np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
+    inner = np.unique(inner[(low < inner) & (inner < high)])
+    count = len(inner) + 1
+    divided, _ = apply(cut, [Move(0.0, first, end, inner.tolist(), [type_] * count)])
+    return divided, (end - first) / count
+
+
+def _since(sums: Floats, low: int, high: int, type_: int) -> Floats:
+    return np.asarray(sums[low : high + 1, type_] - sums[low, type_])

@@ -107,7 +107,7 @@ class Rungs:
 
         Inf where it is not within limits and budget.
         """
-        problem, times_s = self._prices.spans.problem, self._times_s[1:]
+        problem, times_s = self._prices.table.problem, self._times_s[1:]
         paid, breach = self._paid[:-1], self._breach[:-1]
         if problem.objective == "cost":
             return np.asarray(self._total(paid, breach) * times_s / 3600 / problem.batch * 1e6)

@@ -1,6 +1,6 @@
 """A plan as stages between positions, and moves that put other stages in the place of some of its own.
 
-Left out: which moves are worth making (``polish.py``), positions (``spans.py``).
+Left out: which moves are worth making (``polish.py``), positions (``segment_table.py``).
 """
 
 from collections.abc import Iterable

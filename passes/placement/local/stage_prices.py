@@ -19,7 +19,7 @@ import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints
 
-from .spans import Spans
+from .segment_table import SegmentTable
 from .stage_list import Cut
 
 WORK_WEIGHT = 1e-3
@@ -62,9 +62,9 @@ class Priced:
 class StagePrices:
     """Prices of one problem; ``priced`` counts the stages it has priced."""
 
-    def __init__(self, spans: Spans) -> None:
-        problem = spans.problem
-        self.spans = spans
+    def __init__(self, table: SegmentTable) -> None:
+        problem = table.problem
+        self.table = table
         self.priced = 0
         self.limits = problem.max_units.astype(np.float64)
         self._rate = problem.price_per_hour
@@ -78,7 +78,7 @@ class StagePrices:
 
         What no number of replicas makes feasible takes no units and a huge price.
         """
-        work, unfit = self.spans.work(first, end, types)
+        work, unfit = self.table.work(first, end, types)
         rate = self._rate if types is None else self._rate[types]
         demand, length = work.demand(), (end - first)[:, None] if types is None else end - first
         if self._one_unit_each:

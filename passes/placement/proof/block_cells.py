@@ -18,42 +18,29 @@ segment with core cost K and core computation at price F (both as ``SegmentPrice
 
 because computation at a price of F + delta holds at least delta more of Phi, and no cost is below it.
 
+Cheapest paths over cells (:class:`BlockPaths`) are found for many ranges of the time of a batch in one pass. Every
+range has cells of its own, sorted by their first block; rows of one block, of all ranges, are taken together::
+
+    block A    | range 0: cells ... | range 1: cells ... | ...      one gather, one sum, one least per range
+
+so that what the interpreter costs per block is shared by all ranges. O(cells) per pass.
+
 Left out: which cells matter (``block_sweep.py``), memory of a replica, values that skip many layers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.cost.replicas import ReplicaDemand, StageWork
-from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.geometry import Chain, Runs
 from heterps_compile.passes.placement.traffic import SegmentTraffic
 
 from .paths import ROUNDING, SegmentPrices
 
-_SPANS = (1, 4, 16, 64)  # values that skip more layers count for no cell
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cells:
-    """M cells, sorted by their first block.
-
-    Attributes:
-        first, end: [M], blocks.
-        type: [M].
-    """
-
-    first: Ints
-    end: Ints
-    type: Ints
-
-    def keep(self, index: Ints | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "Cells":
-        """Return some of them."""
-        return Cells(self.first[index], self.end[index], self.type[index])
-
-    def __len__(self) -> int:
-        return len(self.first)
+_SKIPS = (1, 4, 16, 64)  # values that skip more layers count for no cell
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +68,9 @@ class CellDemand:
         with np.errstate(divide="ignore", invalid="ignore"):  # where no time is left, and the cost infinite
             computing = demand.shared_compute_s * (prices.slow_s / (slow_s - demand.fixed_compute_s))
         np.maximum(computing, demand.fixed_compute_s + demand.shared_compute_s, out=computing)
-        price = prices.price[self.type]
+        price = prices.problem.price_per_hour[self.type]
         computing *= price
-        impossible = units > prices.most_units[self.type]
+        impossible = units > prices.problem.max_units[self.type]
         units[impossible] = 0.0
         both = []
         for fast_s in (prices.fast_s, prices.slow_s):
@@ -120,11 +107,11 @@ class Blocks:
         self._phi_low, self._phi_high, self._spread = phi[low], phi[high], phi[high] - phi[low]
         # every value that skips few layers passes the border of a block, or none is sure to
         self._received, self._sent = (
-            [np.minimum.reduceat(chain.passing_bytes(span)[side], low) for span in _SPANS] for side in (0, 1)
+            [np.minimum.reduceat(chain.passing_bytes(span)[side], low) for span in _SKIPS] for side in (0, 1)
         )
         self._far = [
             span
-            for span in range(1, len(_SPANS))
+            for span in range(1, len(_SKIPS))
             if traffic is None and any(np.any(side[span] > side[span - 1]) for side in (self._received, self._sent))
         ]
         self._traffic = None if traffic is None else traffic.least(low)
@@ -144,14 +131,14 @@ class Blocks:
         problem = self._problem
         return size_bytes * problem.seconds_per_byte[:, None] + (size_bytes > 0) * problem.latency_s[:, None]
 
-    def all_cells(self) -> Cells:
+    def all_cells(self) -> Runs:
         """Return every cell."""
         first, end = np.triu_indices(self.count)
         types = self._problem.type_count
-        every = Cells(np.repeat(first, types), np.repeat(end, types), np.tile(np.arange(types), len(first)))
+        every = Runs(np.repeat(first, types), np.repeat(end, types), np.tile(np.arange(types), len(first)))
         return every if self.size > 1 else every.keep(every.first < every.end)
 
-    def parts(self, cells: Cells, finer: "Blocks") -> Cells:
+    def parts(self, cells: Runs, finer: "Blocks") -> Runs:
         """Return the cells of smaller blocks that cells consist of."""
         ratio = self.size // finer.size
         opens = np.flatnonzero(np.diff(cells.first, prepend=-1))
@@ -166,18 +153,18 @@ class Blocks:
         parts[0][places] = (cells.first * ratio + np.arange(ratio)[:, None])[:, None]
         parts[1][places] = cells.end * ratio + np.arange(ratio)[:, None]
         parts[2][places] = cells.type
-        finer_cells = Cells(*parts)
+        finer_cells = Runs(*parts)
         kept = finer_cells.end < finer.count
         kept &= (finer_cells.first <= finer_cells.end) if finer.size > 1 else (finer_cells.first < finer_cells.end)
         return finer_cells.keep(kept)
 
-    def steps(self, path: Cells) -> Cells:
+    def steps(self, path: Runs) -> Runs:
         """Return a path of segments that lie in the cells of a path: all begin where their blocks do."""
         end = path.end * self.size
         end[-1] = self._length
-        return Cells(path.first * self.size, end, path.type)
+        return Runs(path.first * self.size, end, path.type)
 
-    def demand(self, cells: Cells) -> tuple[Cells, CellDemand]:
+    def demand(self, cells: Runs) -> tuple[Runs, CellDemand]:
         """Return the cells whose type may run their core, and what bounds their costs."""
         problem = self._problem
         row, column = cells.type * self.count + cells.first, cells.type * self.count + cells.end
@@ -192,7 +179,7 @@ class Blocks:
             data_s += self._traffic.moved_bytes.ravel()[pair] * problem.seconds_per_byte[type_]
             data_s += self._traffic.talks.ravel()[pair] * problem.latency_s[type_]
         for far in self._far:
-            at = np.flatnonzero((end - first - 1) * self.size + 1 >= _SPANS[far])
+            at = np.flatnonzero((end - first - 1) * self.size + 1 >= _SKIPS[far])
             for side, block in ((self._received, first[at]), (self._sent, end[at])):
                 more, less = side[far][block], side[far - 1][block]
                 seconds = (more - less) * problem.seconds_per_byte[type_[at]]
@@ -205,3 +192,62 @@ class Blocks:
         around[inner] /= 2
         parallel = problem.compute_parallel[type_], problem.data_parallel[type_]
         return cells, CellDemand(type_, StageWork(compute_s, data_s, sync_s, *parallel).demand(), inside, around)
+
+
+class BlockPaths:
+    """Paths from the first block to the last over the cells of R ranges."""
+
+    def __init__(self, count: int, cells: Sequence[Runs]) -> None:
+        """Take the number N of blocks, and for every range its cells, sorted by their first blocks."""
+        self._count, self._cells, ranges = count, cells, len(cells)
+        first, end = cells[0].first, cells[0].end
+        self._order: Ints | None = None
+        if ranges > 1:
+            first, end = (np.concatenate([getattr(c, name) for c in cells]) for name in ("first", "end"))
+            range_ = np.repeat(np.arange(ranges), [len(c) for c in cells])
+            self._order = np.argsort(first.astype(np.uint16 if count < 1 << 16 else np.int64), kind="stable")
+            first, end, range_ = first[self._order], end[self._order], range_[self._order]
+            first, end = first * ranges + range_, end * ranges + range_
+        self._source, self._target = first, end
+        self._rows = np.searchsorted(first, np.arange(count + 1) * ranges).tolist()
+        self._opens = np.flatnonzero(np.diff(first, prepend=-1))  # one for every block and range
+
+    def to_go(self, costs: Sequence[Floats]) -> Floats:
+        """Return [N, R], the cost of the cheapest path from a block to the last; no cost may be negative."""
+        ranges, cost = len(self._cells), self._joined(costs)
+        to_go = np.full(self._count * ranges, np.inf)
+        to_go[-ranges:] = 0.0
+        sources, groups = self._source[self._opens], np.searchsorted(self._opens, self._rows).tolist()
+        for block in range(self._count - 2, -1, -1):
+            start, stop = self._rows[block], self._rows[block + 1]
+            if start < stop:
+                group = slice(groups[block], groups[block + 1])
+                rest = cost[start:stop] + to_go[self._target[start:stop]]
+                to_go[sources[group]] = np.minimum.reduceat(rest, self._opens[group] - start)
+        return to_go.reshape(self._count, ranges)
+
+    def through(self, costs: Sequence[Floats], to_go: Floats) -> list[Floats]:
+        """Return for every cell of every range the cost of the cheapest path through it."""
+        ranges, cost = len(self._cells), self._joined(costs)
+        come = np.full(self._count * ranges, np.inf)
+        come[:ranges] = 0.0
+        for block in range(self._count - 1):
+            row = slice(self._rows[block], self._rows[block + 1])
+            if row.start < row.stop:
+                np.minimum.at(come, self._target[row], cost[row] + come[self._source[row]])
+        reached = come.reshape(self._count, ranges)
+        return [reached[cells.first, r] + costs[r] + to_go[cells.end, r] for r, cells in enumerate(self._cells)]
+
+    def path(self, index: int, costs: Floats, to_go: Floats) -> Ints:
+        """Return the cells of the cheapest path of a range, as indices of its cells; there must be one."""
+        cells = self._cells[index]
+        steps, block = [], 0
+        while block < self._count - 1:
+            row = slice(*np.searchsorted(cells.first, [block, block + 1]))
+            rest = costs[row] + np.where(cells.end[row] > block, to_go[cells.end[row], index], np.inf)
+            steps.append(row.start + int(np.argmin(rest)))
+            block = int(cells.end[steps[-1]])
+        return np.array(steps)
+
+    def _joined(self, costs: Sequence[Floats]) -> Floats:
+        return costs[0] if self._order is None else np.concatenate(costs)[self._order]

@@ -22,28 +22,11 @@ import numpy as np
 
 from heterps_compile.cost.problem import Floats, Placement
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 
-from .block_cells import Blocks, CellDemand, Cells
-from .block_paths import BlockPaths
+from .block_cells import BlockPaths, Blocks, CellDemand
+from .effort import SweepEffort
 from .paths import SegmentPrices
-
-_SIZES = (1024, 256, 64, 16, 4, 2, 1)  # positions of a block
-_TOP_BLOCKS = 160  # of the largest size
-_WIDTH = 0.5
-_FIRST_RANGES, _FIRST_RATIO = 12, 0.5
-_CELLS_AT_ONCE = 100_000  # costs of cells in one pass; of a larger range alone, for sorting those of many costs more
-_MOST_CELLS = 6_000_000  # of one range
-_MOST_HELD = 16_000_000  # of all open ranges; from then on those that are nearest to be closed come first
-_FEW, _NARROW, _NARROW_OF_BOUNDS = (
-    300,
-    0.9995,
-    0.995,
-)  # segments, ratio: from which on a range is left to the search over segments
-_MOST_SQUARED = 3_000  # positions of a chain of which the traffic of all segments is kept, where values skip layers
-_PARTS = 3  # of a range, where it is wide and not its blocks
-_DEEPER = 0.015  # of the best value; so much lower may the bound of a range be that waits for one half as wide
-_TRIED = 4  # plans tried per pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,10 +42,10 @@ class SweptRange:
     slow_s: float
     fast_s: float
     level: int
-    cells: Cells | None
+    cells: Runs | None
     least: Floats | None = None
 
-    def below(self, ceiling: float) -> Cells | None:
+    def below(self, ceiling: float) -> Runs | None:
         """Return the cells without those that only dearer plans use."""
         if self.cells is None or self.least is None:
             return self.cells
@@ -78,9 +61,7 @@ class RangeSweep:
         left: Ranges that are left to the search over segments.
     """
 
-    def __init__(
-        self, chain: Chain, slow_s: float, bound: float, deadline: Deadline, most_cells: int | None = None
-    ) -> None:
+    def __init__(self, chain: Chain, slow_s: float, bound: float, deadline: Deadline, effort: SweepEffort) -> None:
         """Begin with all tau up to ``slow_s``, whose plans cost at least ``bound``.
 
         Args:
@@ -88,21 +69,20 @@ class RangeSweep:
             slow_s: The longest time of a batch.
             bound: What every plan costs at least.
             deadline: When to stop.
-            most_cells: Leave ranges that would have more, whatever their width; None for ranges that are narrow first.
+            effort: How finely to look.
         """
-        self._chain, self._deadline = chain, deadline
-        self._most_cells, self._is_brief = most_cells or _MOST_CELLS, most_cells is not None
+        self._chain, self._deadline, self._effort = chain, deadline, effort
         # where segments bound what stages cost and do not tell it, narrower ranges are as hard to close
-        self._narrow = _NARROW if chain.is_exact else _NARROW_OF_BOUNDS
-        sizes = [size for size in _SIZES if size == 1 or chain.length // size >= _TOP_BLOCKS // 4]
-        has_skips = chain.longest_span > 1 and chain.length <= _MOST_SQUARED
+        self._narrow = effort.narrow if chain.is_exact else effort.narrow_of_bounds
+        sizes = [size for size in effort.sizes if size == 1 or chain.length // size >= effort.top_blocks // 4]
+        has_skips = chain.longest_span > 1 and chain.length <= effort.most_squared
         traffic = chain.whole_traffic() if has_skips else None
         self._levels = [Blocks(chain, size, traffic) for size in sizes]
-        ends = [*(slow_s * _FIRST_RATIO**i for i in range(_FIRST_RANGES)), 0.0]
+        ends = [*(slow_s * effort.first_ratio**i for i in range(effort.first_ranges)), 0.0]
         self.open = [SweptRange(bound, *pair, 0, None) for pair in pairwise(ends)]
         self.left: list[SweptRange] = []
         self._ceiling = np.inf
-        self._last: tuple[Cells | None, tuple[int, float], tuple[Cells, CellDemand]] | None = None
+        self._last: tuple[Runs | None, tuple[int, float], tuple[Runs, CellDemand]] | None = None
         self._all = self._levels[0].demand(self._levels[0].all_cells())
 
     def step(self, ceiling: float, consider: Callable[[Placement], None]) -> None:
@@ -147,7 +127,7 @@ class RangeSweep:
         self.open = [range_ for range_ in self.open if id(range_) not in taken]
         for part in parts:
             (self.left if self._is_done(part) else self.open).append(part)
-        tried = _TRIED if blocks.count > 1 else 0
+        tried = self._effort.tried if blocks.count > 1 else 0
         for r in still[np.argsort(bounds[still])][:tried].tolist():
             consider(self._chain.placement(blocks.steps(cells[r].keep(paths.path(r, costs[r], to_go)))))
 
@@ -161,11 +141,11 @@ class RangeSweep:
         if slow_s <= fast_s:
             return []
         whole = replace(range_, slow_s=slow_s)
-        if self._may_refine(range_) and at_slow - bound < _WIDTH * (ceiling - bound):
+        if self._may_refine(range_) and at_slow - bound < self._effort.width * (ceiling - bound):
             return [whole]
-        ends = [slow_s, slow_s * _FIRST_RATIO, 0.0]
+        ends = [slow_s, slow_s * self._effort.first_ratio, 0.0]
         if fast_s > 0:
-            ends = [slow_s, *np.geomspace(slow_s, fast_s, _PARTS + 1)[1:-1].tolist(), fast_s]
+            ends = [slow_s, *np.geomspace(slow_s, fast_s, self._effort.parts + 1)[1:-1].tolist(), fast_s]
         return [replace(whole, slow_s=slower, fast_s=faster) for slower, faster in pairwise(ends)]
 
     def segments(self, range_: SweptRange) -> Segments | None:
@@ -177,9 +157,9 @@ class RangeSweep:
     def _choose(self) -> tuple[int, list[SweptRange]]:
         """Return ranges to be bounded on one level, those with the lowest bounds first, as many as one pass takes."""
         held = sum(len(range_.cells) for range_ in self.open if range_.cells is not None)
-        is_full = held > _MOST_HELD
+        is_full = held > self._effort.most_held
         self.open.sort(key=lambda range_: (-range_.level if is_full else 0, self._rank(range_)))
-        level, room = self._next_level(self.open[0]), _CELLS_AT_ONCE
+        level, room = self._next_level(self.open[0]), self._effort.cells_at_once
         chosen: list[SweptRange] = []
         for range_ in self.open:
             if self._next_level(range_) == level:
@@ -191,7 +171,7 @@ class RangeSweep:
 
     def _rank(self, range_: SweptRange) -> float:
         """Return what is lowest for the range to take next: narrow ones lead to better plans, which close others."""
-        return range_.bound + _DEEPER * self._ceiling * float(np.log2(1 - range_.fast_s / range_.slow_s))
+        return range_.bound + self._effort.deeper * self._ceiling * float(np.log2(1 - range_.fast_s / range_.slow_s))
 
     def _next_level(self, range_: SweptRange) -> int:
         if range_.cells is None:
@@ -201,7 +181,7 @@ class RangeSweep:
     def _may_refine(self, range_: SweptRange) -> bool:
         if range_.cells is None or range_.level + 1 == len(self._levels):
             return False
-        return len(range_.cells) * self._ratio(range_.level) ** 2 <= self._most_cells
+        return len(range_.cells) * self._ratio(range_.level) ** 2 <= self._effort.most_cells
 
     def _ratio(self, level: int) -> int:
         return self._levels[level].size // self._levels[level + 1].size
@@ -212,7 +192,7 @@ class RangeSweep:
             return len(self._all[0])
         return len(range_.cells) * (self._ratio(range_.level) ** 2 if self._next_level(range_) > range_.level else 1)
 
-    def _bounded(self, range_: SweptRange, level: int) -> tuple[Cells, CellDemand]:
+    def _bounded(self, range_: SweptRange, level: int) -> tuple[Runs, CellDemand]:
         cells = range_.below(self._ceiling)
         if cells is None:
             return self._all
@@ -224,14 +204,11 @@ class RangeSweep:
         return self._last[2]
 
     def _costs(self, demand: CellDemand, range_: SweptRange) -> tuple[Floats, Floats]:
-        problem = self._chain.problem
-        no_fee = np.zeros(problem.type_count)
-        return demand.reduced_costs(
-            SegmentPrices(range_.slow_s, range_.fast_s, problem.price_per_hour, problem.max_units, no_fee)
-        )
+        no_multipliers = np.zeros(self._chain.problem.type_count)
+        return demand.reduced_costs(SegmentPrices(self._chain.problem, range_.slow_s, range_.fast_s, no_multipliers))
 
     def _is_done(self, range_: SweptRange) -> bool:
         """Say whether the search over segments does better with a range."""
         if self._may_refine(range_) or range_.cells is None:
             return False
-        return self._is_brief or len(range_.cells) <= _FEW or range_.fast_s > range_.slow_s * self._narrow
+        return len(range_.cells) <= self._effort.few or range_.fast_s > range_.slow_s * self._narrow

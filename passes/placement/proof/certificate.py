@@ -13,7 +13,7 @@ from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.units import format_percent
 
 from .prove import prove
-from .range_search import GAP
+from .trivial_bounds import GAP
 
 
 def certify(

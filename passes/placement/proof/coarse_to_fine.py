@@ -16,38 +16,33 @@ from collections.abc import Sequence
 import numpy as np
 
 from heterps_compile.cost.problem import Ints, Placement, Problem
-from heterps_compile.cost.segments import problem_tables
+from heterps_compile.cost.segments import crossing_bytes
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
 
+from .effort import EFFORT, Effort
 from .range_search import RangeSearch, marches_at_once
 
-_SHORT = 300  # positions that need no coarse start
-_COARSE = 150
-_FINE = 300
-_ROUNDS = 12
-_COARSE_GAP = 1e-2  # relative; how far from its own optimum the coarse search may stop
-_FINE_GAP = 1.0  # the same for the fine ones, over the number of positions: a position more or less is as much
-_GAIN = 2.0  # likewise; a round that gains less is the last
 
-
-def search_all(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> RangeSearch:
+def search_all(
+    problem: Problem, deadline: Deadline, starts: Sequence[Placement] = (), effort: Effort = EFFORT
+) -> RangeSearch:
     """Run the search over all positions, to its end or to the deadline."""
-    chain, spent = Chain(problem), 0
-    if chain.length > _SHORT and problem.min_stages < _COARSE and not marches_at_once(chain):
-        search = RangeSearch(Chain(problem, thinned(chain, _COARSE)), deadline, starts, _COARSE_GAP)
+    chain, spent, coarse = Chain(problem), 0, effort.coarse
+    is_long = chain.length > coarse.above and problem.min_stages < coarse.coarse
+    if is_long and not marches_at_once(chain, effort.march):
+        search = RangeSearch(Chain(problem, thinned(chain, coarse.coarse)), deadline, starts, coarse.coarse_gap, effort)
         search.run()
-        for _ in range(_ROUNDS):
+        for _ in range(coarse.rounds):
             if search.placement is None:
                 break
             starts, before, spent = [search.placement], search.best, spent + search.evaluations
-            search = RangeSearch(
-                Chain(problem, _near(chain, search.placement)), deadline, starts, _FINE_GAP / chain.length
-            )
+            fine = Chain(problem, near(chain, search.placement, coarse.fine))
+            search = RangeSearch(fine, deadline, starts, coarse.fine_gap / chain.length, effort)
             search.run()
-            if search.best > before * (1 - _GAIN / chain.length):
+            if search.best > before * (1 - coarse.least_gain / chain.length):
                 break
-    search = RangeSearch(chain, deadline, starts)
+    search = RangeSearch(chain, deadline, starts, effort=effort)
     search.run()
     search.evaluations += spent
     return search
@@ -56,26 +51,22 @@ def search_all(problem: Problem, deadline: Deadline, starts: Sequence[Placement]
 def thinned(chain: Chain, count: int) -> Ints:
     """Return about ``count`` positions at even distances of work, each the one nearby that the fewest bytes cross."""
     problem = chain.problem
-    tables = problem_tables(problem)
-    layers = problem.layer_count
-    change = np.bincount(tables.sent_by + 1, tables.sent_bytes, layers + 2)
-    change -= np.bincount(tables.sent_until + 1, tables.sent_bytes, layers + 2)
-    crossing = np.cumsum(change)[chain.borders]
+    crossing = crossing_bytes(problem)[chain.borders]
     work = chain.cheapest_work(problem.price_per_hour)
     bucket = np.minimum((work / max(work[-1], 1e-300) * count).astype(np.int64), count - 1)
     order = np.lexsort((crossing, bucket))
     first = np.append(True, np.diff(bucket[order]) > 0)
-    return np.union1d(chain.borders[order[first]], [0, layers])
+    return np.union1d(chain.borders[order[first]], [0, problem.layer_count])
 
 
-def _near(chain: Chain, placement: Placement) -> Ints:
-    """Return about ``_FINE`` positions: around each stage's start, the closer the denser; and some everywhere."""
+def near(chain: Chain, placement: Placement, count: int) -> Ints:
+    """Return about ``count`` positions: around each stage's start, the closer the denser; and some everywhere."""
     starts = np.searchsorted(chain.borders, placement.starts())
-    if len(starts) > _FINE // 2:  # the plan of every layer on its cheapest type, which says little about cuts
-        return thinned(chain, _FINE)
-    each = max(1, (_FINE - _FINE // 4) // len(starts) // 2)
-    reach = chain.length / len(starts) / 2
-    steps = np.unique(np.round(np.geomspace(1, max(reach, 2), each)).astype(np.int64))
-    near = np.concatenate([starts, *(starts[:, None] + sign * steps for sign in (-1, 1))], axis=None)
-    near = near[(near >= 0) & (near <= chain.length)]
-    return np.union1d(chain.borders[near], thinned(chain, _FINE // 4))
+    if len(starts) > count // 2:  # the plan of every layer on its cheapest type, which says little about cuts
+        return thinned(chain, count)
+    each = max(1, (count - count // 4) // len(starts) // 2)
+    furthest = chain.length / len(starts) / 2
+    steps = np.unique(np.round(np.geomspace(1, max(furthest, 2), each)).astype(np.int64))
+    around = np.concatenate([starts, *(starts[:, None] + sign * steps for sign in (-1, 1))], axis=None)
+    around = around[(around >= 0) & (around <= chain.length)]
+    return np.union1d(chain.borders[around], thinned(chain, count // 4))

@@ -17,6 +17,7 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.passes.placement.simple_plans import seed_placements
 
+from .effort import EFFORT, Effort
 from .prove import prove
 from .why_infeasible import explain_infeasible
 
@@ -26,7 +27,13 @@ _OPEN = "limits or links that couple the stages leave a gap that the proof does 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Branch and bound over the throughput, dynamic programming over segments (``--method exact``)."""
+    """Branch and bound over the throughput, dynamic programming over segments (``--method exact``).
+
+    Attributes:
+        effort: What the search may do; no answer depends on it.
+    """
+
+    effort: Effort = EFFORT
 
     name: ClassVar[str] = "exact"
     proves: ClassVar[bool] = True
@@ -48,7 +55,7 @@ class Exact:
         if problem.min_stages > problem.layer_count:  # tables as large as that would be no help
             raise explain_infeasible(problem)
         deadline = Deadline.after(time_limit_s)
-        proof = prove(problem, deadline, seed_placements(problem, warm_start))
+        proof = prove(problem, deadline, seed_placements(problem, warm_start), self.effort)
         if proof.placement is None:
             if np.isinf(proof.bound):
                 raise explain_infeasible(problem, deadline)

@@ -1,14 +1,14 @@
-"""The cheapest path over segments within limits on units, by labels: what a path to a position has used of each type.
+"""The cheapest path over segments within limits on units, by label setting.
 
-A path from position 0 to a is a label (units used [T], cost). Two paths to a that used the same go on alike, so the
-cheaper one stands for both. With multipliers, a fee per unit on top of its price, every path that begins with a label
-costs at least, where ``to_go`` is the cheapest rest with fees and without limits::
+A path from position 0 to a is a label (units used [T], cost). Of two paths to a that used the same the cheaper one
+dominates. With Lagrange multipliers, paid per unit on top of its price, every path that begins with a label costs at
+least, where ``to_go`` is the cheapest rest with multipliers and without limits::
 
-    cost with fees + to_go[a] - fee @ limits
+    cost with multipliers + to_go[a] - multipliers @ limits
 
-and where that is not below a ceiling the label is dropped. With good fees and a ceiling near the optimum few labels
-are left, also where a linear relaxation is far off: a few units of each of many types, say. So the ceiling starts just
-above the bound that is known, and moves up until a path is found.
+and where that is not below a ceiling the label is dropped. With good multipliers and a ceiling near the optimum few
+labels are left, also where a linear relaxation is far off: a few units of each of many types, say. So the ceiling
+starts just above the bound that is known, and moves up until a path is found.
 
 Labels are whole numbers in a mixed radix, with a digit for every type whose limit may bind.
 
@@ -24,7 +24,8 @@ import numpy as np
 from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.geometry import Segments
 
-_FIRST_SLACK, _GROWTH = 2**-8, 4.0  # of the first ceiling above the bound, relative; from one to the next
+from .effort import LabelEffort
+
 _MOST_LABELS = 2**62
 
 
@@ -33,8 +34,8 @@ class LimitedPath:
     """What was found.
 
     Attributes:
-        bound: Every path within the limits costs at least this, without fees; inf where there is none.
-        cost: Of the path, without fees; inf where none was found.
+        bound: Every path within the limits costs at least this, without multipliers; inf where there is none.
+        cost: Of the path, without multipliers; inf where none was found.
         chosen: Indices of its segments, in order; None where none was found.
     """
 
@@ -49,7 +50,7 @@ class _Labels:
 
     Attributes:
         used: [N].
-        cost: [N], with fees; ascending once they are joined.
+        cost: [N], with multipliers; ascending once they are joined.
         segment: [N], by which they came.
         before: [N], index of the label that came to where the segment begins.
     """
@@ -76,21 +77,21 @@ class LimitedPaths:
     """Paths over segments within limits on units."""
 
     def __init__(
-        self, segments: Segments, cost: Floats, units: Floats, limits: Ints, *, fee: Floats, to_go: Floats
+        self, segments: Segments, cost: Floats, units: Floats, limits: Ints, *, multipliers: Floats, to_go: Floats
     ) -> None:
         """Take M segments, sorted by where they begin.
 
         Args:
             segments: The segments.
-            cost: [M], with fees; inf for what is not possible.
+            cost: [M], with multipliers; inf for what is not possible.
             units: [M], of its type that a segment takes.
             limits: [T].
-            fee: [T], per unit, in the cost.
-            to_go: [n + 1], the least cost of a path from each position to the last, with fees and without limits.
+            multipliers: [T], per unit, in the cost.
+            to_go: [n + 1], the least cost of a path from each position to the last, with multipliers, without limits.
         """
         kept = np.flatnonzero(np.isfinite(cost))
-        self._index, self._limits, self._fee, self._to_go = kept, limits, fee, to_go
-        self._fees = float(fee @ limits)
+        self._index, self._limits, self._multipliers, self._to_go = kept, limits, multipliers, to_go
+        self._refund = float(multipliers @ limits)
         self._first, self._end, self._type = (x[kept] for x in (segments.first, segments.end, segments.type))
         self._cost, self._units = cost[kept], units[kept].astype(np.int64)
         self._rest = self._cost + to_go[self._end]
@@ -98,27 +99,27 @@ class LimitedPaths:
         self._step = self._radix = np.zeros(0, np.int64)
         self._work = 0
 
-    def cheapest(self, price: Floats, bound: float, highest: float, most_work: int) -> LimitedPath:
+    def cheapest(self, price: Floats, bound: float, highest: float, effort: LabelEffort) -> LimitedPath:
         """Look for the cheapest path below ever higher ceilings.
 
         Args:
-            price: [T], the least that a unit costs, without the fee.
-            bound: A lower bound on the cost of every path within the limits, without fees; more than 0.
+            price: [T], the least that a unit costs, without the multiplier.
+            bound: A lower bound on the cost of every path within the limits, without multipliers; more than 0.
             highest: The last ceiling; what costs as much does not matter.
-            most_work: Steps from a label over a segment, after which the bound reached is all there is.
+            effort: After its steps from a label over a segment the bound reached is all there is.
         """
-        counts = (self._limits * price < highest) | (self._fee > 0)  # the limits of others do not bind
+        counts = (self._limits * price < highest) | (self._multipliers > 0)  # the limits of others do not bind
         self._radix = np.where(counts, self._limits + 1, 1)
         if prod(self._radix.tolist()) > _MOST_LABELS:
             return LimitedPath(bound)
         self._step = np.where(counts, np.cumprod(self._radix) // self._radix, 0)
-        self._work, found, slack = most_work, LimitedPath(bound), _FIRST_SLACK
+        self._work, found, slack = effort.most_steps, LimitedPath(bound), effort.first_slack
         while found.bound < min(highest, found.cost) and self._work > 0:
             ceiling = min(highest, bound * (1 + slack))
             at_positions = self._labels(ceiling)
             if at_positions is not None:
                 found = self._best(at_positions, ceiling)
-            slack *= _GROWTH
+            slack *= effort.growth
         return found
 
     def _labels(self, ceiling: float) -> list[_Labels | None] | None:
@@ -134,7 +135,7 @@ class LimitedPaths:
             if position == last:
                 break
             row = slice(self._starts[position], self._starts[position + 1])
-            counts = np.searchsorted(here.cost, ceiling + self._fees - self._rest[row])
+            counts = np.searchsorted(here.cost, ceiling + self._refund - self._rest[row])
             self._work -= int(counts.sum())
             if self._work <= 0:
                 return None
@@ -162,7 +163,7 @@ class LimitedPaths:
         if at_last is None:
             return LimitedPath(ceiling)
         used = at_last.used[:, None] // np.maximum(self._step, 1) % self._radix
-        cost = at_last.cost - used @ self._fee
+        cost = at_last.cost - used @ self._multipliers
         label = int(np.argmin(cost))
         least, steps, at = float(cost[label]), [], at_last
         while (segment := int(at.segment[label])) >= 0:

@@ -1,9 +1,14 @@
-"""Limits on units as fees: the cheapest path over segments with Lagrange multipliers, a fee per unit beside its price.
+"""Limits that couple the segments of a path, as a Lagrangian: a multiplier per unit of each type, and one per price.
 
-The cost of the cheapest path with fees, less the fees of all units there are, is a lower bound on the cost of every
-plan within the limits, whatever the fees. Subgradient steps raise it: types of which a path takes too many get dearer.
+The cost of the cheapest path with multipliers, less what they come to for all units there are and for the budget, is a
+lower bound on the cost of every plan within the limits, whatever the multipliers::
 
-Left out: closing the gap that fees leave (``label_setting.py``, ``path_programme.py``), ranges (``range_search.py``).
+    bound(m) = min over paths of (cost + m @ used) - m @ limits
+
+Subgradient steps of Polyak's length raise it: types of which a path takes too many get dearer.
+
+Left out: closing the gap that multipliers leave (``label_setting.py``, ``path_programme.py``), and which times of a
+batch are looked at (``range_search.py``, ``fixed_time.py``).
 """
 
 from collections.abc import Callable
@@ -16,27 +21,32 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
 
 from .linked_chain import LinkedChain
-from .paths import ROUNDING, SegmentGraph, SegmentPrices, StageCounts, cheapest_path
-from .segment_graph import segment_graph
+from .paths import SegmentGraph, SegmentPrices, StageCounts, cheapest_path
+from .tiled_paths import segment_graph
 
-_STEPS_FIRST, _STEPS = 40, 8  # for all times of a batch; for a range of them
 _SHRINK = 0.7  # of the steps' length, after one that did not raise the bound
+_LEAST_STEP = 1e-3  # of the ceiling, where the bound is nearly as high
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FeeSolution:
-    """The cheapest path with a fee per unit.
+class Relaxation:
+    """The cheapest path with multipliers.
 
     Attributes:
-        bound: Lower bound on the value of every plan of the range within the limits; inf where there is no path.
-        fee: [T], with which it was found.
+        bound: Lower bound on the cost of every plan of the range within the limits; inf where there is no path.
+        multipliers: [T + 1], with which it was found: per unit of every type, and per price of units.
+        refund: What the multipliers come to for a plan that uses all limits.
+        prices: Of the segments, multipliers included.
+        graph, to_go: The segments with these prices, and what they cost from every position.
         path: None where there is none.
-        excess: [T], units of the path beyond the limits.
+        excess: [T + 1], units of the path, and their price, beyond the limits and the budget.
         counts: How far stages were counted.
     """
 
     bound: float
-    fee: Floats
+    multipliers: Floats
+    refund: float
+    prices: SegmentPrices
     graph: SegmentGraph
     to_go: Floats
     path: Segments | None
@@ -45,52 +55,62 @@ class FeeSolution:
 
     @property
     def is_coupled(self) -> bool:
-        """Whether limits on units keep this from being the answer: fees that are not due, or too many units."""
-        return bool(np.any(self.excess > 0) or np.any(self.fee * self.excess < 0))
+        """Whether limits keep this from being the answer: multipliers that are not due, or too much used."""
+        return bool(np.any(self.excess > 0) or np.any(self.multipliers * self.excess < 0))
 
 
-class FeeBounds:
+class Lagrangian:
     """Bounds on plans over the segments of a chain."""
 
     def __init__(self, chain: Chain | LinkedChain, deadline: Deadline, consider: Callable[[Placement], None]) -> None:
-        """Take a chain; ``consider`` is told of the plan of every path."""
+        """Take a chain; ``consider`` is called with the plan of every path."""
+        problem = chain.problem
         self._chain, self._deadline, self._consider = chain, deadline, consider
-        self._counts = StageCounts.at_least(chain.problem.min_stages)
+        self._counts = StageCounts.at_least(problem.min_stages)
+        # a budget binds for latency alone: there is none for cost, and throughput is what it is compared with
+        budget = problem.budget_per_hour if problem.objective == "latency" else np.inf
+        self.limits = np.append(problem.max_units.astype(np.float64), budget)
+        self.none = np.zeros(len(self.limits))
 
-    def solve(self, segments: Segments | None, slow_s: float, fast_s: float, fee: Floats) -> FeeSolution:
+    def solve(self, segments: Segments | None, slow_s: float, fast_s: float, multipliers: Floats) -> Relaxation:
         """Find the cheapest path over some segments, or all, with the least they cost in (fast_s, slow_s]."""
-        problem = self._chain.problem
-        prices = SegmentPrices(slow_s, fast_s, problem.price_per_hour, problem.max_units, fee)
+        problem, limits = self._chain.problem, self.limits
+        per_unit = multipliers[:-1] + multipliers[-1] * problem.price_per_hour
+        prices = SegmentPrices(problem, slow_s, fast_s, per_unit)
         graph = segment_graph(self._chain, prices, self._deadline, segments)
         to_go = graph.to_go(self._counts)
-        limits = problem.max_units
+        paid = multipliers > 0
+        refund = float(multipliers[paid] @ limits[paid])
         if not np.isfinite(to_go[0, 0]):
-            return FeeSolution(np.inf, fee, graph, to_go, None, np.zeros(len(limits)), self._counts)
+            return Relaxation(np.inf, multipliers, refund, prices, graph, to_go, None, self.none, self._counts)
         path = cheapest_path(graph, self._counts, to_go)
         if len(path) > problem.max_stages:  # so far nobody counted that far
             self._counts = StageCounts.between(problem.min_stages, problem.max_stages)
-            return self.solve(segments, slow_s, fast_s, fee)
+            return self.solve(segments, slow_s, fast_s, multipliers)
         self._consider(self._chain.placement(path))
-        units = path.demand.units(slow_s * (1 + ROUNDING))
-        excess = np.asarray(np.bincount(path.type, units, len(limits)), np.float64) - limits
-        return FeeSolution(float(to_go[0, 0] - fee @ limits), fee, graph, to_go, path, excess, self._counts)
+        used = np.asarray(np.bincount(path.type, prices.units(path.demand), problem.type_count), np.float64)
+        excess = np.append(used, problem.price_per_hour @ used) - limits
+        excess[np.isinf(limits)] = 0.0
+        bound = float(to_go[0, 0]) - refund
+        return Relaxation(bound, multipliers, refund, prices, graph, to_go, path, excess, self._counts)
 
     def raised(
-        self, segments: Segments | None, slow_s: float, fast_s: float, fee: Floats, ceiling: float
-    ) -> FeeSolution:
-        """Raise the bound of a range by subgradient steps of Polyak's length, until it is as high as the ceiling."""
-        steps = _STEPS_FIRST if fast_s == 0 else _STEPS
-        best = solution = self.solve(segments, slow_s, fast_s, fee)
-        scale = 1.0
-        for _ in range(steps):
-            if not solution.is_coupled or best.bound >= ceiling:
+        self, begin: Relaxation, segments: Segments | None, ceiling: Callable[[], float], most_steps: int
+    ) -> Relaxation:
+        """Raise a bound by subgradient steps until it is as high as the ceiling; return the highest."""
+        best = relaxed = begin
+        slow_s, fast_s, scale = begin.prices.slow_s, begin.prices.fast_s, 1.0
+        for _ in range(most_steps):
+            goal = ceiling()
+            if not relaxed.is_coupled or best.bound >= goal:
                 break
-            ascent = np.where((solution.fee > 0) | (solution.excess > 0), solution.excess, 0.0)
-            length = scale * (ceiling - solution.bound) / float(ascent @ ascent)
-            fee = np.maximum(0.0, solution.fee + length * ascent)
-            solution = self.solve(segments, slow_s, fast_s, fee)
-            if solution.bound > best.bound:
-                best = solution
+            goal = goal if np.isfinite(goal) else 2 * abs(relaxed.bound) + 1
+            ascent = np.where((relaxed.multipliers > 0) | (relaxed.excess > 0), relaxed.excess, 0.0)
+            length = scale * max(goal - relaxed.bound, _LEAST_STEP * abs(goal)) / float(ascent @ ascent)
+            multipliers = np.maximum(0.0, relaxed.multipliers + length * ascent)
+            relaxed = self.solve(segments, slow_s, fast_s, multipliers)
+            if relaxed.bound > best.bound:
+                best = relaxed
             else:
                 scale *= _SHRINK
         return best

@@ -17,13 +17,11 @@ Left out: chains for which that is too many; ``evaluate`` knows the types of all
 import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints, Placement, Problem
-from heterps_compile.cost.replicas import ReplicaDemand, StageWork
+from heterps_compile.cost.replicas import StageWork
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
-from heterps_compile.passes.placement.geometry import Chain, Segments, Steps
+from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 
 _MADE_AT_ONCE = 100_000  # segments, between two looks at the clock
-MOST_SEGMENTS = 3_000_000
-"""A chain with more segments than that is too long."""
 
 
 class LinkedChain:
@@ -52,10 +50,10 @@ class LinkedChain:
         """How many segments there are."""
         return len(self.all_segments())
 
-    def placement(self, path: Steps) -> Placement:
+    def placement(self, path: Runs) -> Placement:
         """Return the placement of a path."""
         first, end = self._positions(path.first), self._positions(path.end)
-        return self._chain.placement(Segments(first, end, path.type, _NO_DEMAND))
+        return self._chain.placement(Runs(first, end, path.type))
 
     def all_segments(self, deadline: Deadline = NO_DEADLINE) -> Segments:
         """List every possible segment; made once.
@@ -158,9 +156,6 @@ class _Links:
             at = (0 if self._near else slice(0, producer + 1), end)
             self._sent[0][at] += size_bytes * slowest[0]
             self._sent[1][at] = np.maximum(self._sent[1][at], slowest[1])
-
-
-_NO_DEMAND = ReplicaDemand(*(np.zeros(0) for _ in range(6)))
 
 
 def linked_segment_count(chain: Chain) -> int:

@@ -22,12 +22,10 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
 
 from .coarse_to_fine import thinned
-from .linked_chain import MOST_SEGMENTS, LinkedChain, has_near_readers, linked_segment_count
-from .range_search import GAP, RangeSearch
-
-_MOST_WORK = 200_000_000  # segments listed in a whole tree
-_WIDTHS = (5e-2, 5e-3, 2e-4, 1e-5, 5e-7)  # relative; how narrow ranges of the time of a batch get
-_COARSE_GAP = 1e-2  # relative; how far from its own optimum a start on few positions may stop
+from .effort import EFFORT, Effort
+from .linked_chain import LinkedChain, has_near_readers, linked_segment_count
+from .range_search import RangeSearch
+from .trivial_bounds import GAP
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,7 +33,7 @@ class _Node:
     bound: float
     allowed: Bools = field(compare=False)
     loose: Placement | None = field(compare=False)
-    width: float = field(compare=False, default=_WIDTHS[0])
+    width: float = field(compare=False)
 
 
 class LinkedSearch:
@@ -45,27 +43,33 @@ class LinkedSearch:
         best, placement, bound, evaluations: As :class:`~.range_search.RangeSearch` has them.
     """
 
-    def __init__(self, problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> None:
-        """Search to the proof, to the deadline, or until the tree is too large."""
-        self.problem, self.deadline = problem, deadline
+    def __init__(
+        self, problem: Problem, deadline: Deadline, starts: Sequence[Placement] = (), effort: Effort = EFFORT
+    ) -> None:
+        """Begin with some placements."""
+        self.problem, self.deadline, self._starts, self._effort = problem, deadline, starts, effort
         self.best, self.bound, self.evaluations = np.inf, 0.0, 0
         self.placement: Placement | None = None
-        chain = Chain(problem)
-        if linked_segment_count(chain) > MOST_SEGMENTS:
-            self._search_long(chain, starts)
+
+    def run(self) -> None:
+        """Search to the proof, to the deadline, or until the tree is too large."""
+        chain, widest = Chain(self.problem), self._effort.links.widths[0]
+        if linked_segment_count(chain) > self._effort.links.most_segments:
+            self._search_long(chain, self._starts)
         else:
-            search = self._run(LinkedChain(chain), starts, width=_WIDTHS[0])
+            search = self._run(LinkedChain(chain), self._starts, width=widest)
             self.bound = search.bound
-            if search.bound < self.best * (1 - GAP) and deadline.left_s() > 0:
-                self._branch(_Node(search.bound, problem.allowed, search.loose), linked_segment_count(chain))
+            if search.bound < self.best * (1 - GAP) and self.deadline.left_s() > 0:
+                root = _Node(search.bound, self.problem.allowed, search.loose, widest)
+                self._branch(root, linked_segment_count(chain))
         if self.bound >= self.best * (1 - GAP):
             self.bound = max(self.bound, self.best)
 
     def _search_long(self, chain: Chain, starts: Sequence[Placement]) -> None:
-        count = chain.length
-        while linked_segment_count(thin := Chain(self.problem, thinned(chain, count))) > MOST_SEGMENTS // 4:
+        count, effort = chain.length, self._effort.links
+        while linked_segment_count(thin := Chain(self.problem, thinned(chain, count))) > effort.most_segments // 4:
             count = max(1, count * 3 // 4)
-        self._run(LinkedChain(thin), starts, _COARSE_GAP)
+        self._run(LinkedChain(thin), starts, effort.coarse_gap)
         search = self._run(chain, starts)
         self.bound = search.bound
         lists = [segments for segments in search.left if segments is not None]
@@ -73,12 +77,12 @@ class LinkedSearch:
         if self.deadline.left_s() <= 0 or not has_near_readers(chain) or not is_listed:
             return
         left = _union(lists, chain)
-        if len(left) * self.problem.type_count**2 <= 4 * MOST_SEGMENTS:
+        if len(left) * self.problem.type_count**2 <= 4 * effort.most_segments:
             self.bound = max(self.bound, self._run(LinkedChain(chain, left), starts).bound)
 
     def _branch(self, root: _Node, work: int) -> None:
         open_, done = [root], 0
-        while open_ and open_[0].bound < self.best * (1 - GAP) and done + 2 * work <= _MOST_WORK:
+        while open_ and open_[0].bound < self.best * (1 - GAP) and done + 2 * work <= self._effort.links.most_work:
             node = open_[0]
             if self.deadline.left_s() <= 0:
                 break
@@ -95,7 +99,7 @@ class LinkedSearch:
         """Bound a node's parts: a layer on one type, and on any other; or the node again, in narrower ranges."""
         layer, type_ = _loosest(self.problem, node)
         if layer < 0:
-            narrower = [width for width in _WIDTHS if width < node.width]
+            narrower = [width for width in self._effort.links.widths if width < node.width]
             return [self._bounded(node, node.allowed, narrower[0])] if narrower else []
         parts = []
         for is_there in (True, False):
@@ -116,7 +120,7 @@ class LinkedSearch:
         width: float | None = None,
     ) -> RangeSearch:
         """Search; with a width only for a bound, in ranges no narrower."""
-        search = RangeSearch(chain, self.deadline, starts, gap)
+        search = RangeSearch(chain, self.deadline, starts, gap, self._effort)
         if width is not None:
             search.width, search.is_hasty = width, True
         if self.best < search.best:

@@ -12,7 +12,8 @@ nothing couples the stages, P is the price of a plan, which becomes the best one
 ends. Else the bound may stay below the best plan: then a narrow range is put aside, and halved when no other is open;
 in the end the segments on cheap paths in it are listed.
 
-Entries, types with numbers of replicas, that no better plan in a range can use are dropped, again as the range narrows.
+Replica ranges, types with numbers of replicas, that no better plan in a range of tau can use are dropped, again as the
+range narrows.
 
 Left out: limits on units that stages share, numbers of stages, memory (without them the bound is lower, and stays a
 bound); the search over listed segments (``range_search.py``).
@@ -26,24 +27,10 @@ import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 
-from .block_cells import Cells
-from .longest_loops import Ends
-from .longest_segments import Entries, Reach, counted_up
-
-_STRIDE = 0.8  # the least ratio of times that one bound closes
-_SURVEYED = 0.94  # the same of the ranges that are bounded first
-_SHORT = 3e-4  # relative; a shorter stretch puts a range aside where P may be of no plan, of the width:
-_TINY, _IMPROVED, _BARRED = 1e-3, 3e-3, 1e-2  # plans are no better; one of them was; the bound allows better ones
-_NARROW, _NARROW_OF_BOUNDS = 1e-4, 5e-3  # relative; ranges whose segments are listed
-_POINT = 1e-6  # relative; ranges that are left, however many segments there are
-_MOST_LISTED, _FEW = 400_000, 200_000  # segments; of a wider range whose bound allows better plans
-_MOST_HELD = 10_000_000  # segments of all ranges that are left
-_NEARLY = 1.002  # times the best value: where a plan is made of the bound
-_NARROWED = 0.5  # of the width at which entries were dropped last
-_EXACT_UNITS, _RATIO = 8, 1.25  # numbers of replicas that are entries of their own; from one to the next beyond
-_MOST_EXACT, _MOST_TOGETHER = 200, 1000  # up to which all become so where a path that is too cheap uses several as one
+from .effort import EFFORT, MarchEffort
+from .longest_segments import LastEnds, LongestSegments, ReplicaRanges, counted_up
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,7 +51,7 @@ class TimeRange:
     least_price: float | None = field(compare=False, default=None)
     is_aside: bool = field(compare=False, default=False)
     is_barred: bool = field(compare=False, default=False)
-    entries: Entries | None = field(compare=False, default=None)
+    entries: ReplicaRanges | None = field(compare=False, default=None)
     width: float = field(compare=False, default=1.0)
 
 
@@ -75,21 +62,27 @@ class March:
         left: Ranges that are left to the search over segments, with those that may matter; None for all.
     """
 
-    def __init__(self, chain: Chain, ranges: Sequence[TimeRange], deadline: Deadline) -> None:
+    def __init__(
+        self, chain: Chain, ranges: Sequence[TimeRange], deadline: Deadline, effort: MarchEffort = EFFORT.march
+    ) -> None:
         """Begin with ranges of tau."""
-        self._chain, self._deadline = chain, deadline
-        self._reach = Reach(chain)
+        self._chain, self._deadline, self._effort = chain, deadline, effort
+        self._longest = LongestSegments(chain, effort)
         self._total = float(chain.cheapest_work(chain.problem.price_per_hour)[-1])
         # where segments bound what stages cost and do not tell it, narrower ranges are as hard to close
-        self._narrow, self._point = (_NARROW, _POINT) if chain.is_exact else (_NARROW_OF_BOUNDS, _NARROW_OF_BOUNDS)
+        self._narrow, self._point = (
+            (effort.narrow, effort.point) if chain.is_exact else (effort.narrow_of_bounds, effort.narrow_of_bounds)
+        )
         # where values skip layers, P may be of no plan, however narrow the range
-        self._short = _SHORT if chain.longest_span > 1 else 0.0
+        self._short = effort.short if chain.longest_span > 1 else 0.0
         self._fresh = sorted(ranges, key=lambda range_: range_.slow_s)
         self._is_surveying, self._begun = True, list[TimeRange]()
+        if effort.surveyed == 0:
+            self._fresh, self._begun = self._begun, self._fresh
         self._aside: list[TimeRange] = []  # a heap
         self.left: list[tuple[TimeRange, Segments | None]] = []
         self._listed_width, self._held = 1.0, 0
-        self._exact_units = np.full(chain.problem.type_count, _EXACT_UNITS)
+        self._exact_units = np.full(chain.problem.type_count, effort.exact_units)
         # beyond these: types with the least and the most of numbers of replicas that are entries of their own
         self._parted = set[tuple[int, int, int]]()
 
@@ -132,9 +125,11 @@ class March:
         """Bound the slow end of a range that is new, and leave the rest of it for another survey."""
         if range_.bound >= ceiling():
             return []
-        point = replace(range_, fast_s=max(range_.fast_s, _STRIDE * range_.slow_s), width=0.0)
+        point = replace(range_, fast_s=max(range_.fast_s, self._effort.stride * range_.slow_s), width=0.0)
         parts = self._marched(point, ceiling, consider)
-        next_s = max(range_.fast_s, min(_SURVEYED * range_.slow_s, parts[0].slow_s if parts else point.fast_s))
+        next_s = max(
+            range_.fast_s, min(self._effort.surveyed * range_.slow_s, parts[0].slow_s if parts else point.fast_s)
+        )
         if next_s > range_.fast_s and (parts or not self._is_impossible(range_.slow_s)):
             self._fresh.append(replace(range_, slow_s=next_s))
         return [replace(part, fast_s=max(part.fast_s, next_s), entries=None, width=1.0) for part in parts]
@@ -166,14 +161,15 @@ class March:
 
         if not is_barred and reached_s < slow_s * (1 - self._short):
             return [part(reached_s, fast_s, False)]
-        width = _BARRED if is_barred else _IMPROVED if ceiling() < before else _TINY
+        effort = self._effort
+        width = effort.barred if is_barred else effort.improved if ceiling() < before else effort.tiny
         short_s = max(fast_s, reached_s * (1 - width))
         rest = replace(part(short_s, fast_s, False), least_price=None, is_barred=False)
         return [part(reached_s, short_s, True), rest]
 
     def _least_price(
         self, range_: TimeRange, ceiling: float, consider: Callable[[Placement], None]
-    ) -> tuple[float, Entries | None, float]:
+    ) -> tuple[float, ReplicaRanges | None, float]:
         """Bound the price of the units of every plan in a range that is better than the ceiling.
 
         Returns:
@@ -187,50 +183,50 @@ class March:
         while True:
             self._deadline.check()
             tried = tried.singles(self._are_exact(tried))
-            ends = self._reach.ends(tried, slow_s)
-            to_go = self._reach.to_go(tried, ends)
+            ends = self._longest.ends(tried, slow_s)
+            to_go = self._longest.to_go(tried, ends)
             least = float(to_go[0])
-            if least * slow_s >= ceiling * _NEARLY:
+            if least * slow_s >= ceiling * self._effort.nearly:
                 break
-            first, end, chosen = self._reach.path(tried, ends, to_go)
+            first, end, chosen = self._longest.path(tried, ends, to_go)
             used = tried.take(chosen)
-            consider(self._chain.placement(Cells(first, end, used.type)))
+            consider(self._chain.placement(Runs(first, end, used.type)))
             if least * slow_s >= ceiling or not self._learned(used):
                 break
         now = 1 - range_.fast_s / slow_s
-        if is_half or (now < _NARROWED * width and least * range_.fast_s < ceiling):
+        if is_half or (now < self._effort.narrowed * width and least * range_.fast_s < ceiling):
             entries, width = self._useful(tried, ends, to_go, ceiling / range_.fast_s), now
         return least, entries, width
 
-    def _learned(self, used: Entries) -> bool:
+    def _learned(self, used: ReplicaRanges) -> bool:
         """Make entries of a path that is too cheap entries of their own; say whether there were any."""
         together = used.most - used.least
-        wide = used.take(np.flatnonzero((together > 0) & (together < _MOST_TOGETHER)))
-        few = wide.take(np.flatnonzero(wide.most <= _MOST_EXACT))
+        wide = used.take(np.flatnonzero((together > 0) & (together < self._effort.most_together)))
+        few = wide.take(np.flatnonzero(wide.most <= self._effort.most_exact))
         np.maximum.at(self._exact_units, few.type, few.most)
-        many = wide.take(np.flatnonzero(wide.most > _MOST_EXACT))
+        many = wide.take(np.flatnonzero(wide.most > self._effort.most_exact))
         self._parted.update(zip(many.type.tolist(), many.least.tolist(), many.most.tolist(), strict=True))
         return len(wide) > 0
 
-    def _are_exact(self, entries: Entries) -> Bools:
+    def _are_exact(self, entries: ReplicaRanges) -> Bools:
         """Say which entries are to be parted into single numbers of replicas."""
         exact = entries.most <= self._exact_units[entries.type]
         for type_, least, most in self._parted:
             exact |= (entries.type == type_) & (entries.least >= least) & (entries.most <= most)
         return np.asarray(exact)
 
-    def _useful(self, entries: Entries, ends: Ends, to_go: Floats, limit: float) -> Entries:
+    def _useful(self, entries: ReplicaRanges, ends: LastEnds, to_go: Floats, limit: float) -> ReplicaRanges:
         """Return the entries on paths cheaper than the limit."""
-        return entries.take(np.flatnonzero(self._reach.through(entries, ends, to_go) < limit * (1 + 1e-9)))
+        return entries.take(np.flatnonzero(self._longest.through(entries, ends, to_go) < limit * (1 + 1e-9)))
 
     def _is_impossible(self, slow_s: float) -> bool:
         """Say whether not even all units for every stage allow a plan."""
         most = self._chain.problem.max_units.astype(np.int64)
         types = np.flatnonzero(most)
-        every = Entries(types, np.ones(len(types), np.int64), most[types])
-        return bool(np.isinf(self._reach.to_go(every, self._reach.ends(every, slow_s))[0]))
+        every = ReplicaRanges(types, np.ones(len(types), np.int64), most[types])
+        return bool(np.isinf(self._longest.to_go(every, self._longest.ends(every, slow_s))[0]))
 
-    def _entries(self, lowest_s: float, ceiling: float) -> Entries:
+    def _entries(self, lowest_s: float, ceiling: float) -> ReplicaRanges:
         """Return the replica counts that a plan better than the ceiling may have at ``lowest_s`` or more.
 
         A segment with k replicas has tau / (1 - alpha + alpha / k) of computation at most, so k tau less that is lost.
@@ -243,35 +239,36 @@ class March:
                 lost_s = lowest_s * least * (1 - 1 / ((1 - alpha) * least + alpha))
                 if least > 1 and self._total + price * lost_s >= ceiling:
                     break
-                most = least if least <= self._exact_units[type_] else min(limit, int(least * _RATIO))
+                most = least if least <= self._exact_units[type_] else min(limit, int(least * self._effort.ratio))
                 entries.append((type_, least, most))
                 least = most + 1
-        return Entries(*np.array(entries, np.int64).reshape(-1, 3).T)
+        return ReplicaRanges(*np.array(entries, np.int64).reshape(-1, 3).T)
 
     def _listed(self, range_: TimeRange, ceiling: float) -> Segments | None:
         """List the segments of a range that is narrow, or barred and no wider than others that had few; None if not."""
         width = 1 - range_.fast_s / range_.slow_s
         if range_.least_price is None:
             return None
-        room = _MOST_HELD - self._held
+        room = self._effort.most_held - self._held
         if width < self._narrow:
-            return self._segments(range_, ceiling, min(_MOST_LISTED, room))
+            return self._segments(range_, ceiling, min(self._effort.most_listed, room))
         if not range_.is_barred or width > self._listed_width:
             return None
-        segments = self._segments(range_, ceiling, min(_FEW, room))
+        segments = self._segments(range_, ceiling, min(self._effort.few, room))
         self._listed_width = width / 2 if segments is None else max(2 * width, self._listed_width)
         return segments
 
     def _segments(self, range_: TimeRange, ceiling: float, most: int) -> Segments | None:
         """List the segments that may be on the path of a plan of a range better than the ceiling; None for too many."""
         entries = self._entries(range_.fast_s, ceiling) if range_.entries is None else range_.entries
-        ends = self._reach.ends(entries, range_.slow_s)
-        to_go, come = np.minimum.accumulate(self._reach.to_go(entries, ends)), self._reach.come(entries, ends)
-        limit, prices = ceiling / range_.fast_s * (1 + 1e-9), self._reach.prices(entries)
+        ends = self._longest.ends(entries, range_.slow_s)
+        to_go = np.minimum.accumulate(self._longest.to_go(entries, ends))
+        from_start = self._longest.from_start(entries, ends)
+        limit, prices = ceiling / range_.fast_s * (1 + 1e-9), self._longest.prices(entries)
         shortest = np.tile(np.arange(ends.shape[1]), (len(entries), 1))
         same = np.flatnonzero(np.diff(entries.type) == 0)
         shortest[same + 1] = ends[same]  # with fewer replicas
-        begin = np.maximum(shortest + 1, _first_below(to_go, limit - prices[:, None] - come[:-1]))
+        begin = np.maximum(shortest + 1, _first_below(to_go, limit - prices[:, None] - from_start[:-1]))
         counts = np.maximum(ends + 1 - begin, 0)
         if counts.sum() > most:
             return None

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.problem import Floats, Ints, Problem
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.passes.placement.geometry import Segments
 from heterps_compile.passes.solver import run_solver
@@ -40,35 +40,61 @@ class CoupledPath:
     is_optimal: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """What the segments of a path cost and take, [M] each.
+
+    Attributes:
+        cost: inf for what is not possible.
+        units: Of its type.
+        spent: Of the budget; None for nothing.
+    """
+
+    cost: Floats
+    units: Floats
+    spent: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coupling:
+    """What couples the segments of a path.
+
+    Attributes:
+        length: n, the last position.
+        limits: [T], on units.
+        least, most: Stages.
+        budget: For what all segments of the path spend.
+    """
+
+    length: int
+    limits: Floats
+    least: int
+    most: int
+    budget: float = np.inf
+
+    @classmethod
+    def of(cls, problem: Problem, length: int, budget: float = np.inf) -> "Coupling":
+        """Return the limits of a problem on paths of so many positions, with a budget if it matters."""
+        return cls(length, problem.max_units.astype(np.float64), problem.min_stages, problem.max_stages, budget)
+
+
 def coupled_path(
     segments: Segments,
-    cost: Floats,
-    units: Floats,
-    *,
-    length: int,
-    limits: Floats,
-    least: int,
-    most: int,
+    terms: Terms,
+    coupling: Coupling,
     deadline: Deadline,
+    *,
     most_s: float = np.inf,
-    spent: Floats | None = None,
-    budget: float = np.inf,
     enough: float = -np.inf,
 ) -> CoupledPath:
-    """Find the cheapest path from position 0 to ``length`` within limits on units and stages.
+    """Find the cheapest path from the first position to the last within what couples its segments.
 
     Args:
         segments: M segments.
-        cost: [M].
-        units: [M], units of its type that a segment takes.
-        length: n, the last position.
-        limits: [T].
-        least: Fewest stages.
-        most: Most stages.
+        terms: Of the segments.
+        coupling: The limits.
         deadline: Stop then; what it takes to write the programme down counts too.
         most_s: Most seconds that solving it may take.
-        spent: [M], what a segment takes of the budget; None for nothing.
-        budget: For all segments of the path.
         enough: Stop at a path that costs this or less.
 
     Raises:
@@ -78,6 +104,8 @@ def coupled_path(
     import highspy  # noqa: PLC0415 - half a second that only coupled limits need
 
     begun_s = now_s()
+    cost, units, spent = terms.cost, terms.units, terms.spent
+    length, limits, budget = coupling.length, coupling.limits, coupling.budget
     usable = np.flatnonzero(np.isfinite(cost) & np.isfinite(units))
     if len(usable) == 0:
         return CoupledPath(np.inf, None, True)
@@ -99,8 +127,8 @@ def coupled_path(
     model.col_lower_, model.col_upper_ = np.zeros(count), np.ones(count)
     model.integrality_ = [highspy.HighsVarType.kInteger] * count
     flow = (np.arange(length) == 0).astype(np.float64)
-    model.row_lower_ = np.concatenate([flow, np.full(types, -np.inf), [least], [-np.inf] * has_budget])
-    model.row_upper_ = np.concatenate([flow, limits, [min(most, length)], [budget] * has_budget])
+    model.row_lower_ = np.concatenate([flow, np.full(types, -np.inf), [coupling.least], [-np.inf] * has_budget])
+    model.row_upper_ = np.concatenate([flow, limits, [min(coupling.most, length)], [budget] * has_budget])
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=count))])
     model.a_matrix_.index_ = np.concatenate(rows)[order]

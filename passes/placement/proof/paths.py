@@ -18,46 +18,77 @@ from typing import Protocol
 
 import numpy as np
 
-from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
+from heterps_compile.cost.problem import Floats, Ints, Problem
 from heterps_compile.cost.replicas import ReplicaDemand
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Segments
 
+ROUNDING = 1e-10
+"""Relative: sums of a segment are differences of running sums; so much may be wrong with them."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentPrices:
-    """What a segment costs in any plan whose time of a batch tau lies in (fast_s, slow_s]: a lower bound.
+    """What a segment costs in any plan whose time of a batch tau lies in (fast_s, slow_s]: a lower bound, by objective.
 
-    With both equal it is the exact price of a batch at tau = slow_s, in price per hour times seconds.
+    ::
+
+        cost         price of a batch, in price per hour times seconds; exact where both ends of the range are equal
+        throughput   price per hour of the fewest units that take at most slow_s
+        latency      seconds of computation and data movement
+        max-load     1, for the one unit
+
+    A cost never falls where the demand rises.
 
     Attributes:
+        problem: Its objective, prices, limits on units and budget, which a segment alone may not exceed.
         slow_s, fast_s: The range.
-        price: [T], per unit.
-        most_units: [T], that a segment alone may not exceed.
-        fee: [T], besides, for every unit whatever the time: multipliers of the limits on units.
+        multipliers: [T], paid besides for every unit whatever the time: Lagrange multipliers of limits on units.
     """
 
+    problem: Problem
     slow_s: float
     fast_s: float
-    price: Floats
-    most_units: Ints
-    fee: Floats
+    multipliers: Floats
+
+    @classmethod
+    def at(cls, problem: Problem, slow_s: float) -> "SegmentPrices":
+        """Return the prices at one time of a batch, without multipliers."""
+        return cls(problem, slow_s, slow_s, np.zeros(problem.type_count))
+
+    def units(self, demand: ReplicaDemand) -> Floats:
+        """Return the fewest units at the slow end of the range; inf where no number is enough."""
+        limit_s = self.slow_s * (1 + ROUNDING)
+        if self.problem.objective == "max-load":
+            return np.where(demand.once_s <= limit_s, 1.0, np.inf)
+        return demand.units(limit_s)
 
     def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
-        """Return the cost of segments of the given types; inf where they need too many replicas, or none are enough."""
-        units, unit_seconds = demand.units_and_bound(self.slow_s * (1 + ROUNDING))
+        """Return the cost of segments of the given types; inf where they are impossible alone."""
+        problem, rate = self.problem, self.problem.price_per_hour[types]
+        if problem.objective == "cost":
+            units, cost = demand.units_and_bound(self.slow_s * (1 + ROUNDING))
+        else:
+            units = self.units(demand)
         with np.errstate(invalid="ignore"):  # 0 * inf, which the last line answers
-            if self.fast_s > 0:
-                np.maximum(unit_seconds, units * self.fast_s, out=unit_seconds)
-            unit_seconds *= self.price[types]
-            if np.any(self.fee > 0):
-                unit_seconds += self.fee[types] * units
-        unit_seconds[units > self.most_units[types]] = np.inf
-        return unit_seconds
-
-
-ROUNDING = 1e-10
-"""Relative: sums of a segment are differences of running sums; so much may be wrong with them."""
+            if problem.objective == "cost":
+                if self.fast_s > 0:
+                    np.maximum(cost, units * self.fast_s, out=cost)
+                cost *= rate
+            elif problem.objective == "throughput":
+                cost = rate * units
+            elif problem.objective == "max-load":
+                cost = units.copy()
+            else:
+                cost = demand.fixed_compute_s + demand.shared_compute_s + demand.fixed_data_s + demand.shared_data_s
+            if np.any(self.multipliers > 0):
+                cost += self.multipliers[types] * units
+            beyond = units > problem.max_units[types]
+            if np.isfinite(problem.budget_per_hour):
+                beyond |= rate * units > problem.budget_per_hour * (1 + BUDGET_TOLERANCE)
+        cost[beyond] = np.inf
+        return cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +134,6 @@ class StageCounts:
         return np.append(costs[1:], costs[-1] if self.more else np.inf)
 
 
-class Prices(Protocol):
-    """What segments cost; a cost never falls where the demand rises."""
-
-    @property
-    def slow_s(self) -> float:
-        """The longest time of a batch that is allowed."""
-        ...
-
-    def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
-        """Return the cost of segments of the given types."""
-        ...
-
-
 class SegmentGraph(Protocol):
     """Segments with prices: listed, or made tile by tile."""
 
@@ -147,7 +165,7 @@ def cheapest_path(graph: SegmentGraph, counts: StageCounts, to_go: Floats) -> Se
 class ListedSegments:
     """A list of segments with their prices."""
 
-    def __init__(self, segments: Segments, prices: Prices, length: int, deadline: Deadline) -> None:
+    def __init__(self, segments: Segments, prices: SegmentPrices, length: int, deadline: Deadline) -> None:
         self.segments, self._length, self._deadline = segments, length, deadline
         self.cost = prices.of(segments.demand, segments.type)
         first, end = segments.first, segments.end

@@ -16,18 +16,16 @@ from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InputError
 from heterps_compile.passes.deadline import Deadline
-from heterps_compile.passes.placement.baselines.brute import every_placement, placement_count
+from heterps_compile.passes.placement.enumeration import every_placement, placement_count
 from heterps_compile.passes.placement.geometry import Chain
 
 from .coarse_to_fine import search_all
+from .effort import EFFORT, Effort
 from .fixed_time import FixedTimeSearch
-from .fixed_time import trivial_bound as trivial_time
-from .linked_chain import MOST_SEGMENTS, LinkedChain, has_near_readers, linked_segment_count
+from .linked_chain import LinkedChain, has_near_readers, linked_segment_count
 from .linked_search import LinkedSearch
-from .range_search import per_million_samples
-from .trivial_bounds import trivial_bound as trivial_price
-
-_MOST_ENUMERATED = 100_000  # placements; some seconds
+from .range_search import RangeSearch
+from .trivial_bounds import per_million_samples, trivial_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Proof:
         return self.bound >= self.best
 
 
-def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()) -> Proof:
+def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = (), effort: Effort = EFFORT) -> Proof:
     """Search for the optimum from some placements, to the proof or to the deadline.
 
     Raises:
@@ -65,22 +63,25 @@ def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()
     if deadline.left_s() <= 0:
         return _at_once(problem, starts)
     chain = Chain(problem)
-    if not (chain.is_exact or has_near_readers(chain)) and placement_count(problem) <= _MOST_ENUMERATED:
+    if not (chain.is_exact or has_near_readers(chain)) and placement_count(problem) <= effort.links.most_enumerated:
         return _enumerate(problem, deadline, starts)
     if problem.objective == "cost":
-        search = search_all(problem, deadline, starts) if chain.is_exact else LinkedSearch(problem, deadline, starts)
+        if chain.is_exact:
+            search: RangeSearch | LinkedSearch = search_all(problem, deadline, starts, effort)
+        else:
+            search = LinkedSearch(problem, deadline, starts, effort)
+            search.run()
         best, bound = (per_million_samples(problem, value) for value in (search.best, search.bound))
         return Proof(search.placement, best, best if search.bound >= search.best else bound, search.evaluations)
-    is_listed = not chain.is_exact and linked_segment_count(chain) <= MOST_SEGMENTS
-    timed = FixedTimeSearch(LinkedChain(chain) if is_listed else chain, deadline, starts)
+    is_listed = not chain.is_exact and linked_segment_count(chain) <= effort.links.most_segments
+    timed = FixedTimeSearch(LinkedChain(chain) if is_listed else chain, deadline, starts, effort)
     timed.run()
     return Proof(timed.placement, timed.best, timed.bound, timed.evaluations)
 
 
 def _at_once(problem: Problem, starts: Sequence[Placement]) -> Proof:
     """Price the given placements, and bound the others by computation alone, as where no time is left."""
-    is_cost = problem.objective == "cost"
-    bound = per_million_samples(problem, trivial_price(problem)) if is_cost else trivial_time(problem)
+    bound = trivial_bound(problem)
     values = evaluate(problem, *to_arrays(list(starts))).values if starts else np.array([np.inf])
     best = int(np.argmin(values))
     found = starts[best] if np.isfinite(values[best]) else None

@@ -19,7 +19,8 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import PER_TYPE, Chain, Segments, Tile
 from heterps_compile.passes.placement.traffic import Traffic
 
-from .paths import Prices, StageCounts
+from .linked_chain import LinkedChain
+from .paths import ListedSegments, SegmentGraph, SegmentPrices, StageCounts
 
 _CHUNK = 32
 _COLUMNS_AT_ONCE = 256
@@ -28,23 +29,24 @@ _COLUMNS_AT_ONCE = 256
 class TiledSegments:
     """All segments of a chain with their prices."""
 
-    def __init__(self, chain: Chain, prices: Prices, deadline: Deadline) -> None:
+    def __init__(self, chain: Chain, prices: SegmentPrices, deadline: Deadline, chunk: int = _CHUNK) -> None:
+        self._chunk = chunk
         self._chain, self._prices, self._deadline = chain, prices, deadline
-        self._reach = chain.reach(prices.slow_s)
+        self._furthest = chain.furthest_ends(prices.slow_s)
 
     def to_go(self, counts: StageCounts) -> Floats:
         """Return [n + 1, Q + 1], the cost of the cheapest path to the end."""
         length = self._chain.length
         to_go = np.full((length + 1, counts.last + 1), np.inf)
         to_go[-1] = counts.finish()
-        least = np.full(length // _CHUNK + 1, np.inf)  # of to_go, per chunk
+        least = np.full(length // self._chunk + 1, np.inf)  # of to_go, per chunk
         least[-1] = to_go[-1].min()
-        for low in range((length - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
+        for low in range((length - 1) // self._chunk * self._chunk, -1, -self._chunk):
             rows, near, traffic = self._rows(low)
             cheapest = self._cost(self._chain.tile(traffic, near)).min(axis=0)
             far = np.full((len(rows), counts.last + 1), np.inf)  # best over far columns, by the state after the stage
             _fill(to_go, counts, rows, cheapest, far)
-            bound = self._chunk_bounds(rows, traffic) + least[low // _CHUNK + 2 :][: self._far_count(rows)]
+            bound = self._chunk_bounds(rows, traffic) + least[low // self._chunk + 2 :][: self._far_count(rows)]
             unmade = np.ones(bound.shape[1], np.bool_)
             promising = np.zeros(bound.shape[1], np.bool_)
             if len(unmade):
@@ -56,12 +58,14 @@ class TiledSegments:
                     np.minimum(far, (cost[:, :, None] + to_go[ends]).min(axis=1), out=far)
                 _fill(to_go, counts, rows, cheapest, far)
                 promising = unmade & np.any(bound < to_go[rows].max(axis=1)[:, None], axis=0)
-            least[low // _CHUNK] = to_go[low : low + _CHUNK].min()  # with the end of the chain, where that is near
+            least[low // self._chunk] = to_go[
+                low : low + self._chunk
+            ].min()  # with the end of the chain, where that is near
         return to_go
 
     def row(self, first: int) -> tuple[Segments, Floats]:
         """Return the segments that begin at a position, and their costs."""
-        last = int(self._reach[first])
+        last = int(self._furthest[first])
         tile = self._chain.tile(self._chain.traffic(first, first + 1, last), np.arange(first + 1, last + 1))
         segments = tile.segments(tile.possible)
         return segments, self._prices.of(segments.demand, segments.type)
@@ -71,13 +75,13 @@ class TiledSegments:
         length = self._chain.length
         from_start = np.full((length + 1, counts.last + 1), np.inf)
         from_start[0] = counts.start()
-        least = np.minimum.reduceat(to_go.min(axis=1), np.arange(0, length + 1, _CHUNK))
+        least = np.minimum.reduceat(to_go.min(axis=1), np.arange(0, length + 1, self._chunk))
         # a path through a position costs at least the cheapest of all, so what begins there may cost this much
         with np.errstate(invalid="ignore"):  # where no path leads on and no limit is known: no bound is below that nan
             spare = np.where(np.isfinite(to_go), to_go, -np.inf).max(axis=1) + limit - float(to_go[0, 0])
         kept: list[Segments] = []
         count = 0
-        for low in range(0, length, _CHUNK):
+        for low in range(0, length, self._chunk):
             rows, near, traffic = self._rows(low)
             tile = self._chain.tile(traffic, near)
             cost = self._cost(tile)
@@ -88,7 +92,7 @@ class TiledSegments:
                 behind = slice(first + 1, near[-1] + 1)
                 np.minimum(from_start[behind], cheapest[row, row:, None] + after[row], out=from_start[behind])
             here = [self._keep(tile, cost, after, to_go, limit)]
-            bound = self._chunk_bounds(rows, traffic) + least[low // _CHUNK + 2 :][: self._far_count(rows)]
+            bound = self._chunk_bounds(rows, traffic) + least[low // self._chunk + 2 :][: self._far_count(rows)]
             for ends in self._far_ends(low, np.any(bound < spare[rows, None], axis=0), traffic):
                 tile = self._chain.tile(traffic, ends)
                 cost = self._cost(tile)
@@ -105,18 +109,18 @@ class TiledSegments:
         """Return the first positions of a chunk, their near ends, and the traffic as far as any segment reaches."""
         self._deadline.check()
         length = self._chain.length
-        rows = np.arange(low, min(low + _CHUNK, length))
-        near = np.arange(low + 1, min(low + 2 * _CHUNK, length + 1))
-        furthest = max(int(near[-1]), int(self._reach[rows].max()))
+        rows = np.arange(low, min(low + self._chunk, length))
+        near = np.arange(low + 1, min(low + 2 * self._chunk, length + 1))
+        furthest = max(int(near[-1]), int(self._furthest[rows].max()))
         return rows, near, self._chain.traffic(low, int(rows[-1]) + 1, furthest)
 
     def _far_count(self, rows: Ints) -> int:
-        return max(0, int(self._reach[rows].max()) // _CHUNK - int(rows[0]) // _CHUNK - 1)
+        return max(0, int(self._furthest[rows].max()) // self._chunk - int(rows[0]) // self._chunk - 1)
 
     def _far_ends(self, low: int, chosen: Bools, traffic: Traffic) -> Iterator[Ints]:
         """Yield the ends of the chosen far chunks, some at a time, ascending."""
-        chunks = low // _CHUNK + 2 + np.flatnonzero(chosen)
-        ends = (chunks[:, None] * _CHUNK + np.arange(_CHUNK)).ravel()
+        chunks = low // self._chunk + 2 + np.flatnonzero(chosen)
+        ends = (chunks[:, None] * self._chunk + np.arange(self._chunk)).ravel()
         ends = ends[ends <= low + traffic.sent_bytes.shape[1]]
         for start in range(0, len(ends), _COLUMNS_AT_ONCE):
             self._deadline.check()
@@ -125,7 +129,7 @@ class TiledSegments:
     def _chunk_bounds(self, rows: Ints, traffic: Traffic) -> Floats:
         """Return [R, K], what a segment that ends in a far chunk costs at least on any type."""
         count = self._far_count(rows)
-        starts = (rows[0] // _CHUNK + 2 + np.arange(count)) * _CHUNK
+        starts = (rows[0] // self._chunk + 2 + np.arange(count)) * self._chunk
         if count == 0:
             return np.zeros((len(rows), 0))
         columns = starts - traffic.first - 1
@@ -155,3 +159,13 @@ def _fill(to_go: Floats, counts: StageCounts, rows: Ints, cheapest: Floats, far:
 
 def _sorted(segments: Segments) -> Segments:
     return segments.keep(np.lexsort((segments.type, segments.end, segments.first)))
+
+
+def segment_graph(
+    chain: Chain | LinkedChain, prices: SegmentPrices, deadline: Deadline, segments: Segments | None = None
+) -> SegmentGraph:
+    """Return some segments of a chain with their prices, as a list; without a list all of them, in tiles if need be."""
+    if segments is None and isinstance(chain, Chain):
+        return TiledSegments(chain, prices, deadline)
+    listed = chain.all_segments(deadline) if segments is None else segments
+    return ListedSegments(listed, prices, chain.length, deadline)

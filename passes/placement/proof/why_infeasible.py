@@ -24,7 +24,7 @@ from heterps_compile.passes.placement.geometry import Chain, Segments, Tile
 from heterps_compile.units import counted, format_bytes, format_money, format_seconds
 
 from .dropped_constraints import MEMORY, PINS, WITHOUT, fewest_to_drop, in_words, without
-from .path_programme import CoupledPath, coupled_path
+from .path_programme import CoupledPath, Coupling, Terms, coupled_path
 from .paths import SegmentPrices, StageCounts, cheapest_path
 from .tiled_paths import TiledSegments
 from .trivial_bounds import longest_s
@@ -113,8 +113,8 @@ def _memory_and_types(problem: Problem, deadline: Deadline) -> str:
 def _fewest_stages(problem: Problem, deadline: Deadline) -> float:
     """Return the fewest stages that memory and the types which layers may run on leave; inf where there are none."""
     slow_s = longest_s(problem)
-    each_costs_one = replace(_prices(problem, slow_s), price=np.full(problem.type_count, 1 / slow_s))
-    graph = TiledSegments(Chain(problem), each_costs_one, deadline)
+    each_costs_one = replace(problem, price_per_hour=np.full(problem.type_count, 1 / slow_s))
+    graph = TiledSegments(Chain(problem), _prices(each_costs_one, slow_s), deadline)
     return float(graph.to_go(StageCounts.at_least(1))[0, 0])
 
 
@@ -205,7 +205,7 @@ def _budget(problem: Problem, deadline: Deadline) -> str:
         units = segments.demand.units(slow_s)
         paid, limits = problem.price_per_hour[segments.type] * units, problem.max_units.astype(np.float64)
         unbound, deadline = replace(problem, budget_per_hour=math.inf), deadline.within(_EXPLAIN_S)
-        found = _solve(unbound, chain, segments, (paid, units, limits), deadline)
+        found = _solve(unbound, chain, segments, Terms(paid, units), deadline, limits=limits)
         if found.chosen is None and not found.is_optimal:  # the time did not suffice to tell one from the other
             budget = _money(problem, problem.budget_per_hour)
             return f"the budget of {budget} an hour and the limits on units together leave no plan; raise one of them"
@@ -252,7 +252,7 @@ def _one_limit_raised(problem: Problem, chain: Chain, segments: Segments, slow_s
             limits = problem.max_units.astype(np.float64)
             limits[t] = np.inf
             cost = np.where(segments.type == t, units, 0.0)
-            found = _solve(allowed, chain, segments, (cost, units, limits), deadline)
+            found = _solve(allowed, chain, segments, Terms(cost, units), deadline, limits=limits)
             chosen, is_certain = found.chosen, is_certain and found.is_optimal
             if chosen is not None:
                 needed = float(units[chosen][segments.type[chosen] == t].sum())
@@ -285,8 +285,8 @@ def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments
                 is_certain = False
                 return math.inf
         units = segments.demand.units(time_s)
-        terms = (np.zeros(len(units)), units, problem.max_units.astype(np.float64))
-        found = _solve(problem, chain, segments, terms, deadline)
+        terms, limits = Terms(np.zeros(len(units)), units), problem.max_units.astype(np.float64)
+        found = _solve(problem, chain, segments, terms, deadline, limits=limits)
         chosen, is_certain = found.chosen, is_certain and (found.is_optimal or found.chosen is not None)
         return math.inf if chosen is None else float(segments.demand.take(chosen).time_s(units[chosen]).max())
 
@@ -306,23 +306,13 @@ def _reachable(problem: Problem, chain: Chain, slow_s: float, segments: Segments
 
 
 def _solve(
-    problem: Problem, chain: Chain, segments: Segments, terms: tuple[Floats, Floats, Floats], deadline: Deadline
+    problem: Problem, chain: Chain, segments: Segments, terms: Terms, deadline: Deadline, *, limits: Floats
 ) -> CoupledPath:
-    """Find the cheapest path for the terms (cost [M], units [M], limits [T]), within the budget."""
-    cost, units, limits = terms
+    """Find the cheapest path for the terms within limits [T] on units and the budget."""
     try:
-        return coupled_path(
-            segments,
-            cost,
-            units,
-            length=chain.length,
-            limits=limits,
-            least=problem.min_stages,
-            most=problem.max_stages,
-            deadline=deadline,
-            spent=problem.price_per_hour[segments.type] * units,
-            budget=problem.budget_per_hour,
-        )
+        spent = problem.price_per_hour[segments.type] * terms.units
+        coupling = replace(Coupling.of(problem, chain.length, problem.budget_per_hour), limits=limits)
+        return coupled_path(segments, replace(terms, spent=spent), coupling, deadline)
     except TimeUpError:
         return CoupledPath(-math.inf, None, False)
 
@@ -360,7 +350,8 @@ def _least_price(problem: Problem, chain: Chain, slow_s: float, deadline: Deadli
 def _prices(problem: Problem, slow_s: float) -> SegmentPrices:
     """Return exact prices at a time of a batch, as if units had no limits."""
     unlimited = np.full(problem.type_count, np.iinfo(np.int64).max)
-    return SegmentPrices(slow_s, slow_s, problem.price_per_hour, unlimited, np.zeros(problem.type_count))
+    unbound = replace(problem, objective="cost", max_units=unlimited, budget_per_hour=math.inf)
+    return SegmentPrices.at(unbound, slow_s)
 
 
 def _counts(problem: Problem) -> StageCounts:

@@ -12,7 +12,7 @@ from heterps_compile.passes.placement.local.archive import Archive
 from heterps_compile.passes.placement.local.climb import Climb, Climbing
 from heterps_compile.passes.placement.local.ladder import Rungs, ladder
 from heterps_compile.passes.placement.local.sampling import Proposals, uniform_proposal
-from heterps_compile.passes.placement.local.spans import find_spans
+from heterps_compile.passes.placement.local.segment_table import segment_table
 from heterps_compile.passes.placement.local.stage_list import Cut
 from heterps_compile.passes.placement.local.stage_prices import StagePrices, Terms
 from heterps_compile.passes.placement.simple_plans import seed_placements
@@ -36,7 +36,7 @@ class Blind:
 
 
 def rungs() -> Rungs:
-    return Rungs(StagePrices(find_spans(PROBLEM)), [Terms(4.0), Terms(1.0)], CPU)
+    return Rungs(StagePrices(segment_table(PROBLEM)), [Terms(4.0), Terms(1.0)], CPU)
 
 
 def test_every_rung_keeps_the_plan_that_is_cheapest_on_it() -> None:

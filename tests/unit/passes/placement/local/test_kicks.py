@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from small_problems import plain_problem
 
-from heterps_compile.passes.placement.local.kicks import cross, divide_run
-from heterps_compile.passes.placement.local.spans import find_spans
+from heterps_compile.passes.placement.local.climb import cross, divide_run
+from heterps_compile.passes.placement.local.segment_table import segment_table
 from heterps_compile.passes.placement.local.stage_list import Cut
 
 PLAN = Cut(np.array([0, 3, 7, 10]), np.array([0, 1, 2]))
@@ -35,7 +35,7 @@ def test_crossing_with_itself_may_cut_but_moves_no_layer() -> None:
 def test_a_run_is_divided_into_equal_parts_on_its_own_type(seed: int) -> None:
     problem = plain_problem([[1.0, 1.0]] * 12, [1.0, 1.0])
     plan = Cut(np.array([0, 4, 8, 12]), np.array([0, 0, 0]))
-    divided, ratio = divide_run(find_spans(problem), plan, np.random.default_rng(seed))
+    divided, ratio = divide_run(segment_table(problem), plan, np.random.default_rng(seed))
     parts = np.diff(divided.bounds)
     assert len(parts) in (1, 2, 4, 5)
     assert parts.max() - parts.min() <= 1

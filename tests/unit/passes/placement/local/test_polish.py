@@ -8,7 +8,7 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.local.polish import Polish
-from heterps_compile.passes.placement.local.spans import find_spans
+from heterps_compile.passes.placement.local.segment_table import segment_table
 from heterps_compile.passes.placement.local.stage_list import Cut, Move, apart, apply
 from heterps_compile.passes.placement.local.stage_prices import WORK_WEIGHT, StagePrices, Terms
 
@@ -18,7 +18,7 @@ def one_stage(problem: Problem, type_: int = 0) -> Cut:
 
 
 def polished(problem: Problem, batch_s: float, start: Cut | None = None) -> str:
-    prices = StagePrices(find_spans(problem))
+    prices = StagePrices(segment_table(problem))
     cut = Polish(prices).descend(start or one_stage(problem), Terms(batch_s))
     letters = [problem.type_names[t][0] * int(n) for t, n in zip(cut.types, np.diff(cut.bounds), strict=True)]
     return "|".join(letters)
@@ -54,7 +54,7 @@ def test_of_moves_that_overlap_the_first_is_chosen() -> None:
 def test_the_price_of_a_plan_is_what_its_units_cost() -> None:
     # at 2 s a batch: 4 s on the cpu take 2 units at 1, 9 s on the gpu 5 units at 3
     problem = plain_problem([[4.0, 9.0], [4.0, 9.0]], [1.0, 3.0])
-    prices = StagePrices(find_spans(problem))
+    prices = StagePrices(segment_table(problem))
     cut = Cut(np.array([0, 1, 2]), np.array([0, 1]))
     work = 1 * 4 / 2 + 3 * 9 / 2
     assert prices.total(cut, Terms(2.0)) == pytest.approx(2 * 1 + 5 * 3 + WORK_WEIGHT * work)
@@ -64,7 +64,7 @@ def test_the_price_of_a_plan_is_what_its_units_cost() -> None:
 
 def test_units_beyond_a_limit_and_stages_beyond_their_number_are_dear() -> None:
     problem = plain_problem([[4.0], [4.0]], [1.0], max_units=np.array([3]), max_stages=1)
-    prices = StagePrices(find_spans(problem))
+    prices = StagePrices(segment_table(problem))
     within, paid_excess = prices.paid(one_stage(problem), Terms(4.0, work_weight=0.0))
     assert (within.tolist(), paid_excess.tolist()) == ([2], [0])
     _, excess = prices.paid(Cut(np.array([0, 1, 2]), np.array([0, 0])), Terms(2.0))
@@ -73,14 +73,14 @@ def test_units_beyond_a_limit_and_stages_beyond_their_number_are_dear() -> None:
 
 def test_the_load_of_a_unit_beyond_the_time_is_dear() -> None:
     problem = plain_problem([[4.0], [2.0]], [1.0], objective="max-load")
-    prices = StagePrices(find_spans(problem))
+    prices = StagePrices(segment_table(problem))
     assert prices.total(one_stage(problem), Terms(6.0)) == pytest.approx(WORK_WEIGHT)
     assert prices.total(one_stage(problem), Terms(4.0)) == pytest.approx(0.5 * prices.excess_price, rel=1e-3)
 
 
 def test_seconds_have_a_price_where_latency_counts() -> None:
     problem = plain_problem([[4.0, 1.0]], [1.0, 9.0], objective="latency")
-    prices = StagePrices(find_spans(problem))
+    prices = StagePrices(segment_table(problem))
     dearer = [prices.total(one_stage(problem, t), Terms(np.inf, 1.0)) for t in (0, 1)]
     faster = [prices.total(one_stage(problem, t), Terms(np.inf, 99.0)) for t in (0, 1)]
     assert dearer == [5, 10]
@@ -125,8 +125,8 @@ def test_the_number_of_stages_is_kept_within_its_bounds() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_polished_plan_is_never_dearer_and_polishing_it_again_changes_nothing(seed: int) -> None:
     problem = synthetic_problem(Recipe(seed=seed, layers=24, types=4, limited=seed % 2 == 1))
-    prices, terms = StagePrices(find_spans(problem)), Terms(problem.batch / problem.min_throughput)
-    polish, count = Polish(prices), len(prices.spans.positions) - 1
+    prices, terms = StagePrices(segment_table(problem)), Terms(problem.batch / problem.min_throughput)
+    polish, count = Polish(prices), len(prices.table.positions) - 1
     start = Cut(np.array([0, count // 2, count]), np.array([0, 1]))
     once = polish.descend(start, terms)
     assert prices.total(once, terms) < prices.total(start, terms)
@@ -136,5 +136,5 @@ def test_a_polished_plan_is_never_dearer_and_polishing_it_again_changes_nothing(
 def test_without_time_the_plan_stays_as_it_is() -> None:
     problem = plain_problem([[1.0, 9.0], [9.0, 1.0]], [1.0, 1.0])
     start = one_stage(problem)
-    polish = Polish(StagePrices(find_spans(problem)), Deadline.after(-1.0))
+    polish = Polish(StagePrices(segment_table(problem)), Deadline.after(-1.0))
     assert polish.descend(start, Terms(1.0)) is start

@@ -8,8 +8,8 @@ from heterps_compile.cost.problem import Placement
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof import coarse_to_fine
-from heterps_compile.passes.placement.proof.coarse_to_fine import search_all, thinned
+from heterps_compile.passes.placement.proof.coarse_to_fine import near, search_all, thinned
+from heterps_compile.passes.placement.proof.effort import CoarseEffort, Effort
 from heterps_compile.passes.placement.proof.range_search import RangeSearch
 
 
@@ -26,19 +26,17 @@ def test_the_ends_are_always_kept() -> None:
 
 def test_near_the_cuts_of_a_plan_all_positions_are_looked_at() -> None:
     chain = Chain(plain_problem([[1.0, 1.0]] * 2000, [1.0, 1.0]))
-    near = coarse_to_fine._near(chain, Placement((0,) * 700 + (1,) * 1300))
-    assert {698, 699, 700, 701, 702} <= set(near.tolist())
-    assert len(near) < 400
+    found = near(chain, Placement((0,) * 700 + (1,) * 1300), 300)
+    assert {698, 699, 700, 701, 702} <= set(found.tolist())
+    assert len(found) < 400
 
 
 @pytest.mark.parametrize("branched", [False, True])
-def test_the_coarse_start_saves_work_and_changes_no_answer(branched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_coarse_start_saves_work_and_changes_no_answer(branched: bool) -> None:
     problem = synthetic_problem(Recipe(seed=3, layers=60, types=3, branched=branched))
     whole = RangeSearch(Chain(problem), Deadline.after(None))
     whole.run()
-    monkeypatch.setattr(coarse_to_fine, "_SHORT", 10)
-    monkeypatch.setattr(coarse_to_fine, "_COARSE", 8)
-    monkeypatch.setattr(coarse_to_fine, "_FINE", 20)
-    found = search_all(problem, Deadline.after(None))
+    effort = Effort(coarse=CoarseEffort(above=10, coarse=8, fine=20))
+    found = search_all(problem, Deadline.after(None), effort=effort)
     assert found.best == pytest.approx(whole.best, rel=1e-8)
     assert found.bound == found.best

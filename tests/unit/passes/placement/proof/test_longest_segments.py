@@ -10,22 +10,22 @@ from small_problems import plain_problem
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof import longest_loops, longest_segments
-from heterps_compile.passes.placement.proof.longest_loops import compiled
-from heterps_compile.passes.placement.proof.longest_segments import Entries, Reach
+from heterps_compile.passes.placement.proof import longest_segments
+from heterps_compile.passes.placement.proof.effort import MarchEffort
+from heterps_compile.passes.placement.proof.longest_segments import LongestSegments, ReplicaRanges, compiled
 from heterps_compile.passes.placement.proof.march import March, TimeRange
 
 SIX = plain_problem([[1.0]] * 6, [1.0])  # a second a layer, all of it divided by replicas
 
 
-def entries(*least_to_most: tuple[int, int]) -> Entries:
+def entries(*least_to_most: tuple[int, int]) -> ReplicaRanges:
     """Return entries of type 0."""
     least, most = np.array(least_to_most).T
-    return Entries(np.zeros_like(least), least, most)
+    return ReplicaRanges(np.zeros_like(least), least, most)
 
 
 def ends(problem: Problem, units: int, batch_s: float) -> list[int]:
-    return Reach(Chain(problem)).ends(entries((units, units)), batch_s)[0].tolist()
+    return LongestSegments(Chain(problem)).ends(entries((units, units)), batch_s)[0].tolist()
 
 
 def test_a_stage_reaches_as_many_layers_as_there_are_seconds() -> None:
@@ -58,28 +58,27 @@ def test_two_replicas_that_must_synchronise_reach_no_less_than_one_alone() -> No
 
 def test_a_time_a_little_shorter_begins_from_the_ends_before() -> None:
     chain, all_entries = Chain(SIX), entries((1, 1), (2, 2), (3, 3))
-    own = Reach(chain)
+    own = LongestSegments(chain)
     own.ends(entries((1, 1), (3, 3)), 2.05)
-    assert own.ends(all_entries, 2.0).tolist() == Reach(chain).ends(all_entries, 2.0).tolist()
+    assert own.ends(all_entries, 2.0).tolist() == LongestSegments(chain).ends(all_entries, 2.0).tolist()
 
 
 def test_several_threads_find_the_same_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     every = entries(*((units, units) for units in range(1, 6)))
-    alone = Reach(Chain(SIX)).ends(every, 1.0).tolist()
-    monkeypatch.setattr(longest_segments, "_MANY", 1)
+    alone = LongestSegments(Chain(SIX)).ends(every, 1.0).tolist()
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert Reach(Chain(SIX)).ends(every, 1.0).tolist() == alone
+    assert LongestSegments(Chain(SIX), MarchEffort(threads_from=1)).ends(every, 1.0).tolist() == alone
 
 
 def test_a_folder_that_cannot_be_written_only_costs_the_next_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])  # as where nothing is writable
-    longest_loops._compiled.cache_clear()
+    longest_segments._compiled.cache_clear()
     try:
         assert ends(SIX, 1, 2.0) == [2, 3, 4, 5, 6, 6]
     finally:
-        longest_loops._compiled.cache_clear()
+        longest_segments._compiled.cache_clear()
 
 
 def prices(*of_entries: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -94,36 +93,42 @@ def path(
     ends: np.ndarray[tuple[int, int], np.dtype[np.int32]], of_entries: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> list[tuple[int, int]]:
     """Return the entries and ends of the steps of the cheapest path."""
-    to_go = compiled(longest_loops.to_go)(ends, of_entries)
-    chosen, stops = compiled(longest_loops.cheapest)(ends, of_entries, to_go, 1e-12)
+    to_go = compiled(longest_segments.to_go)(ends, of_entries)
+    chosen, stops = compiled(longest_segments.cheapest)(ends, of_entries, to_go, 1e-12)
     return list(zip(chosen.tolist(), stops.tolist(), strict=True))
 
 
 def test_the_cheapest_path_takes_the_dear_entry_where_it_saves_a_stage() -> None:
     short_and_far = table([1, 2, 3, 4], [3, 3, 4, 4])
-    assert compiled(longest_loops.to_go)(short_and_far, prices(1.0, 2.5)).tolist() == [3.5, 3, 2, 1, 0]
+    assert compiled(longest_segments.to_go)(short_and_far, prices(1.0, 2.5)).tolist() == [3.5, 3, 2, 1, 0]
     assert path(short_and_far, prices(1.0, 2.5)) == [(1, 3), (0, 4)]
 
 
 def test_within_a_window_an_earlier_end_may_be_the_better_one() -> None:
     own = table([2, 4, 3, 4], [4, 4, 4, 4])
-    assert compiled(longest_loops.to_go)(own, prices(1.0, 9.0)).tolist() == [2, 1, 2, 1, 0]  # from 2 no further than 3
+    assert compiled(longest_segments.to_go)(own, prices(1.0, 9.0)).tolist() == [
+        2,
+        1,
+        2,
+        1,
+        0,
+    ]  # from 2 no further than 3
     assert path(own, prices(1.0, 9.0)) == [(0, 1), (0, 4)]
 
 
 def test_without_a_path_the_price_is_infinite() -> None:
-    assert np.isinf(compiled(longest_loops.to_go)(table([1, 1, 3]), prices(1.0))[0])
+    assert np.isinf(compiled(longest_segments.to_go)(table([1, 1, 3]), prices(1.0))[0])
 
 
 def test_one_comes_to_a_position_for_what_one_comes_behind_it() -> None:
     own = table([2, 2, 4, 4], [3, 4, 4, 4])
-    assert compiled(longest_loops.come)(own, prices(1.0, 1.5)).tolist() == [0, 1, 1, 1.5, 2]  # 0 - 2 - 4
+    assert compiled(longest_segments.from_start)(own, prices(1.0, 1.5)).tolist() == [0, 1, 1, 1.5, 2]  # 0 - 2 - 4
 
 
 def test_an_entry_is_worth_the_cheapest_path_with_it() -> None:
     own, of_entries = table([2, 2, 4, 4], [3, 4, 4, 4]), prices(1.0, 1.5)
-    loops = longest_loops
-    come, to_go = compiled(loops.come)(own, of_entries), compiled(loops.to_go)(own, of_entries)
+    loops = longest_segments
+    come, to_go = compiled(loops.from_start)(own, of_entries), compiled(loops.to_go)(own, of_entries)
     assert (compiled(loops.through)(own, come, to_go) + of_entries).tolist() == [2, 2.5]
 
 
@@ -150,7 +155,7 @@ def test_numbers_of_replicas_are_parted_in_the_middle(entry: tuple[int, int], ha
     assert [f"{least}-{most}" for least, most in numbers(entries(entry).halves())] == halves
 
 
-def numbers(of: Entries) -> list[tuple[int, int]]:
+def numbers(of: ReplicaRanges) -> list[tuple[int, int]]:
     return list(zip(of.least.tolist(), of.most.tolist(), strict=True))
 
 

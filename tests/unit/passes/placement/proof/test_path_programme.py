@@ -6,7 +6,7 @@ from small_problems import plain_problem
 
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof.path_programme import CoupledPath, coupled_path
+from heterps_compile.passes.placement.proof.path_programme import CoupledPath, Coupling, Terms, coupled_path
 
 # two layers; on type 0 a layer costs 1 and takes 2 units, on type 1 it costs 3 and takes 1 unit
 CHAIN = Chain(plain_problem([[1.0, 1.0], [1.0, 1.0]], [1.0, 3.0]))
@@ -17,9 +17,7 @@ UNITS = np.where(SEGMENTS.type == 0, 2.0, 1.0) * LENGTHS
 
 
 def solve(*limits: float, least: int = 1, most: int = 9, cost: np.ndarray = COST) -> CoupledPath:
-    return coupled_path(
-        SEGMENTS, cost, UNITS, length=2, limits=np.array(limits), least=least, most=most, deadline=Deadline.after(60.0)
-    )
+    return coupled_path(SEGMENTS, Terms(cost, UNITS), Coupling(2, np.array(limits), least, most), Deadline.after(60.0))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline, TimeUpError
-from heterps_compile.passes.placement.geometry import Chain
-from heterps_compile.passes.placement.proof.block_cells import Cells
-from heterps_compile.passes.placement.proof.block_paths import BlockPaths
+from heterps_compile.passes.placement.geometry import Chain, Runs
+from heterps_compile.passes.placement.proof.block_cells import BlockPaths
 from heterps_compile.passes.placement.proof.paths import (
     ListedSegments,
     SegmentPrices,
@@ -22,7 +21,7 @@ PROBLEM = plain_problem([[1.0, 4.0], [4.0, 1.0], [1.0, 4.0]], [1.0, 1.0])
 
 def graph(problem: Problem = PROBLEM, slow_s: float = 9.0, fast_s: float = 0.0) -> ListedSegments:
     chain = Chain(problem)
-    prices = SegmentPrices(slow_s, fast_s, problem.price_per_hour, problem.max_units, np.zeros(2))
+    prices = SegmentPrices(problem, slow_s, fast_s, np.zeros(2))
     return ListedSegments(chain.all_segments(), prices, chain.length, Deadline.after(None))
 
 
@@ -54,9 +53,9 @@ def test_no_time_left_is_an_exception() -> None:
         Deadline.after(-1.0).check()
 
 
-def cells(*ends: tuple[int, int]) -> Cells:
+def cells(*ends: tuple[int, int]) -> Runs:
     first, end = np.array(ends).T
-    return Cells(first, end, np.zeros(len(ends), np.int64))
+    return Runs(first, end, np.zeros(len(ends), np.int64))
 
 
 def test_many_ranges_share_a_pass_and_keep_their_own_paths() -> None:
