@@ -4,7 +4,7 @@ HiGHS heeds its own time limit, but for steps before the first nodes (of its pre
 interrupt. These grow with the programme as writing it down does, and on a busy machine both take longer by the same
 factor: so it is started only where some multiple of the time that the writing took is left.
 
-Left out: what is to be solved (``max_load/milp.py``, ``placement/proof/path_programme.py``).
+Left out: what is to be solved (``max_load/split_programme.py``, ``placement/proof/path_programme.py``).
 """
 
 from typing import Any

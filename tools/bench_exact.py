@@ -1,5 +1,9 @@
 """How fast the exact search is, and what it proves: ``python tools/bench_exact.py [--quick | --long] [--json FILE]``.
 
+``--accelerators`` measures instead what each accelerator of ``passes/placement/proof/effort.py`` gains on each family:
+the work without it over the work with it (costs of segments, ends and labels computed), and the same of the seconds of
+the processor; beyond 1 it helps.
+
 Every row is one size of generated problem over some seeds: the median, 90th percentile and longest time, the longest
 time of the processor, how many are proven, the largest gap left, and the time over that of the row before; ``--long``
 tells every problem. The last table is ``evaluate`` on random and on blockwise placements, 64 at a time. Times are of
@@ -10,8 +14,11 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,21 +26,34 @@ from heterps_compile.cost.evaluate import evaluate
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.placement.proof.block_cells import CellDemand
+from heterps_compile.passes.placement.proof.effort import ACCELERATORS, EFFORT, Effort
 from heterps_compile.passes.placement.proof.exact import Exact
+from heterps_compile.passes.placement.proof.label_setting import LimitedPaths
+from heterps_compile.passes.placement.proof.longest_segments import LongestSegments
+from heterps_compile.passes.placement.proof.paths import SegmentPrices
 
 SIZES = [(16, 4), (100, 8), (300, 8), (1000, 8)]
 LONG_SIZES = [(2000, 8), (10_000, 8)]
 COUPLED_SIZES = [(16, 4), (50, 8), (100, 8), (100, 16)]
+FAMILIES: dict[str, tuple[tuple[int, int], dict[str, bool]]] = {
+    "chains of 300": ((300, 8), {}),
+    "chains of 1,000": ((1000, 8), {}),
+    "tight memory": ((300, 8), {"tight_memory": True}),
+    "branches": ((400, 6), {"branched": True}),
+    "limits": ((60, 8), {"limited": True}),
+    "limits, memory, branches": ((60, 8), {"limited": True, "tight_memory": True, "branched": True}),
+}
 LINKED_SIZES = [(16, 4), (50, 5), (100, 8), (300, 8)]
 SEEDS = {16: 6, 50: 6, 100: 6, 300: 5, 1000: 5, 2000: 3, 10_000: 8}
 MORE_SEEDS = {1000: 30}  # of plain chains
 
 
-def solve(problem: Problem, limit_s: float) -> tuple[float, float, float]:
+def solve(problem: Problem, limit_s: float, effort: Effort = EFFORT) -> tuple[float, float, float]:
     """Return seconds, seconds of the processor, and the gap."""
     started, worked = time.perf_counter(), time.process_time()
     try:
-        gap = Exact()(problem, time_limit_s=limit_s).gap
+        gap = Exact(effort)(problem, time_limit_s=limit_s).gap
     except InfeasibleError as error:
         if "none proven" not in str(error):
             raise
@@ -95,6 +115,56 @@ def bench_exact(
     return rows
 
 
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Count the costs of segments and cells, the ends of segments and the labels that are computed inside."""
+    work = [0]
+
+    def count(owner: type, name: str, size: Callable[..., int]) -> None:
+        inner = getattr(owner, name)
+
+        def counting(*arguments: Any) -> Any:
+            made = inner(*arguments)
+            work[0] += size(made)
+            return made
+
+        stack.callback(setattr, owner, name, inner)
+        setattr(owner, name, counting)
+
+    with ExitStack() as stack:
+        count(SegmentPrices, "of", np.size)
+        count(CellDemand, "reduced_costs", lambda both: both[0].size)
+        count(LongestSegments, "ends", np.size)
+        count(LimitedPaths, "_gone", lambda labels: len(labels.used))
+        yield work
+
+
+def bench_accelerators(limit_s: float, seeds: int) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for family, ((layers, types), features) in FAMILIES.items():
+        problems = [synthetic_problem(Recipe(seed=s, layers=layers, types=types, **features)) for s in range(seeds)]
+        whole: tuple[int, float] = (0, 0.0)
+        for name in ("", *ACCELERATORS):
+            effort = EFFORT.without(name) if name else EFFORT
+            with counted() as work:
+                found = [solve(problem, limit_s, effort) for problem in problems]
+            spent = work[0], sum(worked for _, worked, _ in found)
+            whole = whole if name else spent
+            row = {
+                "family": family,
+                "without": name or "(nothing)",
+                "work": spent[0] / whole[0],
+                "time": spent[1] / whole[1],
+                "largest_gap": max(gap for _, _, gap in found),
+            }
+            rows.append(row)
+            print(
+                f"{family:26}{row['without']:26}{row['work']:9.2f}{row['time']:9.2f}{row['largest_gap']:9.2%}",
+                flush=True,
+            )
+    return rows
+
+
 def print_row(row: dict[str, object]) -> None:
     cells = [
         "-" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()
@@ -130,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="small sizes only")
+    size.add_argument("--accelerators", action="store_true", help="what each accelerator gains, instead")
     size.add_argument("--long", action="store_true", help="chains of 2,000 and 10,000 layers alone")
     parser.add_argument("--json", type=Path, help="also write the rows here")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds a problem may take")
@@ -153,12 +224,16 @@ def main() -> None:
     started = time.perf_counter()
     Exact()(synthetic_problem(Recipe(seed=0, layers=300, types=2)))
     print(f"compiled loops at hand after {time.perf_counter() - started:.1f} s (kept from the first use on)")
+    if options.accelerators:
+        print(f"{'family':26}{'without':26}{'work':>9}{'time':>9}{'gap':>9}")
+        results["accelerators"] = bench_accelerators(options.limit, seeds=2)
+        tables = []
     for title, sizes, features in tables:
         print(f"\nexact: {title}")
         print("  ".join(f"{cell:>13}" for cell in header))
         chosen = [size for size in sizes if options.long or size[0] <= most]
         results[title] = bench_exact(chosen, options.limit, each=options.long, **features)
-    if not options.long:
+    if not (options.long or options.accelerators):
         results["evaluate"] = bench_evaluate(5 if options.quick else 31)
     if options.json:
         options.json.write_text(json.dumps(results, indent=2), "utf-8")

@@ -8,7 +8,7 @@ arrays, so a step of 128 chains takes some 30 array operations, about 0.1 ms.
 What is minimised is not the largest load, which most moves leave as it is, but the sum over devices of the load in
 excess of a target just below the best value seen, plus a little of every load. Memory in excess is charged alike.
 
-Left out: bounds (``milp.py``), contiguity.
+Left out: bounds (``split_programme.py``), contiguity.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ Ints = NDArray[np.int64]
 CHAINS = 128
 _BATCH = 200
 """Steps whose random numbers are drawn at once; between batches the best chain is looked for."""
-_ASKED = 20
-"""Steps between two looks at the clock."""
+_BETWEEN_CHECKS = 20
+"""Steps between two checks of the deadline."""
 _TARGET = 0.999
 _EVERY_LOAD = 0.02
 
@@ -40,33 +40,37 @@ class Annealed:
     evaluations: int
 
 
+@dataclass(frozen=True, slots=True)
+class Cooling:
+    """How a temperature falls.
+
+    Attributes:
+        steps: Moves per chain.
+        hot, cold: Temperature at the start and at the end, in mean loads.
+    """
+
+    steps: int
+    hot: float
+    cold: float
+
+
 def anneal(
-    blocks: Blocks,
-    starts: Ints,
-    *,
-    steps: int,
-    hot: float,
-    cold: float,
-    best_ms: float,
-    rng: np.random.Generator,
-    deadline: Deadline,
+    blocks: Blocks, starts: Ints, cooling: Cooling, deadline: Deadline, *, best_ms: float, rng: np.random.Generator
 ) -> Annealed:
     """Anneal from given splits.
 
     Args:
         blocks: n blocks with their pool.
         starts: [chains, n], device of every block; each block on a device that can run it.
-        steps: Moves per chain.
-        hot: Temperature at the start, in mean loads.
-        cold: Temperature at the end, in mean loads.
+        cooling: How long, and how the temperature falls.
+        deadline: Stop then, with the best split so far.
         best_ms: Best value known; sets the first target, inf where none is known.
         rng: Makes it repeatable.
-        deadline: Stop then, with the best split so far.
 
     Returns:
         The best split that keeps the memory limit; its value is inf where no chain met one.
     """
-    population = _Population(blocks, starts)
+    population, steps, hot, cold = _Population(blocks, starts), cooling.steps, cooling.hot, cooling.cold
     scale_ms = float(population.load_ms.mean())
     best = Annealed(np.inf, (), 0)
     done = 0
@@ -81,7 +85,7 @@ def anneal(
         to = population.first[block] + (rng.random(shape) * population.choices[block]).astype(np.int64)
         patience = -np.log1p(-rng.random(shape))  # exponential: the Metropolis rule, its logarithm taken once
         for step in range(shape[0]):
-            if step % _ASKED == 0 and deadline.is_over:
+            if step % _BETWEEN_CHECKS == 0 and deadline.is_over:
                 break
             temperature_ms = scale_ms * hot * (cold / hot) ** ((done + step) / steps)
             population.move(block[step], to[step], temperature_ms * patience[step], target_ms)

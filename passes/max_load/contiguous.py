@@ -11,7 +11,7 @@ For each flow of the backward pass (:class:`Flow`):
 
 The bound of the workload is the lowest of its flows' bounds.
 
-Left out: one threshold (``chain.py``), one family (``down_sets.py``).
+Left out: one threshold (``best_chain.py``), one family (``down_sets.py``).
 """
 
 import math
@@ -25,10 +25,10 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.units import format_bytes
 
+from .best_chain import best_chain
 from .blocks import Blocks, Flow, Loose, contract, has_backward_edges
-from .bounds import simple_bound
-from .chain import best_chain
 from .down_sets import DownSets, enumerate_down_sets, sample_down_sets, tabulate
+from .load_bounds import simple_bound
 from .split import evaluate_split, faults
 
 MAX_DOWN_SETS = 100_000

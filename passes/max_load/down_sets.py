@@ -9,7 +9,7 @@ A wide graph has exponentially many down-sets, a deep one few: 242 for ResNet-50
 Inception v3. A down-set is a Python int here, bit i standing for block i; :func:`tabulate` turns a family of them into
 arrays.
 
-Left out: which chain is best (``chain.py``).
+Left out: which chain is best (``best_chain.py``).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -19,7 +19,7 @@ nets is off by a few steps, however many blocks it has.
 
 Takes O(n * states * steps). Memory limits are left out, which makes the function larger and bounds from it lower.
 
-Left out: which prices to take (``price_bound.py``).
+Left out: which prices to take (``load_bounds.py``).
 """
 
 from collections.abc import Sequence

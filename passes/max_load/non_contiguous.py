@@ -2,8 +2,8 @@
 
 1. The best contiguous split, where one is found quickly, is the first split.
 2. Annealing, from random splits and from the best one, brings it close to the optimum (``annealing.py``).
-3. Prices on the blocks give a bound (``price_bound.py``).
-4. HiGHS starts from both, and gives a better bound where it can, and what is left to gain (``milp.py``).
+3. Prices on the blocks give a bound (``load_bounds.py``).
+4. HiGHS starts from both, and gives a better bound where it can, and what is left to gain (``split_programme.py``).
 5. In a large workload it stops early, and what it came to is improved region by region (``regions.py``).
 
 Left out: pipelining such a split, whose devices may need each other's results in turns.
@@ -16,11 +16,10 @@ import numpy as np
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
 
-from .annealing import CHAINS, anneal, random_starts
+from .annealing import CHAINS, Cooling, anneal, random_starts
 from .blocks import Blocks, contract
-from .bounds import simple_bound
 from .contiguous import MAX_BLOCKS, Best, split_contiguously
-from .price_bound import price_bound
+from .load_bounds import price_bound, simple_bound
 from .split import evaluate_split
 
 TIME_LIMIT_S = 60.0
@@ -90,9 +89,7 @@ def _anneal(best: Best, blocks: Blocks, bound_ms: float, rng: np.random.Generato
         starts = random_starts(blocks, CHAINS, rng)
         if best.assignment and not is_random:
             starts[:] = blocks.gather(best.assignment)
-        found = anneal(
-            blocks, starts, steps=steps, hot=hot, cold=cold, best_ms=best.value_ms, rng=rng, deadline=deadline
-        )
+        found = anneal(blocks, starts, Cooling(steps, hot, cold), deadline, best_ms=best.value_ms, rng=rng)
         best.evaluations += found.evaluations
         if math.isfinite(found.value_ms):
             best.offer(blocks.spread(found.devices))
@@ -119,7 +116,7 @@ def _close(best: Best, blocks: Blocks, bound_ms: float, regions_s: float) -> flo
 
 def _solve(best: Best, blocks: Blocks, bound_ms: float, deadline: Deadline) -> float:
     """Let HiGHS improve the best split; give its bound."""
-    from .milp import solve_milp  # noqa: PLC0415 - HiGHS is loaded only where a proof is wanted
+    from .split_programme import solve_milp  # noqa: PLC0415 - HiGHS is loaded only where a proof is wanted
 
     known = blocks.gather(best.assignment) if best.assignment else None
     result = solve_milp(blocks, known, (bound_ms, best.value_ms), deadline)

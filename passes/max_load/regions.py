@@ -3,7 +3,7 @@
 What lies on the other devices stays. A net that reaches them is cut wherever it lies inside the region, and costs them
 the same whatever happens inside, so the region is a problem of its own, small enough for HiGHS where the whole is not.
 
-Left out: a bound on the whole (``milp.py``).
+Left out: a bound on the whole (``split_programme.py``).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from heterps_compile.passes.deadline import Deadline
 
 from .annealing import Ints
 from .blocks import Blocks, Floats
-from .milp import solve_milp
+from .split_programme import solve_milp
 
 _OTHERS = 2
 _REGION_S = 4.0

@@ -18,9 +18,9 @@ from heterps_compile.passes import deadline as deadline_module
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.max_load import contiguous, non_contiguous
 from heterps_compile.passes.max_load.blocks import contract
-from heterps_compile.passes.max_load.milp import solve_milp
 from heterps_compile.passes.max_load.solve import METHODS, solve_max_load
 from heterps_compile.passes.max_load.split import faults
+from heterps_compile.passes.max_load.split_programme import solve_milp
 
 LIMIT_S = 0.1
 MOST_ASKED_AFTERWARDS = 40

@@ -13,9 +13,9 @@ from heterps_compile.frontends.workload import read_workload
 from heterps_compile.passes import deadline as deadline_module
 from heterps_compile.passes.deadline import NO_DEADLINE
 from heterps_compile.passes.max_load import contiguous, non_contiguous
-from heterps_compile.passes.max_load.annealing import anneal, random_starts
+from heterps_compile.passes.max_load.annealing import Cooling, anneal, random_starts
 from heterps_compile.passes.max_load.blocks import Flow, contract
-from heterps_compile.passes.max_load.bounds import simple_bound
+from heterps_compile.passes.max_load.load_bounds import simple_bound
 from heterps_compile.passes.max_load.solve import solve_max_load
 from heterps_compile.passes.max_load.split import evaluate_split, faults
 
@@ -178,7 +178,7 @@ def test_annealing_finds_a_small_optimum_and_says_how_it_stands():
     blocks = contract(workload, None)
     rng = np.random.default_rng(3)
     starts = random_starts(blocks, 16, rng)
-    found = anneal(blocks, starts, steps=300, hot=0.1, cold=0.01, best_ms=np.inf, rng=rng, deadline=NO_DEADLINE)
+    found = anneal(blocks, starts, Cooling(300, 0.1, 0.01), NO_DEADLINE, best_ms=np.inf, rng=rng)
     assert found.evaluations == 300 * 16
     assert found.value_ms == max(evaluate_split(workload, blocks.spread(found.devices))) == 7
 

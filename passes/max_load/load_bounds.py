@@ -1,14 +1,20 @@
-"""A lower bound on the largest load of non-contiguous splits, from prices on the blocks.
+"""Lower bounds on the largest load: a simple one of every split, and one of non-contiguous splits from prices.
 
-Whatever prices blocks have: in a split whose largest load is T, the k accelerators hold no more of them than k times
-what the fullest one can (``fullest.py``), and the CPUs no more than a fractional knapsack of their time. Where that is
-less than all the prices together, there is no such split::
+The simple bound needs no search, and holds for every split, contiguous or not:
+
+1. Every block runs somewhere: no less than the longest of all blocks' times on the device that suits it best.
+2. All work is done by somebody: at a largest load T, k accelerators do k * T, and l CPUs take over at most what a
+   fractional knapsack of capacity l * T can hold; blocks that only CPUs can run fill those first.
+
+The other one puts prices on the blocks. Whatever prices blocks have: in a split whose largest load is T, the k
+accelerators hold no more of them than k times what the fullest one can (``fullest.py``), and the CPUs no more than a
+fractional knapsack of their time. Where that is less than all the prices together, there is no such split::
 
     k * fullest(T) + knapsack(CPUs * T)  <  sum of prices      =>      every split's largest load is above T
 
-Every set of the knapsack pays for the nets it cuts, which the linear relaxation (``milp.py``) does not see: there every
-device holds a part of every block. The best prices give the bound that column generation over the loads of single
-devices would come to.
+Every set of the knapsack pays for the nets it cuts, which the linear relaxation (``split_programme.py``) does not see:
+there every device holds a part of every block. The best prices give the bound that column generation over the loads of
+single devices would come to.
 
 Prices begin at the times of the blocks, and follow a subgradient: blocks that the fullest set leaves out become dearer,
 those in it cheaper, since k devices would all hold it. Steps are multiplications, of exponents that average over
@@ -21,8 +27,8 @@ import numpy as np
 
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 
+from .best_chain import Relief
 from .blocks import Blocks, Floats
-from .chain import Relief
 from .fullest import MOST_PRICE, Fullest, states_of
 
 _ROUNDS = 100
@@ -35,6 +41,26 @@ _PATIENCE = 8
 """Rounds without a better bound before steps are halved."""
 _LEAST_PRICE = 1e-6
 """Of the dearest block; prices change by factors, and one of 0 would stay there."""
+
+
+def simple_bound(blocks: Blocks) -> float:
+    """Return the better of the two bounds, in ms."""
+    accelerator_ms = np.where(blocks.on_accelerator, blocks.accelerator_ms, np.inf)
+    cpu_ms = np.where(blocks.on_cpu, blocks.cpu_ms, np.inf)
+    longest_ms = float(np.minimum(accelerator_ms, cpu_ms).max(initial=0.0))
+    work_ms = float(blocks.accelerator_ms.sum())
+    cpu_only_ms = float(blocks.cpu_ms[~blocks.on_accelerator].sum())
+    relief = Relief(blocks)
+
+    def fits(limit_ms: float) -> bool:
+        spare_ms = blocks.cpus * limit_ms - cpu_only_ms
+        return spare_ms >= 0 and work_ms <= blocks.accelerators * limit_ms + relief(spare_ms)
+
+    low_ms, high_ms = 0.0, work_ms + float(blocks.cpu_ms.sum())
+    for _ in range(60):
+        middle_ms = (low_ms + high_ms) / 2
+        low_ms, high_ms = (low_ms, middle_ms) if fits(middle_ms) else (middle_ms, high_ms)
+    return max(longest_ms, low_ms) * (1 - 1e-12)
 
 
 def price_bound(blocks: Blocks, value_ms: float, deadline: Deadline) -> float:

@@ -12,9 +12,8 @@ from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.max_load import fullest as fullest_module
 from heterps_compile.passes.max_load.blocks import Blocks, contract
-from heterps_compile.passes.max_load.bounds import simple_bound
 from heterps_compile.passes.max_load.fullest import Fullest, narrow_order, states_of
-from heterps_compile.passes.max_load.price_bound import price_bound
+from heterps_compile.passes.max_load.load_bounds import price_bound, simple_bound
 
 CHAIN = drawn("1 4/40 out=1 -> 2\n2 3/30 out=1 -> 3\n3 3/30 out=1 -> 4\n4 4/9")
 
