@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerContext
 
-_IMPORTED = [
+IMPORTED = [
     "torch._dynamo",  # by every optimizer
     "safetensors.torch",
     "onnxruntime",
@@ -24,7 +24,7 @@ _IMPORTED = [
 def warm_processes() -> ForkServerContext:
     """Return what starts them. A fork of this process itself would copy its threads, and can end in a deadlock."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTED)
+    context.set_forkserver_preload(IMPORTED)
     return context
 
 

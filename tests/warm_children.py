@@ -6,6 +6,7 @@ is what was imported. Tests of the start itself use :func:`commands.cold_heterps
 """
 
 import atexit
+import importlib
 import inspect
 import os
 import runpy
@@ -19,8 +20,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from warm import be_in, open_standard_files
+from warm import IMPORTED, be_in, open_standard_files
 
+from heterps_compile.__main__ import main
+
+_COMMAND = (
+    f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); from warm_children import command; command()"
+)
+WARM_COMMAND = (sys.executable, "-c", _COMMAND)
+"""``heterps-compile`` as a process of its own, which imports once for all of its ranks."""
+
+_OF_RANKS = [name for name in IMPORTED if "jax" not in name and "onnx" not in name]
 _OPTIONS = {"-P", "-B"}
 _GIVEN = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
 
@@ -43,6 +53,16 @@ class WarmPopen(subprocess.Popen):  # type: ignore[type-arg] # text or bytes, as
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         parent._close_pipe_fds(*(given[name] for name in pipes))
+
+
+def command() -> NoReturn:
+    """Run ``heterps-compile`` on this process's arguments, its ranks forked."""
+    for name in _OF_RANKS:
+        importlib.import_module(name)
+    sys.argv[0] = "heterps-compile"
+    subprocess.Popen = WarmPopen  # type: ignore[misc] # for the ranks that it starts
+    main()
+    raise AssertionError
 
 
 def module_and_words(command: Sequence[str]) -> list[str] | None:

@@ -106,7 +106,9 @@ def try_bug(bug: Bug, copy: Path, *, is_quick: bool) -> Found:
 
 def first_failure(copy: Path, tests: str, marked: str) -> str:
     """Run tests until one fails; give its name, "" where none does."""
-    words = ["-m", marked, "-x", "-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", tests]
+    words = ["-m", marked, "-x", "-q", "-p", "no:cacheprovider", tests]
+    if tests == "tests":
+        words += ["-n", "auto", "--dist", "worksteal"]
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *words], cwd=copy, env=environment, capture_output=True, text=True, check=False

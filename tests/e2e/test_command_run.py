@@ -76,7 +76,7 @@ def test_training_ends_with_the_weights_of_one_process(written, tmp_path):
     assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # more of the same kind: several runs
 def test_the_trace_of_a_run_as_planned_has_the_simulated_step_beside_it(written, tmp_path):
     pool = heterps_compile.load_cluster("heterps-paper")
     pool = replace(pool, device_types=(replace(pool.device_type("v100"), max_units=2),))
@@ -105,7 +105,7 @@ def scheduler(optimizer):
     return torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, cosine], milestones=[2])
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # more of the same kind: several runs
 def test_clipped_and_scheduled_training_goes_on_in_other_cuts_as_one_process_does(written, tmp_path):
     clip = 0.05
     (tmp_path / "train.py").write_text((written / "train.py").read_text() + inspect.getsource(scheduler))
@@ -129,7 +129,6 @@ def test_clipped_and_scheduled_training_goes_on_in_other_cuts_as_one_process_doe
     assert "step-000006 has a state of a scheduler and the training file makes none" in message
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_in_other_cuts_with_other_replicas(written, tmp_path):
     ck = ("--checkpoint", str(tmp_path / "ck"), "--every", "1", "--keep", "2", "-q")
     assert train(written, *ck, steps=2).returncode == 0
@@ -141,7 +140,6 @@ def test_a_run_goes_on_in_other_cuts_with_other_replicas(written, tmp_path):
     assert largest_difference(weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), trained_in_one_process(STEPS)) < 1e-6
 
 
-@pytest.mark.slow
 def test_tables_on_parameter_servers_train_and_go_on(written, tmp_path):
     words = ("--checkpoint", str(tmp_path / "ck"), "--parameter-servers", "2", "--server-learning-rate", "0.05", "-q")
     assert train(written, *words, steps=2).returncode == 0

@@ -45,7 +45,7 @@ def train(folder: Path, compiled: str, *words: str, steps: int = STEPS, replicas
     return heterps(*run, *SIZE, *words, cwd=folder, OMP_NUM_THREADS="1")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # several runs, one after the other
 @pytest.mark.parametrize("order", [("jax", "model2", "jax"), ("model2", "jax", "jax")])
 def test_training_goes_on_with_another_backend(written, tmp_path, order):
     words = ("--checkpoint", str(tmp_path / "ck"), "--clip-norm", "0.05")
@@ -66,7 +66,7 @@ def test_training_goes_on_with_another_backend(written, tmp_path, order):
     torch.testing.assert_close(found, built(read["sparse"], read["dense"]).detach(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # several runs, one after the other
 def test_tables_on_parameter_servers_beside_a_stage_of_jax(written, tmp_path):
     servers = ("--parameter-servers", "2", "--server-learning-rate", "0.05")
     ends = []

@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from warm_children import WARM_COMMAND
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -73,7 +73,7 @@ def start(written):
     started = []
 
     def run(*words, **environment):
-        command = [sys.executable, "-m", "heterps_compile", "run", "model2.heterps", "--train", "faulty.py"]
+        command = [*WARM_COMMAND, "run", "model2.heterps", "--train", "faulty.py"]
         command += ["--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2"]
         process = subprocess.Popen(
             [*command, "-q", *words],
@@ -118,7 +118,7 @@ def wait_until(condition, what: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for clocks and for runs that would never end
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -145,7 +145,7 @@ def test_a_worker_at_fault_ends_the_run_and_is_told_once(start, fault, said):
     assert err.count("Traceback") == (fault == "raise")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for clocks and for runs that would never end
 def test_a_loss_that_is_no_number_names_step_and_micro_batch(start):
     run = start("--steps", "100", FAULT="nan")
     _, err = run.communicate(timeout=PATIENCE_S)
@@ -160,7 +160,7 @@ def run_until_a_step(start, log: Path, *words, **environment):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for clocks and for runs that would never end
 def test_workers_do_not_outlive_their_launcher(start, tmp_path):
     run = run_until_a_step(start, tmp_path / "log")
     workers = workers_of(run.pid)
@@ -170,7 +170,7 @@ def test_workers_do_not_outlive_their_launcher(start, tmp_path):
     wait_until(lambda: not any(map(is_alive, workers)), "the workers to go")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for clocks and for runs that would never end
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_a_checkpoint_and_goes_on_from_it(start, tmp_path, number, code):
     ck = ("--checkpoint", str(tmp_path / "ck"), "--resume")
@@ -193,7 +193,7 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_goes_on_from_it(start, tmp_p
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for clocks and for runs that would never end
 def test_a_run_whose_terminal_goes_away_leaves_a_checkpoint(start, tmp_path):
     run = run_until_a_step(start, tmp_path / "log", "--checkpoint", str(tmp_path / "ck"), SLEEP="0.5")
     run.stderr.close()  # nobody reads what it says
@@ -203,7 +203,7 @@ def test_a_run_whose_terminal_goes_away_leaves_a_checkpoint(start, tmp_path):
     assert (checkpoint / "state.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # waits for clocks and for runs that would never end
 def test_interrupting_twice_ends_it_at_once(start, tmp_path):
     run = run_until_a_step(start, tmp_path / "log", SLEEP="3")
     workers = workers_of(run.pid)

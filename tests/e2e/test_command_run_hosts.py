@@ -23,7 +23,7 @@ from written_ctrdnn import (
     write_ctrdnn,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # machines of their own, whose ranks start cold
 
 STEPS = 4
 PATIENCE_S = 120.0

@@ -18,6 +18,7 @@ from written_ctrdnn import BATCH, DATA, MICRO_BATCHES, write_ctrdnn
 STEPS = 30
 PATIENCE_S = 180.0
 
+# an attack takes its time, alone on the loopback interface
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)]
 
 

@@ -69,7 +69,7 @@ def agents(lines: list[list[str]], cwd: Path) -> list[tuple[int, str, str]]:
     return [(process.returncode, out, err) for process, (out, err) in zip(started, said, strict=True)]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
     hosts, _ = hosts_file(tmp_path, 2, 1)
     words = ("--checkpoint", str(tmp_path / "ck"), "--log", "log.jsonl", *TRAIN)
@@ -89,7 +89,7 @@ def test_the_printed_lines_train_on_two_hosts(written, tmp_path):
     assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_a_host_waits_no_longer_than_the_file_says_for_one_that_never_comes(written, tmp_path):
     hosts, _ = hosts_file(tmp_path, 2, 1)
     Path(hosts).write_text("wait_s = 2\n" + Path(hosts).read_text())
@@ -113,14 +113,14 @@ def torchrun(processes: int, *words: str) -> list[str]:
     return [*start, "--master-port", str(free_port()), "-m", "heterps_compile", "run", "model2.heterps", *words]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_a_world_size_that_does_not_fit_is_told(written):
     ((code, _, err),) = agents([torchrun(2, *TRAIN)], written)
     assert code == 1
     assert "2 processes were started, and the plan has 3 replicas (1,2 in its stages): start 3" in err
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_ranks_with_other_options_are_told(written, tmp_path):
     hosts, _ = hosts_file(tmp_path, 1, 2)
     head = [
@@ -143,7 +143,7 @@ def test_ranks_with_other_options_are_told(written, tmp_path):
     assert "ranks differ in the option seed: rank 0 has 0, rank 1 has 5" in ends[0][2]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_ranks_that_come_late_are_told_what_the_first_machine_refused(written, tmp_path):
     hosts, _ = hosts_file(tmp_path, 1, 2)
     port = free_port()
@@ -165,7 +165,7 @@ def test_ranks_that_come_late_are_told_what_the_first_machine_refused(written, t
         assert "cannot reach the store" not in err
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_a_dead_rank_is_named_by_the_others(written):
     (written / "dies.py").write_text(
         (written / "train.py").read_text()
@@ -199,7 +199,7 @@ sys.stdout.write(f"steps {{result.steps}} {{again.steps}}\\n")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_a_script_of_ones_own_trains_with_objects(written):
     (written / "script.py").write_text(SCRIPT)
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3", "--master-addr=127.0.0.1"]
@@ -222,7 +222,7 @@ def test_hosts_that_do_not_fit_are_told(written, tmp_path, slots, said):
     assert run.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
 def test_ranks_do_not_outlive_the_agent_of_their_machine(written, tmp_path):
     hosts, _ = hosts_file(tmp_path, 2, 1)
     words = ("--log", str(tmp_path / "log.jsonl"), "--train", "train.py", "--steps", "1000000", *RUN)

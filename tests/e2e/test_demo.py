@@ -10,7 +10,7 @@ import pytest
 DEMO = Path(__file__).parents[2] / "tools/demo.py"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a tutorial: the whole demonstration
 def test_the_demo_compiles_ctrdnn_and_its_stages_match(tmp_path):
     done = subprocess.run([sys.executable, str(DEMO), str(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -53,7 +53,7 @@ def test_modules_on_torch():
     assert hunted("torch", ON_TORCH) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other backends
 @pytest.mark.parametrize("backend", ["onnxruntime", "jax"])
 def test_modules_on_other_backends(backend):
     assert hunted(backend, ON_OTHERS) == {}

@@ -59,13 +59,13 @@ def test_a_mixed_pipeline_trains_as_one_process_does(name: str, layout: Layout, 
     assert above(name, [layout], folders) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a full product of backends, widths and schedules
 @pytest.mark.parametrize("name", list(DTYPES))
 def test_every_mix_and_width_trains_as_one_process_does(name: str, folders: Folders) -> None:
     assert above(name, ALL, folders) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a full product of backends, widths and schedules
 def test_masks_of_dropout_do_not_depend_on_replicas_and_schedules(folders: Folders) -> None:
     chosen = [
         (("torch", "jax"), widths, schedule) for widths, schedule in zip(WIDTHS, ("1f1b", "gpipe", "1f1b"), strict=True)
@@ -74,7 +74,7 @@ def test_masks_of_dropout_do_not_depend_on_replicas_and_schedules(folders: Folde
     assert [max(differences(run, first)) <= 1e-10 for run in others] == [True, True]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a full product of backends, widths and schedules
 def test_exact_sums_do_not_depend_on_replicas_and_schedules(folders: Folders) -> None:
     for name in ("ctrdnn", "gpt2"):
         chosen = [*product((("jax", "torch"),), WIDTHS, ("1f1b",)), (("jax", "torch"), (2, 1), "gpipe")]

@@ -61,12 +61,12 @@ def test_exact_sums_are_those_of_one_process_to_the_last_bit(folders):
         assert set(worst_of(name, chosen, folders, exact_sums=True).values()) == {0.0}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a full product of models, widths and schedules
 def test_exact_sums_keep_training_equal_that_amplifies_every_difference(folders):
     assert above(worst_of("resnet50-thin", ALL, folders, exact_sums=True)) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a full product of models, widths and schedules
 @pytest.mark.parametrize("name", list(DTYPES))
 def test_every_width_under_every_schedule_trains_as_one_process_does(name, folders):
     assert above(worst_of(name, ALL, folders)) == {}

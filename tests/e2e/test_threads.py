@@ -45,7 +45,7 @@ def compiled(width: int, backend: str) -> tuple:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # compiles four models in four threads and in one
 def test_four_threads_compile_what_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     from heterps_compile.passes.placement import methods  # noqa: PLC0415 - torch
     from heterps_compile.passes.placement.learned import rl  # noqa: PLC0415 - torch

@@ -71,7 +71,7 @@ def filled(page: str, outputs: list[str]) -> str:
     return BLOCK.sub(fill, page)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a tutorial, line by line
 def test_the_tutorial_prints_what_it_says(tmp_path, pytestconfig):
     page = PAGE.read_text("utf-8")
     for name, text in FILE.findall(page):

@@ -30,7 +30,7 @@ class Hostile(nn.Module):
         return x * self._buffers["x'\n]"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a full product of backends and names
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:onnxscript")
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", NAMES)
 def test_three_stages_give_the_logits_onnx_runtime_gives(name: str, tmp_path: Path) -> None:
     model = randomized(name, seed=3)
@@ -82,7 +82,7 @@ def test_three_stages_give_the_logits_onnx_runtime_gives(name: str, tmp_path: Pa
         assert largest_difference(run(graph, partition, read_back, inputs), whole) < 2e-4
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", MODELS)
 def test_three_stages_of_a_torch_model_give_its_outputs(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -99,7 +99,7 @@ def test_three_stages_of_a_torch_model_give_its_outputs(name: str, tmp_path: Pat
     assert largest_difference(run(graph, partition, read_back, inputs), whole) < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", ["bert", "vit"])
 def test_a_torch_model_of_any_batch_runs_at_another(name: str) -> None:
     """Its size goes from stage to stage as a number that shapes are made of."""
@@ -135,7 +135,7 @@ def exported(name: str, path: Path, dynamic: Mapping[str, Any]) -> tuple[Graph, 
     return graph, [value.numpy() for value in results], inputs
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize(
     ("name", "dynamic"),
     [
@@ -156,7 +156,7 @@ def loss_of(outputs: Sequence[Any]) -> Any:
     return sum((value**2).mean() for value in outputs)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", ["ctrdnn", "gpt2", "resnet"])
 def test_gradients_and_weights_after_five_steps_are_pytorchs(name: str) -> None:
     """GPT-2 ties its embedding to its head: the gradients of the two names are added up."""
@@ -196,7 +196,7 @@ def test_gradients_and_weights_after_five_steps_are_pytorchs(name: str) -> None:
             np.testing.assert_allclose(ours[key], parameter.detach().numpy(), rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", ["ctrdnn", "gpt2", "resnet", "squeezenet"])
 def test_three_stages_train_as_the_unsplit_conversion_does(name: str) -> None:
     """Loss and every gradient over five steps, and the weights after them."""

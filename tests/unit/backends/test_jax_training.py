@@ -119,7 +119,7 @@ def off(found: Any, exact: Tensor) -> float:
     return float(difference / scale if scale > 1e-12 else difference)  # a bias before a normalisation has none
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", MODELS)
 def test_every_gradient_is_pytorchs_in_float64(name: str) -> None:
     allowed = ROUNDING_64[name]
@@ -132,7 +132,7 @@ def test_every_gradient_is_pytorchs_in_float64(name: str) -> None:
     assert {n: off(gradients[n], exact) for n, exact in theirs.items() if off(gradients[n], exact) > allowed} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", MODELS)
 def test_every_gradient_in_float32_is_as_exact_as_pytorchs(name: str) -> None:
     trained = Trained(name, 4, torch.float32)
@@ -146,7 +146,7 @@ def test_every_gradient_in_float32_is_as_exact_as_pytorchs(name: str) -> None:
         assert off(gradients[storage], gradient) <= max(1e-6, 3 * rounding), storage
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_and_running_statistics_after_five_steps_are_pytorchs(name: str) -> None:
     rate, allowed = RATES[name], ROUNDING_64[name]
@@ -248,7 +248,7 @@ def test_the_same_key_gives_the_same_mask_and_another_one_another() -> None:
         np.testing.assert_array_equal(jax.jit(stage.function)(stage.params, x, key=jax.random.key(1))[0], one)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models, compiled whole and in stages
 @pytest.mark.parametrize("name", ["skip", "gpt2"])
 def test_masks_do_not_depend_on_where_the_model_is_cut(name: str) -> None:
     whole, staged = (Trained(name, count, torch.float32) for count in (1, 4))

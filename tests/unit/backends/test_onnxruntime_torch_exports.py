@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("onnxscript", reason="torch.onnx.export(dynamo=True) needs it")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # other models, exported anew
 
 
 def export(model: Any, names: tuple[str, ...], path: Path, *, optimize: bool = True) -> None:

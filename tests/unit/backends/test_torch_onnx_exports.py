@@ -18,7 +18,7 @@ from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.runtime.in_process import run_stages
 
 pytest.importorskip("onnxscript", reason="torch.onnx.export(dynamo=True) needs it")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # other models, exported anew
 
 BACKEND = TorchBackend()
 

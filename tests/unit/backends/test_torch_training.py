@@ -54,7 +54,7 @@ def step_alone(graph: Graph, inputs: Mapping[str, Any], seed: int) -> Tensor:
         return loss_of(BACKEND.reference(graph)(inputs))
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other models
 @pytest.mark.parametrize("make", [small_ctrdnn, gpt2, skip, resnet_50])
 def test_stages_read_from_files_train_as_the_unsplit_model(make: Any, tmp_path: Path) -> None:
     model, args, kwargs = make()

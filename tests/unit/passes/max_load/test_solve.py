@@ -48,7 +48,7 @@ def test_contiguous_optima_of_published_workloads(file, optimum):
     assert list(faults(workload, result.assignment, contiguous=True)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # minutes of search: the largest published workloads
 @pytest.mark.parametrize(
     ("file", "best_known"),
     [

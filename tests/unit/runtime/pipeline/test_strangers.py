@@ -49,7 +49,7 @@ def sum_under_attack(rank: int) -> tuple[list[float], list[str], str]:
     return total, knocked, "connected" if isinstance(found, int) and found else f"found {found}"
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # hammers for seconds, alone on the loopback interface
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason=WHY_NOT)
 def test_another_user_who_hammers_the_ports_neither_joins_nor_ends_a_group():
     assert run_ranks(sum_under_attack, 2, attacked=True) == [([3.0, 3.0], ["TimeoutError"], "connected")] * 2

@@ -198,7 +198,7 @@ def test_synchronous_training_equals_one_process(tmp_path, folder, setup, theirs
         assert figures["memory_bytes"] <= (setup.memory_bytes or figures["table_bytes"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # more of the same kind: groups of processes
 def test_rows_that_are_asked_for_ahead_change_no_bit(tmp_path, folder):
     setup = Setup((2, 1), 2, Adagrad(LR))
     found = []
@@ -212,7 +212,7 @@ def test_rows_that_are_asked_for_ahead_change_no_bit(tmp_path, folder):
     assert all(np.array_equal(dense[name], early_dense[name]) for name in dense)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # more of the same kind: groups of processes
 def test_two_stages_of_a_rank_share_its_client(tmp_path):
     setup = Setup((2, 1, 2, 1), 1, Adagrad(LR), schedule="interleaved-1f1b", positions=2, ahead=True)
     results = run_ranks(run, 4, compile_to(tmp_path / "out", 4), setup, tmp_path / "saved")
@@ -221,7 +221,7 @@ def test_two_stages_of_a_rank_share_its_client(tmp_path):
     assert_equal_to_whole(results, tmp_path / "tables.safetensors", expected)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # more of the same kind: groups of processes
 @pytest.mark.parametrize("ahead", [False, True])
 def test_with_a_staleness_of_one_step_training_still_learns(folder, ahead):
     setup = Setup((2, 1), 1, Sgd(LR), steps=12, staleness=1, ahead=ahead)

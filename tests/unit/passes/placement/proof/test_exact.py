@@ -66,7 +66,7 @@ def test_stages_share_the_units_of_a_type() -> None:
     assert set(found.placement.types) == {0, 1}
 
 
-@pytest.mark.parametrize(("layers", "types", "seed"), [(100, 16, 1), (300, 8, 3)])
+@pytest.mark.parametrize(("layers", "types", "seed"), [pytest.param(100, 16, 1, marks=pytest.mark.slow), (300, 8, 3)])
 def test_a_few_units_of_each_of_many_types_are_shared_out_with_a_proof(layers: int, types: int, seed: int) -> None:
     problem = synthetic_problem(Recipe(seed=seed, layers=layers, types=types, limited=True))
     alone = Exact()(replace(problem, max_units=np.full(types, 100_000)))
