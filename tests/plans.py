@@ -1,11 +1,13 @@
 """A plan to print, write and read: two stages, three layers, every field filled in."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.plan.file import to_json
 from heterps_compile.plan.plan import Plan, PlannedStage, PoolDevice, Schedule, Verification
 from heterps_compile.plan.request import Request
 
@@ -109,3 +111,17 @@ def write_two_stages(folder: Path) -> list[list[str]]:
     (folder / "stage_1.onnx").write_bytes(b"second")
     (folder / "stage_1.onnx.data").write_bytes(b"weights")
     return [["stage_0.onnx"], ["stage_1.onnx", "stage_1.onnx.data"]]
+
+
+def version_1() -> dict[str, Any]:
+    """Return the plan as version 1 of the file had it."""
+    document = json.loads(to_json(PLAN))
+    document["version"] = 1
+    document["decisions"] = {"cluster": document.pop("cluster")["name"], **document["decisions"]}
+    for stage in document["decisions"]["stages"]:
+        stage["layers"] = [layer["name"] for layer in stage["layers"]]
+    for estimate in document["estimates"]["stages"]:
+        del estimate["micro_batch_forward_s"], estimate["micro_batch_backward_s"]
+    del document["request"]["forbidden"]
+    document["provenance"]["hashes"] = {"cluster": "1" * 64, "model": "a" * 64, "request": "3" * 64}
+    return document

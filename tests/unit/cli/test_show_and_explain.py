@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from light_models import path
-from older_plans import version_1
-from plans import PLAN, with_stage
+from plans import PLAN, version_1, with_stage
 
 import heterps_compile
 from heterps_compile.cli.main import run

@@ -3,8 +3,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-from older_plans import version_1
-from plans import PLAN, as_read
+from plans import PLAN, as_read, version_1
 
 from heterps_compile.errors import PlanError
 from heterps_compile.plan.file import from_json, to_json

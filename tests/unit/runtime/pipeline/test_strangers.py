@@ -4,10 +4,10 @@ import gc
 import os
 import socket
 import struct
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
@@ -56,19 +56,19 @@ def test_another_user_who_hammers_the_ports_neither_joins_nor_ends_a_group():
 
 
 def test_whoever_comes_first_waits_and_blames_no_stranger():
-    store, made = dist.HashStore(), []
+    store, made, began = dist.HashStore(), [], Event()
 
     def join(rank: int) -> Any:
         def make(tried: Any, timeout: timedelta) -> Any:
             made.append(rank)
+            began.set()
             return dist.ProcessGroupGloo(tried, rank, 2, timeout)
 
         return connect_without_strangers(make, lambda: None, store, rank, 2, patience=timedelta(minutes=1))
 
     with using_loopback(), ThreadPoolExecutor(1) as pool:
         first = pool.submit(join, 0)
-        time.sleep(0.3)
-        assert made == []
+        assert not began.wait(0.3)
         groups = [join(1), first.result()]
     assert sorted(made) == [0, 1]
     assert [group.size() for group in groups] == [2, 2]
