@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from warm import be_in, open_standard_files, warm_processes
-from warm_children import WarmPopen
+from warm import WarmPopen, be_in, open_standard_files, warm_processes
 
 from heterps_compile.__main__ import main
 
@@ -57,8 +56,8 @@ def _be_the_command(words: list[str], folder: str, environment: Mapping[str, str
         opened = os.open(path, flags)
         os.dup2(opened, number)
         os.close(opened)
-    open_standard_files()
     be_in(environment)
+    open_standard_files()
     subprocess.Popen = WarmPopen  # type: ignore[misc] # for the ranks that it starts
     os.chdir(folder)
     sys.path.insert(0, "")

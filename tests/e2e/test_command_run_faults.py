@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from warm_children import WARM_COMMAND
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -73,7 +73,7 @@ def start(written):
     started = []
 
     def run(*words, **environment):
-        command = [*WARM_COMMAND, "run", "model2.heterps", "--train", "faulty.py"]
+        command = [sys.executable, "-m", "heterps_compile", "run", "model2.heterps", "--train", "faulty.py"]
         command += ["--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2"]
         process = subprocess.Popen(
             [*command, "-q", *words],
