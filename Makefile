@@ -10,8 +10,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 help:
 	@echo 'make demo       build a CTR network, compile it, run its stages, compare with the whole model'
-	@echo 'make test       run every law, every oracle and one path through each command: before a commit'
-	@echo 'make test-all   run the rest too: full products, soaks, other models, attackers, tutorials'
+	@echo 'make test       run every law, every oracle and a path through each command, in some 8 minutes on two cores: before a commit'
+	@echo 'make test-all   run the rest too, in some 25 minutes: full products, soaks, other models, attackers, tutorials'
 	@echo 'make browser    install Chromium for the tests of the report, where apt can'
 	@echo 'make check      formatting, lint, types'
 	@echo 'make format     rewrite the sources as `make check` wants them'

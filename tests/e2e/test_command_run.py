@@ -76,7 +76,6 @@ def test_training_ends_with_the_weights_of_one_process(written, tmp_path):
     assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > STEPS
 
 
-@pytest.mark.slow  # more of the same kind: several runs
 def test_the_trace_of_a_run_as_planned_has_the_simulated_step_beside_it(written, tmp_path):
     pool = heterps_compile.load_cluster("heterps-paper")
     pool = replace(pool, device_types=(replace(pool.device_type("v100"), max_units=2),))
@@ -105,7 +104,6 @@ def scheduler(optimizer):
     return torch.optim.lr_scheduler.SequentialLR(optimizer, [warm_up, cosine], milestones=[2])
 
 
-@pytest.mark.slow  # more of the same kind: several runs
 def test_clipped_and_scheduled_training_goes_on_in_other_cuts_as_one_process_does(written, tmp_path):
     clip = 0.05
     (tmp_path / "train.py").write_text((written / "train.py").read_text() + inspect.getsource(scheduler))

@@ -113,7 +113,6 @@ def test_a_checkpoint_of_a_training_scores_in_its_folder_and_in_one_of_other_cut
     assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-6
 
 
-@pytest.mark.slow  # several runs, one after the other
 def test_a_run_does_not_go_on_from_a_damaged_checkpoint_or_in_damaged_data(trained):
     path = trained / "ck" / "step-000002" / "optimizer-1.safetensors"
     kept = path.read_bytes()

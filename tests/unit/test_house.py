@@ -280,3 +280,13 @@ def test_the_pins_satisfy_the_lower_bounds():
     needed = [*project()["project"]["dependencies"], *(text for texts in extras.values() for text in texts)]
     ours = [parsed for parsed in map(requirement, needed) if parsed.name != "heterps-compile"]
     assert [str(r) for r in ours if r.name not in version or not r.specifier.contains(version[r.name])] == []
+
+
+def test_what_is_left_out_of_make_test_says_why():
+    silent = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.fullmatch(r"(@|pytestmark = )pytest\.mark\.slow", line)
+    ]
+    assert silent == []
