@@ -11,12 +11,9 @@ What becomes of constants:
 Left out: strings, sequences.
 """
 
-import inspect
-import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -24,17 +21,18 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from heterps_compile.backends.onnx_stage.ml_attributes import Prepare, find_prepare, known_attributes
-from heterps_compile.backends.onnx_stage.nodes import are_read, domain_of, opset_of, why_unprepared
+from heterps_compile.backends.onnx_stage.ml_attributes import Prepare, find_prepare
+from heterps_compile.backends.onnx_stage.nodes import OpTable, are_read, domain_of, opset_of
 from heterps_compile.backends.onnx_stage.nodes import find_unsupported as nodes_unsupported
-from heterps_compile.backends.unsupported import UnsupportedNode, reason_without_row
+from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.frontends.onnx_bodies import lift_initializers, subgraphs
+from heterps_compile.frontends.onnx_facts import stated_defaults
 
 from .known_values import find_known_inputs
 from .program import Body, Call, Param, Program, Ref
-from .table import NEWEST_OPSET, Op, find_op
+from .table import Op, find_op, parameters_of, snake
 
 _LITERAL_ELEMENTS = 64
 _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "precision"})
@@ -42,40 +40,11 @@ _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype",
 
 def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
     """Return the nodes, those of subgraphs too, that the table cannot run, and why."""
-    return nodes_unsupported(nodes, opsets, _missing)
-
-
-def _missing(node: ir.Node, domain: str, opset: int) -> str:
-    if domain == "" and opset > NEWEST_OPSET:
-        return f"the jax backend knows opsets up to {NEWEST_OPSET}"
-    row = find_op(domain, node.op_type, opset)
-    if row is None:
-        return reason_without_row("jax", node.op_type)
-    takes, prepare = _parameters(row.function), find_prepare(domain, node.op_type)
-    known = known_attributes(node.op_type) if prepare else takes
-    unknown = [name for name in node.attributes if takes and (name if prepare else _snake(name)) not in known]
-    if unknown:
-        return f"the jax backend does not know its attribute {printable(shorten(unknown[0], 80))!r}"
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        return "it refers to an attribute of a function"
-    return why_unprepared(node, prepare, _attributes) if prepare else ""
+    return nodes_unsupported(nodes, opsets, OpTable("jax", find_op, _attributes))
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
     return {name: _plain(name, attribute) for name, attribute in node.attributes.items()}
-
-
-@cache
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function, or none where Python does not know them."""
-    try:
-        return inspect.signature(function).parameters
-    except ValueError:
-        return {}
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def lower_model(
@@ -189,7 +158,7 @@ class _Lowering:
             raise AssertionError("find_unsupported has reported it")
         if any(subgraphs(node)):
             return self._control(node, row, names)
-        count = _parameters(row.function).get("outputs")
+        count = parameters_of(row.function).get("outputs")
         results = [value.name or "" if value.uses() or value.is_graph_output() else "" for value in node.outputs]
         while len(results) > 1 and not results[-1] and (count is None or count.default is not count.empty):
             results.pop()
@@ -199,7 +168,7 @@ class _Lowering:
         else:
             more, options = self._prepare(node, prepare)
             names += more
-        key = _parameters(row.function).get("key")  # an input may bear that name too: LinearAttention's keys
+        key = parameters_of(row.function).get("key")  # an input may bear that name too: LinearAttention's keys
         draws = key is not None and key.kind is key.KEYWORD_ONLY
         call = Call(row, names, options, tuple(results), node.name or "", draws)
         if not call.draws and all(not name or self._is_constant(name) for name in names):
@@ -209,8 +178,8 @@ class _Lowering:
         return call
 
     def _options(self, node: ir.Node, row: Op, outputs: int) -> dict[str, Any]:
-        options = {_snake(name): _plain(name, attribute) for name, attribute in node.attributes.items()}
-        takes = _parameters(row.function)
+        takes = parameters_of(row.function)
+        options = self._stated(node, row) | {snake(n): _plain(n, attribute) for n, attribute in node.attributes.items()}
         if "outputs" in takes:
             options["outputs"] = outputs
         return {
@@ -218,6 +187,13 @@ class _Lowering:
             for name, value in options.items()
             if name not in takes or isinstance(value, (np.ndarray, np.dtype)) or takes[name].default != value
         }
+
+    def _stated(self, node: ir.Node, row: Op) -> dict[str, Any]:
+        """Return the schema's defaults of attributes that a function has none for."""
+        bare = {n for n, p in parameters_of(row.function).items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+        domain = domain_of(node)
+        stated = stated_defaults(domain, node.op_type, opset_of(self.opsets, domain))
+        return {snake(name): value for name, value in stated.items() if snake(name) in bare}
 
     def _kind(self, name: str) -> str:
         value = self.graph.initializers.get(name)

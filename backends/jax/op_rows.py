@@ -138,6 +138,7 @@ ROWS: tuple[Op, ...] = (
     # shapes
     Op("CenterCropPad", 18, shape.center_crop_pad, known=(1,)),
     Op("Col2Im", 18, shape.col_to_image, known=(1, 2)),
+    Op("Concat", 1, shape.concat_old, keeps=True),
     Op("Concat", 4, shape.concat, keeps=True),
     Op("Constant", 1, shape.constant, keeps=True),
     Op("ConstantOfShape", 9, shape.constant_of_shape, known=(0,), keeps=True),
@@ -178,7 +179,7 @@ ROWS: tuple[Op, ...] = (
     Op("Gemm", 7, linear.gemm),
     Op("MatMul", 1, jnp.matmul),
     # convolutions and pools
-    Op("AveragePool", 7, pool.average_pool),
+    Op("AveragePool", 1, pool.average_pool),
     Op("CausalConvWithState", 27, conv.causal_conv_with_state),
     Op("Conv", 1, conv.conv),
     Op("ConvTranspose", 1, conv.conv_transpose),
@@ -237,7 +238,7 @@ ROWS: tuple[Op, ...] = (
     Op("RoiAlign", 10, vision.roi_align_before_16),
     Op("RoiAlign", 16, vision.roi_align),
     Op("STFT", 17, signal.stft, known=(1, 3)),
-    Op("Upsample", 7, resize.upsample, known=(1,), until=9),
+    Op("Upsample", 7, resize.upsample, known=(1,)),
     # what a PyTorch model does in training mode alone
     Op("BatchNorm", 1, norm.batch_norm_in_training, domain=TRAINING_DOMAIN),
     Op("Detach", 1, lax.stop_gradient, domain=TRAINING_DOMAIN),

@@ -16,9 +16,16 @@ from heterps_compile.escape import printable, shorten
 
 from .function_source import IMPORTS, INFIX, PREFIX, Carried, spelled
 from .literals import literal
-from .naming import MODULE_LEVEL
 from .program import Body, Call, Param, Program, Ref, every_call
 from .stage_template import TEMPLATE
+
+MODULE_LEVEL = frozenset(
+    {
+        "params", "key", "stage", "step", "load", "Path", "INPUTS", "OUTPUTS", "KNOWN_INPUTS", "PARAMS", "WEIGHTS",
+        "UPDATED", "DRAWS", "TIED_AS",
+    }
+)  # fmt: skip
+"""Words that a written stage has for itself: no value is named so."""
 
 
 def print_stage(program: Program, model: str) -> str:

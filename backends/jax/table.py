@@ -1,9 +1,11 @@
 """What a row of the op table is, how a row is found, and how others add theirs.
 
 A function takes the inputs of its op in order, an absent one is None, and its attributes by name (``transA`` as
-``trans_a``), with ONNX's defaults. A function of an op with several outputs has the keyword ``outputs``: how many are
-read, or, where it has no default, how many there are. It gives one array for one, else a tuple. A function that draws
-random numbers has the keyword-only ``key``, which is jax's, or None where nothing is to be drawn.
+``trans_a``), with ONNX's defaults, since a written stage carries its source: a test holds them against the schemas
+(``frontends/onnx_facts.py``), from which comes what has no default of its own. A function of an op with several
+outputs has the keyword ``outputs``: how many are read, or, where it has no default, how many there are. It gives one
+array for one, else a tuple. A function that draws random numbers has the keyword-only ``key``, which is jax's, or None
+where nothing is to be drawn.
 
 The rows themselves stand in ``op_rows.py``. Packages installed beside this one add theirs through the entry points
 ``heterps_compile.jax_ops``: each names a module that calls :func:`register` when it is imported.
@@ -11,26 +13,37 @@ The rows themselves stand in ``op_rows.py``. Packages installed beside this one 
 Left out: control flow, and ops on sequences, optional values and strings; ops that draw random numbers.
 """
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from heterps_compile.frontends.onnx_facts import is_known
 from heterps_compile.plug_ins import load_module
 
-if TYPE_CHECKING:
-    pass
-
 GROUP = "heterps_compile.jax_ops"
-NEWEST_OPSET = 28
-"""The newest opset of ONNX's own domain whose changes the table knows."""
-
 TRAINING_DOMAIN = "heterps_compile"
 """Of the two ops that stages of PyTorch models in training mode are exported with; no model of a user has them."""
 
 _ROWS = "heterps_compile.backends.jax.op_rows"
+
+
+@cache
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function, or none where Python does not know them."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        return {}
+
+
+def snake(name: str) -> str:
+    """Return the name of an attribute as functions have it."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,6 @@ class Op:
         known: Which inputs must be known before the stage runs: shapes, axes.
         keeps: Whether what it makes of known inputs is known: what shapes are computed with.
         domain: "" for ONNX's own.
-        until: The last opset for which it is right, or None: up to the next row.
     """
 
     name: str
@@ -53,7 +65,19 @@ class Op:
     known: tuple[int, ...] = ()
     keeps: bool = False
     domain: str = ""
-    until: int | None = None
+
+    def knows(self, attribute: str) -> bool:
+        """Say whether the function has an attribute, by ONNX's name; of what Python knows nothing of, any."""
+        takes = parameters_of(self.function)
+        return not takes or snake(attribute) in takes
+
+    @property
+    def max_inputs(self) -> int | None:
+        """Return how many inputs the function takes, None where it is any number or Python does not know it."""
+        found = parameters_of(self.function).values()
+        if not found or any(parameter.kind is parameter.VAR_POSITIONAL for parameter in found):
+            return None
+        return sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in found)
 
 
 MAKES_KNOWN = frozenset({"EyeLike", "Shape", "Size"})
@@ -73,11 +97,7 @@ def find_op(domain: str, name: str, opset: int) -> Op | None:
     _load()
     versions = _TABLE.get((domain, name), {})
     since = max((version for version in versions if version <= opset), default=None)
-    if since is None:
-        return None
-    row = versions[since]
-    last = NEWEST_OPSET if row.until is None and domain == "" else row.until
-    return row if last is None or opset <= last else None
+    return None if since is None or not is_known(domain, name, opset) else versions[since]
 
 
 def declared_ops() -> Mapping[tuple[str, str], Sequence[int]]:

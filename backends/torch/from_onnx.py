@@ -22,10 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from heterps_compile.backends.onnx_stage.ml_attributes import find_prepare
-from heterps_compile.backends.onnx_stage.nodes import are_read, domain_of, opset_of
+from heterps_compile.backends.onnx_stage.nodes import OpTable, are_read, domain_of, opset_of
+from heterps_compile.backends.onnx_stage.nodes import find_unsupported as nodes_unsupported
+from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.onnx_bodies import lift_initializers
+from heterps_compile.frontends.onnx_facts import stated_defaults
 
 from . import control_flow
 from .holder import Slot, hold_tensor
@@ -33,7 +36,6 @@ from .onnx_ops.dtypes import as_tensor
 from .onnx_ops.shape_arithmetic import LARGEST, SHAPE_ARITHMETIC
 from .onnx_ops.table import OpVersion, find_op
 from .onnx_stage import Argument, Body, OnnxStage, Step
-from .onnx_support import attributes_of, find_unsupported, plain
 
 _MAKES_HOST = frozenset({"Shape", "Size"})
 _REASON_SHOWN = 200
@@ -175,14 +177,14 @@ class _Converter:
         if is_arithmetic and all_host and any(name in self._hosts for name in names):
             self._hosts.update(out.name or "" for out in node.outputs)
             wants = [("" if value is None else value.name or "", "host") for value in node.inputs]
-            self._plan.append(_Planned(node, SHAPE_ARITHMETIC[node.op_type], wants, attributes_of(node)))
+            self._plan.append(_Planned(node, SHAPE_ARITHMETIC[node.op_type], wants, _attributes(node)))
             return
         if node.op_type in _MAKES_HOST:
             self._hosts.update(out.name or "" for out in node.outputs)
         wants, keywords = self._wants(node, version), self._keywords(node, version)
         prepare = find_prepare(domain, node.op_type)
         if prepare is not None:
-            prepared = prepare(attributes_of(node), are_read(node))
+            prepared = prepare(_attributes(node), are_read(node))
             wants += [(self._constant_of(node, i, array), "tensor") for i, array in enumerate(prepared.arrays)]
             keywords = dict(prepared.options)
         self._plan.append(_Planned(node, version.run, wants, keywords))
@@ -233,7 +235,7 @@ class _Converter:
         """Lay out the subgraphs of a node; what they capture comes behind its inputs."""
         given = [("" if value is None else value.name or "") for value in node.inputs]
         bodies = {name: a.as_graph() for name, a in node.attributes.items() if a.type is ir.AttributeType.GRAPH}
-        keywords = {name: plain(a) for name, a in node.attributes.items() if name not in bodies}
+        keywords = {name: _plain(a) for name, a in node.attributes.items() if name not in bodies}
         if node.op_type == "If":
             inner = {name: self._inside(body, ()) for name, body in bodies.items()}
             made = [[name in one._hosts or one._is_small(name) for name in _outputs(one)] for one in inner.values()]
@@ -395,7 +397,9 @@ class _Converter:
         return known
 
     def _keywords(self, node: ir.Node, version: OpVersion) -> dict[str, Any]:
-        keywords = attributes_of(node)
+        opset = opset_of(self.opsets, version.domain)
+        stated = stated_defaults(version.domain, version.name, opset)
+        keywords = {name: stated[name] for name in version.required & stated.keys()} | _attributes(node)
         if "outputs" in version.wants:
             keywords["outputs"] = len(node.outputs)
         if "types" in version.wants:
@@ -440,3 +444,21 @@ def _array(tensor: ir.TensorProtocol) -> Any:
 
 def _with_last(step: Step, last: tuple[int, ...]) -> Step:
     return Step(step.node, step.op, step.run, step.arguments, step.keywords, step.outputs, last, step.names)
+
+
+def find_unsupported(nodes: Sequence[ir.Node], opsets: Mapping[str, int]) -> list[UnsupportedNode]:
+    """Return the nodes, those of subgraphs too, that the op table cannot run, and why."""
+    return nodes_unsupported(nodes, opsets, OpTable("torch", find_op, _attributes))
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    """Return the attributes of a node by ONNX's names."""
+    return {name: _plain(attribute) for name, attribute in node.attributes.items()}
+
+
+def _plain(attribute: ir.Attr) -> Any:
+    """Return an attribute as Python has it."""
+    if attribute.type is ir.AttributeType.TENSOR:
+        return attribute.as_tensor().numpy()
+    value = attribute.value
+    return list(value) if isinstance(value, (tuple, list)) else value

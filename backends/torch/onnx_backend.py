@@ -11,9 +11,8 @@ from heterps_compile.frontends.onnx_shapes import DTYPES
 from heterps_compile.ir.graph import OPAQUE, Graph
 from heterps_compile.ir.partition import Partition, cut_graph, tied_names
 
-from .from_onnx import ModelConstants, convert_model
+from .from_onnx import ModelConstants, convert_model, find_unsupported
 from .onnx_stage import OnnxStage
-from .onnx_support import find_unsupported
 
 _NUMBERS = {name: number for number, name in DTYPES.items()}
 

@@ -308,7 +308,7 @@ OPS: Mapping[str, Rule] = dict(
         *_each(OpKind.ELEMENTWISE, per_input(5), "DynamicQuantizeLinear"),
         *_each(OpKind.ELEMENTWISE, per_output(2), f"DequantizeLinear {_MS}DequantizeLinear"),
         *_each(OpKind.ELEMENTWISE, per_output(5), f"{_MS}QLinearAdd {_MS}QLinearMul {_MS}QLinearSigmoid"),
-        *_each(OpKind.ELEMENTWISE, per_output(5), f"{_MS}QLinearLeakyRelu"),
+        *_each(OpKind.ELEMENTWISE, per_output(5), f"{_MS}QLinearLeakyRelu {_MS}QLinearWhere"),
         *_each(OpKind.ELEMENTWISE, _operands, "Sum Max Min"),
         *_each(OpKind.ELEMENTWISE, lambda op: _operands(op) + prod(op.out), "Mean"),
         *_each(OpKind.ELEMENTWISE, per_output(1), f"{_MS}BiasAdd {_MS}MulInteger"),

@@ -59,6 +59,11 @@ def concat(*parts: Array, axis: int) -> Array:
     return xp(*parts).concatenate(parts, axis)
 
 
+def concat_old(*parts: Array, axis: int = 1) -> Array:
+    """Join parts along an axis, that behind the batch where none is named."""
+    return xp(*parts).concatenate(parts, axis)
+
+
 def split(x: Array, split: Array | None = None, *, outputs: int, axis: int = 0, num_outputs: int = 0) -> Any:
     """Cut into parts along an axis: of given sizes, or of equal ones, the last perhaps smaller."""
     del num_outputs  # as many as outputs

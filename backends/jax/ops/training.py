@@ -16,7 +16,7 @@ def groups_of(values: tuple[Array, ...], count: int) -> list[tuple[Array, ...]]:
 
 def adagrad(
     rate: Array, step: Array, *values: Array,
-    decay_factor: float = 0.0, epsilon: float = 0.0, norm_coefficient: float = 0.0, outputs: int = 2,
+    decay_factor: float = 0.0, epsilon: float = 1e-06, norm_coefficient: float = 0.0, outputs: int = 2,
 ) -> tuple[Array, ...]:  # fmt: skip
     """Step by AdaGrad: weights, gradients, sums of squares in; weights and sums out."""
     shrunk = rate / (1 + step * decay_factor)
@@ -30,7 +30,7 @@ def adagrad(
 
 def adam(
     rate: Array, step: Array, *values: Array,
-    alpha: float = 0.9, beta: float = 0.999, epsilon: float = 0.0, norm_coefficient: float = 0.0,
+    alpha: float = 0.9, beta: float = 0.999, epsilon: float = 1e-06, norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0, outputs: int = 3,
 ) -> tuple[Array, ...]:  # fmt: skip
     """Step by Adam: weights, gradients, first and second moments in; weights and moments out."""

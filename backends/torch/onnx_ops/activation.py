@@ -16,7 +16,7 @@ def relu(x: Tensor) -> Tensor:
 
 
 @op("LeakyRelu", 6)
-def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
+def leaky_relu(x: Tensor, *, alpha: float) -> Tensor:
     return F.leaky_relu(x, alpha)
 
 
@@ -26,12 +26,12 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
 
 
 @op("Elu", 6)
-def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+def elu(x: Tensor, *, alpha: float) -> Tensor:
     return F.elu(x, alpha)
 
 
 @op("Celu", 12)
-def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+def celu(x: Tensor, *, alpha: float) -> Tensor:
     return F.celu(x, alpha)
 
 
@@ -41,7 +41,7 @@ def selu(x: Tensor, *, alpha: float = 1.6732631921768188, gamma: float = 1.05070
 
 
 @op("Gelu", 20)
-def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+def gelu(x: Tensor, *, approximate: str) -> Tensor:
     return F.gelu(x, approximate=approximate)
 
 
@@ -61,7 +61,7 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 @op("HardSigmoid", 6)
-def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+def hard_sigmoid(x: Tensor, *, alpha: float, beta: float) -> Tensor:
     return torch.clamp(alpha * x + beta, 0, 1)
 
 
@@ -71,7 +71,7 @@ def hard_swish(x: Tensor) -> Tensor:
 
 
 @op("Swish", 24)
-def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+def swish(x: Tensor, *, alpha: float) -> Tensor:
     return x * torch.sigmoid(alpha * x)
 
 
@@ -91,7 +91,7 @@ def softsign(x: Tensor) -> Tensor:
 
 
 @op("ThresholdedRelu", 10)
-def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+def thresholded_relu(x: Tensor, *, alpha: float) -> Tensor:
     return F.threshold(x, alpha, 0.0)
 
 
@@ -102,25 +102,25 @@ def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
 
 
 @op("Softmax", 1)
-def softmax_of_matrix(x: Tensor, *, axis: int = 1) -> Tensor:
+def softmax_of_matrix(x: Tensor, *, axis: int) -> Tensor:
     """Before opset 13: over all dimensions from the axis on."""
     axis %= x.dim()
     return torch.softmax(x, axis) if axis == x.dim() - 1 else torch.softmax(x.flatten(axis), -1).reshape(x.shape)
 
 
 @op("Softmax", 13)
-def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+def softmax(x: Tensor, *, axis: int) -> Tensor:
     return torch.softmax(x, axis)
 
 
 @op("LogSoftmax", 1)
-def log_softmax_of_matrix(x: Tensor, *, axis: int = 1) -> Tensor:
+def log_softmax_of_matrix(x: Tensor, *, axis: int) -> Tensor:
     axis %= x.dim()
     return torch.log_softmax(x.flatten(axis), -1).reshape(x.shape)
 
 
 @op("LogSoftmax", 13)
-def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+def log_softmax(x: Tensor, *, axis: int) -> Tensor:
     return torch.log_softmax(x, axis)
 
 
@@ -129,20 +129,20 @@ def _one_at_largest(x: Tensor) -> Tensor:
 
 
 @op("Hardmax", 1)
-def hardmax_of_matrix(x: Tensor, *, axis: int = 1) -> Tensor:
+def hardmax_of_matrix(x: Tensor, *, axis: int) -> Tensor:
     return _one_at_largest(x.flatten(axis % x.dim())).reshape(x.shape)
 
 
 @op("Hardmax", 13)
-def hardmax(x: Tensor, *, axis: int = -1) -> Tensor:
+def hardmax(x: Tensor, *, axis: int) -> Tensor:
     return _one_at_largest(x.movedim(axis, -1)).movedim(-1, axis)
 
 
 @op("SwiGLU", 28)
-def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
+def swiglu(a: Tensor, b: Tensor, *, alpha: float) -> Tensor:
     return a * torch.sigmoid(alpha * a) * b
 
 
 @op("Binarizer", 1, domain="ai.onnx.ml")
-def binarizer(x: Tensor, *, threshold: float = 0.0) -> Tensor:
+def binarizer(x: Tensor, *, threshold: float) -> Tensor:
     return (x > threshold).to(x.dtype)

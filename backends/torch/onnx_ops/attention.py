@@ -56,14 +56,14 @@ def attention(
     past_value: Tensor | None = None,
     lengths: Tensor | None = None,
     *,
-    is_causal: int = 0,
+    is_causal: int,
     kv_num_heads: int | None = None,
     left_window_size: int = -1,
     q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = 0,
+    qk_matmul_output_mode: int,
     right_window_size: int = -1,
     scale: float | None = None,
-    softcap: float = 0.0,
+    softcap: float,
     softmax_precision: int | None = None,
     outputs: int,
 ) -> Tensor | tuple[Tensor, ...]:
@@ -129,9 +129,9 @@ def rotary_embedding(
     sin: Tensor,
     positions: Tensor | None = None,
     *,
-    interleaved: int = 0,
+    interleaved: int,
     num_heads: int | None = None,
-    rotary_embedding_dim: int = 0,
+    rotary_embedding_dim: int,
 ) -> Tensor:
     shape, is_flat = list(x.shape), x.dim() == 3
     heads = _heads(x, num_heads)  # (batch, heads, length, size)
@@ -160,11 +160,11 @@ def linear_attention(
     decay: Tensor | None = None,
     beta: Tensor | None = None,
     *,
-    chunk_size: int = 64,
+    chunk_size: int,
     kv_num_heads: int,
     q_num_heads: int,
-    scale: float = 0.0,
-    update_rule: str = "gated_delta",
+    scale: float,
+    update_rule: str,
 ) -> tuple[Tensor, Tensor]:
     """A state instead of a cache: each step decays it, writes a key's value into it and reads it by the query."""
     wide = torch.float32

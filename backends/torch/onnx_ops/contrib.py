@@ -20,7 +20,7 @@ MICROSOFT = "com.microsoft"
 
 
 @op("QuickGelu", 1, domain=MICROSOFT)
-def quick_gelu(x: Tensor, *, alpha: float = 1.702) -> Tensor:
+def quick_gelu(x: Tensor, *, alpha: float) -> Tensor:
     return x * torch.sigmoid(alpha * x)
 
 
@@ -50,9 +50,9 @@ def transpose_mat_mul(
     a: Tensor,
     b: Tensor,
     *,
-    alpha: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX Runtime's names
-    transB: int = 0,  # noqa: N803
+    alpha: float,
+    transA: int,  # noqa: N803 - ONNX Runtime's names
+    transB: int,  # noqa: N803
 ) -> Tensor:
     return fused_mat_mul(a, b, alpha=alpha, transA=transA, transB=transB)
 
@@ -89,10 +89,10 @@ def fused_gemm(
     b: Tensor,
     c: Tensor | None = None,
     *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's names
-    transB: int = 0,  # noqa: N803
+    alpha: float,
+    beta: float,
+    transA: int,  # noqa: N803 - ONNX's names
+    transB: int,  # noqa: N803
     activation: str = "",
     activation_alpha: float | None = None,
     activation_beta: float | None = None,
@@ -110,9 +110,9 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: list[float] | None = None,
-    auto_pad: str = "NOTSET",
+    auto_pad: str,
     dilations: list[int] | None = None,
-    group: int = 1,
+    group: int,
     kernel_shape: list[int] | None = None,
     pads: list[int] | None = None,
     strides: list[int] | None = None,
@@ -126,7 +126,7 @@ def fused_conv(
 
 @op("SimplifiedLayerNormalization", 1)
 def simplified_layer_norm(
-    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1, outputs: int
+    x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int, outputs: int
 ) -> Tensor | tuple[Tensor, Tensor]:
     y = rms_norm(x, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
     if outputs == 1:
@@ -137,7 +137,7 @@ def simplified_layer_norm(
 
 @op("SkipSimplifiedLayerNormalization", 1, domain=MICROSOFT)
 def skip_simplified_layer_norm(
-    x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None, *, epsilon: float = 1e-12, outputs: int
+    x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None, *, epsilon: float, outputs: int
 ) -> Tensor | tuple[Tensor, ...]:
     total = x + skip if bias is None else x + skip + bias
     wide = total.to(torch.float32)
@@ -158,7 +158,7 @@ def embed_layer_norm(
     mask: Tensor | None = None,
     position_ids: Tensor | None = None,
     *,
-    epsilon: float = 1e-12,
+    epsilon: float,
     mask_index_type: int = 0,
     outputs: int,
 ) -> Tensor | tuple[Tensor, ...]:
@@ -218,7 +218,7 @@ def attention(
     added: Tensor | None = None,
     *,
     num_heads: int,
-    unidirectional: int = 0,
+    unidirectional: int,
     scale: float = 0.0,
     mask_filter_value: float = -10000.0,
     qkv_hidden_sizes: list[int] | None = None,
@@ -263,7 +263,7 @@ def multi_head_attention(
     num_heads: int,
     mask_filter_value: float = -10000.0,
     scale: float = 0.0,
-    unidirectional: int = 0,
+    unidirectional: int,
     outputs: int,
 ) -> Tensor | tuple[Tensor, ...]:
     q, k, v = _queries_keys_values(query, key, value, num_heads)
@@ -339,5 +339,5 @@ def rotary_embedding(
 
 
 @op("Trilu", 1, domain=MICROSOFT)
-def trilu(x: Tensor, k: Int = 0, *, upper: int = 1) -> Tensor:
+def trilu(x: Tensor, k: Int = 0, *, upper: int) -> Tensor:
     return torch.triu(x, k) if upper else torch.tril(x, k)

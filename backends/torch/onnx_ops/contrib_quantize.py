@@ -62,14 +62,14 @@ def q_linear_sigmoid(
 @op("QLinearLeakyRelu", 1, domain=MICROSOFT)
 def q_linear_leaky_relu(
     x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor, zero: Tensor | None = None, *,
-    alpha: float = 0.01,
+    alpha: float,
 ) -> Tensor:  # fmt: skip
     return _whole(F.leaky_relu(_real(x, x_scale, x_zero), alpha), scale, zero, x)
 
 
 @op("QLinearSoftmax", 1, domain=MICROSOFT)
 def q_linear_softmax(
-    x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor, zero: Tensor, *, axis: int = -1, opset: int
+    x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor, zero: Tensor, *, axis: int, opset: int
 ) -> Tensor:
     real = _real(x, x_scale, x_zero)
     if opset < 13 and axis % x.dim() != x.dim() - 1:
@@ -96,7 +96,7 @@ def q_linear_where(
 
 @op("QLinearGlobalAveragePool", 1, domain=MICROSOFT)
 def q_linear_global_average_pool(
-    x: Tensor, x_scale: Tensor, x_zero: Tensor, scale: Tensor, zero: Tensor, *, channels_last: int = 0
+    x: Tensor, x_scale: Tensor, x_zero: Tensor, scale: Tensor, zero: Tensor, *, channels_last: int
 ) -> Tensor:
     axes = list(range(1, x.dim() - 1) if channels_last else range(2, x.dim()))
     return _whole(_real(x, x_scale, x_zero).mean(axes, keepdim=True), scale, zero, x)
@@ -110,10 +110,10 @@ def q_linear_average_pool(
     scale: Tensor,
     zero: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    channels_last: int = 0,
-    count_include_pad: int = 0,
+    auto_pad: str,
+    ceil_mode: int,
+    channels_last: int,
+    count_include_pad: int,
     kernel_shape: list[int],
     pads: list[int] | None = None,
     strides: list[int] | None = None,
@@ -147,9 +147,9 @@ def dynamic_quantize_mat_mul(
 def q_gemm(
     a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, c: Tensor | None = None,
     scale: Tensor | None = None, zero: Tensor | None = None, *,
-    alpha: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's names
-    transB: int = 0,  # noqa: N803
+    alpha: float,
+    transA: int,  # noqa: N803 - ONNX's names
+    transB: int,  # noqa: N803
 ) -> Tensor:  # fmt: skip
     left = a.to(torch.int32) - a_zero.to(torch.int32)
     shift = b_zero.to(torch.int32)
@@ -166,9 +166,9 @@ def mat_mul_n_bits(
     bias: Tensor | None = None, *,
     K: int,  # noqa: N803 - ONNX Runtime's names
     N: int,  # noqa: N803
-    bits: int = 4,
+    bits: int,
     block_size: int,
-    accuracy_level: int = 0,
+    accuracy_level: int,
 ) -> Tensor:  # fmt: skip
     """Multiply by a matrix of 4 or 8 bits a number, whose blocks have scales and zero points."""
     if order is not None or bits not in (4, 8):

@@ -47,9 +47,9 @@ def conv_transpose(
     w: Tensor,
     b: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
+    auto_pad: str,
     dilations: list[int] | None = None,
-    group: int = 1,
+    group: int,
     kernel_shape: list[int] | None = None,
     output_padding: list[int] | None = None,
     output_shape: list[int] | None = None,
@@ -84,7 +84,7 @@ def causal_conv(
     b: Tensor | None = None,
     past: Tensor | None = None,
     *,
-    activation: str = "none",
+    activation: str,
 ) -> tuple[Tensor, Tensor]:
     """One channel at a time, over what came before only; gives the end of its input for the next call."""
     memory = w.shape[2] - 1
@@ -102,9 +102,9 @@ def deform_conv(
     mask: Tensor | None = None,
     *,
     dilations: list[int] | None = None,
-    group: int = 1,
+    group: int,
     kernel_shape: list[int] | None = None,
-    offset_group: int = 1,
+    offset_group: int,
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Tensor:

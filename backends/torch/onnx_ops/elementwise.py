@@ -130,12 +130,12 @@ op("BitShift", 11)(_shifted)
 
 
 @op("Mod", 10, widen=True)
-def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+def mod(a: Tensor, b: Tensor, *, fmod: int) -> Tensor:
     return torch.fmod(a, b) if fmod else torch.remainder(a, b)
 
 
 @op("IsInf", 10)
-def is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+def is_inf(x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
     if x.dtype.itemsize == 1:  # no 8-bit float's kernel knows of infinity
         x = x.to(torch.float32)
     found = torch.isinf(x)

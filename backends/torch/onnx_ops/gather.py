@@ -16,7 +16,7 @@ def _from_the_start(indices: Tensor, size: int) -> Tensor:
 
 
 @op("Gather", 1)
-def gather(x: Tensor, indices: Scalar, *, axis: int = 0) -> Tensor:
+def gather(x: Tensor, indices: Scalar, *, axis: int) -> Tensor:
     if not isinstance(indices, Tensor):
         return x.select(axis, int(indices))
     if axis == 0 and x.dim() == 2 and x.is_floating_point() and indices.dim() > 0:
@@ -29,7 +29,7 @@ def gather(x: Tensor, indices: Scalar, *, axis: int = 0) -> Tensor:
 
 
 @op("GatherElements", 11)
-def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+def gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     return x.gather(axis, _from_the_start(indices, x.shape[axis]))
 
 
@@ -46,7 +46,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
 
 
 @op("OneHot", 9)
-def one_hot(indices: Tensor, depth: Int, values: Tensor, *, axis: int = -1) -> Tensor:
+def one_hot(indices: Tensor, depth: Int, values: Tensor, *, axis: int) -> Tensor:
     depth = int(depth)
     whole = indices.to(torch.int64)
     whole = torch.where(whole < 0, whole + depth, whole)
@@ -60,12 +60,12 @@ def non_zero(x: Tensor) -> Tensor:
 
 
 @op("TopK", 1)
-def top_k_by_attribute(x: Tensor, *, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
+def top_k_by_attribute(x: Tensor, *, k: int, axis: int) -> tuple[Tensor, Tensor]:
     return top_k(x, [k], axis=axis)
 
 
 @op("TopK", 10)
-def top_k_by_input(x: Tensor, k: Ints, *, axis: int = -1) -> tuple[Tensor, Tensor]:
+def top_k_by_input(x: Tensor, k: Ints, *, axis: int) -> tuple[Tensor, Tensor]:
     return top_k(x, k, axis=axis)
 
 
@@ -87,17 +87,17 @@ def _first_of(x: Tensor, axis: int, from_the_end: bool, keepdims: int, largest: 
 
 
 @op("ArgMax", 1)
-def arg_max(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+def arg_max(x: Tensor, *, axis: int, keepdims: int, select_last_index: int = 0) -> Tensor:
     return _first_of(x, axis, bool(select_last_index), keepdims, largest=True)
 
 
 @op("ArgMin", 1)
-def arg_min(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+def arg_min(x: Tensor, *, axis: int, keepdims: int, select_last_index: int = 0) -> Tensor:
     return _first_of(x, axis, bool(select_last_index), keepdims, largest=False)
 
 
 @op("Unique", 11)
-def unique(x: Tensor, *, axis: int | None = None, sorted: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # noqa: A002 - ONNX's name
+def unique(x: Tensor, *, axis: int | None = None, sorted: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # noqa: A002 - ONNX's name
     if axis is None:
         x = x.flatten()
     values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True, dim=axis)

@@ -19,14 +19,12 @@ _MODES = {
 
 
 @op("GridSample", 16)
-def grid_sample(
-    x: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
-) -> Tensor:
+def grid_sample(x: Tensor, grid: Tensor, *, align_corners: int, mode: str = "linear", padding_mode: str) -> Tensor:
     return F.grid_sample(x, grid, _MODES[mode], padding_mode, bool(align_corners))
 
 
 @op("AffineGrid", 20)
-def affine_grid(theta: Tensor, size: Ints, *, align_corners: int = 0) -> Tensor:
+def affine_grid(theta: Tensor, size: Ints, *, align_corners: int) -> Tensor:
     return F.affine_grid(theta, size, bool(align_corners))
 
 
@@ -36,11 +34,11 @@ def roi_align_old(
     regions: Tensor,
     batch: Tensor,
     *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
 ) -> Tensor:
     return roi_align(
         x, regions, batch, coordinate_transformation_mode="output_half_pixel", mode=mode,

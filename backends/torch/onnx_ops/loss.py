@@ -32,7 +32,7 @@ def cross_entropy(
     weight: Tensor | None = None,
     *,
     ignore_index: int | None = None,
-    reduction: str = "mean",
+    reduction: str,
 ) -> tuple[Tensor, Tensor]:
     logs = torch.log_softmax(x, 1)
     return nll_loss(logs, target, weight, ignore_index=ignore_index, reduction=reduction), logs

@@ -25,8 +25,8 @@ def batch_norm_old(
     mean: Tensor,
     var: Tensor,
     *,
-    epsilon: float = 1e-5,
-    momentum: float = 0.9,
+    epsilon: float,
+    momentum: float,
     spatial: int = 1,
     outputs: int,
 ) -> Tensor | tuple[Tensor, ...]:
@@ -67,7 +67,7 @@ def batch_norm(
 
 
 @op("InstanceNormalization", 6)
-def instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+def instance_norm(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float) -> Tensor:
     return F.instance_norm(x, weight=scale, bias=bias, eps=epsilon)
 
 
@@ -78,9 +78,9 @@ def layer_norm(
     scale: Tensor,
     bias: Tensor | None = None,
     *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
+    axis: int,
+    epsilon: float,
+    stash_type: int,
     outputs: int,
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     first = axis % x.dim()
@@ -107,7 +107,7 @@ def rms_norm(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5,
 
 
 @op("GroupNormalization", 18)
-def group_norm_by_group(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5) -> Tensor:
+def group_norm_by_group(x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float) -> Tensor:
     """Before opset 21: a scale and a bias for each group."""
     each = x.shape[1] // num_groups
     return group_norm(
@@ -123,7 +123,7 @@ def group_norm(
 
 
 @op("LRN", 1)
-def local_response_norm(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
+def local_response_norm(x: Tensor, *, size: int, alpha: float, beta: float, bias: float) -> Tensor:
     if size % 2:
         return F.local_response_norm(x, size, alpha, beta, bias)
     squares = F.pad(x.square().transpose(1, -1), [(size - 1) // 2, size // 2])
@@ -132,7 +132,7 @@ def local_response_norm(x: Tensor, *, size: int, alpha: float = 1e-4, beta: floa
 
 
 @op("LpNormalization", 1)
-def lp_norm(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+def lp_norm(x: Tensor, *, axis: int, p: int) -> Tensor:
     length = x.norm(p, axis, keepdim=True)
     return torch.where(length == 0, 0.0, x / length).to(x.dtype)
 
@@ -152,7 +152,7 @@ def skip_layer_norm(
     bias: Tensor | None = None,
     inner: Tensor | None = None,
     *,
-    epsilon: float = 1e-12,
+    epsilon: float,
     outputs: int,
 ) -> Tensor | tuple[Tensor, ...]:
     total = x + skip if inner is None else x + skip + inner

@@ -127,10 +127,10 @@ def lp_pool(
     x: Tensor,
     *,
     kernel_shape: list[int],
-    auto_pad: str = "NOTSET",
+    auto_pad: str,
     ceil_mode: int = 0,
     dilations: list[int] | None = None,
-    p: int = 2,
+    p: int,
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Tensor:
@@ -155,7 +155,7 @@ def global_max_pool(x: Tensor) -> Tensor:
 
 
 @op("GlobalLpPool", 2)
-def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
+def global_lp_pool(x: Tensor, *, p: int) -> Tensor:
     return (x.abs() ** p).sum(_spatial(x), keepdim=True) ** (1.0 / p)
 
 

@@ -156,7 +156,7 @@ def rnn(
     activation_beta: list[float] | None = None,
     activations: list[str] | None = None,
     clip: float | None = None,
-    direction: str = "forward",
+    direction: str,
     hidden_size: int | None = None,
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
@@ -201,10 +201,10 @@ def gru(
     activation_beta: list[float] | None = None,
     activations: list[str] | None = None,
     clip: float | None = None,
-    direction: str = "forward",
+    direction: str,
     hidden_size: int | None = None,
     layout: int = 0,
-    linear_before_reset: int = 0,
+    linear_before_reset: int,
 ) -> tuple[Tensor, ...]:
     names = activations or ["Sigmoid", "Tanh"] * w.shape[0]
     layer = _Layer(
@@ -257,9 +257,9 @@ def lstm(
     activation_beta: list[float] | None = None,
     activations: list[str] | None = None,
     clip: float | None = None,
-    direction: str = "forward",
+    direction: str,
     hidden_size: int | None = None,
-    input_forget: int = 0,
+    input_forget: int,
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     names = activations or ["Sigmoid", "Tanh", "Tanh"] * w.shape[0]

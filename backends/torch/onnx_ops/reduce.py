@@ -119,10 +119,10 @@ def _running(
 
 
 @op("CumSum", 11)
-def cum_sum(x: Tensor, axis: Int, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+def cum_sum(x: Tensor, axis: Int, *, exclusive: int, reverse: int) -> Tensor:
     return _running(x, axis, exclusive, reverse, torch.cumsum, 0)
 
 
 @op("CumProd", 26)
-def cum_prod(x: Tensor, axis: Int, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+def cum_prod(x: Tensor, axis: Int, *, exclusive: int, reverse: int) -> Tensor:
     return _running(x, axis, exclusive, reverse, torch.cumprod, 1)

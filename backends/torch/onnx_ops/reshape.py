@@ -25,7 +25,7 @@ def reshape(x: Tensor, shape: Ints, *, allowzero: int = 0) -> Tensor:
 
 
 @op("Flatten", 1)
-def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
+def flatten(x: Tensor, *, axis: int) -> Tensor:
     axis = axis + x.dim() if axis < 0 else axis
     if axis == 1 and x.dim() > 1:
         return x.flatten(1)
@@ -84,17 +84,13 @@ def tile(x: Tensor, repeats: Ints) -> Tensor:
 
 
 @op("Concat", 4)
-def concat(*xs: Tensor, axis: int) -> Tensor:
-    return torch.cat(xs, axis)
-
-
 @op("Concat", 1)
-def concat_old(*xs: Tensor, axis: int = 1) -> Tensor:
+def concat(*xs: Tensor, axis: int = 1) -> Tensor:  # the first version names none; later ones must
     return torch.cat(xs, axis)
 
 
 @op("Split", 2)
-def split_by_attribute(x: Tensor, *, axis: int = 0, split: list[int] | None = None, outputs: int) -> tuple[Tensor, ...]:
+def split_by_attribute(x: Tensor, *, axis: int, split: list[int] | None = None, outputs: int) -> tuple[Tensor, ...]:
     return split_by_input(x, split, axis=axis, outputs=outputs)
 
 
@@ -138,7 +134,7 @@ def _end_backwards(end: int, size: int) -> int | None:
 
 
 @op("Pad", 2)
-def pad_by_attributes(x: Tensor, *, pads: list[int], mode: str = "constant", value: float = 0.0) -> Tensor:
+def pad_by_attributes(x: Tensor, *, pads: list[int], mode: str, value: float) -> Tensor:
     return pad(x, pads, value, mode=mode)
 
 
@@ -210,7 +206,7 @@ def center_crop_pad(x: Tensor, shape: Ints, *, axes: list[int] | None = None) ->
 
 
 @op("ReverseSequence", 10)
-def reverse_sequence(x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0) -> Tensor:
+def reverse_sequence(x: Tensor, lengths: Tensor, *, batch_axis: int, time_axis: int) -> Tensor:
     times = torch.arange(x.shape[time_axis], device=x.device)
     ends = lengths.unsqueeze(1)
     source = torch.where(times < ends, ends - 1 - times, times)  # (batch, time)
@@ -228,9 +224,7 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor
 
 
 @op("TensorScatter", 24)
-def tensor_scatter(
-    cache: Tensor, update: Tensor, starts: Tensor | None = None, *, axis: int = -2, mode: str = "linear"
-) -> Tensor:
+def tensor_scatter(cache: Tensor, update: Tensor, starts: Tensor | None = None, *, axis: int, mode: str) -> Tensor:
     """Write each sample's update into its cache from its own start on."""
     axis %= cache.dim()
     places = torch.arange(update.shape[axis], device=cache.device)

@@ -19,7 +19,7 @@ _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 @op("Upsample", 7)
-def upsample_by_attribute(x: Tensor, *, scales: list[float], mode: str = "nearest") -> Tensor:
+def upsample_by_attribute(x: Tensor, *, scales: list[float], mode: str) -> Tensor:
     return upsample(x, scales, mode=mode)
 
 

@@ -15,7 +15,7 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 @op("Scatter", 9)
 @op("ScatterElements", 11)
-def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
+def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: str = "none") -> Tensor:
     places = torch.where(indices < 0, indices + x.shape[axis], indices).to(torch.int64)
     if reduction == "none":
         return x.scatter(axis, places, updates)

@@ -17,7 +17,7 @@ def non_max_suppression(
     overlap: Tensor | None = None,
     least_score: Tensor | None = None,
     *,
-    center_point_box: int = 0,
+    center_point_box: int,
 ) -> Tensor:
     limit = 0 if most is None else int(most.item())
     allowed = 0.0 if overlap is None else float(overlap.item())

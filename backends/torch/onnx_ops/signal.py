@@ -13,9 +13,7 @@ from .table import Float, Int, op
 
 
 @op("DFT", 17)
-def dft_by_attribute(
-    x: Tensor, length: Int | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
-) -> Tensor:
+def dft_by_attribute(x: Tensor, length: Int | None = None, *, axis: int, inverse: int, onesided: int) -> Tensor:
     return dft(x, length, axis, inverse=inverse, onesided=onesided)
 
 
@@ -38,7 +36,7 @@ def dft(
 
 
 @op("STFT", 17)
-def stft(x: Tensor, step: Int, window: Tensor | None = None, length: Int | None = None, *, onesided: int = 1) -> Tensor:
+def stft(x: Tensor, step: Int, window: Tensor | None = None, length: Int | None = None, *, onesided: int) -> Tensor:
     size = int(length) if length is not None else (x.shape[1] if window is None else window.shape[0])
     frames = x.unfold(1, size, int(step))  # (batch, frames, parts, size)
     if window is not None:
@@ -58,23 +56,23 @@ def _window(size: int, periodic: int, dtype: int, *terms: float) -> Tensor:
 
 
 @op("HannWindow", 17)
-def hann_window(size: Int, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+def hann_window(size: Int, *, output_datatype: int, periodic: int) -> Tensor:
     return _window(size, periodic, output_datatype, 0.5, 0.5)
 
 
 @op("HammingWindow", 17)
-def hamming_window(size: Int, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+def hamming_window(size: Int, *, output_datatype: int, periodic: int) -> Tensor:
     return _window(size, periodic, output_datatype, 25 / 46, 21 / 46)
 
 
 @op("BlackmanWindow", 17)
-def blackman_window(size: Int, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+def blackman_window(size: Int, *, output_datatype: int, periodic: int) -> Tensor:
     return _window(size, periodic, output_datatype, 0.42, 0.5, 0.08)
 
 
 @op("MelWeightMatrix", 17)
 def mel_weight_matrix(
-    bins: Int, length: Int, rate: Int, lowest: Float, highest: Float, *, output_datatype: int = 1
+    bins: Int, length: Int, rate: Int, lowest: Float, highest: Float, *, output_datatype: int
 ) -> Tensor:
     """Triangles over the frequencies of a transform, evenly spaced as an ear hears them."""
     low, high = (2595 * math.log10(1 + hertz / 700) for hertz in (lowest, highest))

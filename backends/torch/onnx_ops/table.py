@@ -1,8 +1,8 @@
 """The table of ONNX ops: every op is a plain function over tensors, one a row, with the opset that brought it.
 
 A function's positional parameters are the op's inputs in order, an absent one is None; keyword parameters are its
-attributes, with ONNX's defaults. It gives a tensor, or a tuple where the op has several outputs. How a parameter is
-annotated says what arrives in it:
+attributes: one without a default gets that of the op's schema (``frontends/onnx_facts.py``). It gives a tensor, or a
+tuple where the op has several outputs. How a parameter is annotated says what arrives in it:
 
 - ``Tensor``: a tensor;
 - ``Scalar``: a number where the input is a constant of rank 0, else a tensor;
@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from heterps_compile.frontends.onnx_facts import is_known
 from heterps_compile.plug_ins import load_module
 
 Ints = list[int]
@@ -43,9 +44,6 @@ Float = float
 Scalar = Tensor | float
 
 GROUP = "heterps_compile.torch_ops"
-NEWEST_OPSET = 28
-"""The newest opset of ONNX's own domain whose changes the table knows."""
-
 _FILES = (
     "activation", "attention", "classic_ml", "contrib", "contrib_quantize", "control", "conv", "elementwise", "gather",
     "geometry", "linear", "loss", "norm", "pool", "quantize", "recurrent", "reduce", "reshape", "resize", "scatter",
@@ -69,6 +67,7 @@ class OpVersion:
         kinds: ``"tensor"``, ``"scalar"``, ``"ints"``, ``"floats"``, ``"int"`` or ``"float"`` for each input.
         variadic: The kind of all further inputs, or None where there are none.
         attributes: Those it knows.
+        required: Those that it must be given: the schema's default where a node says nothing.
         wants: Which of ``outputs``, ``types`` and ``result_type`` it is to be given.
     """
 
@@ -79,11 +78,21 @@ class OpVersion:
     kinds: tuple[str, ...]
     variadic: str | None
     attributes: frozenset[str]
+    required: frozenset[str]
     wants: frozenset[str]
 
     def kind(self, place: int) -> str | None:
         """Return the kind of the input at a place, or None where the op takes no such input."""
         return self.kinds[place] if place < len(self.kinds) else self.variadic
+
+    @property
+    def max_inputs(self) -> int | None:
+        """Return how many inputs it takes, None for any number."""
+        return len(self.kinds) if self.variadic is None else None
+
+    def knows(self, attribute: str) -> bool:
+        """Say whether it has an attribute, by ONNX's name."""
+        return attribute in self.attributes
 
 
 _TABLE: dict[tuple[str, str], dict[int, OpVersion]] = {}
@@ -100,27 +109,30 @@ def op(name: str, since: int, *, domain: str = "", widen: bool = False) -> Calla
     """
 
     def register(function: Function) -> Function:
-        kinds, variadic, attributes = _signature(function)
+        kinds, variadic, keywords = _signature(function)
         run = _widened(function) if widen else function
-        known, wants = attributes - _NOT_ATTRIBUTES, attributes & _NOT_ATTRIBUTES
-        version = OpVersion(domain, name, since, run, kinds, variadic, known, wants)
+        known, wants = keywords.keys() - _NOT_ATTRIBUTES, keywords.keys() & _NOT_ATTRIBUTES
+        required = frozenset(key for key in known if keywords[key] is inspect.Parameter.empty)
+        version = OpVersion(domain, name, since, run, kinds, variadic, frozenset(known), required, frozenset(wants))
         _TABLE.setdefault((domain, name), {})[since] = version
         return function
 
     return register
 
 
-def _signature(function: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, frozenset[str]]:
+def _signature(function: Callable[..., Any]) -> tuple[tuple[str, ...], str | None, dict[str, Any]]:
     hints = typing.get_type_hints(function)
-    kinds, variadic, keywords = [], None, set()
+    kinds: list[str] = []
+    variadic: str | None = None
+    keywords: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY:
-            keywords.add(parameter.name)
+            keywords[parameter.name] = parameter.default
         elif parameter.kind is parameter.VAR_POSITIONAL:
             variadic = _kind(hints[parameter.name])
         else:
             kinds.append(_kind(hints[parameter.name]))
-    return tuple(kinds), variadic, frozenset(keywords)
+    return tuple(kinds), variadic, keywords
 
 
 def _kind(hint: Any) -> str:
@@ -155,9 +167,10 @@ def _load() -> None:
 def find_op(domain: str, name: str, opset: int) -> OpVersion | None:
     """Return the version of an op that a model of an opset means, or None where the table has none."""
     _load()
-    versions = _TABLE.get(("" if domain == "ai.onnx" else domain, name), {})
+    domain = "" if domain == "ai.onnx" else domain
+    versions = _TABLE.get((domain, name), {})
     since = max((s for s in versions if s <= opset), default=None)
-    return None if since is None else versions[since]
+    return None if since is None or not is_known(domain, name, opset) else versions[since]
 
 
 def declared_ops() -> Mapping[tuple[str, str], tuple[int, ...]]:

@@ -55,9 +55,9 @@ def adagrad_step(
     rate: Tensor,
     count: Tensor,
     *xs: Tensor,
-    decay_factor: float = 0.0,
-    epsilon: float = 1e-6,
-    norm_coefficient: float = 0.0,
+    decay_factor: float,
+    epsilon: float,
+    norm_coefficient: float,
 ) -> tuple[Tensor, ...]:
     third = len(xs) // 3
     now = rate / (1 + count * decay_factor)
@@ -75,11 +75,11 @@ def adam_step(
     rate: Tensor,
     count: Tensor,
     *xs: Tensor,
-    alpha: float = 0.9,
-    beta: float = 0.999,
-    epsilon: float = 1e-6,
-    norm_coefficient: float = 0.0,
-    norm_coefficient_post: float = 0.0,
+    alpha: float,
+    beta: float,
+    epsilon: float,
+    norm_coefficient: float,
+    norm_coefficient_post: float,
 ) -> tuple[Tensor, ...]:
     quarter = len(xs) // 4
     now = torch.where(count > 0, rate * torch.sqrt(1 - beta**count) / (1 - alpha**count), rate)

@@ -138,22 +138,20 @@ def range_(start: Float, limit: Float, delta: Float, *, types: list[int]) -> Ten
 
 
 @op("EyeLike", 9)
-def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+def eye_like(x: Tensor, *, dtype: int | None = None, k: int) -> Tensor:
     rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     columns = torch.arange(x.shape[1], device=x.device)
     return (columns - rows == k).to(x.dtype if dtype is None else TORCH_TYPES[dtype])
 
 
 @op("RandomUniform", 1)
-def random_uniform(
-    *, shape: list[int], high: float = 1.0, low: float = 0.0, dtype: int = 1, seed: float | None = None
-) -> Tensor:
+def random_uniform(*, shape: list[int], high: float, low: float, dtype: int, seed: float | None = None) -> Tensor:
     return torch.rand(shape, dtype=TORCH_TYPES[dtype], generator=_generator(seed)) * (high - low) + low
 
 
 @op("RandomUniformLike", 1)
 def random_uniform_like(
-    x: Tensor, *, high: float = 1.0, low: float = 0.0, dtype: int | None = None, seed: float | None = None
+    x: Tensor, *, high: float, low: float, dtype: int | None = None, seed: float | None = None
 ) -> Tensor:
     wanted = x.dtype if dtype is None else TORCH_TYPES[dtype]
     if seed is None:
@@ -162,15 +160,13 @@ def random_uniform_like(
 
 
 @op("RandomNormal", 1)
-def random_normal(
-    *, shape: list[int], mean: float = 0.0, scale: float = 1.0, dtype: int = 1, seed: float | None = None
-) -> Tensor:
+def random_normal(*, shape: list[int], mean: float, scale: float, dtype: int, seed: float | None = None) -> Tensor:
     return torch.randn(shape, dtype=TORCH_TYPES[dtype], generator=_generator(seed)) * scale + mean
 
 
 @op("RandomNormalLike", 1)
 def random_normal_like(
-    x: Tensor, *, mean: float = 0.0, scale: float = 1.0, dtype: int | None = None, seed: float | None = None
+    x: Tensor, *, mean: float, scale: float, dtype: int | None = None, seed: float | None = None
 ) -> Tensor:
     wanted = x.dtype if dtype is None else TORCH_TYPES[dtype]
     if seed is None:
@@ -185,7 +181,7 @@ def bernoulli(x: Tensor, *, dtype: int | None = None, seed: float | None = None)
 
 
 @op("Multinomial", 7)
-def multinomial(x: Tensor, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Tensor:
+def multinomial(x: Tensor, *, dtype: int, sample_size: int, seed: float | None = None) -> Tensor:
     """Draw classes by unnormalised log probabilities."""
     drawn = torch.multinomial(torch.softmax(x, -1), sample_size, replacement=True, generator=_generator(seed))
     return drawn.to(TORCH_TYPES[dtype])
@@ -196,5 +192,5 @@ def _generator(seed: float | None) -> torch.Generator | None:
 
 
 @op("Trilu", 14)
-def trilu(x: Tensor, k: Int | None = None, *, upper: int = 1) -> Tensor:
+def trilu(x: Tensor, k: Int | None = None, *, upper: int) -> Tensor:
     return torch.triu(x, k or 0) if upper else torch.tril(x, k or 0)

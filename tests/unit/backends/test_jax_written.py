@@ -19,8 +19,8 @@ from staged_onnx import cut_evenly, read
 from heterps_compile.backends.jax.backend import JaxBackend
 from heterps_compile.backends.jax.function_source import IMPORTS, Carried, names_of
 from heterps_compile.backends.jax.literals import literal
-from heterps_compile.backends.jax.naming import MODULE_LEVEL
 from heterps_compile.backends.jax.op_rows import ROWS
+from heterps_compile.backends.jax.print_stage import MODULE_LEVEL
 from heterps_compile.backends.local_names import LocalNames
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.graph import Graph
