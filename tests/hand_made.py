@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 
 BATCH = 12
 MICRO_BATCHES = 6
@@ -87,10 +88,14 @@ def engine_of(  # noqa: PLR0917 - what a test says of a run
     """Return the engine of a rank; the stages are made anew on every rank, the same everywhere."""
     plan = plan_of(stages, graph_outputs)
     layout = make_layout(
-        plan, training=loss is not None, replicas=widths, schedule=schedule, micro_batches=MICRO_BATCHES, batch=BATCH
+        plan,
+        training=loss is not None,
+        replicas=widths,
+        step=StepShape(schedule=schedule, micro_batches=MICRO_BATCHES, batch=BATCH),
     )
     own = {index: stages[index] for index in layout.stages_of(rank)}
-    return Engine(plan, layout, rank, own, tied={}, loss=loss, **options)
+    of_rank = {name: options.pop(name) for name in ("recorder", "hooks", "device") if name in options}
+    return Engine(RankParts(plan, layout, rank, own, tied={}, **of_rank), StepOptions(loss, **options))
 
 
 def looking_up_stages() -> list[HandMade]:

@@ -13,7 +13,8 @@ from trained_models import TRAINED, as_dtype, compile_trained
 
 from heterps_compile.plan.folder import read_folder
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
 
 Run = tuple[list[float], dict[str, Tensor]]
@@ -114,15 +115,16 @@ def _train_case(rank: int, place: int, case: Case, results: Path) -> list[float]
         plan,
         training=True,
         replicas=case.widths,
-        schedule=case.schedule,
-        micro_batches=case.micro_batches,
-        batch=trained.micro_batch * case.micro_batches,
         speeds=case.speeds,
+        step=StepShape(
+            schedule=case.schedule, micro_batches=case.micro_batches, batch=trained.micro_batch * case.micro_batches
+        ),
     )
     stages = {index: read_stage(case.folder, plan, index, torch.device("cpu")) for index in layout.stages_of(rank)}
     tied = read_tied(case.folder, plan)
     engine = Engine(
-        plan, layout, rank, stages, tied=tied, loss=trained.loss, wire=case.wire, exact_sums=case.exact_sums
+        RankParts(plan, layout, rank, stages, tied=tied),
+        StepOptions(loss=trained.loss, wire=case.wire, exact_sums=case.exact_sums),
     )
     parameters = engine.named_parameters()
     optimizer = trained.optimizer(list(parameters.items())) if parameters else None

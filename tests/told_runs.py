@@ -11,7 +11,7 @@ A slot lasts 10 ms; a step has six of them, and the optimizer takes two more.
 
 from pathlib import Path
 
-from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 from heterps_compile.schedule.order import Phase
 
 SLOT_S = 0.010
@@ -29,7 +29,9 @@ RANKS = {
 
 def recorders(folder: Path, trace_steps: range = range(0)) -> dict[int, TelemetryRecorder]:
     return {
-        rank: TelemetryRecorder(folder, rank, position=stage, replica=replica, stages=(stage,), trace_steps=trace_steps)
+        rank: TelemetryRecorder(
+            folder, rank_starts(rank, position=stage, replica=replica, stages=(stage,)), trace_steps=trace_steps
+        )
         for rank, (stage, replica, _) in RANKS.items()
     }
 

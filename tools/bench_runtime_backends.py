@@ -22,7 +22,8 @@ from trained_models import TRAINED  # noqa: E402
 
 from heterps_compile.plan.folder import read_folder  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
-from heterps_compile.runtime.pipeline.layout import make_layout  # noqa: E402
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout  # noqa: E402
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions  # noqa: E402
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: E402
 
 MIXES = tuple(product(("torch", "jax"), repeat=2))
@@ -36,10 +37,13 @@ def steps_of(rank: int, name: str, folder: Path) -> list[float]:
     plan, _ = read_folder(folder)
     samples = trained.micro_batch * MICRO_BATCHES
     layout = make_layout(
-        plan, training=True, replicas=(1, 1), schedule="1f1b", micro_batches=MICRO_BATCHES, batch=samples
+        plan,
+        training=True,
+        replicas=(1, 1),
+        step=StepShape(schedule="1f1b", micro_batches=MICRO_BATCHES, batch=samples),
     )
     stages = {index: read_stage(folder, plan, index, torch.device("cpu")) for index in layout.stages_of(rank)}
-    engine = Engine(plan, layout, rank, stages, tied=read_tied(folder, plan), loss=trained.loss)
+    engine = Engine(RankParts(plan, layout, rank, stages, tied=read_tied(folder, plan)), StepOptions(loss=trained.loss))
     optimizer = trained.optimizer(list(engine.named_parameters().items()))
     columns = batch_of(name, 0, MICRO_BATCHES, torch.float32)
     seconds = []

@@ -52,7 +52,7 @@ from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.plan import Plan
 from heterps_compile.profiling.link import measure_link
 from heterps_compile.profiling.profile_model import Settings, profile_model
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.routes import Route, make_routes
 from heterps_compile.runtime.predict import Overheads, Prediction, predict
 from heterps_compile.schedule.order import Phase
@@ -209,10 +209,8 @@ class Bench:
         layout = make_layout(
             plan,
             training=case.training,
-            schedule=case.schedule,
-            micro_batches=case.micro_batches,
-            batch=case.batch,
             replicas=[1] * len(plan.stages),
+            step=StepShape(schedule=case.schedule, micro_batches=case.micro_batches, batch=case.batch),
         )
         routes = make_routes(plan.stages, plan.graph_outputs)
         predicted = predict(

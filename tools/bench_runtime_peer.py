@@ -40,13 +40,14 @@ from torch import Tensor, nn  # noqa: E402
 import heterps_compile  # noqa: E402
 from heterps_compile.plan.folder import read_folder  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
-from heterps_compile.runtime.pipeline.layout import Layout, make_layout  # noqa: E402
+from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout  # noqa: E402
 from heterps_compile.runtime.pipeline.message import bytes_packing  # noqa: E402
 from heterps_compile.runtime.pipeline.over_gloo import (  # noqa: E402
     Links,
     NetworkIn,
     NetworkOut,
 )
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions  # noqa: E402
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: E402
 from heterps_compile.runtime.pipeline.recorder import Recorders  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut  # noqa: E402
@@ -147,7 +148,7 @@ def ours(folder: Path, layout: Layout, rank: int, x: Tensor, target: Tensor, act
     plan, _ = read_folder(folder)
     stages = {index: read_stage(folder, plan, index, torch.device("cpu")) for index in layout.stages_of(rank)}
     tied = read_tied(folder, plan)
-    engine = Engine(plan, layout, rank, stages, tied=tied, loss=loss_of, recorder=actions)
+    engine = Engine(RankParts(plan, layout, rank, stages, tied=tied, recorder=actions), StepOptions(loss=loss_of))
     parts = list(zip(x.chunk(layout.micro_batches), target.chunk(layout.micro_batches), strict=True))
 
     def read(micro_batch: int, names: Sequence[str]) -> dict[str, Tensor]:
@@ -228,9 +229,7 @@ def measure(rank: int, folder: Path, size: Size, schedule: str, rounds: int) -> 
         plan,
         training=True,
         replicas=[1] * POSITIONS,
-        schedule=schedule,
-        micro_batches=MICRO_BATCHES,
-        batch=size.batch,
+        step=StepShape(schedule=schedule, micro_batches=MICRO_BATCHES, batch=size.batch),
     )
     torch.manual_seed(1)
     x, target = torch.randn(size.batch, size.width), torch.randn(size.batch, size.width)

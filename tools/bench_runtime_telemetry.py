@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 from heterps_compile.schedule.order import Phase
 
 STEPS = 100
@@ -25,7 +25,9 @@ def main(micro_batches: int = 8) -> None:
     print(f"{micro_batches} micro-batches a step, best of {ROUNDS} rounds of {STEPS} steps:")
     with tempfile.TemporaryDirectory() as folder:
         for name, traced in (("told", range(0)), ("told and traced", range(ROUNDS * STEPS))):
-            made = TelemetryRecorder(Path(folder, name), 0, position=1, replica=0, stages=(1,), trace_steps=traced)
+            made = TelemetryRecorder(
+                Path(folder, name), rank_starts(0, position=1, replica=0, stages=(1,)), trace_steps=traced
+            )
             with closing(made) as recorder:
                 each_s = min(round_s(recorder, micro_batches, place * STEPS) for place in range(ROUNDS)) / STEPS
             print(f"  {name:20} {each_s * 1e6:7.1f} us a step, {100 * each_s / STEP_S:.2f} % of {STEP_S * 1e3:.0f} ms")

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.schedule.order import Phase
 
@@ -172,7 +173,7 @@ def _run(task: Task, rank: int) -> RankTimes:
 
     from heterps_compile.plan.folder import read_folder  # noqa: PLC0415
     from heterps_compile.runtime.pipeline.engine import Engine  # noqa: PLC0415
-    from heterps_compile.runtime.pipeline.layout import make_layout  # noqa: PLC0415
+    from heterps_compile.runtime.pipeline.layout import StepShape, make_layout  # noqa: PLC0415
     from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: PLC0415
 
     folder, device = Path(task.folder), torch.device("cpu")
@@ -180,21 +181,14 @@ def _run(task: Task, rank: int) -> RankTimes:
     layout = make_layout(
         plan,
         training=task.training,
-        schedule=task.schedule,
-        micro_batches=task.micro_batches,
-        batch=task.batch,
         replicas=[1] * len(plan.stages),
+        step=StepShape(schedule=task.schedule, micro_batches=task.micro_batches, batch=task.batch),
     )
     stages = {index: read_stage(folder, plan, index, device) for index in layout.stages_of(rank)}
     recorder = ActionTimes()
     engine = Engine(
-        plan,
-        layout,
-        rank,
-        stages,
-        tied=read_tied(folder, plan),
-        loss=loss if task.training else None,
-        recorder=recorder,
+        RankParts(plan, layout, rank, stages, tied=read_tied(folder, plan), recorder=recorder),
+        StepOptions(loss=loss if task.training else None),
     )
     inputs = _inputs(folder, layout.micro_batch_size)
 

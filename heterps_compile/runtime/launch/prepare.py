@@ -20,7 +20,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.scoring_plan import plan_for_scoring
 from heterps_compile.plan.source import read_plan
 from heterps_compile.runtime.data.open_source import is_random
-from heterps_compile.runtime.pipeline.layout import Layout, make_layout
+from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.predict import step_on_cores
 from heterps_compile.runtime.signature import check_signature, is_of_a_module
 from heterps_compile.units import counted, format_seconds
@@ -104,10 +104,8 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         plan,
         training=options.training,
         replicas=options.replicas or None,
-        schedule=options.schedule,
-        micro_batches=options.micro_batches,
-        batch=options.batch,
         speeds=options.speeds or None,
+        step=StepShape(schedule=options.schedule, micro_batches=options.micro_batches, batch=options.batch),
     )
     return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count))
 

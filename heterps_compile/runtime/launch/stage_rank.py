@@ -19,12 +19,13 @@ from heterps_compile.runtime.data.identity import Identity, with_contents
 from heterps_compile.runtime.data.model_inputs import wanted_by_plan
 from heterps_compile.runtime.data.sample_source import Source
 from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.row_prefetch import PullsAhead, Reader
 from heterps_compile.runtime.servers.served_table import serve_tables
-from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 
 from .checkpoint_collective import Checkpoints
 from .checkpoint_folder import STEP_PATTERN, find_checkpoints
@@ -77,19 +78,23 @@ def run_stage_rank(context: RankContext, spec: RankSpec) -> Result:
     client = _connect_servers(context, spec, stages, checkpoint, steps, recorder=recorder)
     ahead = None if client is None else PullsAhead(client, context.prepared.layout.actions(rank), steps)
     engine = Engine(
-        plan,
-        context.prepared.layout,
-        rank,
-        stages,
-        tied=read_tied(folder, plan),
-        loss=None if training is None else checked_loss(training.loss, context.progress),
-        wire=options.wire,
-        exact_sums=options.exact_sums,
-        clip_norm=options.clip_norm,
-        seed=options.seed,
-        device=context.device,
-        recorder=recorder,
-        hooks=() if client is None or ahead is None else (client, ahead),
+        RankParts(
+            plan,
+            context.prepared.layout,
+            rank,
+            stages,
+            tied=read_tied(folder, plan),
+            device=context.device,
+            recorder=recorder,
+            hooks=() if client is None or ahead is None else (client, ahead),
+        ),
+        StepOptions(
+            loss=None if training is None else checked_loss(training.loss, context.progress),
+            wire=options.wire,
+            seed=options.seed,
+            exact_sums=options.exact_sums,
+            clip_norm=options.clip_norm,
+        ),
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
     if telemetry is not None:
@@ -313,10 +318,9 @@ def _telemetry(context: RankContext, spec: RankSpec, steps: range) -> TelemetryR
     traced = range(steps.start + _WARM_STEPS, steps.start + _WARM_STEPS + _TRACED_STEPS)
     return TelemetryRecorder(
         spec.telemetry,
-        rank,
-        position=layout.position_of(rank),
-        replica=layout.replica_of(rank),
-        stages=layout.stages_of(rank),
+        rank_starts(
+            rank, position=layout.position_of(rank), replica=layout.replica_of(rank), stages=layout.stages_of(rank)
+        ),
         trace_steps=traced if spec.options.trace is not None else range(0),
         gpu_index=context.device.index,
     )

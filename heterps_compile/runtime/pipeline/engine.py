@@ -8,7 +8,7 @@ Schedule, replicas and processes change nothing but the order of sums.
 Left out: processes and process groups (``launch/``), the optimiser, reading data.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -23,14 +23,14 @@ from heterps_compile.schedule.order import Phase
 
 from .clip_gradients import GradientClip
 from .exchange import Exchange
-from .layout import Layout
 from .message import WIRES
-from .rank_parts import EVERYTHING, Loss, ReadMicroBatch, StepHook
-from .read_stage import RunnableStage, Tied
-from .recorder import Recorder, Recorders
-from .replica_state import share_state
+from .rank_parts import EVERYTHING, RankParts, ReadMicroBatch, StepOptions
+from .replica_state import SharedState, share_state
 from .routes import make_routes
 from .stage_actions import MicroBatchData, Setting, StageActions
+
+AS_IT_IS = StepOptions()
+"""Nothing but what every step has: float32 on the wire, seed 0; without a loss, so to infer."""
 
 
 class Engine:
@@ -44,49 +44,21 @@ class Engine:
     needs: tuple[str, ...]
     wants_targets: bool
 
-    def __init__(
-        self,
-        plan: Plan,
-        layout: Layout,
-        rank: int,
-        stages: Mapping[int, RunnableStage],
-        *,
-        tied: Tied,
-        loss: Loss | None = None,
-        wire: str = "float32",
-        seed: int = 0,
-        device: torch.device | None = None,
-        recorder: Recorder | None = None,
-        hooks: Sequence[StepHook] = (),
-        exact_sums: bool = False,
-        clip_norm: float | None = None,
-    ) -> None:
+    def __init__(self, parts: RankParts, options: StepOptions = AS_IT_IS) -> None:
         """Prepare a rank; ``torch.distributed`` is initialised, and every rank of the pipeline does the same.
 
         Args:
-            plan: The plan.
-            layout: What every rank does.
-            rank: This one.
-            stages: Those of ``layout.stages_of(rank)``, by index.
-            tied: Parameters that several stages hold: ``stages.read_tied(folder, plan)``.
-            loss: Of a micro-batch; needed to train.
-            wire: What float32 values are sent as: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
-            seed: Of dropout and other random ops.
-            device: Where this rank computes; None for the CPU.
-            recorder: Is told what happens.
-            hooks: Take part in every training step.
-            exact_sums: Add up gradients in the order of one process, for its very bits; slower.
-            clip_norm: Of the gradients of the whole model, at most; None for any.
+            parts: What this rank runs, where, and with whom.
+            options: How it steps.
 
         Raises:
-            RunError: where there is no loss to train with, or the plan ties parameters that ``tied`` does not have.
+            RunError: where there is no loss to train with, or the plan ties parameters that ``parts.tied`` lacks.
         """
-        if wire not in WIRES:
-            raise UnknownNameError("data type on the wire", wire, WIRES)
+        if options.wire not in WIRES:
+            raise UnknownNameError("data type on the wire", options.wire, WIRES)
+        plan, layout, rank, stages = parts.plan, parts.layout, parts.rank, parts.stages
         self._layout, self._rank, self._stages = layout, rank, dict(stages)
-        device = device or torch.device("cpu")
-        self._recorder: Recorder = recorder or Recorders()
-        self._hooks, self._exact_sums = tuple(hooks), exact_sums
+        self._recorder, self._hooks, self._exact_sums = parts.recorder, tuple(parts.hooks), options.exact_sums
         last = layout.stage_count - 1
         reads = {
             index: _inputs_of(plan, (*stage.inputs, *plan.graph_outputs) if index == last else stage.inputs)
@@ -94,28 +66,26 @@ class Engine:
         }
         self.needs = tuple(dict.fromkeys(name for names in reads.values() for name in names))
         self.wants_targets = layout.training and last in self._stages
-        if self.wants_targets and loss is None:
+        if self.wants_targets and options.loss is None:
             raise RunError("there is no loss to train with; give one (--train FILE)")
         readers = sum(bool(names) or (self.wants_targets and index == last) for index, names in reads.items())
-        data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, device)
-        self._state = (
-            share_state(plan, layout, rank, self._stages, tied, exact_sums=exact_sums) if layout.training else None
-        )
+        data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, parts.device)
+        self._state = share_state(parts, exact_sums=options.exact_sums) if layout.training else None
         routes = make_routes(plan.stages, plan.graph_outputs)
         self._clip: GradientClip | None = None
-        if self._state is not None and clip_norm is not None:
+        if self._state is not None and options.clip_norm is not None:
             held, counted = self._state.parameters(), self._state.counted
-            self._clip = GradientClip(clip_norm, held, counted, layout.world_size, rank)
-        self._exchange = Exchange(layout, rank, routes, wire=wire, device=device, recorder=self._recorder)
+            self._clip = GradientClip(options.clip_norm, held, counted, layout.world_size, rank)
+        self._exchange = Exchange(parts, routes, wire=options.wire)
         setting = Setting(
             self._exchange,
             data,
             layout.micro_batches,
             signature_of_plan(plan),
             plan.graph_outputs,
-            loss if layout.training else None,
-            seed,
-            device,
+            options.loss if layout.training else None,
+            options.seed,
+            parts.device,
             self._recorder,
         )
         shared = {} if self._state is None else self._state.statistics
@@ -126,9 +96,9 @@ class Engine:
             for index, stage in self._stages.items()
         }
         order = [(layout.stage_of(a), a.micro_batch, a.phase is Phase.FORWARD) for a in layout.actions(rank)]
-        ends = set({(stage, is_forward): place for place, (stage, _, is_forward) in enumerate(order)}.values())
+        lasts = set({(stage, is_forward): place for place, (stage, _, is_forward) in enumerate(order)}.values())
         self._actions = [
-            (actions_of[stage], micro_batch, is_forward, place in ends)
+            (actions_of[stage], micro_batch, is_forward, place in lasts)
             for place, (stage, micro_batch, is_forward) in enumerate(order)
         ]
         self._first_backward = next((i for i, action in enumerate(order) if not action[2]), None)
@@ -146,16 +116,18 @@ class Engine:
         Raises:
             RunError: naming stage, replica, step and micro-batch.
         """
-        assert self._state is not None, "the layout is one of inference"  # noqa: S101 - a bug of the caller
+        state = self._state
+        if state is None:
+            raise RunError("the ranks are laid out to infer, and cannot train; lay them out with training=True")
         began_s = perf_counter()
         for hook in self._hooks:
             hook.before_step(step)
         self._exchange.begin()
-        self._state.begin()
+        state.begin()
         losses: list[Tensor] = []
-        look_ahead = self._exchange.look_ahead if self._exchange.needs_buffers else None
+        post_receives = self._exchange.post_receives if self._exchange.needs_buffers else None
         exact_sums, first_backward = self._exact_sums, self._first_backward
-        for place, (stage, micro_batch, is_forward, is_end) in enumerate(self._actions):
+        for place, (stage, micro_batch, is_forward, is_last_of_stage) in enumerate(self._actions):
             try:
                 if is_forward:
                     of_micro_batch = stage.forward(step, micro_batch, read)
@@ -163,19 +135,19 @@ class Engine:
                         losses.append(of_micro_batch.detach())
                 else:
                     if place == first_backward:
-                        self._state.begin_gradients()
+                        state.begin_gradients()
                     stage.backward(step, micro_batch)
                     if exact_sums:
-                        self._state.keep(stage.index, micro_batch)
+                        state.keep(stage.index, micro_batch)
             except Exception as error:
                 raise self._named(error, step, stage.index, micro_batch, is_forward=is_forward) from error
-            if look_ahead is not None:
-                look_ahead(place + 1)
-            if is_end:
-                self._ended(stage.index, is_forward=is_forward)
+            if post_receives is not None:
+                post_receives(place + 1)
+            if is_last_of_stage:
+                self._start_sums(state, stage.index, is_forward=is_forward)
         for hook in self._hooks:
             hook.after_backward(step)
-        loss, norm = self._sum_up(step, losses)
+        loss, norm = self._sum_up(state, step, losses)
         self._recorder.step_done(step, self._layout.batch, loss, began_s, perf_counter(), norm)
         return loss
 
@@ -192,7 +164,8 @@ class Engine:
         Raises:
             RunError: naming stage, replica, step and micro-batch.
         """
-        assert self._state is None, "the layout is one of training"  # noqa: S101 - a bug of the caller
+        if self._state is not None:
+            raise RunError("the ranks are laid out to train, and cannot infer; lay them out with training=False")
         began_s = perf_counter()
         results = {}
         self._flush(step)  # of the step before: whoever was to receive has had the time
@@ -203,7 +176,7 @@ class Engine:
                     outputs = stage.infer(step, micro_batch, read)
                 except Exception as error:
                     raise self._named(error, step, stage.index, micro_batch, is_forward=True) from error
-                self._exchange.look_ahead(place + 1)
+                self._exchange.post_receives(place + 1)
                 if stage.is_last:
                     results[micro_batch] = outputs
         self._recorder.step_done(step, self._layout.batch, None, began_s, perf_counter())
@@ -232,27 +205,25 @@ class Engine:
             if isinstance(stage, nn.Module):
                 yield from stage.state_dict(keep_vars=True).items()  # not named_parameters(): it knows one name of many
 
-    def _ended(self, stage: int, *, is_forward: bool) -> None:
-        """Begin what may run beside the rest of the step once a stage has ended its forwards or backwards."""
-        assert self._state is not None  # noqa: S101 - only training gets here; this tells the type checker
-        if is_forward and stage in self._state.statistics:
-            self._state.statistics[stage].start()
+    def _start_sums(self, state: SharedState, stage: int, *, is_forward: bool) -> None:
+        """Begin the sums that may run beside the rest of the step once a stage has ended its forwards or backwards."""
+        if is_forward and stage in state.statistics:
+            state.statistics[stage].start()
         if not is_forward and not self._hooks:
-            self._state.start_gradients(stage)
+            state.start_gradients(stage)
 
-    def _sum_up(self, step: int, losses: Sequence[Tensor]) -> tuple[float | None, float | None]:
-        """Wait for gradients, statistics and sends; give the mean loss where the loss is, and the norm if clipped."""
-        assert self._state is not None  # noqa: S101 - only training gets here; this tells the type checker
+    def _sum_up(self, state: SharedState, step: int, losses: Sequence[Tensor]) -> tuple[float | None, float | None]:
+        """Wait for gradients, statistics and sends; return the mean loss where it is known, the norm if clipped."""
         began_s = perf_counter()
         loss = None
         try:
-            self._state.finish()
+            state.finish()
             norm = None if self._clip is None else self._clip.clip()
             if self.wants_targets:
                 total = sum(loss.item() for loss in losses)
-                if self._state.last_group is not None:
+                if state.last_group is not None:
                     summed = torch.tensor(total, dtype=torch.float64)
-                    self._state.last_group.sum(summed).wait()
+                    state.last_group.sum(summed).wait()
                     total = summed.item()
                 loss = total / self._layout.micro_batches
             summed_s = perf_counter()

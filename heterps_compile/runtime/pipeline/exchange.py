@@ -1,9 +1,9 @@
 """What one rank exchanges with the others: along which route, with which of their replicas, and what stays here.
 
 Who sends what to whom is the same in every step, so it is worked out once: an action finds its messages as functions
-that know where they come from and go to. Buffers are made ready ahead: a rank that has heard that another is ready
-sends at once, else it would have to ask first. Those of the next four actions are ready at any time; more of them, up
-to 16 MiB, are made ready where the rank has to wait anyway. Ranks of one machine share memory and need none of that.
+that know where they come from and go to. Over a network receives are posted ahead: a rank that has heard that another
+is ready sends at once, else it would have to ask first. Those of the next four actions are posted at any time; more of
+them, up to 16 MiB, where the rank has to wait anyway. Ranks of one machine share memory and need none of that.
 
 Left out: how a message travels (``transport.py``).
 """
@@ -14,21 +14,30 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from heterps_compile.schedule.order import Action, Phase
 
-from .layout import Layout
-from .recorder import Recorder, heard
+from .rank_parts import RankParts
+from .recorder import heard
 from .routes import Route, count_tags
 from .transport import Receiver, Sender, Transport
 
-_ACTIONS_AHEAD = 4
-"""For how many actions ahead buffers are made ready whatever they take; fewer let senders wait."""
 
-_BYTES_AHEAD = 2**24
-"""How much may lie ready where more than these are."""
+@dataclass(frozen=True, slots=True)
+class ReceiveWindow:
+    """How many receives are posted ahead over a network.
+
+    Attributes:
+        actions: For so many actions ahead, whatever they take; fewer let senders wait.
+        size_bytes: What may be posted at most where a rank has to wait anyway, beyond these.
+    """
+
+    actions: int = 4
+    size_bytes: int = 2**24
+
+
+WINDOW = ReceiveWindow()
 
 _Key = tuple[int, int, bool]
 """A message of a step: index of the route, micro-batch, whether it is of the backward."""
@@ -73,29 +82,19 @@ class Exchange:
         out_of: Routes that lead from it.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        rank: int,
-        routes: Sequence[Route],
-        *,
-        wire: str,
-        device: torch.device,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, parts: RankParts, routes: Sequence[Route], *, wire: str, window: ReceiveWindow = WINDOW) -> None:
         """Prepare the messages of a rank, and connect it; waits for the other ranks.
 
         Args:
-            layout: What every rank does.
-            rank: This one.
+            parts: Of the rank.
             routes: All of the plan.
             wire: What float32 values are sent as.
-            device: Where this rank computes.
-            recorder: Is told of messages.
+            window: How many receives are posted ahead.
         """
-        self._layout, self._rank = layout, rank
-        self._message, self._waited = heard(recorder, "message"), heard(recorder, "waited")
-        self._wire, self._device = wire, device
+        layout, rank = parts.layout, parts.rank
+        self._layout, self._rank, self._window = layout, rank, window
+        self._message, self._waited = heard(parts.recorder, "message"), heard(parts.recorder, "waited")
+        self._wire, self._device = wire, parts.device
         own = layout.stages_of(rank)
         self.into = {stage: tuple(route for route in routes if route.target == stage) for stage in own}
         self.out_of = {stage: tuple(route for route in routes if route.source == stage) for stage in own}
@@ -106,7 +105,7 @@ class Exchange:
         self._settle: dict[tuple[int, int], Callable[[], None]] = {}
         self._here: dict[_Key, _Here] = {}
         self._expected: list[_Expected] = []
-        self._place = self._next = self._ready_bytes = 0
+        self._place = self._next = self._posted_bytes = 0
         self._transport: Transport | None = None
         if layout.world_size > 1 and routes:
             self._transport = Transport(layout.world_size, rank, count_tags(routes, layout.micro_batches))
@@ -166,27 +165,27 @@ class Exchange:
 
     @property
     def needs_buffers(self) -> bool:
-        """Whether messages come for which buffers have to be made ready."""
+        """Whether messages come for which receives have to be posted."""
         return bool(self._expected)
 
     def begin(self) -> None:
         """Begin a step."""
         if self._expected:
-            self._next = self._ready_bytes = 0
-            self.look_ahead(0)
+            self._next = self._posted_bytes = 0
+            self.post_receives(0)
 
-    def look_ahead(self, place: int) -> None:
-        """Make buffers ready for the action at a place in the order, and for some after it."""
+    def post_receives(self, place: int) -> None:
+        """Post the receives of the action at a place in the order, and of some after it."""
         self._place = place
-        self._make_ready(0)
+        self._fill_window(0)
 
     def _take(self, receiver: Receiver, tag: int, step: int, count: int) -> list[Any]:
         """Wait for a message of another rank."""
         began_s = perf_counter()
         if self._expected:
-            self._make_ready(_BYTES_AHEAD)
+            self._fill_window(self._window.size_bytes)
             if receiver.wants_buffers:
-                self._ready_bytes -= receiver.size_bytes
+                self._posted_bytes -= receiver.size_bytes
         received = receiver.take(tag, count)
         ended_s = perf_counter()
         if self._message is not None:
@@ -203,16 +202,16 @@ class Exchange:
         settle()
         return received
 
-    def _make_ready(self, bytes_ahead: int) -> None:
-        """Make buffers ready for the next actions, and for those after them until they take so much."""
-        near = self._place + _ACTIONS_AHEAD
+    def _fill_window(self, size_bytes: int) -> None:
+        """Post the receives of the next actions, and of those after them until they take so much."""
+        near = self._place + self._window.actions
         while self._next < len(self._expected):
             expected = self._expected[self._next]
             receiver = expected.receiver
-            if expected.place > near and self._ready_bytes + receiver.size_bytes > bytes_ahead:
+            if expected.place > near and self._posted_bytes + receiver.size_bytes > size_bytes:
                 return
             receiver.post(expected.tag)  # unless nothing came yet, and nobody knows what will
-            self._ready_bytes += receiver.size_bytes
+            self._posted_bytes += receiver.size_bytes
             self._next += 1
 
     def flush(self) -> None:

@@ -114,42 +114,56 @@ class Layout:
         return tuple(action for action in order if self.assignment[position][action.micro_batch] == replica)
 
 
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What a step is; None stands for what the plan says.
+
+    Attributes:
+        schedule: Its name.
+        micro_batches: In one step.
+        batch: Samples in one step.
+    """
+
+    schedule: str | None = None
+    micro_batches: int | None = None
+    batch: int | None = None
+
+
+AS_PLANNED = StepShape()
+
+
 def make_layout(
     plan: Plan,
     *,
     training: bool,
     replicas: Sequence[int] | None = None,
-    schedule: str | None = None,
-    micro_batches: int | None = None,
-    batch: int | None = None,
+    step: StepShape = AS_PLANNED,
     speeds: Sequence[Sequence[float]] | None = None,
 ) -> Layout:
     """Lay a plan out over ranks.
 
     In inference a plan with fewer micro-batches than replicas runs so many of its batches in one step that every
-    replica has one, unless ``micro_batches`` or ``batch`` is given: no result depends on it.
+    replica has one, unless ``step`` says how many or of what batch: no result depends on it.
 
     Args:
         plan: The plan.
         training: Whether there are backwards.
         replicas: Of every stage, or of every position where the schedule puts two stages at one; None for the plan's.
-        schedule: Its name; None for the plan's.
-        micro_batches: In one step; None for the plan's.
-        batch: Samples in one step; None for the plan's.
+        step: Schedule, micro-batches and batch of a step.
         speeds: Of every replica of every stage (or position), in any unit; None for replicas that take turns.
 
     Raises:
         UnknownNameError: for a schedule that nobody knows.
         RunError: for what does not fit, with the numbers and a way out.
     """
-    name = plan.schedule.name if schedule is None else schedule
+    name = plan.schedule.name if step.schedule is None else step.schedule
     chunks = _chunks(name, len(plan.stages))
     counts = [stage.replicas for stage in plan.stages] if replicas is None else list(replicas)
     widths = _fold(counts, len(plan.stages), chunks, "replica counts")
     for position, width in enumerate(widths):
         if width < 1:
             raise RunError(f"stage {position} has {width} replicas; give each stage at least one (--replicas)")
-    count, samples = _divide(plan, widths, micro_batches, batch, training=training)
+    count, samples = _divide(plan, widths, step, training=training)
     if speeds is None:
         assignment = tuple(tuple(i % width for i in range(count)) for width in widths)
     else:
@@ -198,15 +212,13 @@ def _fold(given: Sequence[_T], stages: int, chunks: int, what: str) -> tuple[_T,
     return tuple(given[:positions])
 
 
-def _divide(
-    plan: Plan, widths: Sequence[int], micro_batches: int | None, batch: int | None, *, training: bool
-) -> tuple[int, int]:
+def _divide(plan: Plan, widths: Sequence[int], step: StepShape, *, training: bool) -> tuple[int, int]:
     """Return the micro-batches and the samples of a step."""
-    count = plan.schedule.micro_batches if micro_batches is None else micro_batches
-    samples = plan.batch if batch is None else batch
+    count = plan.schedule.micro_batches if step.micro_batches is None else step.micro_batches
+    samples = plan.batch if step.batch is None else step.batch
     if count < 1 or samples < 1:
         raise RunError(f"a step of {samples} samples in {count} micro-batches is none; both are at least 1")
-    if not training and micro_batches is None and batch is None:
+    if not training and step.micro_batches is None and step.batch is None:
         times = -(-max(widths) // count)
         count, samples = count * times, samples * times
     if samples % count:

@@ -8,7 +8,7 @@ sum goes from rank to rank, to whoever has the next micro-batch. Stage 0 has 2 r
     rank 0    g0 ----\          + g2 ----\
     rank 1            + g1 ----/          + g3  = the sum, to all
 
-So sums wait for one another, M messages in a row, and a rank keeps the gradients of each of its micro-batches until
+Sums wait for one another, M messages in a row, and a rank keeps the gradients of each of its micro-batches until
 the step ends: for looking into differences, not for speed.
 
 Left out: sparse gradients.
@@ -90,37 +90,40 @@ class OrderedGradients:
         return [bool(each) for each in has]
 
     def _sum(self, members: Sequence[nn.Parameter]) -> Tensor:
-        """Return the sum of the gradients of some parameters of one dtype, side by side, on the CPU."""
-        empty = torch.empty(sum(p.numel() for p in members), dtype=members[0].dtype)
-        total: Tensor | None = None
-        holder: int | None = None
-        for i, of in enumerate(self._parts):
-            part: Tensor | None = None
-            at: int | None = None
-            for stage, owner in of:
-                part, at = self._move(part, at, owner, empty), owner
-                if owner == self._rank:
-                    mine = self._flat(stage, i, members)
-                    part = mine if part is None else part + mine
-            assert at is not None  # noqa: S101 - every micro-batch has an owner
-            total, holder = self._move(total, holder, at, empty), at
-            if at == self._rank:
-                assert part is not None  # noqa: S101 - the last owner has added its own
-                total = part if total is None else total + part
-        assert holder is not None  # noqa: S101 - there is a micro-batch
-        result = total if total is not None and holder == self._rank else torch.empty_like(empty)
-        self._group.share(result, holder)
-        return result
+        """Return the sum of the gradients of some parameters of one dtype, side by side, on the CPU.
 
-    def _move(self, value: Tensor | None, source: int | None, target: int, like: Tensor) -> Tensor | None:
+        On the ranks that do not hold it a partial sum is whatever was left there.
+        """
+        empty = torch.empty(sum(p.numel() for p in members), dtype=members[0].dtype)
+        total, holder = self._of_micro_batch(0, members, empty)
+        for i in range(1, len(self._parts)):
+            part, owner = self._of_micro_batch(i, members, empty)
+            total = self._move(total, holder, owner)
+            holder = owner
+            if holder == self._rank:
+                total = total + part
+        self._group.share(total, holder)
+        return total
+
+    def _of_micro_batch(self, i: int, members: Sequence[nn.Parameter], empty: Tensor) -> tuple[Tensor, int]:
+        """Return the sum of a micro-batch over the stages that hold the parameters, and the rank that has it."""
+        (stage, holder), *rest = self._parts[i]
+        part = self._flat(stage, i, members) if holder == self._rank else empty
+        for next_stage, owner in rest:
+            part = self._move(part, holder, owner)
+            holder = owner
+            if holder == self._rank:
+                part = part + self._flat(next_stage, i, members)
+        return part, holder
+
+    def _move(self, value: Tensor, source: int, target: int) -> Tensor:
         """Hand a sum over to the rank that adds to it next; what is left on others is of no more use."""
-        if source is None or source == target:
+        if source == target:
             return value
         if self._rank == source:
-            assert value is not None  # noqa: S101 - who holds a sum has one
             self._group.send(value, target)
         if self._rank == target:
-            value = torch.empty_like(like)
+            value = torch.empty_like(value)
             self._group.receive(value, source)
         return value
 

@@ -1,12 +1,20 @@
-"""What a rank of a pipeline is given by whoever runs it: its data, its loss, and what takes part in its steps.
+"""What a rank of a pipeline is given by whoever runs it, and how it steps: frozen values that go into the engine.
 
-Left out: the stages (``read_stage.py``), and who listens (``recorder.py``).
+Left out: the stages (``read_stage.py``), who listens (``recorder.py``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+
+from heterps_compile.plan.plan import Plan
+
+from .layout import Layout
+from .read_stage import RunnableStage, Tied
+from .recorder import Recorder, Recorders
 
 ReadMicroBatch = Callable[[int, Sequence[str]], Mapping[str, Tensor]]
 """Reads one micro-batch of the step: (micro-batch, names wanted) gives tensors by name.
@@ -16,7 +24,7 @@ Called once a step for every micro-batch of this rank, as it is first needed; ne
 """
 
 Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]
-"""Gives a scalar from what the model returns and the columns of a micro-batch."""
+"""Returns a scalar from what the model returns and the columns of a micro-batch."""
 
 EVERYTHING = ("*",)
 """The names wanted where the loss is."""
@@ -32,3 +40,47 @@ class StepHook(Protocol):
     def after_backward(self, step: int) -> None:
         """Be called after the last action of a step, before gradients are summed over ranks."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """What one rank runs, where, and with whom.
+
+    Attributes:
+        plan: The plan.
+        layout: What every rank does.
+        rank: This one.
+        stages: Those of ``layout.stages_of(rank)``, by index.
+        tied: Parameters that several stages hold: ``read_tied(folder, plan)``.
+        device: Where this rank computes.
+        recorder: Is told what happens.
+        hooks: Take part in every training step.
+    """
+
+    plan: Plan
+    layout: Layout
+    rank: int
+    stages: Mapping[int, RunnableStage]
+    tied: Tied
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    recorder: Recorder = field(default_factory=Recorders)
+    hooks: Sequence[StepHook] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How a rank steps; the same on every rank.
+
+    Attributes:
+        loss: Of a micro-batch; needed to train.
+        wire: What float32 values are sent as: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
+        seed: Of dropout and other random ops.
+        exact_sums: Add up gradients in the order of one process, for its very bits; slower.
+        clip_norm: Of the gradients of the whole model, at most; None for any.
+    """
+
+    loss: Loss | None = None
+    wire: str = "float32"
+    seed: int = 0
+    exact_sums: bool = False
+    clip_norm: float | None = None

@@ -15,17 +15,17 @@ Left out: sums that nobody shares.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor, nn
+from torch import nn
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 
 from .gradient_sums import OwnGradients, SharedGradients
-from .layout import Layout
 from .ordered_gradient_sums import OrderedGradients
 from .rank_group import Group
-from .read_stage import RunnableStage, Tied
+from .rank_parts import RankParts
+from .read_stage import Tied
 from .running_statistics import RunningStatistics
 
 
@@ -87,34 +87,23 @@ class SharedState:
             statistics.finish()
 
 
-def share_state(
-    plan: Plan,
-    layout: Layout,
-    rank: int,
-    stages: Mapping[int, RunnableStage],
-    tied: Tied,
-    *,
-    exact_sums: bool = False,
-) -> SharedState:
+def share_state(parts: RankParts, *, exact_sums: bool = False) -> SharedState:
     """Return what a rank shares with others; every rank of the pipeline calls it.
 
     Stages of one rank that hold one tied tensor hold the same ``nn.Parameter`` afterwards.
 
     Args:
-        plan: The plan.
-        layout: Of the ranks.
-        rank: This one.
-        stages: Those of this rank.
-        tied: Parameters that several stages hold.
+        parts: Of the rank.
         exact_sums: Add up gradients in the order of one process.
 
     Raises:
-        RunError: where the plan has a tied tensor that ``tied`` does not have.
+        RunError: where the plan has a tied tensor that ``parts.tied`` does not have.
     """
+    layout, rank, tied = parts.layout, parts.rank, parts.tied
     state = SharedState()
-    modules = {index: stage for index, stage in stages.items() if isinstance(stage, nn.Module)}
-    tensors = {index: dict(module.state_dict(keep_vars=True)) for index, module in modules.items()}
-    _refuse_unknown(plan, modules, tensors, tied)
+    modules = {index: stage for index, stage in parts.stages.items() if isinstance(stage, nn.Module)}
+    held = {index: _parameters(module) for index, module in modules.items()}
+    _refuse_unknown(parts.plan, modules, held, tied)
     shared: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[str, nn.Parameter]] = {}
 
     def gradients(
@@ -130,21 +119,17 @@ def share_state(
 
     apart: set[int] = set()
     for storage, places in sorted(tied.items()):
-        here = [(index, name) for index, name in places if isinstance(tensors.get(index, {}).get(name), nn.Parameter)]
+        here = [(index, name) for index, name in places if name in held.get(index, {})]
         holders = tuple(sorted({index for index, _ in places}))
         ranks = tuple(sorted({r for index in holders for r in layout.ranks_of(index)}))
-        parameter = _one_parameter(modules, tensors, here)
+        parameter = _one_parameter(modules, held, here)
         is_summed_here = len(ranks) > 1 or (exact_sums and len(holders) > 1)  # by backward itself in another order
         if parameter is not None and is_summed_here:
             shared.setdefault((ranks, holders), {})[storage] = parameter
             apart.add(id(parameter))
             state.counted += [parameter] if rank == min(ranks) else []
     for index, module in sorted(modules.items()):
-        own = {
-            name: tensor
-            for name, tensor in module.state_dict(keep_vars=True).items()
-            if isinstance(tensor, nn.Parameter) and tensor.requires_grad and id(tensor) not in apart
-        }
+        own = {name: p for name, p in _parameters(module).items() if p.requires_grad and id(p) not in apart}
         ranks = layout.ranks_of(index)
         state.counted += own.values() if rank == min(ranks) else []
         if len(ranks) == 1:
@@ -153,7 +138,9 @@ def share_state(
         group = Group(ranks, rank)
         state.gradients[index] = gradients(_each_once(own), group, [index])
         momentum: Mapping[str, float] = getattr(module, "momentum", {})
-        state.statistics[index] = RunningStatistics(index, _buffers(module), layout.micro_batches, group, momentum)
+        state.statistics[index] = RunningStatistics(
+            index, dict(module.named_buffers()), layout.micro_batches, group, momentum
+        )
         if index == layout.stage_count - 1:
             state.last_group = group
     state.tied = [
@@ -163,15 +150,20 @@ def share_state(
     return state
 
 
+def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of a stage under every name that its state has for them."""
+    state = module.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, nn.Parameter)}
+
+
 def _refuse_unknown(
-    plan: Plan, modules: Mapping[int, nn.Module], tensors: Mapping[int, Mapping[str, Tensor]], tied: Tied
+    plan: Plan, modules: Mapping[int, nn.Module], held: Mapping[int, Mapping[str, nn.Parameter]], tied: Tied
 ) -> None:
     for index, module in modules.items():
         names: Mapping[str, str] = getattr(module, "tied_as", {})
-        for name, tensor in tensors[index].items():
+        for name, parameter in held[index].items():
             storage = names.get(name, name)
-            is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-            if is_trained and storage in plan.replicated and storage not in tied:
+            if parameter.requires_grad and storage in plan.replicated and storage not in tied:
                 raise RunError(
                     f"the plan has the parameter {printable(storage)!r} in several stages, and nobody said in which; "
                     f"give the engine tied=read_tied(folder, plan)"
@@ -179,18 +171,19 @@ def _refuse_unknown(
 
 
 def _one_parameter(
-    modules: Mapping[int, nn.Module], tensors: Mapping[int, Mapping[str, Tensor]], here: list[tuple[int, str]]
+    modules: Mapping[int, nn.Module],
+    held: Mapping[int, Mapping[str, nn.Parameter]],
+    here: list[tuple[int, str]],
 ) -> nn.Parameter | None:
     """Return the one parameter that the places of a tied tensor on this rank hold; None where it has none."""
     if not here:
         return None
-    parameter = tensors[here[0][0]][here[0][1]]
-    assert isinstance(parameter, nn.Parameter)  # noqa: S101 - tied names are those of trained parameters
+    parameter = held[here[0][0]][here[0][1]]
     for index, _ in here[1:]:
-        others = {id(tensors[i][name]) for i, name in here if i == index}
+        others = {id(held[i][name]) for i, name in here if i == index}
         for block in modules[index].modules():
-            for name, held in block._parameters.items():
-                if id(held) in others:
+            for name, own in block._parameters.items():
+                if id(own) in others:
                     block._parameters[name] = parameter
     return parameter
 
@@ -201,7 +194,3 @@ def _each_once(parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter
     for name, parameter in parameters.items():
         first.setdefault(id(parameter), name)
     return {name: parameter for name, parameter in parameters.items() if first[id(parameter)] == name}
-
-
-def _buffers(module: nn.Module) -> dict[str, Tensor]:
-    return dict(module.named_buffers())

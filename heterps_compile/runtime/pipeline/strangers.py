@@ -62,7 +62,8 @@ def connect_without_strangers(
     why = ""
     for attempt, seconds in list(enumerate(_ATTEMPTS_S))[0 if is_calm else 1 :]:
         tried = PrefixStore(f"attempt-{attempt}", store)
-        made, why = None, ""
+        made: Any = None
+        why = ""
         with PortGuard(stands=attempt > 0) as guard:
             try:
                 made = make(guarded_store(tried, guard, rank, size) if attempt else tried, timedelta(seconds=seconds))
@@ -74,7 +75,6 @@ def connect_without_strangers(
                 except (RuntimeError, _StrangeError) as error:
                     why = _reason(error)
                 if _all_well(tried, "greeted", rank, size, is_well=not why):
-                    assert made is not None  # noqa: S101 - all have made theirs
                     wait_so_long(made, patience)
                     guard.shut()
                     return made

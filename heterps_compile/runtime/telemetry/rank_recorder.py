@@ -28,6 +28,19 @@ FILE_NAME = "rank-{rank:04d}.jsonl"
 _MEMORY_EVERY_S = 0.25
 
 
+def rank_starts(rank: int, *, position: int, replica: int, stages: tuple[int, ...]) -> RankStart:
+    """Return that a rank begins now, in this process.
+
+    Args:
+        rank: Number of the rank.
+        position: Its place in the pipeline; -1 for a server of tables.
+        replica: Of that position.
+        stages: That it runs.
+    """
+    clocks = time.perf_counter(), time.time()
+    return RankStart(rank, position, replica, stages, machine_name(), os.getpid(), *clocks)
+
+
 class TelemetryRecorder:
     """Writes what one rank does into ``<directory>/rank-NNNN.jsonl``; a :class:`Recorder` of the pipeline.
 
@@ -36,24 +49,13 @@ class TelemetryRecorder:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        rank: int,
-        *,
-        position: int,
-        replica: int,
-        stages: tuple[int, ...],
-        trace_steps: range = range(0),
-        gpu_index: int | None = None,
+        self, directory: Path, start: RankStart, *, trace_steps: range = range(0), gpu_index: int | None = None
     ) -> None:
         """Open the file.
 
         Args:
             directory: That all ranks of the run share; made where there is none.
-            rank: Number of the rank.
-            position: Its place in the pipeline; -1 for a server of tables.
-            replica: Of that position.
-            stages: That it runs.
+            start: Which rank it is; the first line.
             trace_steps: Steps whose actions, messages and waits are written one by one.
             gpu_index: Of its CUDA device, None without one.
 
@@ -61,20 +63,19 @@ class TelemetryRecorder:
             RunError: where the file cannot be written.
         """
         self.optimizer: Optimizer | None = None
-        self._rank = rank
+        self._rank = start.rank
         self._trace_steps = trace_steps
         self._gpu = gpu_index
         self._memory = MemoryUse(0, 0, 0, 0)
         self._memory_due_s = 0.0
         self._reset()
-        path = directory / FILE_NAME.format(rank=rank)
+        path = directory / FILE_NAME.format(rank=start.rank)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._file: TextIO = path.open("w", encoding="ascii")
         except OSError as error:
             raise RunError(f"cannot write telemetry to {os.fspath(path)!r}: {error.strerror}") from error
-        clocks = time.perf_counter(), time.time()
-        self._write(RankStart(rank, position, replica, stages, machine_name(), os.getpid(), *clocks))
+        self._write(start)
 
     def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
         """Note that an action begins."""

@@ -28,14 +28,14 @@ from heterps_compile.runtime.launch.checkpoint_start import (
 from heterps_compile.runtime.launch.faults import PeerError, is_from_a_peer
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 
 TORCH_PLAN = replace(
     PLAN,
     stages=tuple(replace(stage, backend="torch", replicas=1) for stage in PLAN.stages),
     hashes={"model": "ab" * 32},
 )
-LAYOUT = make_layout(TORCH_PLAN, training=True, batch=64, micro_batches=4)
+LAYOUT = make_layout(TORCH_PLAN, training=True, step=StepShape(micro_batches=4, batch=64))
 CLICKS = Identity("clicks", ("ids", "label"), (Part(300, "a"), Part(100, "b")))
 PREPARED = Prepared(Path("m.heterps"), TORCH_PLAN, "cd" * 32, LAYOUT, places_of(LAYOUT))
 STATE = RunState(step=5, samples=320, batch=64, seed=0, model="ab" * 32, plan="cd" * 32, stages=(0, 1))

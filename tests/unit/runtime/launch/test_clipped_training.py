@@ -15,7 +15,8 @@ from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.loop import train
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.recorder import Recorders
 
 STEPS = 6
@@ -79,12 +80,15 @@ def trained(
         return None
     plan = plan_of(stages, "y")
     layout = make_layout(
-        plan, training=True, replicas=widths, schedule=schedule, micro_batches=MICRO_BATCHES, batch=BATCH
+        plan,
+        training=True,
+        replicas=widths,
+        step=StepShape(schedule=schedule, micro_batches=MICRO_BATCHES, batch=BATCH),
     )
     own = {index: stages[index] for index in layout.stages_of(rank)}
     places = {"shared": ((0, "weight"), (1, "weight"))} if tied else {}
     norms = Norms()
-    engine = Engine(plan, layout, rank, own, tied=places, loss=loss, recorder=norms, **options)
+    engine = Engine(RankParts(plan, layout, rank, own, tied=places, recorder=norms), StepOptions(loss, **options))
     parameters = list({id(p): p for index in own for p in stages[index].parameters()}.values())
     optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9 if tied else 0.0)
     scheduler = warm_up_and_cosine(optimizer)

@@ -10,9 +10,9 @@ from heterps_compile.runtime.data.sample_source import TensorSource
 from heterps_compile.runtime.launch.faults import exception_cause
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.run_data import MicroBatches, telling_ids
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 
-LAYOUT = make_layout(PLAN, training=False, replicas=[2, 1], batch=8, micro_batches=4)
+LAYOUT = make_layout(PLAN, training=False, replicas=[2, 1], step=StepShape(micro_batches=4, batch=8))
 
 
 def numbered(*names: str) -> TensorSource:

@@ -21,7 +21,8 @@ from torch.nn import functional
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.schedule.order import Phase
 
 STEPS = 3
@@ -296,9 +297,9 @@ def test_an_engine_without_a_loss_or_with_an_unknown_wire_is_refused():
 def test_tied_parameters_that_nobody_placed_are_refused():
     stages = dropping_stages()
     plan = replace(plan_of(stages, "y"), replicated=("weight",))
-    layout = make_layout(plan, training=True, schedule="gpipe")
+    layout = make_layout(plan, training=True, step=StepShape(schedule="gpipe"))
     with pytest.raises(RunError, match=r"the parameter 'weight' in several stages.*tied=read_tied\(folder, plan\)"):
-        Engine(plan, layout, 0, {0: stages[0]}, tied={}, loss=plain_loss)
+        Engine(RankParts(plan, layout, 0, {0: stages[0]}, tied={}), StepOptions(loss=plain_loss))
 
 
 def _changing(rank: int) -> str:

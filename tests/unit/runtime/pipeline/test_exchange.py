@@ -11,10 +11,10 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline import exchange, over_gloo
-from heterps_compile.runtime.pipeline.exchange import Exchange
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.exchange import WINDOW, Exchange, ReceiveWindow
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.over_gloo import Links, NetworkIn, NetworkOut
-from heterps_compile.runtime.pipeline.recorder import Recorders
+from heterps_compile.runtime.pipeline.rank_parts import RankParts
 from heterps_compile.runtime.pipeline.routes import Route, make_routes
 from heterps_compile.runtime.pipeline.transport import Receiver, Sender
 from heterps_compile.schedule.order import Phase
@@ -86,15 +86,16 @@ def office(monkeypatch: pytest.MonkeyPatch) -> PostOffice:
     return made
 
 
-def exchanges() -> list[Exchange]:
+def exchanges(window: ReceiveWindow = WINDOW) -> list[Exchange]:
     """Return the exchanges of two ranks of one stage each, which run forwards and then backwards."""
     stages = [HandMade("x", "a", lambda stage, x: (x,)), HandMade("a", "y", lambda stage, a: (a,))]
     plan = plan_of(stages, "y")
-    layout = make_layout(plan, training=True, schedule="gpipe", micro_batches=MICRO_BATCHES)
+    layout = make_layout(plan, training=True, step=StepShape(schedule="gpipe", micro_batches=MICRO_BATCHES))
     routes = make_routes(plan.stages, plan.graph_outputs)
     assert routes == (ROUTE,)
-    options: dict[str, Any] = {"wire": "float32", "device": torch.device("cpu"), "recorder": Recorders()}
-    return [Exchange(layout, rank, routes, **options) for rank in (0, 1)]
+    own: list[dict[int, Any]] = [{0: stages[0]}, {1: stages[1]}]
+    parts = [RankParts(plan, layout, rank, own[rank], tied={}) for rank in (0, 1)]
+    return [Exchange(of_rank, routes, wire="float32", window=window) for of_rank in parts]
 
 
 def value_of(micro_batch: int) -> Tensor:
@@ -140,21 +141,20 @@ def test_buffers_for_four_actions_are_ready_and_while_a_rank_waits_those_of_the_
     come(office, 1)
     second.begin()
     assert office.ready[1] == 5  # of the action that runs, too
-    second.look_ahead(1)
+    second.post_receives(1)
     assert office.ready[1] == 6
     second.receive(ROUTE, 0, Phase.FORWARD)(1, 1)
     assert office.ready[1] == MICRO_BATCHES - 1
 
 
-def test_large_messages_are_not_made_ready_before_the_next_four_actions(office, monkeypatch):
-    monkeypatch.setattr(exchange, "_BYTES_AHEAD", 16 * 7)
-    first, second = exchanges()
+def test_large_messages_are_not_made_ready_before_the_next_four_actions(office):
+    first, second = exchanges(ReceiveWindow(size_bytes=16 * 7))
     for _ in range(3):
         assert run_step(first, second) == list(range(MICRO_BATCHES))
         come(office, 1)
         second.begin()
         for i in range(MICRO_BATCHES):
-            second.look_ahead(i)
+            second.post_receives(i)
             second.receive(ROUTE, i, Phase.FORWARD)(1, 1)
             assert office.ready[1] == min(6, MICRO_BATCHES - 1 - i)
 
@@ -164,7 +164,7 @@ def test_a_rank_whose_receives_are_far_away_holds_no_buffers(office):
     run_step(first, second)
     first.begin()
     assert office.ready[0] == 0  # its backwards come after all of its forwards
-    first.look_ahead(MICRO_BATCHES - 4)
+    first.post_receives(MICRO_BATCHES - 4)
     assert office.ready[0] == 1
 
 
@@ -174,10 +174,10 @@ def test_what_needs_no_buffers_takes_nothing_of_the_memory_that_may_lie_ready(of
     for _ in range(2):
         assert run_step(first, second) == list(range(MICRO_BATCHES))
     second.begin()
-    assert (office.ready[1], second._ready_bytes) == (0, 0)
+    assert (office.ready[1], second._posted_bytes) == (0, 0)
     come(office, 1)
     second.receive(ROUTE, 0, Phase.FORWARD)(2, 1)
-    assert (office.ready[1], second._ready_bytes) == (0, 0)
+    assert (office.ready[1], second._posted_bytes) == (0, 0)
 
 
 def test_messages_of_two_directions_go_over_connections_of_their_own(monkeypatch):

@@ -11,7 +11,8 @@ from trained_models import SkipNet
 import heterps_compile
 from heterps_compile.plan.folder import read_folder
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
+from heterps_compile.runtime.pipeline.rank_parts import RankParts
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
 
 SAMPLES, MICRO_BATCHES, STEPS = 12, 4, 3
@@ -26,9 +27,11 @@ def infer_rank(rank: int, folders: list[Path], widths: tuple[int, ...]) -> list[
     made = []
     for folder in folders:
         plan, _ = read_folder(folder)
-        layout = make_layout(plan, training=False, replicas=widths, micro_batches=MICRO_BATCHES, batch=SAMPLES)
+        layout = make_layout(
+            plan, training=False, replicas=widths, step=StepShape(micro_batches=MICRO_BATCHES, batch=SAMPLES)
+        )
         stages = {index: read_stage(folder, plan, index, torch.device("cpu")) for index in layout.stages_of(rank)}
-        engine = Engine(plan, layout, rank, stages, tied=read_tied(folder, plan))
+        engine = Engine(RankParts(plan, layout, rank, stages, tied=read_tied(folder, plan)))
         outputs = []
         for step in range(STEPS):
             parts = inputs_of(step).chunk(MICRO_BATCHES)

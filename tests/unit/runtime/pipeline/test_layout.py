@@ -5,7 +5,7 @@ from plans import PLAN
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.plan.plan import Plan, Schedule
-from heterps_compile.runtime.pipeline.layout import Layout, make_layout
+from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.schedule.order import Action, Phase
 
 
@@ -31,7 +31,7 @@ def test_ranks_are_numbered_position_by_position_replica_by_replica():
 
 
 def test_interleaving_puts_two_stages_at_a_position():
-    layout = make_layout(plan_of(2, 1, 2, 1), training=True, schedule="interleaved-1f1b")
+    layout = make_layout(plan_of(2, 1, 2, 1), training=True, step=StepShape(schedule="interleaved-1f1b"))
     assert layout.widths == (2, 1)
     assert [layout.stages_of(rank) for rank in range(3)] == [(0, 2), (0, 2), (1, 3)]
     assert layout.ranks_of(2) == (0, 1)
@@ -45,12 +45,14 @@ def test_micro_batches_take_turns_and_the_order_is_the_schedule_s():
 
 
 def test_speeds_deal_in_proportion():
-    layout = make_layout(plan_of(2, 1), training=True, schedule="gpipe", speeds=[[3, 1], [1]])
+    layout = make_layout(plan_of(2, 1), training=True, speeds=[[3, 1], [1]], step=StepShape(schedule="gpipe"))
     assert drawn(layout) == ["F0 F1 F3 B0 B1 B3", "F2 B2", "F0 F1 F2 F3 B0 B1 B2 B3"]
 
 
 def test_what_is_given_goes_before_the_plan():
-    layout = make_layout(plan_of(2, 1), training=True, replicas=[1, 1], schedule="gpipe", micro_batches=2, batch=10)
+    layout = make_layout(
+        plan_of(2, 1), training=True, replicas=[1, 1], step=StepShape(schedule="gpipe", micro_batches=2, batch=10)
+    )
     assert (layout.widths, layout.schedule, layout.micro_batches, layout.micro_batch_size) == ((1, 1), "gpipe", 2, 5)
 
 
@@ -96,8 +98,10 @@ def test_inference_runs_as_many_batches_in_a_step_as_keep_every_replica_busy():
     ],
 )
 def test_what_does_not_fit_is_told_with_a_way_out(plan, options, message):
+    of_step = {name: value for name, value in options.items() if name in ("schedule", "micro_batches", "batch")}
+    others = {name: value for name, value in options.items() if name not in of_step}
     with pytest.raises(RunError, match=message):
-        make_layout(plan, training=True, **options)
+        make_layout(plan, training=True, **others, step=StepShape(**of_step))
 
 
 def test_orders_that_wait_for_each_other_in_a_circle_are_refused(monkeypatch):
@@ -114,4 +118,4 @@ def test_orders_that_wait_for_each_other_in_a_circle_are_refused(monkeypatch):
 
 def test_an_unknown_schedule_is_told_with_the_known_ones():
     with pytest.raises(UnknownNameError, match="did you mean 'gpipe'"):
-        make_layout(plan_of(1, 1), training=True, schedule="gpip")
+        make_layout(plan_of(1, 1), training=True, step=StepShape(schedule="gpip"))

@@ -16,7 +16,8 @@ import heterps_compile
 from heterps_compile.examples import EXAMPLES
 from heterps_compile.plan.folder import read_folder
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.layout import make_layout
+from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd, SparseOptimizer
@@ -110,7 +111,10 @@ def run(
     """Be one rank: a worker gives its losses and weights, a server its figures."""
     plan, _ = read_folder(folder)
     layout = make_layout(
-        plan, training=True, replicas=setup.widths, schedule=setup.schedule, micro_batches=MICRO_BATCHES, batch=BATCH
+        plan,
+        training=True,
+        replicas=setup.widths,
+        step=StepShape(schedule=setup.schedule, micro_batches=MICRO_BATCHES, batch=BATCH),
     )
     spec = ServerSpec(
         tuple(range(setup.workers)),
@@ -130,7 +134,7 @@ def run(
     tied = read_tied(folder, plan)
     ahead = PullsAhead(client, layout.actions(rank), range(setup.steps)).around(Steps())
     hooks = [client, ahead] if setup.ahead else [client]
-    engine = Engine(plan, layout, rank, stages, tied=tied, loss=loss_of, hooks=hooks)
+    engine = Engine(RankParts(plan, layout, rank, stages, tied=tied, hooks=hooks), StepOptions(loss=loss_of))
     parameters = list(engine.named_parameters().values())
     dense = torch.optim.SGD(parameters, LR) if parameters else None
     losses = []

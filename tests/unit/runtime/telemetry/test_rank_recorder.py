@@ -14,7 +14,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.runtime.telemetry.events import Ran, RankSpans, RankStart, RankStep, Received, Waited, from_line
 from heterps_compile.runtime.telemetry.process_memory import machine_name, memory_use
-from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 from heterps_compile.schedule.order import Phase
 
 
@@ -23,7 +23,7 @@ def events(folder: Path, rank: int):
 
 
 def test_a_recorder_is_what_the_pipeline_wants(tmp_path):
-    with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
+    with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
         several = Recorders([recorder])
         several.begin(0, 0, 0, Phase.FORWARD)
         several.end(0, 0, 0, Phase.FORWARD, 0.0, 1.0)
@@ -54,7 +54,7 @@ def test_a_step_is_added_up(tmp_path):
 def test_a_step_has_the_learning_rates_that_it_is_stepped_with(tmp_path):
     weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": torch.tensor(0.5)}], lr=0.25)
-    with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
+    with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
         recorder.step_done(0, 1, None, 0.0, 1.0)
         recorder.optimizer = optimizer
         recorder.step_done(1, 1, None, 1.0, 2.0)
@@ -65,7 +65,7 @@ def test_a_step_has_the_learning_rates_that_it_is_stepped_with(tmp_path):
 
 
 def test_waiting_inside_an_action_is_no_computation(tmp_path):
-    with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
+    with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
         told = Recorders([recorder])
         told.waited(0, "receive", 0.0, 1.0)
         told.begin(0, 0, 0, Phase.FORWARD)
@@ -94,7 +94,7 @@ def test_traced_steps_are_told_one_by_one(tmp_path):
 
 
 def test_lines_are_there_before_the_run_ends(tmp_path):
-    with closing(TelemetryRecorder(tmp_path, 0, position=0, replica=0, stages=(0,))) as recorder:
+    with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
         recorder.step_done(0, 1, None, 0.0, 1.0)
         assert len(events(tmp_path, 0)) == 2
 
@@ -102,7 +102,7 @@ def test_lines_are_there_before_the_run_ends(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write telemetry to '.*file/rank-0000.jsonl'"):
-        TelemetryRecorder(tmp_path / "file", 0, position=0, replica=0, stages=(0,))
+        TelemetryRecorder(tmp_path / "file", rank_starts(0, position=0, replica=0, stages=(0,)))
 
 
 def test_memory_is_that_of_the_process():

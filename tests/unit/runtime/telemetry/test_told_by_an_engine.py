@@ -17,7 +17,7 @@ from heterps_compile.runtime.data.prefetch import Prefetcher, Request
 from heterps_compile.runtime.data.random_source import RandomColumn, RandomSource
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.measured_trace import measured_trace
-from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 
 STEPS = 3
 WIDTHS = (2, 1)
@@ -44,7 +44,9 @@ def train(rank: int, folder: Path) -> list[float]:
     with (
         closing(
             TelemetryRecorder(
-                folder, rank, position=position, replica=replica, stages=(position,), trace_steps=range(1, 2)
+                folder,
+                rank_starts(rank, position=position, replica=replica, stages=(position,)),
+                trace_steps=range(1, 2),
             )
         ) as recorder,
         closing(Prefetcher(source, requests)) as ahead,
