@@ -172,23 +172,23 @@ class Packing:
         return values
 
 
-class Slab:
+class MessageBuffer:
     """The memory of one message, with a view of every value in it.
 
     What is received is not copied, so a buffer is used again once nobody else holds its memory: not the stage, not the
     autograd graph, not a loss that keeps what it was given.
 
     Attributes:
-        buffer: All of it, as bytes.
+        content: All of it, as bytes.
         views: Of every value; None for a value that takes no bytes.
     """
 
-    __slots__ = ("_address", "_own_uses", "_storage", "buffer", "views")
+    __slots__ = ("_address", "_own_uses", "_storage", "content", "views")
 
-    def __init__(self, buffer: Tensor, packing: Packing) -> None:
-        self.buffer = buffer
-        self.views = packing.views(buffer)
-        self._storage = buffer.untyped_storage()  # lives as long as its address is asked
+    def __init__(self, content: Tensor, packing: Packing) -> None:
+        self.content = content
+        self.views = packing.views(content)
+        self._storage = content.untyped_storage()  # lives as long as its address is asked
         self._address = self._storage._cdata
         self._own_uses = _uses(self._address)
 

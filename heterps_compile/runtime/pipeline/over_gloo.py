@@ -24,7 +24,7 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 
-from .message import Packing, Slab
+from .message import MessageBuffer, Packing
 from .rank_group import Group
 
 
@@ -58,9 +58,9 @@ class NetworkOut:
 
     def __init__(self, links: Links, peer: int, device: torch.device) -> None:
         self._links, self._peer, self._is_pinned = links, peer, device.type == "cuda"
-        self._free: list[Slab] = []
+        self._free: list[MessageBuffer] = []
         # by tag, with what must stay in memory until it has gone
-        self._sent: dict[int, list[tuple[dist.Work, Tensor | Slab]]] = {}
+        self._sent: dict[int, list[tuple[dist.Work, Tensor | MessageBuffer]]] = {}
 
     def send_header(self, header: Tensor, tag: int) -> None:
         """Send the bytes that describe the messages, their count first."""
@@ -73,19 +73,19 @@ class NetworkOut:
         if content is not None:
             self._start(content, tag)
             return
-        slab = self._free.pop() if self._free else Slab(_buffer(packing, is_pinned=self._is_pinned), packing)
-        packing.pack(values, slab.views)
-        self._start(slab.buffer, tag, slab)
+        buffer = self._free.pop() if self._free else MessageBuffer(_memory(packing, is_pinned=self._is_pinned), packing)
+        packing.pack(values, buffer.views)
+        self._start(buffer.content, tag, buffer)
 
-    def _start(self, content: Tensor, tag: int, slab: Slab | None = None) -> None:
+    def _start(self, content: Tensor, tag: int, buffer: MessageBuffer | None = None) -> None:
         work = self._links.send(content, self._peer, tag)
-        self._sent.setdefault(tag, []).append((work, content if slab is None else slab))
+        self._sent.setdefault(tag, []).append((work, content if buffer is None else buffer))
 
     def settle(self, tag: int) -> None:
         """Let go of a message that has arrived."""
         for work, held in self._sent.pop(tag, ()):
             work.wait()
-            if isinstance(held, Slab):
+            if isinstance(held, MessageBuffer):
                 self._free.append(held)
 
     def flush(self) -> None:
@@ -98,15 +98,15 @@ class NetworkIn:
     """Receives from one rank.
 
     Attributes:
-        wants_buffers: Whether buffers have to be made ready ahead.
+        wants_buffers: Whether receives have to be posted ahead.
     """
 
     wants_buffers = True
 
     def __init__(self, links: Links, peer: int, device: torch.device, shown: str) -> None:
         self._links, self._peer, self._is_pinned, self._shown = links, peer, device.type == "cuda", shown
-        self._slabs: list[Slab] = []
-        self._posted: dict[int, tuple[dist.Work, Slab]] = {}
+        self._buffers: list[MessageBuffer] = []
+        self._posted: dict[int, tuple[dist.Work, MessageBuffer]] = {}
 
     def take_header(self, tag: int) -> bytes:
         """Wait for the bytes that describe the messages."""
@@ -122,24 +122,24 @@ class NetworkIn:
         """Make a buffer ready for a message; a second time does nothing."""
         if tag in self._posted:
             return
-        slab = next((slab for slab in self._slabs if slab.is_unused), None)
-        if slab is None:
-            slab = Slab(_buffer(packing, is_pinned=self._is_pinned), packing)
+        buffer = next((buffer for buffer in self._buffers if buffer.is_unused), None)
+        if buffer is None:
+            buffer = MessageBuffer(_memory(packing, is_pinned=self._is_pinned), packing)
         else:
-            self._slabs.remove(slab)
-        self._posted[tag] = (self._links.receive(slab.buffer, self._peer, tag), slab)
+            self._buffers.remove(buffer)
+        self._posted[tag] = (self._links.receive(buffer.content, self._peer, tag), buffer)
 
     def take(self, packing: Packing, tag: int) -> Sequence[Tensor | None]:
         """Wait for a message and give the views of its values."""
         self.post(packing, tag)
-        work, slab = self._posted.pop(tag)
+        work, buffer = self._posted.pop(tag)
         work.wait()
-        self._slabs.append(slab)
-        return slab.views
+        self._buffers.append(buffer)
+        return buffer.views
 
     def let_go(self) -> None:
         """Do nothing: buffers are looked at as they are needed."""
 
 
-def _buffer(packing: Packing, *, is_pinned: bool) -> Tensor:
+def _memory(packing: Packing, *, is_pinned: bool) -> Tensor:
     return torch.empty(packing.size_bytes, dtype=torch.uint8, pin_memory=is_pinned)

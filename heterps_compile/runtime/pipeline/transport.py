@@ -104,7 +104,7 @@ class Receiver:
     Attributes:
         peer: The rank.
         size_bytes: Of a message; 0 before the first one.
-        wants_buffers: Whether buffers have to be made ready ahead.
+        wants_buffers: Whether receives have to be posted ahead.
     """
 
     def __init__(self, way: Incoming, peer: int, header_tag: int, device: torch.device, shown: str) -> None:

@@ -1,7 +1,8 @@
-"""Memory that one rank writes and another reads, message by message; both are processes of one machine.
+"""Memory that one rank writes and another reads, buffer by buffer; both are processes of one machine.
 
-A rank has one file in memory, which has no name, grows and never shrinks. A slab of it begins with whether it is free.
-The writer fills a free one; the reader frees it when nobody there holds its memory any more. Neither asks the other.
+A rank has one arena: a file in memory without a name (a memfd), which grows and never shrinks. A buffer in it begins
+with whether it is free. The writer fills a free one; the reader frees it when nobody there holds its memory any more.
+Neither asks the other.
 
 Left out: how the reader hears of it (``neighbours.py``).
 """
@@ -12,19 +13,19 @@ import os
 import torch
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.pipeline.message import Packing, Slab
+from heterps_compile.runtime.pipeline.message import MessageBuffer, Packing
 
 FREE, FULL = range(2)
-"""The states of a slab."""
+"""The states of a buffer."""
 
 _HEAD_BYTES = 64  # one line of the processor's cache, so that the values are aligned to 64 bytes
 
 
-class SharedSlab(Slab):
-    """A slab in memory that two processes map.
+class SharedBuffer(MessageBuffer):
+    """The memory of one message, mapped by two processes.
 
     Attributes:
-        place: Where it begins in the file.
+        place: Where it begins in the arena.
         size_bytes: Of the message.
         state: Its first element is :data:`FREE` or :data:`FULL`.
     """
@@ -37,7 +38,7 @@ class SharedSlab(Slab):
         super().__init__(torch.frombuffer(self.state, dtype=torch.uint8, offset=_HEAD_BYTES), packing)
 
 
-class OwnMemory:
+class Arena:
     """The memory that one rank writes.
 
     Attributes:
@@ -49,7 +50,11 @@ class OwnMemory:
         self._end = mmap.ALLOCATIONGRANULARITY  # nothing lies at 0
 
     def reserve(self, size_bytes: int) -> int:
-        """Return the place of so many zeros."""
+        """Return the place of so many zeros.
+
+        Raises:
+            MemoryError: where the machine has no room for them.
+        """
         place = self._end
         self._end += -(-size_bytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         try:
@@ -58,13 +63,13 @@ class OwnMemory:
             raise MemoryError(f"there is none for {size_bytes} bytes to share: {error.strerror}") from error
         return place
 
-    def new_slab(self, packing: Packing) -> SharedSlab:
-        """Return a slab for messages of a layout."""
-        return SharedSlab(self.descriptor, self.reserve(_HEAD_BYTES + packing.size_bytes), packing)
+    def new_buffer(self, packing: Packing) -> SharedBuffer:
+        """Return a buffer for messages of a layout."""
+        return SharedBuffer(self.descriptor, self.reserve(_HEAD_BYTES + packing.size_bytes), packing)
 
 
-def map_slab(descriptor: int, place: int, size_bytes: int, packing: Packing, writer: str) -> SharedSlab:
-    """Map a slab of another rank's memory.
+def map_buffer(descriptor: int, place: int, size_bytes: int, packing: Packing, writer: str) -> SharedBuffer:
+    """Map a buffer of another rank's arena.
 
     Raises:
         RunError: where it is not what the layout says; a peer's word is not taken for granted.
@@ -75,7 +80,7 @@ def map_slab(descriptor: int, place: int, size_bytes: int, packing: Packing, wri
             f"run the same version?"
         )
     check_place(descriptor, place, _HEAD_BYTES + size_bytes, writer)
-    return SharedSlab(descriptor, place, packing)
+    return SharedBuffer(descriptor, place, packing)
 
 
 def check_place(descriptor: int, place: int, size_bytes: int, writer: str) -> None:

@@ -1,6 +1,6 @@
 """One route's messages in one direction between two ranks of one machine, through memory that both map.
 
-Values are copied once, into the slab, and read where they lie.
+Values are copied once, into the buffer, and read where they lie.
 
 Left out: who tells whom (``neighbours.py``), what is the same over a network (``transport.py``).
 """
@@ -13,60 +13,57 @@ from torch import Tensor
 
 from heterps_compile.runtime.pipeline.message import Packing, bytes_packing
 
-from .arena import FREE, FULL, SharedSlab, map_slab
+from .arena import FREE, FULL, SharedBuffer, map_buffer
 from .neighbours import SLEEPS, Neighbours
-
-_HELD_BYTES = 2**20
-"""What a rank holds of one way at most, though nobody needs it any more, before it looks which of it is free."""
 
 
 class MemoryOut:
     """Sends to one rank."""
 
     def __init__(self, neighbours: Neighbours, peer: int) -> None:
-        self._neighbours, self._peer, self._rows = neighbours, peer, neighbours.rows_to(peer)
-        self._slabs: deque[SharedSlab] = deque()  # the one that was filled longest ago first
+        self._neighbours, self._peer, self._mailboxes = neighbours, peer, neighbours.outbox(peer)
+        self._buffers: deque[SharedBuffer] = deque()  # the one that was filled longest ago first
 
     def send_header(self, header: Tensor, tag: int) -> None:
         """Send the bytes that describe the messages."""
         packing = bytes_packing(header.numel())
-        slab = self._neighbours.memory.new_slab(packing)
-        packing.pack([header], slab.views)
-        self._tell(slab, tag)
+        buffer = self._neighbours.arena.new_buffer(packing)
+        packing.pack([header], buffer.views)
+        self._tell(buffer, tag)
 
     def send(self, packing: Packing, values: Sequence[Any], tag: int) -> None:
         """Send values."""
-        slabs = self._slabs
-        if slabs and slabs[0].state[0] == FREE:
-            slab = slabs[0]
-            slabs.rotate(-1)
+        buffers = self._buffers
+        if buffers and buffers[0].state[0] == FREE:
+            buffer = buffers[0]
+            buffers.rotate(-1)
         else:
-            slab = self._find(packing)
-        packing.pack(values, slab.views)
-        slab.state[0] = FULL
-        self._tell(slab, tag)
+            buffer = self._find(packing)
+        packing.pack(values, buffer.views)
+        buffer.state[0] = FULL
+        self._tell(buffer, tag)
 
-    def _tell(self, slab: SharedSlab, tag: int) -> None:
-        """Say that a message lies in a slab."""
-        rows, row = self._rows, 2 * tag
-        if rows[row]:
-            self._neighbours.wait_until_taken(self._peer, row)
-        rows[row + 1] = slab.size_bytes
-        rows[row] = slab.place  # last: with it the message is there
-        if rows[SLEEPS]:
+    def _tell(self, buffer: SharedBuffer, tag: int) -> None:
+        """Say that a message lies in a buffer."""
+        mailboxes, mailbox = self._mailboxes, 2 * tag
+        if mailboxes[mailbox]:
+            self._neighbours.wait_until_taken(self._peer, mailbox)
+        mailboxes[mailbox + 1] = buffer.size_bytes
+        mailboxes[mailbox] = buffer.place  # last: with it the message is there
+        if mailboxes[SLEEPS]:
             self._neighbours.ring(self._peer)
 
-    def _find(self, packing: Packing) -> SharedSlab:
-        slab = next((slab for slab in self._slabs if slab.state[0] == FREE), None)
-        if slab is None:
-            slab = self._neighbours.memory.new_slab(packing)
+    def _find(self, packing: Packing) -> SharedBuffer:
+        buffer = next((buffer for buffer in self._buffers if buffer.state[0] == FREE), None)
+        if buffer is None:
+            buffer = self._neighbours.arena.new_buffer(packing)
         else:
-            self._slabs.remove(slab)
-        self._slabs.append(slab)
-        return slab
+            self._buffers.remove(buffer)
+        self._buffers.append(buffer)
+        return buffer
 
     def settle(self, tag: int) -> None:
-        """Do nothing: the reader says itself when a slab is free."""
+        """Do nothing: the reader says itself when a buffer is free."""
 
     def flush(self) -> None:
         """Do nothing: what was sent can be read even when this rank is gone."""
@@ -76,25 +73,27 @@ class MemoryIn:
     """Receives from one rank.
 
     Attributes:
-        wants_buffers: Whether buffers have to be made ready ahead.
+        wants_buffers: Whether receives have to be posted ahead.
+        held_bytes: What it holds at most, though nobody needs it any more, before it looks which of it is free.
     """
 
     wants_buffers = False
+    held_bytes = 2**20
 
     def __init__(self, neighbours: Neighbours, peer: int, shown: str) -> None:
-        self._neighbours, self._peer, self._rows = neighbours, peer, neighbours.rows_from(peer)
+        self._neighbours, self._peer, self._mailboxes = neighbours, peer, neighbours.inbox(peer)
         self._shown = shown
-        self._slabs: dict[int, SharedSlab] = {}
-        self._held: deque[SharedSlab] = deque()
+        self._buffers: dict[int, SharedBuffer] = {}
+        self._held: deque[SharedBuffer] = deque()
 
     def take_header(self, tag: int) -> bytes:
         """Wait for the bytes that describe the messages."""
-        rows, row = self._rows, 2 * tag
-        if not rows[row]:
-            self._neighbours.wait_for(self._peer, row)
-        place, size_bytes = rows[row], rows[row + 1]
-        rows[row] = 0
-        return self._map(place, size_bytes, bytes_packing(size_bytes)).buffer.numpy().tobytes()
+        mailboxes, mailbox = self._mailboxes, 2 * tag
+        if not mailboxes[mailbox]:
+            self._neighbours.wait_for(self._peer, mailbox)
+        place, size_bytes = mailboxes[mailbox], mailboxes[mailbox + 1]
+        mailboxes[mailbox] = 0
+        return self._map(place, size_bytes, bytes_packing(size_bytes)).content.numpy().tobytes()
 
     def post(self, packing: Packing, tag: int) -> None:
         """Do nothing: the sender has the memory."""
@@ -102,20 +101,20 @@ class MemoryIn:
     def take(self, packing: Packing, tag: int) -> Sequence[Tensor | None]:
         """Wait for a message and give the views of its values."""
         held = self._held
-        if len(held) * packing.size_bytes > _HELD_BYTES:
+        if len(held) * packing.size_bytes > self.held_bytes:
             self._free_some()
-        rows, row = self._rows, 2 * tag
-        if not rows[row]:
-            self._neighbours.wait_for(self._peer, row)
-        slab = self._slabs.get(rows[row])
-        if slab is None:
-            slab = self._slabs[rows[row]] = self._map(rows[row], rows[row + 1], packing)
-        rows[row] = 0
-        held.append(slab)
-        return slab.views
+        mailboxes, mailbox = self._mailboxes, 2 * tag
+        if not mailboxes[mailbox]:
+            self._neighbours.wait_for(self._peer, mailbox)
+        buffer = self._buffers.get(mailboxes[mailbox])
+        if buffer is None:
+            buffer = self._buffers[mailboxes[mailbox]] = self._map(mailboxes[mailbox], mailboxes[mailbox + 1], packing)
+        mailboxes[mailbox] = 0
+        held.append(buffer)
+        return buffer.views
 
     def _free_some(self) -> None:
-        """Free the slabs that were taken longest ago, up to one that is still needed."""
+        """Free the buffers that were taken longest ago, up to one that is still needed."""
         held = self._held
         while held:
             if not held[0].is_unused:
@@ -127,11 +126,11 @@ class MemoryIn:
         """Free what nobody needs any more."""
         held = self._held
         for _ in range(len(held)):
-            slab = held.popleft()
-            if slab.is_unused:
-                slab.state[0] = FREE
+            buffer = held.popleft()
+            if buffer.is_unused:
+                buffer.state[0] = FREE
             else:
-                held.append(slab)
+                held.append(buffer)
 
-    def _map(self, place: int, size_bytes: int, packing: Packing) -> SharedSlab:
-        return map_slab(self._neighbours.memory_of(self._peer), place, size_bytes, packing, self._shown)
+    def _map(self, place: int, size_bytes: int, packing: Packing) -> SharedBuffer:
+        return map_buffer(self._neighbours.arena_of(self._peer), place, size_bytes, packing, self._shown)

@@ -15,9 +15,10 @@ from test_engine import dropping_stages, odd_loss, odd_stages, plain_loss, train
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.message import Packing, ValueSpec, bytes_packing
 from heterps_compile.runtime.pipeline.shared_memory import neighbours
-from heterps_compile.runtime.pipeline.shared_memory.arena import OwnMemory, check_place, map_slab
+from heterps_compile.runtime.pipeline.shared_memory.arena import Arena, check_place, map_buffer
 from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut
 from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours
+from heterps_compile.runtime.pipeline.shared_memory.spin import WaitPolicy
 
 PACKING = Packing([ValueSpec("tensor", "float32", (3,))], "float32")
 TAGS = 4
@@ -74,14 +75,14 @@ def test_a_message_is_read_where_it_lies_and_its_memory_used_again_when_nobody_h
     send(out, 1, 4, 5, 6)  # while the first is held: elsewhere
     other = PACKING.unpack(into.take(PACKING, 1), torch.device("cpu"))
     assert [kept[0].tolist(), other[0].tolist()] == [[1, 2, 3], [4, 5, 6]]
-    assert len(out._slabs) == 2
+    assert len(out._buffers) == 2
     address = kept[0].data_ptr()
     del kept
     into.let_go()
     send(out, 2, 7, 8, 9)
     again = PACKING.unpack(into.take(PACKING, 2), torch.device("cpu"))
     assert (again[0].tolist(), again[0].data_ptr()) == ([7, 8, 9], address)
-    assert len(out._slabs) == 2
+    assert len(out._buffers) == 2
 
 
 def test_what_nobody_needs_is_freed_before_the_step_ends_once_it_is_more_than_a_mebibyte(pair):
@@ -92,20 +93,20 @@ def test_what_nobody_needs_is_freed_before_the_step_ends_once_it_is_more_than_a_
         (view,) = into.take(large, 0)
         assert view is not None
         assert view[-1].item() == number
-    assert len(out._slabs) == 4  # 400 kB each: of three and the one that is filled, the oldest is free
+    assert len(out._buffers) == 4  # 400 kB each: of three and the one that is filled, the oldest is free
 
 
 def test_a_rank_that_sleeps_is_rung_for_and_no_other(pair, monkeypatch):
     out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
-    monkeypatch.setattr(pair[1]._look, "longest_s", 0.0)
-    monkeypatch.setattr(neighbours, "_FIRST_NAP_S", 1800.0)
+    pair[1]._wait = WaitPolicy(first_sleep_s=1800.0)
+    monkeypatch.setattr(pair[1]._spin, "longest_s", 0.0)
     rung: list[int] = []
     ring = pair[0].ring
     monkeypatch.setattr(pair[0], "ring", lambda rank: (rung.append(rank), ring(rank)))
     taken: list[Any] = []
     sleeper = threading.Thread(target=lambda: taken.append(into.take(PACKING, 0)), daemon=True)
     sleeper.start()
-    while not pair[0].rows_to(1)[neighbours.SLEEPS]:
+    while not pair[0].outbox(1)[neighbours.SLEEPS]:
         pass
     send(out, 0, 1, 2, 3)
     sleeper.join(60)
@@ -114,20 +115,20 @@ def test_a_rank_that_sleeps_is_rung_for_and_no_other(pair, monkeypatch):
     assert rung == [1]
 
 
-def test_the_first_nap_is_short_since_the_writer_may_not_have_seen_it_begin(pair, monkeypatch):
+def test_the_first_sleep_is_short_since_the_writer_may_not_have_seen_it_begin(pair, monkeypatch):
     out, into = MemoryOut(pair[0], 1), MemoryIn(pair[1], 0, "rank 0")
-    monkeypatch.setattr(pair[1]._look, "longest_s", 0.0)
-    naps: list[float] = []
+    monkeypatch.setattr(pair[1]._spin, "longest_s", 0.0)
+    sleeps: list[float] = []
 
-    def nap(at_most_s: float) -> None:
-        naps.append(at_most_s)
-        pair[0].rows_to(1)[neighbours.SLEEPS] = 0  # what the writer reads too early
+    def sleep(at_most_s: float) -> None:
+        sleeps.append(at_most_s)
+        pair[0].outbox(1)[neighbours.SLEEPS] = 0  # what the writer reads too early
         send(out, 0, 1, 2, 3)
 
-    monkeypatch.setattr(pair[1], "_rest", nap)
+    monkeypatch.setattr(pair[1], "_sleep", sleep)
     (view,) = into.take(PACKING, 0)
     assert view is not None
-    assert (view.tolist(), naps) == ([1, 2, 3], [1e-3])
+    assert (view.tolist(), sleeps) == ([1, 2, 3], [1e-3])
 
 
 def test_a_rank_is_at_most_one_message_of_a_tag_ahead_of_its_reader(pair):
@@ -165,14 +166,14 @@ def test_what_a_rank_sent_before_it_left_is_read_and_then_it_is_gone(pair):
 
 
 def test_a_place_that_another_rank_tells_is_checked():
-    memory = OwnMemory()
-    slab = memory.new_slab(PACKING)
-    assert map_slab(memory.descriptor, slab.place, slab.size_bytes, PACKING, "rank 0").place == slab.place
+    memory = Arena()
+    buffer = memory.new_buffer(PACKING)
+    assert map_buffer(memory.descriptor, buffer.place, buffer.size_bytes, PACKING, "rank 0").place == buffer.place
     with pytest.raises(RunError, match=r"^rank 0 tells of a message of 13 bytes where one of 12 is due; do all ranks"):
-        map_slab(memory.descriptor, slab.place, 13, PACKING, "rank 0")
-    for place in (-4096, 0, slab.place + 1, slab.place + 4096):
+        map_buffer(memory.descriptor, buffer.place, 13, PACKING, "rank 0")
+    for place in (-4096, 0, buffer.place + 1, buffer.place + 4096):
         with pytest.raises(RunError, match=rf"^rank 0 tells of 76 bytes at {place} of its memory, which has 8192; do"):
-            map_slab(memory.descriptor, place, slab.size_bytes, PACKING, "rank 0")
+            map_buffer(memory.descriptor, place, buffer.size_bytes, PACKING, "rank 0")
     with pytest.raises(RunError, match=r"^rank 0 tells of 8192 bytes at 4096 of its memory, which has 8192;"):
         check_place(memory.descriptor, 4096, 8192, "rank 0")
     assert bytes_packing(12).size_bytes == PACKING.size_bytes
