@@ -9,12 +9,17 @@ follow each other as in training, from the begin of one to that of the next: bef
 and sleep, and find cold caches after it.
 Floor: what a message takes from process to process where nobody computes: through shared memory, as ours go here, and
 over gloo, where its buffer is ready.
+Mechanism (`--without NAME`): steps of our own with and without one part of the shared-memory transport, in turns in the
+same processes, instead of all that: `memory` (gloo over loopback in its place), `spin` (sleep at once), `adaptation`
+(spin 2 ms every time), `doorbell` (wake by the socket instead of an eventfd), `late-freeing` (look after every message
+which buffers are free), `allocator` (glibc's own settings; processes of their own, in turns).
 One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
 time the overhead tells of that work, and the ratio of processor time, which both processes spend in a step, is what
 can be trusted.
 """
 
 import argparse
+import select
 import statistics
 import sys
 import tempfile
@@ -22,12 +27,14 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from io import StringIO
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -39,6 +46,8 @@ from torch import Tensor, nn  # noqa: E402
 
 import heterps_compile  # noqa: E402
 from heterps_compile.plan.folder import read_folder  # noqa: E402
+from heterps_compile.runtime.allocator import keep_freed_memory  # noqa: E402
+from heterps_compile.runtime.pipeline import transport  # noqa: E402
 from heterps_compile.runtime.pipeline.engine import Engine  # noqa: E402
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout  # noqa: E402
 from heterps_compile.runtime.pipeline.message import bytes_packing  # noqa: E402
@@ -50,8 +59,10 @@ from heterps_compile.runtime.pipeline.over_gloo import (  # noqa: E402
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions  # noqa: E402
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied  # noqa: E402
 from heterps_compile.runtime.pipeline.recorder import Recorders  # noqa: E402
+from heterps_compile.runtime.pipeline.shared_memory import neighbours as neighbours_module  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.endpoints import MemoryIn, MemoryOut  # noqa: E402
 from heterps_compile.runtime.pipeline.shared_memory.neighbours import Neighbours  # noqa: E402
+from heterps_compile.runtime.pipeline.shared_memory.spin import WaitPolicy  # noqa: E402
 from heterps_compile.runtime.pipeline.transport import Incoming, Outgoing  # noqa: E402
 from heterps_compile.schedule.names import orders  # noqa: E402
 from heterps_compile.schedule.order import Phase  # noqa: E402
@@ -62,6 +73,8 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
 MICRO_BATCHES = 8
 WARM_UP = 2
 ROUND_TRIPS = 20
+STEPS_A_ROUND = 5
+MECHANISMS = ("memory", "spin", "adaptation", "doorbell", "late-freeing", "allocator")
 
 
 @dataclass(frozen=True)
@@ -291,6 +304,122 @@ def measure_messages(rank: int, sizes: Sequence[Size], rounds: int) -> list[dict
     return made
 
 
+class SocketDoorbell(Neighbours):
+    """Wakes a neighbour by a byte on the socket."""
+
+    def ring(self, rank: int) -> None:
+        self._others[rank].connection.send(b"\0")
+
+    def _sleep(self, at_most_s: float) -> None:
+        connections = {other.connection.fileno(): other.connection for other in self._others.values()}
+        for descriptor in connections:
+            self._poller.register(descriptor, select.POLLIN)
+        for descriptor, _ in self._poller.poll(1000 * at_most_s):
+            if not connections[descriptor].recv(1):
+                self._gone.update(self._others)
+
+
+class EagerIn(MemoryIn):
+    """Looks after every message which buffers are free."""
+
+    held_bytes = 0
+
+
+def without(mechanism: str) -> AbstractContextManager[Any]:
+    """Return what turns a mechanism off for the engines made in its block."""
+    if mechanism == "memory":
+        return patch.object(neighbours_module, "machine", lambda: "")
+    if mechanism == "late-freeing":
+        return patch.object(transport, "MemoryIn", EagerIn)
+    instead: dict[str, Any] = {
+        "spin": partial(Neighbours, wait=WaitPolicy(spin_s=0.0)),
+        "adaptation": partial(Neighbours, wait=WaitPolicy(most_short=0)),
+        "doorbell": SocketDoorbell,
+    }
+    return patch.object(transport, "Neighbours", instead[mechanism])
+
+
+def measure_without(
+    rank: int, work: Sequence[tuple[Path, Size, str]], mechanism: str, rounds: int
+) -> list[list[tuple[float, float]]]:
+    """Return the seconds of steps with and without a mechanism, for every work and round."""
+    made = []
+    for folder, size, schedule in work:
+        plan, _ = read_folder(folder)
+        step = StepShape(schedule, MICRO_BATCHES, size.batch)
+        layout = make_layout(plan, training=True, replicas=[1] * POSITIONS, step=step)
+        torch.manual_seed(1)
+        x, target = torch.randn(size.batch, size.width), torch.randn(size.batch, size.width)
+        runs = []
+        for context in (nullcontext(), without(mechanism)):
+            with context:
+                runs.append(ours(folder, layout, rank, x, target, Actions()))
+        times = []
+        for number in range(-WARM_UP, rounds):
+            took_s = [0.0, 0.0]
+            for place in (0, 1) if number % 2 else (1, 0):
+                dist.barrier()
+                began_s = time.perf_counter()
+                for _ in range(STEPS_A_ROUND):
+                    runs[place](number + WARM_UP)
+                took_s[place] = (time.perf_counter() - began_s) / STEPS_A_ROUND
+            times.append((took_s[0], took_s[1]))
+        made.append(times[WARM_UP:])
+    return made
+
+
+def measure_allocator(
+    rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int, *, keeps: bool
+) -> list[list[float]]:
+    """Return the seconds of steps where the C library keeps freed memory, or not."""
+    if keeps:
+        keep_freed_memory()
+    made = []
+    for folder, size, schedule in work:
+        plan, _ = read_folder(folder)
+        step = StepShape(schedule, MICRO_BATCHES, size.batch)
+        layout = make_layout(plan, training=True, replicas=[1] * POSITIONS, step=step)
+        run = ours(folder, layout, rank, *(torch.randn(size.batch, size.width) for _ in range(2)), Actions())
+        times = []
+        for number in range(WARM_UP + rounds):
+            dist.barrier()
+            began_s = time.perf_counter()
+            for _ in range(STEPS_A_ROUND):
+                run(number)
+            times.append((time.perf_counter() - began_s) / STEPS_A_ROUND)
+        made.append(times[WARM_UP:])
+    return made
+
+
+def show_gain(mechanism: str, work: Sequence[tuple[Path, Size, str]], rounds: int) -> None:
+    """Print what a mechanism gains: the time of a step without it over that with it."""
+    times: list[list[tuple[float, float]]]
+    if mechanism == "allocator":
+        of_both: dict[bool, list[list[float]]] = {True: [[] for _ in work], False: [[] for _ in work]}
+        for keeps in (True, False, False, True):
+            found = run_ranks(partial(measure_allocator, keeps=keeps), POSITIONS, work, rounds // 2, timeout_s=1200)
+            for place, of_ranks in enumerate(zip(*found, strict=True)):
+                of_both[keeps][place] += [max(of_round) for of_round in zip(*of_ranks, strict=True)]
+        times = [list(zip(mine, other, strict=True)) for mine, other in zip(of_both[True], of_both[False], strict=True)]
+    else:
+        measured = run_ranks(measure_without, POSITIONS, work, mechanism, rounds, timeout_s=1200)
+        times = [
+            [(max(r[0] for r in of_ranks), max(r[1] for r in of_ranks)) for of_ranks in zip(*by_rank, strict=True)]
+            for by_rank in zip(*measured, strict=True)
+        ]
+    for (_, size, schedule), of_work in zip(work, times, strict=True):
+        columns = list(zip(*of_work, strict=True))
+        (median_s, other_s), (best_s, other_best_s) = (
+            [measure_(column) for column in columns] for measure_ in (statistics.median, min)
+        )
+        print(
+            f"{mechanism:14} {size.name:8} {schedule:18} median {1e3 * median_s:7.2f} ms with, {1e3 * other_s:7.2f} "
+            f"without: {other_s / median_s:5.2f}x; best {1e3 * best_s:7.2f} and {1e3 * other_best_s:7.2f}: "
+            f"{other_best_s / best_s:5.2f}x",
+            flush=True,
+        )
+
+
 def measure_all(rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int) -> list[tuple[list[Round], list[Told]]]:
     return [measure(rank, folder, size, schedule, rounds) for folder, size, schedule in work]
 
@@ -309,6 +438,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40, help="steps of ours and theirs")
     parser.add_argument("--size", choices=[size.name for size in SIZES], action="append", help="only this size")
+    parser.add_argument("--without", choices=MECHANISMS, action="append", help="what this part of the transport gains")
+    parser.add_argument("--schedule", choices=SCHEDULES, action="append", help="only this schedule")
     options = parser.parse_args()
     chosen = [size for size in SIZES if not options.size or size.name in options.size]
     work = []
@@ -317,9 +448,13 @@ def main() -> int:
             for count in (POSITIONS, 2 * POSITIONS):
                 with redirect_stdout(StringIO()):
                     compile_chain(size, count, Path(temporary) / f"{size.name}-{count}")
-            for schedule in SCHEDULES:
+            for schedule in options.schedule or SCHEDULES:
                 count = POSITIONS * (2 if schedule == "interleaved-1f1b" else 1)
                 work.append((Path(temporary) / f"{size.name}-{count}", size, schedule))
+        for mechanism in options.without or ():
+            show_gain(mechanism, work, options.rounds)
+        if options.without:
+            return 0
         measured = run_ranks(measure_all, POSITIONS, work, options.rounds, timeout_s=1200)
         messages, _ = run_ranks(measure_messages, POSITIONS, chosen, options.rounds)
     print(f"{'':27} {'median ms':>15} {'best ms':>15} {'processor ms':>15} {'ratio of':>26} {'overhead':>26}")

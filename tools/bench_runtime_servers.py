@@ -34,7 +34,7 @@ from torch import nn
 from heterps_compile.runtime.pipeline.recorder import Recorders
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad
-from heterps_compile.runtime.servers.row_prefetch import PullsAhead
+from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.servers.server import Server
 from heterps_compile.runtime.servers.spec import ServerSpec, TableSpec, record_bytes
@@ -231,7 +231,7 @@ def pull_ahead(rank: int, specs: tuple[ServerSpec, ...], steps: int, hidden: int
         client = Client(spec, rank, recorder=waits)
         model = Clicks(rows, hidden)
         serve_tables(model, client)
-        ahead = PullsAhead(client, forwards, range(steps)).around(reader) if place else None
+        ahead = RowPrefetch(client, forwards, range(steps)).around(reader) if place else None
         runs.append((client, model, torch.optim.Adagrad(model.parameters(), 0.01), ahead, waits))
     times: list[list[float]] = [[] for _ in specs]
     for step in range(steps):

@@ -27,7 +27,7 @@ _NAMES_SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class InputSpec:
     """What one input of a model takes.
 
     Attributes:
@@ -43,7 +43,7 @@ class Wanted:
         return f"{self.dtype or 'any dtype'}[{sizes}]"
 
 
-def wanted_by_plan(plan: Plan, folder: Path | None = None) -> dict[str, Wanted]:
+def inputs_of_plan(plan: Plan, folder: Path | None = None) -> dict[str, InputSpec]:
     """Return what every input of a plan's model takes, as far as is known.
 
     Args:
@@ -59,14 +59,14 @@ def wanted_by_plan(plan: Plan, folder: Path | None = None) -> dict[str, Wanted]:
         for artifacts in plan.artifacts:
             if artifacts and artifacts[0].file.endswith(".onnx"):
                 known = _of_onnx(folder / artifacts[0].file) | known
-    return {name: known.get(name, Wanted()) for name in plan.graph_inputs}
+    return {name: known.get(name, InputSpec()) for name in plan.graph_inputs}
 
 
-def _of_shape(dtype: str | None, shape: Sequence[int | None] | None) -> Wanted:
-    return Wanted(dtype, None if shape is None else tuple(shape[1:]))
+def _of_shape(dtype: str | None, shape: Sequence[int | None] | None) -> InputSpec:
+    return InputSpec(dtype, None if shape is None else tuple(shape[1:]))
 
 
-def _of_onnx(path: Path) -> dict[str, Wanted]:
+def _of_onnx(path: Path) -> dict[str, InputSpec]:
     """Return what an ONNX file's inputs take; weights are not read."""
     import onnx_ir as ir  # noqa: PLC0415 - only for stages that are ONNX files
 
@@ -83,7 +83,7 @@ def require_columns(source: Source, names: Iterable[str], where: str) -> None:
 
     Args:
         source: The data.
-        names: Wanted.
+        names: InputSpec.
         where: The data come from, for the message.
 
     Raises:
@@ -99,7 +99,7 @@ def require_columns(source: Source, names: Iterable[str], where: str) -> None:
         )
 
 
-def fit(batch: Mapping[str, Tensor], wanted: Mapping[str, Wanted]) -> dict[str, Tensor]:
+def fit(batch: Mapping[str, Tensor], wanted: Mapping[str, InputSpec]) -> dict[str, Tensor]:
     """Return a batch as the model takes it; columns that are no inputs stay as they are.
 
     Args:
@@ -118,7 +118,7 @@ def fit(batch: Mapping[str, Tensor], wanted: Mapping[str, Wanted]) -> dict[str, 
     return fitted
 
 
-def _fit(name: str, tensor: Tensor, expected: Wanted) -> Tensor:
+def _fit(name: str, tensor: Tensor, expected: InputSpec) -> Tensor:
     sample = tuple(tensor.shape[1:])
     if expected.shape is not None and (
         len(sample) != len(expected.shape)
@@ -139,6 +139,6 @@ def _fit(name: str, tensor: Tensor, expected: Wanted) -> Tensor:
     return converted
 
 
-def _unfit(name: str, tensor: Tensor, expected: Wanted, way_out: str) -> InputError:
+def _unfit(name: str, tensor: Tensor, expected: InputSpec, way_out: str) -> InputError:
     found = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape[1:])}"
     return InputError(f"a sample of column {printable(name)!r} is {found}, the model takes {expected}; {way_out}")

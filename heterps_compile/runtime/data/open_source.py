@@ -24,7 +24,7 @@ from heterps_compile.escape import printable
 from .criteo import HASH_ROWS, CriteoSource
 from .data_file import data_file
 from .epochs import BLOCK_SAMPLES, Epochs
-from .model_inputs import Wanted
+from .model_inputs import InputSpec
 from .parquet import ParquetSource
 from .random_source import RandomColumn, RandomSource
 from .sample_source import Source
@@ -58,7 +58,7 @@ _NUMBERS: Mapping[str, type[int] | type[float]] = MappingProxyType(
 def open_source(
     spec: str,
     *,
-    wanted: Mapping[str, Wanted] = MappingProxyType({}),
+    wanted: Mapping[str, InputSpec] = MappingProxyType({}),
     seed: int = 0,
     index_folder: Path | None = None,
 ) -> Source:
@@ -66,7 +66,7 @@ def open_source(
 
     Args:
         spec: What the person wrote; see the head of this module.
-        wanted: What the model takes (:func:`wanted_by_plan`), for random data.
+        wanted: What the model takes (:func:`inputs_of_plan`), for random data.
         seed: Of random data.
         index_folder: Where indices of text files are kept for the next time and the other ranks; None keeps none.
 
@@ -86,7 +86,7 @@ def open_source(
     return Epochs(source, shuffle_seed=options.shuffle, block_samples=options.block)
 
 
-def check_spec(spec: str, wanted: Callable[[], Mapping[str, Wanted]]) -> None:
+def check_spec(spec: str, wanted: Callable[[], Mapping[str, InputSpec]]) -> None:
     """Check what can be told of a spec before anything is read: how it is written, and that there is such a file.
 
     Args:
@@ -110,7 +110,7 @@ def is_random(spec: str) -> bool:
     return spec.partition(":")[0] == _RANDOM and not os.path.exists(spec)
 
 
-def random_columns(text: str, wanted: Mapping[str, Wanted]) -> list[RandomColumn]:
+def random_columns(text: str, wanted: Mapping[str, InputSpec]) -> list[RandomColumn]:
     """Return the columns of random data: those wanted, and what the text says of them or adds to them.
 
     Args:
@@ -123,7 +123,7 @@ def random_columns(text: str, wanted: Mapping[str, Wanted]) -> list[RandomColumn
     said = [_parsed(item) for item in text.split(",") if item.strip()]
     names = dict.fromkeys([*wanted, *(match["name"].strip() for match in said)])
     matches = {match["name"].strip(): match for match in said}
-    return [_column(name, matches.get(name), wanted.get(name, Wanted())) for name in names]
+    return [_column(name, matches.get(name), wanted.get(name, InputSpec())) for name in names]
 
 
 def _parsed(item: str) -> re.Match[str]:
@@ -133,7 +133,7 @@ def _parsed(item: str) -> re.Match[str]:
     return match
 
 
-def _column(name: str, said: re.Match[str] | None, wanted: Wanted) -> RandomColumn:
+def _column(name: str, said: re.Match[str] | None, wanted: InputSpec) -> RandomColumn:
     dtype, shape = wanted.dtype, wanted.shape
     limit, zipf = None, 0.0
     if said is not None:

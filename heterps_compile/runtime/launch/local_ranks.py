@@ -30,7 +30,7 @@ from typing import TextIO
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import RunError, RunKilledError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.data.model_inputs import wanted_by_plan
+from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.open_source import check_spec
 
 from .addresses import loopback_interface
@@ -86,7 +86,7 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
     """
     if options.data:
         # Ranks open it again; here it is refused before anything has started.
-        check_spec(options.data, partial(wanted_by_plan, prepared.plan, prepared.folder))
+        check_spec(options.data, partial(inputs_of_plan, prepared.plan, prepared.folder))
     check_weights(options, prepared)
     start = find_start(prepared, options)  # so does rank 0
     if options.output is not None:

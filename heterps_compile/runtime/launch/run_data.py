@@ -21,7 +21,7 @@ from heterps_compile.escape import printable
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of
 from heterps_compile.runtime.data.iterable import IterableSource
-from heterps_compile.runtime.data.model_inputs import Wanted, fit, require_columns, wanted_by_plan
+from heterps_compile.runtime.data.model_inputs import InputSpec, fit, inputs_of_plan, require_columns
 from heterps_compile.runtime.data.open_source import is_random, open_source
 from heterps_compile.runtime.data.prefetch import Prefetcher, Request
 from heterps_compile.runtime.data.sample_source import Columns, Source
@@ -65,7 +65,7 @@ class MicroBatches:
         *,
         wanted: Sequence[str],
         progress: ProgressRecorder,
-        inputs: Mapping[str, Wanted] | None = None,
+        inputs: Mapping[str, InputSpec] | None = None,
         prepare: "Prepare | None" = None,
         device: "torch.device | None" = None,
     ) -> None:
@@ -93,7 +93,7 @@ class MicroBatches:
         names = [name for name in wanted if name != ALL]
         if prepare is None:
             require_columns(source, names, "the data")
-        self._inputs = {name: Wanted() if inputs is None else inputs.get(name, Wanted()) for name in names}
+        self._inputs = {name: InputSpec() if inputs is None else inputs.get(name, InputSpec()) for name in names}
         self.columns = tuple(source.columns) if needs_all else tuple(names)
         actions = (action for action in layout.actions(rank) if action.phase is Phase.FORWARD)
         mine = tuple(dict.fromkeys(action.micro_batch for action in actions))
@@ -132,8 +132,8 @@ class MicroBatches:
         """Stop reading."""
         self._reader.close()
 
-    def _only(self, names: Sequence[str]) -> dict[str, Wanted]:
-        return {name: self._inputs.get(name, Wanted()) for name in names}
+    def _only(self, names: Sequence[str]) -> dict[str, InputSpec]:
+        return {name: self._inputs.get(name, InputSpec()) for name in names}
 
     def _first(self, step: int, micro_batch: int) -> int:
         return step * self._layout.batch + micro_batch * self._layout.micro_batch_size
@@ -200,7 +200,7 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
     """
     if not options.data or is_random(options.data):
         return
-    wanted = wanted_by_plan(prepared.plan, prepared.folder)
+    wanted = inputs_of_plan(prepared.plan, prepared.folder)
     source = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
     if options.train is not None and may_define(options.train, "prepare"):
         source.read(0, 1, source.columns)  # what prepare() makes of it, nobody knows
@@ -208,7 +208,7 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
     taken = {name for stage in prepared.plan.stages for name in stage.inputs}
     names = [name for name in prepared.plan.graph_inputs if name in taken]
     require_columns(source, names, "the data")
-    fit(source.read(0, 1, names), {name: wanted.get(name, Wanted()) for name in names})
+    fit(source.read(0, 1, names), {name: wanted.get(name, InputSpec()) for name in names})
 
 
 def name_of_data(options: RunOptions, given: Source | None = None) -> str:
@@ -251,7 +251,7 @@ def _open(context: RankContext, spec: RankSpec, training: Training | None) -> So
     if spec.options.data:
         prepared = context.prepared
         index_folder = spec.telemetry  # of this run alone, and gone with it
-        wanted = wanted_by_plan(prepared.plan, prepared.folder)
+        wanted = inputs_of_plan(prepared.plan, prepared.folder)
         return open_source(spec.options.data, wanted=wanted, seed=spec.options.seed, index_folder=index_folder)
     if training is not None and training.data is not None:
         with in_function("data", training.data):

@@ -16,14 +16,14 @@ from torch.nn import Module, Parameter
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, with_contents
-from heterps_compile.runtime.data.model_inputs import wanted_by_plan
+from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.sample_source import Source
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 from heterps_compile.runtime.servers.client import Client
-from heterps_compile.runtime.servers.row_prefetch import PullsAhead, Reader
+from heterps_compile.runtime.servers.row_prefetch import Reader, RowPrefetch
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 
@@ -76,7 +76,7 @@ def run_stage_rank(context: RankContext, spec: RankSpec) -> Result:
     telemetry = _telemetry(context, spec, steps)
     recorder = Recorders([context.progress] if telemetry is None else [context.progress, telemetry])
     client = _connect_servers(context, spec, stages, checkpoint, steps, recorder=recorder)
-    ahead = None if client is None else PullsAhead(client, context.prepared.layout.actions(rank), steps)
+    ahead = None if client is None else RowPrefetch(client, context.prepared.layout.actions(rank), steps)
     engine = Engine(
         RankParts(
             plan,
@@ -186,7 +186,7 @@ def _reader(
         steps,
         wanted=wanted,
         progress=context.progress,
-        inputs=wanted_by_plan(prepared.plan, prepared.folder),
+        inputs=inputs_of_plan(prepared.plan, prepared.folder),
         prepare=None if training is None else training.prepare,
         device=context.device,
     )

@@ -8,11 +8,11 @@ How a run uses them, on every rank::
     a server                                                      server.py
         serve_forever(spec, rank)
 
-    a worker, before it makes its engine                          client.py, served.py
+    a worker, before it makes its engine                          client.py, served_table.py
         client = Client(spec, rank, recorder=recorder)
         serve_tables(stage, client)
-        ahead = PullsAhead(client, reader, ...)                   pulls_ahead.py: between the engine and its data
-        Engine(..., hooks=[client, ahead])
+        prefetch = RowPrefetch(client, actions, steps)            row_prefetch.py: between the engine and its data
+        Engine(..., hooks=[client, prefetch])
         client.save(folder)                                       one worker, after a step
         client.close()                                            every worker, at the end
 """

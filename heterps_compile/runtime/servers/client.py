@@ -5,7 +5,7 @@ become one pull: per table the distinct rows, per server one request and one ans
 leaves of its autograd graph; after the backward of a step their gradients are summed over micro-batches and look-ups
 and pushed, one message a server.
 
-Rows can be asked for before the stage runs on them, as soon as its inputs are known (``row_prefetch.py`` says when).
+Rows can be requested before the stage runs on them, as soon as its inputs are known (``row_prefetch.py`` says when).
 They are under way while something else is computed::
 
     worker    | ask 0 | ask 1 | wait 0, compute 0 | ask 2 | wait 1, compute 1 | ...
@@ -30,7 +30,7 @@ from torch import Tensor
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 
-from .pending_pull import Asked, Lookup, Rows, distinct_rows
+from .pending_pull import Lookup, PendingPull, Rows, distinct_rows
 from .protocol import Kind, pack_request, wire_dtype
 from .saved_tables import saved_numbers, unpack_saved, write_manifest
 from .server_link import GroupLink, Link, Wait
@@ -40,7 +40,7 @@ from .tiered_cache import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class _Foreseen:
+class _KnownLookups:
     """Look-ups of a stage that are known from its inputs.
 
     Attributes:
@@ -88,17 +88,17 @@ class Client:
         self._step = spec.first_step
         self._pushed = spec.first_step - 1
         self._collected: list[Lookup] = []
-        self._ahead: dict[int, deque[tuple[Ints, Rows]]] = {}  # by table: ids of look-ups to come, and their rows
+        self._prefetched: dict[int, deque[tuple[Ints, Rows]]] = {}  # by table: ids of look-ups to come, and their rows
         self._leaves: list[tuple[int, Ints, Tensor]] = []  # table, distinct rows, their weights
-        self._foreseen: list[_Foreseen] = []
-        self._asked_ahead: list[Asked] = []
+        self._known: list[_KnownLookups] = []
+        self._pending: list[PendingPull] = []
 
     def before_step(self, step: int) -> None:
         """Begin a step; what the step before left is dropped."""
         self._step = step
         self._leaves.clear()
         self._collected.clear()
-        self._ahead.clear()
+        self._prefetched.clear()
 
     def after_backward(self, step: int) -> None:
         """Push the step's gradients, summed over its micro-batches; returns before they have arrived.
@@ -130,7 +130,7 @@ class Client:
         self._pushed = step
 
     def look_up(self, table: int, ids: Tensor, finish: Callable[[Tensor, Tensor, Ints], Any]) -> Lookup:
-        """Ask for rows without waiting for them.
+        """Request rows without waiting for them.
 
         Args:
             table: Number of the table in the spec.
@@ -138,17 +138,17 @@ class Client:
             finish: See :class:`Lookup`.
         """
         lookup = Lookup(table, _flat(ids), finish, torch.is_grad_enabled())
-        ahead = self._ahead.get(table)
-        if ahead and np.array_equal(ahead[0][0], lookup.ids):
-            _finish(lookup, ahead.popleft()[1])
+        prefetched = self._prefetched.get(table)
+        if prefetched and np.array_equal(prefetched[0][0], lookup.ids):
+            _finish(lookup, prefetched.popleft()[1])
         else:
             self._collected.append(lookup)
         return lookup
 
-    def foresee(
+    def expect(
         self, inputs: Sequence[str], tables: Sequence[int], compute: Callable[..., Sequence[Tensor]]
     ) -> Callable[..., None]:
-        """Learn of look-ups that are known from the inputs of a stage.
+        """Note look-ups that are known from the inputs of a stage, so that they can be prefetched.
 
         Args:
             inputs: Names of its inputs, in order.
@@ -158,11 +158,11 @@ class Client:
         Returns:
             What is to be called with the inputs right before the stage runs: it gets their rows.
         """
-        self._foreseen.append(_Foreseen(tuple(inputs), tuple(tables), compute))
-        return lambda *values: self._pull_ahead(tables, compute(*values))
+        self._known.append(_KnownLookups(tuple(inputs), tuple(tables), compute))
+        return lambda *values: self._get_rows(tables, compute(*values))
 
-    def ask_ahead(self, values: Mapping[str, Any]) -> None:
-        """Ask for the rows of the look-ups that these inputs make known, without waiting for them.
+    def prefetch(self, values: Mapping[str, Any]) -> None:
+        """Request the rows of the look-ups that these inputs make known, without waiting for them.
 
         They are those that a pull would get now. What cannot be right is left for the stage to find out.
 
@@ -172,24 +172,24 @@ class Client:
         Raises:
             RunError: where a server is gone.
         """
-        for stage in self._foreseen:
+        for stage in self._known:
             if stage.inputs and all(name in values for name in stage.inputs):
                 ids = [_flat(one) for one in stage.compute(*(values[name] for name in stage.inputs))]
                 if all(self._are_rows(table, rows) for table, rows in zip(stage.tables, ids, strict=True)):
-                    self._asked_ahead.append(self._ask(list(zip(stage.tables, ids, strict=True))))
+                    self._pending.append(self._request(list(zip(stage.tables, ids, strict=True))))
 
-    def _pull_ahead(self, tables: Sequence[int], ids: Sequence[Tensor]) -> None:
+    def _get_rows(self, tables: Sequence[int], ids: Sequence[Tensor]) -> None:
         """Get the rows of look-ups that are about to come, in this order for each table."""
         flat = [_flat(one) for one in ids]
-        asked = next((one for one in self._asked_ahead if one.is_of(tables, flat)), None)
-        if asked is None:
-            asked = self._ask(list(zip(tables, flat, strict=True)))
+        pending = next((one for one in self._pending if one.is_of(tables, flat)), None)
+        if pending is None:
+            pending = self._request(list(zip(tables, flat, strict=True)))
         else:
-            self._asked_ahead.remove(asked)
-        found = self._rows_of(asked, torch.is_grad_enabled())
-        self._ahead = {}
+            self._pending.remove(pending)
+        found = self._rows_of(pending, torch.is_grad_enabled())
+        self._prefetched = {}
         for table, one, rows in zip(tables, flat, found, strict=True):
-            self._ahead.setdefault(table, deque()).append((one, rows))
+            self._prefetched.setdefault(table, deque()).append((one, rows))
 
     def pull(self) -> None:
         """Get the rows of all look-ups collected so far, and finish them.
@@ -198,13 +198,13 @@ class Client:
             RunError: where an id is no row of its table, or a server is gone.
         """
         lookups, self._collected = self._collected, []
-        asked = self._ask([(lookup.table, lookup.ids) for lookup in lookups])
-        found = self._rows_of(asked, any(lookup.wants_gradient for lookup in lookups))
+        pending = self._request([(lookup.table, lookup.ids) for lookup in lookups])
+        found = self._rows_of(pending, any(lookup.wants_gradient for lookup in lookups))
         for lookup, rows in zip(lookups, found, strict=True):
             _finish(lookup, rows)
 
-    def _ask(self, lookups: Sequence[tuple[int, Ints]]) -> Asked:
-        """Ask for the rows of several look-ups at once."""
+    def _request(self, lookups: Sequence[tuple[int, Ints]]) -> PendingPull:
+        """Request the rows of several look-ups at once."""
         distinct, positions = distinct_rows(lookups, len(self.spec.tables))
         for number, rows in enumerate(distinct):
             self._check(number, rows)
@@ -217,18 +217,18 @@ class Client:
             calls.append((index, ints, out))
         began_s = time.perf_counter()
         wait = self._send(Kind.PULL, self._pushed - self.spec.staleness, calls)
-        return Asked(lookups, distinct, positions, answers, wait, began_s)
+        return PendingPull(lookups, distinct, positions, answers, wait, began_s)
 
-    def _rows_of(self, asked: Asked, wants_gradient: bool) -> list[Rows]:
-        """Wait for what was asked for, and give the rows of each look-up; those of one table share one leaf."""
-        self._wait(asked.wait, asked.began_s, [out for _, out in asked.answers])
-        weights = asked.weights([table.width for table in self.spec.tables])
+    def _rows_of(self, pending: PendingPull, wants_gradient: bool) -> list[Rows]:
+        """Wait for the answers, and return the rows of each look-up; those of one table share one leaf."""
+        self._wait(pending.wait, pending.began_s, [out for _, out in pending.answers])
+        weights = pending.weights([table.width for table in self.spec.tables])
         for number, leaf in enumerate(weights):
-            if wants_gradient and self.spec.tables[number].trained and asked.positions[number]:
+            if wants_gradient and self.spec.tables[number].trained and pending.positions[number]:
                 leaf.requires_grad_()
-                self._leaves.append((number, asked.distinct[number], leaf))
-        next_of = [iter(parts) for parts in asked.positions]
-        return [Rows(weights[table], next(next_of[table]), asked.distinct[table]) for table, _ in asked.lookups]
+                self._leaves.append((number, pending.distinct[number], leaf))
+        next_of = [iter(parts) for parts in pending.positions]
+        return [Rows(weights[table], next(next_of[table]), pending.distinct[table]) for table, _ in pending.lookups]
 
     def save(self, folder: Path) -> dict[str, str]:
         """Have the servers write their tables as they are after the last step that this worker has pushed.
@@ -256,9 +256,9 @@ class Client:
         Raises:
             RunError: where a server is gone.
         """
-        for asked in self._asked_ahead:  # of a step that nobody runs any more
-            asked.wait()
-        self._asked_ahead.clear()
+        for pending in self._pending:  # of a step that nobody runs any more
+            pending.wait()
+        self._pending.clear()
         for index in range(self.spec.count):
             self._link.send(index, pack_request(Kind.STOP, self._rank, self._pushed))
         self._link.flush()

@@ -56,7 +56,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingPull:
     """Rows of several look-ups that are on their way.
 
     Attributes:

@@ -22,7 +22,7 @@ from .client import Client
 from .pending_pull import Lookup
 from .spec import TableSpec
 from .tiered_cache import Ints
-from .trace_lookups import BAG, EMBEDDING, LOOK_UPS, ids_ahead
+from .trace_lookups import BAG, EMBEDDING, LOOK_UPS, find_lookup_ids
 
 # What may be asked of a tensor without its numbers.
 _HARMLESS = frozenset(
@@ -163,7 +163,7 @@ def serve_tables(stage: nn.Module, client: Client, names: Sequence[str] | None =
     chosen = [name for name in weights if name in numbers] if names is None else list(names)
     if not chosen:
         return ()
-    ahead = ids_ahead(stage, chosen)
+    known = find_lookup_ids(stage, chosen)
     for name in chosen:
         if name not in weights or name not in numbers:
             where = "the stage" if name not in weights else "the parameter servers"
@@ -175,9 +175,9 @@ def serve_tables(stage: nn.Module, client: Client, names: Sequence[str] | None =
         for block in stage.modules():
             for last in [key for key, one in block._parameters.items() if one is weight]:
                 _replace(block, last, served)
-    if ahead is not None:
+    if known is not None:
         inputs: tuple[str, ...] = getattr(stage, "inputs", ())
-        get_rows = client.foresee(inputs, [numbers[name] for name in ahead.tables], ahead.compute)
+        get_rows = client.expect(inputs, [numbers[name] for name in known.tables], known.compute)
         stage.register_forward_pre_hook(lambda _module, values: get_rows(*values))
     stage.register_forward_hook(lambda _module, _inputs, outputs: pulled(outputs))
     return tuple(chosen)

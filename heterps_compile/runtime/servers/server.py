@@ -29,7 +29,7 @@ from .saved_tables import fill_shard, pack_saved, read_saved, shard_file, write_
 from .server_link import WorkersLink
 from .shard import Shard, sum_rows
 from .spec import FLOAT_BYTES, ServerSpec, allot_memory, record_bytes, shard_rows
-from .tiered_cache import Floats, HotColdTier, Ints
+from .tiered_cache import Floats, Ints, TieredCache
 
 Answer = tuple[int, Tensor]  # the worker, and what it is sent
 
@@ -165,7 +165,7 @@ class Server:
     def figures(self) -> Mapping[str, int]:
         """Return counts of what the server did: bytes in memory, rows read from and written to the cold tier."""
         tiers = [shard.tier for shard in self.shards]
-        cold = [tier for tier in tiers if isinstance(tier, HotColdTier)]
+        cold = [tier for tier in tiers if isinstance(tier, TieredCache)]
         return {
             "memory_bytes": self.memory_bytes,
             "table_bytes": sum(shard.rows * shard.record_width * FLOAT_BYTES for shard in self.shards),

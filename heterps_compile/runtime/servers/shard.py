@@ -14,7 +14,7 @@ from heterps_compile.units import format_bytes
 
 from .optimizers import SparseOptimizer
 from .spec import TableSpec, record_bytes
-from .tiered_cache import ColdFile, Floats, HotColdTier, Ints, MemoryTier, Tier, hot_rows, take_rows
+from .tiered_cache import ColdFile, Floats, Ints, MemoryTier, Tier, TieredCache, hot_rows, take_rows
 
 CHUNK_ROWS = 1 << 16  # rows that are copied at a time where all are
 
@@ -65,7 +65,7 @@ class Shard:
             )
         hot = hot_rows(rows, table.width, states, memory_bytes, table.shown)
         cold = ColdFile(directory, rows, self.record_width, table.shown)
-        self.tier = HotColdTier(rows, table.width, states, min(hot, rows), cold)
+        self.tier = TieredCache(rows, table.width, states, min(hot, rows), cold)
 
     def pull(self, rows: Ints, out: Floats) -> None:
         """Copy the weights of distinct rows.

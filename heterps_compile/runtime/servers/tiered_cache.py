@@ -186,7 +186,7 @@ class ColdFile:
             self._is_on_disk = time.perf_counter() - began_s > _SLOW_ROW_S * len(rows)
 
 
-class HotColdTier:
+class TieredCache:
     """Frequent rows in memory, the others in a file."""
 
     def __init__(self, rows: int, width: int, states: int, hot: int, cold: ColdFile) -> None:

@@ -77,7 +77,7 @@ _FUNCTIONS: frozenset[Any] = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class IdsAhead:
+class LookupIds:
     """The part of a stage that makes ids.
 
     Attributes:
@@ -89,7 +89,7 @@ class IdsAhead:
     compute: nn.Module
 
 
-def ids_ahead(stage: nn.Module, tables: Collection[str]) -> IdsAhead | None:
+def find_lookup_ids(stage: nn.Module, tables: Collection[str]) -> LookupIds | None:
     """Cut the making of ids out of a stage; None where there is nothing to gain or it cannot be traced.
 
     Args:
@@ -120,7 +120,7 @@ def ids_ahead(stage: nn.Module, tables: Collection[str]) -> IdsAhead | None:
         if node.op == "placeholder" or node in wanted:
             copies[node] = made.node_copy(node, copies.__getitem__)
     made.output(tuple(copies[ids] for _, ids in found))
-    return IdsAhead(tuple(name for name, _ in found), fx.GraphModule(stage, made))
+    return LookupIds(tuple(name for name, _ in found), fx.GraphModule(stage, made))
 
 
 def trace(stage: nn.Module) -> fx.Graph:

@@ -12,10 +12,10 @@ from heterps_compile.errors import InputError
 from heterps_compile.frontends.structures import Structure
 from heterps_compile.frontends.torch_call import Accepts, CallStructure
 from heterps_compile.plan.plan import Artifact
-from heterps_compile.runtime.data.model_inputs import Wanted, fit, require_columns, wanted_by_plan
+from heterps_compile.runtime.data.model_inputs import InputSpec, fit, inputs_of_plan, require_columns
 from heterps_compile.runtime.data.sample_source import TensorSource
 
-IDS = {"ids": Wanted("int64", (3,))}
+IDS = {"ids": InputSpec("int64", (3,))}
 
 
 def test_a_torch_plan_says_what_its_inputs_are():
@@ -23,8 +23,8 @@ def test_a_torch_plan_says_what_its_inputs_are():
     star = Structure("leaf")
     takes = Structure("tuple", (star, star, star))
     call = CallStructure(takes, ("ids", "dense", "scale"), star, ("click",), ("ids", "dense", "scale"), accepts)
-    wanted = wanted_by_plan(replace(PLAN, graph_inputs=tuple(accepts), signature=call.to_json()))
-    assert wanted == {"ids": Wanted("int64", (26,)), "dense": Wanted("float32", (None,)), "scale": Wanted()}
+    wanted = inputs_of_plan(replace(PLAN, graph_inputs=tuple(accepts), signature=call.to_json()))
+    assert wanted == {"ids": InputSpec("int64", (26,)), "dense": InputSpec("float32", (None,)), "scale": InputSpec()}
     assert [str(each) for each in wanted.values()] == ["int64[26]", "float32[any]", "any dtype[...]"]
 
 
@@ -37,8 +37,8 @@ def test_an_onnx_stage_says_what_its_inputs_are(tmp_path):
     plan = replace(
         PLAN, signature='{"kind": "arrays"}', artifacts=((Artifact("stage_0.onnx", "0" * 64),),), stages=PLAN.stages[:1]
     )
-    assert wanted_by_plan(plan, tmp_path) == {"ids": Wanted("int64", (26,)), "dense": Wanted("float32", (None,))}
-    assert wanted_by_plan(plan) == {"ids": Wanted(), "dense": Wanted()}
+    assert inputs_of_plan(plan, tmp_path) == {"ids": InputSpec("int64", (26,)), "dense": InputSpec("float32", (None,))}
+    assert inputs_of_plan(plan) == {"ids": InputSpec(), "dense": InputSpec()}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_an_onnx_stage_says_what_its_inputs_are(tmp_path):
     ],
 )
 def test_numbers_of_the_same_sort_are_converted(dtype, given, expected):
-    fitted = fit({"x": torch.tensor([1, 2], dtype=given), "label": torch.zeros(2)}, {"x": Wanted(dtype, ())})
+    fitted = fit({"x": torch.tensor([1, 2], dtype=given), "label": torch.zeros(2)}, {"x": InputSpec(dtype, ())})
     assert fitted["x"].dtype == expected
     assert fitted["x"].tolist() == [1, 2]
     assert "label" in fitted
@@ -61,7 +61,7 @@ def test_numbers_of_the_same_sort_are_converted(dtype, given, expected):
 
 def test_dimensions_that_vary_take_any_size():
     batch = {"x": torch.zeros(2, 7, 3)}
-    assert fit(batch, {"x": Wanted("float32", (None, 3))})["x"].shape == (2, 7, 3)
+    assert fit(batch, {"x": InputSpec("float32", (None, 3))})["x"].shape == (2, 7, 3)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_named(tensor, fault):
 
 def test_values_that_a_narrower_type_cannot_hold_are_named():
     with pytest.raises(InputError, match="its values, up to 5000000000, do not all fit int32"):
-        fit({"ids": torch.tensor([5_000_000_000])}, {"ids": Wanted("int32", ())})
+        fit({"ids": torch.tensor([5_000_000_000])}, {"ids": InputSpec("int32", ())})
 
 
 def test_a_missing_input_is_named():

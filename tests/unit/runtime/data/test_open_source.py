@@ -9,12 +9,12 @@ import torch
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.runtime.data.criteo import CriteoSource
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.model_inputs import Wanted
+from heterps_compile.runtime.data.model_inputs import InputSpec
 from heterps_compile.runtime.data.open_source import check_spec, open_source, random_columns
 from heterps_compile.runtime.data.parquet import ParquetSource
 from heterps_compile.runtime.data.random_source import RandomColumn
 
-CTR = {"sparse": Wanted("int64", (26,)), "dense": Wanted("float32", (13,))}
+CTR = {"sparse": InputSpec("int64", (26,)), "dense": InputSpec("float32", (13,))}
 LINE = "\t".join(["1", *["7"] * 13, *["68fd1e64"] * 26]) + "\n"
 
 
@@ -45,7 +45,7 @@ def test_the_examples_of_the_documentation_are_read():
     specs = [text for text in re.findall(r"`random:([^`]+)`", page) if text != "..."]
     assert len(specs) == 2
     for text in specs:
-        assert {"ids", "label"} <= {column.name for column in random_columns(text, {"ids": Wanted("int64", (26,))})}
+        assert {"ids", "label"} <= {column.name for column in random_columns(text, {"ids": InputSpec("int64", (26,))})}
 
 
 def test_random_data_are_seeded():
@@ -69,7 +69,7 @@ def test_what_random_data_lack_is_said(text, fault):
 
 def test_a_shape_the_plan_does_not_know_is_asked_for():
     with pytest.raises(InputError, match=r"of input 'x' only that it is float32\[any\]"):
-        open_source("random", wanted={"x": Wanted("float32", (None,))})
+        open_source("random", wanted={"x": InputSpec("float32", (None,))})
 
 
 def test_a_text_file_is_read_as_criteo(tmp_path):

@@ -5,7 +5,7 @@ import torch
 from plans import PLAN
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.data.model_inputs import Wanted
+from heterps_compile.runtime.data.model_inputs import InputSpec
 from heterps_compile.runtime.data.sample_source import TensorSource
 from heterps_compile.runtime.launch.faults import exception_cause
 from heterps_compile.runtime.launch.progress import ProgressRecorder
@@ -97,10 +97,10 @@ def test_a_column_that_is_missing_is_told():
 
 
 def test_numbers_become_what_the_model_takes():
-    batches = reader(numbered("ids"), inputs={"ids": Wanted("int32", ())})
+    batches = reader(numbered("ids"), inputs={"ids": InputSpec("int32", ())})
     assert batches.of_step(0)(0, ["ids"])["ids"].dtype is torch.int32
     batches.close()
-    batches = reader(numbered("ids"), inputs={"ids": Wanted("int64", (3,))})
+    batches = reader(numbered("ids"), inputs={"ids": InputSpec("int64", (3,))})
     with pytest.raises(InputError, match="'ids' is int64"):
         batches.of_step(0)(0, ["ids"])
     batches.close()

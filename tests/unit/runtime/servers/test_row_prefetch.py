@@ -12,7 +12,7 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad
 from heterps_compile.runtime.servers.protocol import Kind, unpack_request
-from heterps_compile.runtime.servers.row_prefetch import PullsAhead
+from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.schedule.order import Action, Phase
 
@@ -86,7 +86,7 @@ def train(folder, *, is_ahead: bool, reader: Steps | None = None, **more) -> tup
     client = Client(servers.spec, 0, link=servers)
     serve_tables(stage, client)
     reader = reader or Steps()
-    ahead = PullsAhead(client, FORWARDS, range(STEPS)).around(reader) if is_ahead else None
+    ahead = RowPrefetch(client, FORWARDS, range(STEPS)).around(reader) if is_ahead else None
     optimizer = torch.optim.SGD(stage.parameters(), 0.1)
     for step in range(STEPS):
         client.before_step(step)
@@ -141,7 +141,7 @@ def test_with_a_staleness_no_pull_may_be_older_than_without(tmp_path):
 
 def test_data_that_cannot_be_read_ahead_is_told_of_when_its_turn_comes(tmp_path):
     reader = Steps((1, 0, InputError("the file ends")))
-    ahead = PullsAhead(idle_client(tmp_path), FORWARDS, range(STEPS)).around(reader)
+    ahead = RowPrefetch(idle_client(tmp_path), FORWARDS, range(STEPS)).around(reader)
     for micro_batch in range(MICRO_BATCHES):
         ahead.of_step(0)(micro_batch, ("x",))
     ahead.after_backward(0)
@@ -158,7 +158,7 @@ def test_an_id_that_is_no_row_is_told_of_in_its_own_step(tmp_path):
 def test_a_run_that_ends_early_waits_for_what_it_has_asked_for(tmp_path):
     told: list[str] = []
     client = idle_client(tmp_path, told)
-    client.ask_ahead({"x": torch.tensor([[1, 2]])})
+    client.prefetch({"x": torch.tensor([[1, 2]])})
     assert told == ["ask after push -1"]
     client.close()
     assert told == ["ask after push -1", "wait"]

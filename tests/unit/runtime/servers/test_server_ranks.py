@@ -21,7 +21,7 @@ from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import read_stage, read_tied
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd, SparseOptimizer
-from heterps_compile.runtime.servers.row_prefetch import PullsAhead
+from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
 from heterps_compile.runtime.servers.saved_tables import export_tables
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.servers.server import serve_forever
@@ -132,7 +132,7 @@ def run(
     for stage in stages.values():
         serve_tables(stage, client)
     tied = read_tied(folder, plan)
-    ahead = PullsAhead(client, layout.actions(rank), range(setup.steps)).around(Steps())
+    ahead = RowPrefetch(client, layout.actions(rank), range(setup.steps)).around(Steps())
     hooks = [client, ahead] if setup.ahead else [client]
     engine = Engine(RankParts(plan, layout, rank, stages, tied=tied, hooks=hooks), StepOptions(loss=loss_of))
     parameters = list(engine.named_parameters().values())
@@ -253,7 +253,7 @@ def pull_from_the_dead(rank: int, folder: Path, ahead: bool) -> None:
     client = Client(spec, 0)
     if ahead:
         get_rows = client.foresee(("x",), [0], lambda x: [x])
-        client.ask_ahead({"x": torch.tensor([1, 2])})
+        client.prefetch({"x": torch.tensor([1, 2])})
         get_rows(torch.tensor([1, 2]))
     client.look_up(0, torch.tensor([1, 2]), lambda rows, _positions, _ids: rows)
     client.pull()

@@ -13,7 +13,7 @@ from heterps_compile.runtime.servers import tiered_cache
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd
 from heterps_compile.runtime.servers.shard import Shard, sum_rows
 from heterps_compile.runtime.servers.spec import TableSpec, allot_memory, record_bytes, shard_rows
-from heterps_compile.runtime.servers.tiered_cache import HotColdTier, hot_rows
+from heterps_compile.runtime.servers.tiered_cache import TieredCache, hot_rows
 
 WIDTH = 3
 BYTES_OF_A_SLOT = WIDTH * 2 * 4 + 7
@@ -37,7 +37,7 @@ def test_every_tier_size_gives_what_memory_gives(data: st.DataObject):
     hot = data.draw(st.integers(1, max(1, rows // 2)), "hot")
     plain = make_shard(rows, None, Path(os.sep))
     tiered = make_shard(rows, memory_for(rows, hot), Path("/tmp"))  # noqa: S108 - a file without a name
-    assert isinstance(tiered.tier, HotColdTier)
+    assert isinstance(tiered.tier, TieredCache)
     assert tiered.tier.limit == hot
     some_rows = st.lists(st.integers(0, rows - 1), min_size=1, unique=True)
     for _ in range(data.draw(st.integers(1, 8), "steps")):
@@ -62,7 +62,7 @@ def test_a_slow_disk_is_asked_for_all_pages_at_once_and_gives_the_same(tmp_path,
         gradients = np.full((len(rows), WIDTH), step + 1, np.float32)
         for shard in (slow, plain):
             shard.push(rows, gradients)
-    assert isinstance(slow.tier, HotColdTier)
+    assert isinstance(slow.tier, TieredCache)
     assert slow.tier._cold._is_on_disk
     for (_, ours), (_, theirs) in zip(slow.records(), plain.records(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -71,7 +71,7 @@ def test_a_slow_disk_is_asked_for_all_pages_at_once_and_gives_the_same(tmp_path,
 def test_frequent_rows_stay_hot(tmp_path):
     shard = make_shard(20_000, memory_for(20_000, 4_000), tmp_path)
     tier = shard.tier
-    assert isinstance(tier, HotColdTier)
+    assert isinstance(tier, TieredCache)
     frequent = np.arange(1_500)
     rare = np.arange(1_500, 20_000)
     rng = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_frequent_rows_stay_hot(tmp_path):
 def test_only_changed_rows_are_written_back(tmp_path):
     shard = make_shard(6, memory_for(6, 2), tmp_path)
     tier = shard.tier
-    assert isinstance(tier, HotColdTier)
+    assert isinstance(tier, TieredCache)
     out = np.empty((2, WIDTH), np.float32)
     for pair in ([0, 1], [2, 3], [4, 5], [0, 1]):
         shard.pull(np.array(pair), out)
@@ -142,7 +142,7 @@ def test_a_full_folder_is_named_before_anything_is_written(tmp_path, monkeypatch
 
 def test_a_cold_file_leaves_nothing_behind(tmp_path):
     shard = make_shard(1_000, 10_000, tmp_path)
-    assert isinstance(shard.tier, HotColdTier)
+    assert isinstance(shard.tier, TieredCache)
     assert list(tmp_path.iterdir()) == []
 
 
