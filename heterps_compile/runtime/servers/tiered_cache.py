@@ -122,7 +122,12 @@ class MemoryTier:
 
 
 class ColdFile:
-    """Records of float32 numbers on disk.
+    """Records of float32 numbers on disk, in a memory-mapped file without a name.
+
+    The file is deleted as soon as it is open, so that nothing is left behind, however the server ends. Its whole size
+    is reserved before the first row is written: a disk that is full is an error at the start, not a signal in the
+    middle. The operating system keeps pages of it in memory as long as it has some to spare; that memory is its own to
+    give and to take, and is not counted as the server's. ``np.memmap`` would do but for ``madvise``, which it hides.
 
     Attributes:
         records: [rows, numbers], the file itself; for neighbours. Scattered rows are read and written by the methods.
