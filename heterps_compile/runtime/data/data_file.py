@@ -72,15 +72,15 @@ class DataFile:
         except OSError as error:
             raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
 
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of the file, or of samples of a large one.
+    def fingerprint(self, whole_bytes: int = WHOLE_BYTES) -> str:
+        """Return the SHA-256 of the file, or of samples of one larger than ``whole_bytes``.
 
         Raises:
             InputError: where it cannot be read.
         """
         try:
             with self.path.open("rb") as file:
-                if self.size_bytes <= WHOLE_BYTES:
+                if self.size_bytes <= whole_bytes:
                     return hashlib.file_digest(file, "sha256").hexdigest()
                 made = hashlib.sha256(b"%d" % self.size_bytes)
                 for index in range(SAMPLES):

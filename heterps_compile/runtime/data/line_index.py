@@ -21,7 +21,9 @@ from .data_file import DataFile
 LINES_A_STEP = 256
 """Between two line starts that are kept."""
 
-_CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES = 4 * 2**20
+"""Read at a time where the index is made, unless told otherwise."""
+
 _HEAD = 5  # numbers before the offsets in an index file: version, lines a step, lines, size, time of change
 _VERSION = 1
 _NEWLINE = 10
@@ -55,12 +57,13 @@ class LineIndex:
             return file.read(end - begin)
 
 
-def line_index(file: DataFile, kept: Path | None = None) -> LineIndex:
+def line_index(file: DataFile, kept: Path | None = None, *, chunk_bytes: int = CHUNK_BYTES) -> LineIndex:
     """Make the index of a file, or take the one that was kept.
 
     Args:
         file: The file.
         kept: Where an index is read from, and written to where there is none that fits; None keeps none.
+        chunk_bytes: Read at a time.
 
     Raises:
         InputError: where the file cannot be read.
@@ -68,19 +71,19 @@ def line_index(file: DataFile, kept: Path | None = None) -> LineIndex:
     found = None if kept is None else _kept_index(file, kept)
     if found is not None:
         return found
-    index = _make_index(file)
+    index = _make_index(file, chunk_bytes)
     if kept is not None:
         _keep(index, kept)
     return index
 
 
-def _make_index(file: DataFile) -> LineIndex:
+def _make_index(file: DataFile, chunk_bytes: int) -> LineIndex:
     starts: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
     lines = position = 0
     last = b""
     try:
         with file.path.open("rb") as opened:
-            while chunk := opened.read(_CHUNK_BYTES):
+            while chunk := opened.read(chunk_bytes):
                 ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == _NEWLINE)
                 # the line after the n-th line end is line n
                 first = -(lines + 1) % LINES_A_STEP

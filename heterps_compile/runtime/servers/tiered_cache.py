@@ -158,7 +158,7 @@ class ColdFile:
             ) from error
         self._map.madvise(mmap.MADV_RANDOM)  # rows are read singly: reading ahead would fetch what nobody asked for
         self._record_bytes = numbers * FLOAT_BYTES
-        self._is_on_disk = False
+        self._is_on_disk, self._slow_row_s = False, _SLOW_ROW_S
         self.records: NDArray[np.float32] = np.frombuffer(self._map, np.float32).reshape(rows, numbers)
 
     def read(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
@@ -188,7 +188,7 @@ class ColdFile:
                 self._map.madvise(mmap.MADV_WILLNEED, at, min(mmap.PAGESIZE, len(self._map) - at))
         yield
         if len(rows) >= _ENOUGH_ROWS:
-            self._is_on_disk = time.perf_counter() - began_s > _SLOW_ROW_S * len(rows)
+            self._is_on_disk = time.perf_counter() - began_s > self._slow_row_s * len(rows)
 
 
 class TieredCache:

@@ -28,18 +28,22 @@ class RunFollower:
         spans: What traced steps consist of, in the order it came.
     """
 
-    def __init__(self, directory: Path, world_size: int, *, keeps: bool = True) -> None:
+    def __init__(
+        self, directory: Path, world_size: int, *, keeps: bool = True, release_every_bytes: int = RELEASE_EVERY_BYTES
+    ) -> None:
         """Follow the ranks 0 to ``world_size - 1`` that write to a directory; it need not exist yet.
 
         Args:
             directory: Of the files.
             world_size: Ranks in all.
             keeps: Whether somebody else wants the files; otherwise only what has not been read stays in them.
+            release_every_bytes: What is read of a file before its room is given back.
         """
         self.starts: dict[int, RankStart] = {}
         self.spans: list[RankSpans] = []
         self._paths = [directory / FILE_NAME.format(rank=rank) for rank in range(world_size)]
         self._places = [0] * world_size
+        self._release_every_bytes = release_every_bytes
         self._released = None if keeps else [0] * world_size
         self._steps: dict[int, list[RankStep]] = {}
         self._last: StepReport | None = None
@@ -90,7 +94,7 @@ class RunFollower:
             raise RunError(f"cannot read the telemetry in {os.fspath(path)!r}: {error.strerror}") from error
         whole = content[: content.rfind(b"\n") + 1]
         self._places[rank] += len(whole)
-        if self._released is not None and self._places[rank] - self._released[rank] >= RELEASE_EVERY_BYTES:
+        if self._released is not None and self._places[rank] - self._released[rank] >= self._release_every_bytes:
             self._released[rank] = self._places[rank]
             release(path, self._places[rank])
         return whole.decode("ascii", "replace").splitlines()

@@ -151,11 +151,10 @@ def test_a_file_that_grows_during_the_run_is_named(tmp_path):
 
 @pytest.mark.parametrize("lines", [1, LINES_A_STEP - 1, LINES_A_STEP, LINES_A_STEP + 1, 3 * LINES_A_STEP])
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_the_index_finds_every_line(tmp_path, monkeypatch, lines, end):
-    monkeypatch.setattr("heterps_compile.runtime.data.line_index._CHUNK_BYTES", 100)
+def test_the_index_finds_every_line(tmp_path, lines, end):
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(str(n) for n in range(lines)) + end)
-    index = line_index(data_file(path))
+    index = line_index(data_file(path), chunk_bytes=100)
     assert index.lines == lines
     for first in {0, lines // 2, lines - 1}:
         text = index.read(first, 1).splitlines()

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from heterps_compile.runtime.data import data_file as data_file_module
-from heterps_compile.runtime.data.data_file import data_file
+from heterps_compile.runtime.data.data_file import SAMPLES, data_file
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import (
     Identity,
@@ -83,18 +82,17 @@ def contents(folder: Path, how: str) -> Identity:
     return identity_from_json(json.loads(json.dumps(asdict(made))))
 
 
-def test_of_a_large_file_begin_end_and_samples_in_between_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_file_module, "WHOLE_BYTES", 2**20)
+def test_of_a_large_file_begin_end_and_samples_in_between_count(tmp_path):
     path = tmp_path / "large.tsv"
-    size = 256 * data_file_module.SAMPLES * 2**10 * 2  # every other 256 KiB
+    size = 256 * SAMPLES * 2**10 * 2  # every other 256 KiB
     with path.open("wb") as file:
         file.truncate(size)
-    seen = [data_file(path).fingerprint()]
+    seen = [data_file(path).fingerprint(whole_bytes=2**20)]
     for place in (0, size // 2, size - 1):
         with path.open("r+b") as file:
             file.seek(place)
             file.write(b"x" * (1 if place == size - 1 else 300 * 2**10))
-        seen.append(data_file(path).fingerprint())
+        seen.append(data_file(path).fingerprint(whole_bytes=2**20))
     assert len(set(seen)) == 4
 
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.servers import tiered_cache
 from heterps_compile.runtime.servers.optimizers import Adagrad, Sgd
 from heterps_compile.runtime.servers.shard import Shard, sum_rows
 from heterps_compile.runtime.servers.spec import TableSpec, allot_memory, record_bytes, shard_rows
@@ -54,15 +53,15 @@ def test_every_tier_size_gives_what_memory_gives(data: st.DataObject):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_slow_disk_is_asked_for_all_pages_at_once_and_gives_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiered_cache, "_SLOW_ROW_S", 0.0)
+def test_a_slow_disk_is_asked_for_all_pages_at_once_and_gives_the_same(tmp_path):
     slow, plain = make_shard(9_000, memory_for(9_000, 100), tmp_path), make_shard(9_000, None, tmp_path)
+    assert isinstance(slow.tier, TieredCache)
+    slow.tier._cold._slow_row_s = 0.0
     for step in range(4):
         rows = np.arange(step, 9_000, 91)
         gradients = np.full((len(rows), WIDTH), step + 1, np.float32)
         for shard in (slow, plain):
             shard.push(rows, gradients)
-    assert isinstance(slow.tier, TieredCache)
     assert slow.tier._cold._is_on_disk
     for (_, ours), (_, theirs) in zip(slow.records(), plain.records(), strict=True):
         np.testing.assert_array_equal(ours, theirs)

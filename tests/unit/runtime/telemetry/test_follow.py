@@ -9,7 +9,6 @@ import pytest
 from told_runs import BYTES, PACE_S, RANKS, SLOT_S, STEP_S, recorders, tell_step, told_run
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.telemetry import follow
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.punch_hole import release
 from heterps_compile.runtime.telemetry.step_log import StepLog, step_record
@@ -56,12 +55,11 @@ def test_a_step_waits_for_its_last_rank(tmp_path):
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_what_was_read_takes_no_room_unless_somebody_keeps_it(tmp_path, monkeypatch, keeps):
-    monkeypatch.setattr(follow, "RELEASE_EVERY_BYTES", 2**16)
+def test_what_was_read_takes_no_room_unless_somebody_keeps_it(tmp_path, keeps):
     if not _has_holes(tmp_path):
         pytest.skip("this file system makes no holes")
     writers = recorders(tmp_path)
-    follower = RunFollower(tmp_path, len(writers), keeps=keeps)
+    follower = RunFollower(tmp_path, len(writers), keeps=keeps, release_every_bytes=2**16)
     for step in range(1000):
         for rank, writer in writers.items():
             tell_step(writer, rank, step)
