@@ -13,6 +13,7 @@ Left out: how rows are requested (``client.py``).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from heterps_compile.errors import RunError
 from heterps_compile.schedule.order import Action, Phase
 
 from .client import Client
@@ -29,8 +30,20 @@ class Reader(Protocol):
         ...
 
 
+class _NoReader:
+    """Stands where no reader was given."""
+
+    def of_step(self, step: int) -> Read:
+        """Refuse.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError("rows are to be prefetched of no reader; give one with around(reader)")
+
+
 class RowPrefetch:
-    """A step hook, to be called after the client; :meth:`around` puts it between an engine and its reader."""
+    """Stands between an engine and its reader; a step hook, to be called after the client."""
 
     def __init__(self, client: Client, actions: Sequence[Action], steps: range) -> None:
         """Request nothing yet.
@@ -40,31 +53,16 @@ class RowPrefetch:
             actions: Of a step, in order, by the layout.
             steps: That will be run.
         """
-        self.client, self.steps = client, steps
-        self.order = tuple(dict.fromkeys(a.micro_batch for a in actions if a.phase is Phase.FORWARD))
-        self._reader: _PrefetchingReader | None = None
-
-    def around(self, reader: Reader) -> Reader:
-        """Return what the engine reads from: this reader, one micro-batch ahead."""
-        self._reader = _PrefetchingReader(self, reader)
-        return self._reader
-
-    def before_step(self, step: int) -> None:
-        """Do nothing: the step's first rows are under way."""
-
-    def after_backward(self, step: int) -> None:
-        """Request the rows of the next step's first micro-batch."""
-        if self._reader is not None and step + 1 in self.steps:
-            self._reader.begin_step(step + 1)
-
-
-class _PrefetchingReader:
-    """Reads micro-batches one ahead, and has their rows requested."""
-
-    def __init__(self, prefetch: RowPrefetch, reader: Reader) -> None:
-        self._client, self._order, self._reader = prefetch.client, prefetch.order, reader
+        self._client, self._steps = client, steps
+        self._order = tuple(dict.fromkeys(a.micro_batch for a in actions if a.phase is Phase.FORWARD))
+        self._reader: Reader = _NoReader()
         self._names: Sequence[str] = ()
         self._held: dict[tuple[int, int], Mapping[str, Any] | Exception] = {}
+
+    def around(self, reader: Reader) -> "RowPrefetch":
+        """Read from this reader; return what the engine is to read from."""
+        self._reader = reader
+        return self
 
     def of_step(self, step: int) -> Read:
         """Return what the engine calls for the micro-batches of a step."""
@@ -82,10 +80,13 @@ class _PrefetchingReader:
 
         return read
 
-    def begin_step(self, step: int) -> None:
-        """Prefetch a step's first micro-batch; before the first step nobody knows yet what is wanted of it."""
-        if self._names:
-            self._prefetch(step, self._order[0])
+    def before_step(self, step: int) -> None:
+        """Do nothing: the step's first rows are under way."""
+
+    def after_backward(self, step: int) -> None:
+        """Request the rows of the next step's first micro-batch."""
+        if step + 1 in self._steps and self._names:
+            self._prefetch(step + 1, self._order[0])
 
     def _prefetch(self, step: int, micro_batch: int) -> None:
         """Read a micro-batch and request its rows, once."""
