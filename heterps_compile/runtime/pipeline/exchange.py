@@ -19,7 +19,7 @@ from torch import Tensor
 from heterps_compile.schedule.order import Action, Phase
 
 from .rank_parts import RankParts
-from .recorder import heard
+from .recorder import listener
 from .routes import Route, count_tags
 from .transport import Receiver, Sender, Transport
 
@@ -93,7 +93,7 @@ class Exchange:
         """
         layout, rank = parts.layout, parts.rank
         self._layout, self._rank, self._window = layout, rank, window
-        self._message, self._waited = heard(parts.recorder, "message"), heard(parts.recorder, "waited")
+        self._message, self._waited = listener(parts.recorder, "message"), listener(parts.recorder, "waited")
         self._wire, self._device = wire, parts.device
         own = layout.stages_of(rank)
         self.into = {stage: tuple(route for route in routes if route.target == stage) for stage in own}

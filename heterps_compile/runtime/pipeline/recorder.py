@@ -1,7 +1,6 @@
-"""What is told of a run as it happens: actions, messages, waits, steps.
+"""Events of a run as they happen: actions, messages, waits, steps.
 
-A call is one plain line of numbers, by position, since it stands in the way of the work that it tells of; what nobody
-hears is not told.
+A call takes plain numbers by position, since it delays the work that it reports. Events without a listener are skipped.
 
 Left out: what is made of it (``telemetry/``), and clocks of other processes: times are of ``time.perf_counter()``.
 """
@@ -13,22 +12,22 @@ from heterps_compile.schedule.order import Phase
 
 
 class Recorder(Protocol):
-    """Is told what one rank does; every call returns at once, and from the thread that runs the stage."""
+    """Notes what one rank does; called on the thread that runs the stages, so every call must return at once."""
 
     def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
-        """Hear that an action begins, after its inputs have come."""
+        """Note that an action begins, after its inputs have come."""
         ...
 
     def end(self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - see above
-        """Hear that it has ended, before its outputs are sent."""
+        """Note that it has ended, before its outputs are sent."""
         ...
 
     def message(self, step: int, source: int, target: int, size_bytes: int, began_s: float, ended_s: float) -> None:  # noqa: PLR0917 - see above
-        """Hear, as the receiver, of a message between two ranks: from when it was waited for until it was there."""
+        """Note, as the receiver, a message between two ranks: from when it was waited for until it was there."""
         ...
 
     def waited(self, step: int, what: str, began_s: float, ended_s: float) -> None:
-        """Hear of time without computation: ``"receive"``, ``"send"``, ``"reduce"``, ``"data"`` or ``"pull"``."""
+        """Note time without computation: ``"receive"``, ``"send"``, ``"reduce"``, ``"data"`` or ``"pull"``."""
         ...
 
     def step_done(  # noqa: PLR0917 - see above
@@ -40,18 +39,18 @@ class Recorder(Protocol):
         ended_s: float,
         gradient_norm: float | None = None,
     ) -> None:
-        """Hear of a whole step of so many samples (of the batch, not of this rank).
+        """Note a whole step of so many samples (of the batch, not of this rank).
 
-        The loss is told where it is known, the norm of the whole model's gradients where they are clipped.
+        The loss is given where it is known, the norm of the whole model's gradients where they are clipped.
         """
         ...
 
 
 class Recorders:
-    """Several recorders as one; of none, it records nothing, but for what a class made of it hears itself.
+    """Several recorders as one; of none, it records nothing but what a subclass records itself.
 
     Attributes:
-        recorders: Told in this order.
+        recorders: Called in this order.
     """
 
     def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
@@ -91,11 +90,11 @@ class Recorders:
             recorder.step_done(step, samples, loss, began_s, ended_s, gradient_norm)
 
 
-def heard(recorder: Recorder, event: str) -> Callable[..., None] | None:
-    """Return what to call at an event, the name of a method of :class:`Recorder`; None where nothing records it."""
+def listener(recorder: Recorder, event: str) -> Callable[..., None] | None:
+    """Return what to call at an event, named as a method of :class:`Recorder`; None where nothing listens."""
     if not isinstance(recorder, Recorders) or getattr(type(recorder), event) is not getattr(Recorders, event):
         own: Callable[..., None] = getattr(recorder, event)
         return own
-    calls = [call for each in recorder.recorders if (call := heard(each, event)) is not None]
+    calls = [call for each in recorder.recorders if (call := listener(each, event)) is not None]
     all_of_them: Callable[..., None] = getattr(recorder, event)
     return (calls[0] if len(calls) == 1 else all_of_them) if calls else None

@@ -34,7 +34,7 @@ from heterps_compile.schedule.order import Phase
 from .exchange import Exchange, Receive, Send
 from .rank_parts import Loss, ReadMicroBatch
 from .read_stage import RunnableStage
-from .recorder import Recorder, heard
+from .recorder import Recorder, listener
 from .running_statistics import RunningStatistics
 
 _FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
@@ -150,8 +150,8 @@ class StageActions:
             statistics: Its running statistics, where they are shared.
         """
         self.index, self._stage, self._setting, self._statistics = index, stage, setting, statistics
-        self._begin, self._end = heard(setting.recorder, "begin"), heard(setting.recorder, "end")
-        self._waited = heard(setting.recorder, "waited")
+        self._begin, self._end = listener(setting.recorder, "begin"), listener(setting.recorder, "end")
+        self._waited = listener(setting.recorder, "waited")
         self._reads, self.is_last = tuple(reads), is_last
         self._reads_data = bool(reads) or (is_last and setting.loss is not None)
         self._take_data = setting.data.take

@@ -1,7 +1,7 @@
 """What is told of a run is told to those who hear it, and to nobody else."""
 
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.pipeline.recorder import Recorders, heard
+from heterps_compile.runtime.pipeline.recorder import Recorders, listener
 
 EVENTS = ("begin", "end", "message", "waited", "step_done")
 
@@ -18,22 +18,22 @@ class Waits(Recorders):
 
 
 def test_where_nobody_hears_nothing_is_called():
-    assert [heard(Recorders(), event) for event in EVENTS] == [None] * 5
-    assert [event for event in EVENTS if heard(Recorders([Waits(), Recorders()]), event)] == ["waited"]
+    assert [listener(Recorders(), event) for event in EVENTS] == [None] * 5
+    assert [event for event in EVENTS if listener(Recorders([Waits(), Recorders()]), event)] == ["waited"]
 
 
 def test_one_who_hears_is_called_itself():
     alone = Waits()
-    assert heard(Recorders([Recorders([alone])]), "waited") == alone.waited
+    assert listener(Recorders([Recorders([alone])]), "waited") == alone.waited
 
 
 def test_all_who_hear_are_told_in_order():
     first, second = Waits(), Waits()
-    call = heard(Recorders([first, ProgressRecorder(), second]), "waited")
+    call = listener(Recorders([first, ProgressRecorder(), second]), "waited")
     assert call is not None
     call(3, "receive", 1.0, 2.0)
     assert first.told == second.told == [(3, "receive", 1.0, 2.0)]
 
 
 def test_who_watches_progress_hears_of_actions_alone():
-    assert [event for event in EVENTS if heard(ProgressRecorder(), event)] == ["begin", "end"]
+    assert [event for event in EVENTS if listener(ProgressRecorder(), event)] == ["begin", "end"]
