@@ -252,7 +252,7 @@ def pull_from_the_dead(rank: int, folder: Path, ahead: bool) -> None:
         signal.pause()  # its process lives, so that what is heard of it is what the worker says
     client = Client(spec, 0)
     if ahead:
-        get_rows = client.foresee(("x",), [0], lambda x: [x])
+        get_rows = client.expect(("x",), [0], lambda x: [x])
         client.prefetch({"x": torch.tensor([1, 2])})
         get_rows(torch.tensor([1, 2]))
     client.look_up(0, torch.tensor([1, 2]), lambda rows, _positions, _ids: rows)
