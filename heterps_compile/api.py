@@ -26,9 +26,9 @@ from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.make_plan import make_plan
 from heterps_compile.options import MOST_WHOLE, is_whole
-from heterps_compile.passes.contract import Observer, Pass, run_passes
+from heterps_compile.passes.contract import Observer, Pass
 from heterps_compile.passes.drafts import Draft, Emitted
-from heterps_compile.passes.pipeline import DEFAULT
+from heterps_compile.passes.pipeline import DEFAULT, as_pipeline, pipeline_text, run_passes
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TORCH
 from heterps_compile.plan.plan import Plan, PlannedStage
@@ -76,6 +76,7 @@ def compile(  # noqa: A001 - the product's verb
     baselines: Sequence[str] = (),
     seed: int = 0,
     time_limit: float | None = None,
+    passes: str | Sequence[Pass] | None = None,
     verify: bool = True,
     must_save: bool = False,
     dynamic_shapes: Any = None,
@@ -115,6 +116,9 @@ def compile(  # noqa: A001 - the product's verb
         baselines: Other methods to try beside it, for two seconds each; the best plan of all is taken.
         seed: Of the search and of the inputs generated for verification.
         time_limit: Seconds the search may take; None for no limit.
+        passes: The passes that run, as values or as text such as
+            ``"group-layers,annotate-intensity,pose-problem,place-layers{proof_s=5},..."``; None for
+            :data:`heterps_compile.passes.pipeline.DEFAULT`. Where they are others, a note of the plan says so.
         verify: Run the stages against the whole model on generated inputs.
         must_save: Refuse, before the search, a model whose stages run and cannot be saved; else a note of the plan says
             so.
@@ -126,10 +130,11 @@ def compile(  # noqa: A001 - the product's verb
         HeterpsError: one of its kinds, with a message that says thing, fault, numbers and way out.
     """
     given, began = dict(locals()), time.perf_counter()
-    progress = _Steps(DEFAULT, on_progress, observer, verify=verify)
     pool = as_pool(cluster)
     request = make_request(pool.currency, **{name: given[name] for name in OPTIONS})
     measurements = None if profile is None else read_measurements(pool, profile)
+    pipeline = as_pipeline(passes)
+    progress = _Steps(pipeline, on_progress, observer, verify=verify)
     for name in (method, *baselines):
         find_method(name)  # an unknown name is told before the long work
     if backend is not None:
@@ -161,7 +166,7 @@ def compile(  # noqa: A001 - the product's verb
         build=build,
     )
     progress.begin()
-    draft = run_passes(opened, DEFAULT, Emitted, progress)
+    draft = run_passes(opened, pipeline, Emitted, progress)
     placed = chosen.on(draft.stages)
     with alone():
         verification, notes = verify_draft(placed, draft) if verify else (None, ())
@@ -169,7 +174,8 @@ def compile(  # noqa: A001 - the product's verb
     progress.begin()
     plan = make_plan(draft, placed)
     total_s = time.perf_counter() - began
-    notes = (*plan.notes, *filter(None, (unsaved,)), *mode_notes(model, graph, mode), *notes)
+    unusual = "" if pipeline == DEFAULT else f"made by other passes than the default ones: {pipeline_text(pipeline)}"
+    notes = (*plan.notes, *filter(None, (unusual, unsaved)), *mode_notes(model, graph, mode), *notes)
     plan = replace(plan, verification=verification, notes=notes, total_s=total_s)
     if scored is not None:
         plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))

@@ -1,9 +1,9 @@
 """What a pass is: a name, its options as fields, and one pure function from a step of the compilation to another.
 
-The types of that function say which step it takes and which it gives (``drafts.py``); :func:`run_passes` wires
-nothing else. Passes never import each other.
+The types of that function say which step it takes and which it gives (``drafts.py``); :func:`check_wiring`
+allows nothing else. Passes never import each other.
 
-Left out: which passes there are, and their text (``pipeline.py``).
+Left out: which passes there are, how they are run and written (``pipeline.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 
 from heterps_compile.errors import HeterpsError, PlugInError
 
-from .drafts import D, Draft
+from .drafts import Draft
 
 
 class Pass(Protocol):
@@ -77,30 +77,3 @@ def check_wiring(given: type[Draft], passes: Sequence[Pass], wanted: type[Draft]
             f"a draft that is {wanted.__name__} is wanted, and the passes {', '.join(before) or '(none)'} give one "
             f"that is {given.__name__}"
         )
-
-
-def run_passes(draft: Draft, passes: Sequence[Pass], wanted: type[D], observer: Observer = ignore) -> D:
-    """Run passes in order, after a check of their wiring.
-
-    Args:
-        draft: Where to begin.
-        passes: In order.
-        wanted: The step that the last one is to give.
-        observer: Called after every pass, for printing and timing.
-
-    Raises:
-        HeterpsError: before the first pass runs, where one does not take what the one before it gives.
-        PlugInError: where a pass gives another step than it says.
-    """
-    check_wiring(type(draft), passes, wanted)
-    for step in passes:
-        _, gives = steps_of(step)
-        draft = step(draft)
-        if not isinstance(draft, gives):
-            raise PlugInError(
-                f"pass {step.name!r} gave a {type(draft).__name__}, and must give a {gives.__name__}; mend it, or "
-                f"leave it out"
-            )
-        observer(step, draft)
-    assert isinstance(draft, wanted)  # noqa: S101 - the wiring is checked; this tells the type checker
-    return draft

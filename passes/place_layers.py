@@ -26,7 +26,6 @@ from .placement.methods import METHODS, find_method
 from .placement.proof.certificate import better_of, certify
 from .placement.proof.exact import Exact
 
-BASELINE_S = 2.0
 _NAMED = 3  # missing layers that a message names
 _METHOD_SHARE = 0.7  # of a time limit; the rest is for the proof
 
@@ -38,10 +37,15 @@ class PlaceLayers:
     Attributes:
         method: Name of the method; "" for the request's.
         proof_s: Most seconds the proof may take; a time limit of the request may leave it less.
+        baseline_s: Most seconds that each method beside it may take.
+        seed: Of the methods; None for the request's.
     """
 
     method: str = ""
     proof_s: float = 20.0
+    baseline_s: float = 2.0
+    seed: int | None = None
+
     name: ClassVar[str] = "place-layers"
 
     def __call__(self, draft: Posed) -> Placed:
@@ -56,6 +60,7 @@ class PlaceLayers:
         problem, request = draft.problem, draft.request
         method = find_method(self.method or request.method)
         others = [find_method(name) for name in draft.baselines if name != method.name]
+        seed = request.seed if self.seed is None else self.seed
         limit_s, deadline = request.time_limit_s, Deadline.after(request.time_limit_s)
         old = to_placement(problem, draft.warm_start) if draft.warm_start else None
         is_exact = proves(method)
@@ -67,7 +72,7 @@ class PlaceLayers:
         own = run_method(
             method,
             problem,
-            seed=request.seed,
+            seed=seed,
             time_limit_s=None if limit_s is None else share * limit_s,
             warm_start=old,
         )
@@ -78,7 +83,7 @@ class PlaceLayers:
             if deadline.is_over:
                 runs.append((other.name, InfeasibleError("not tried: the time limit left no time for it")))
             else:
-                found = run_method(other, problem, seed=request.seed, time_limit_s=left_s(BASELINE_S))
+                found = run_method(other, problem, seed=seed, time_limit_s=left_s(self.baseline_s))
                 runs.append((other.name, found))
         result = _best_of(problem, [found for _, found in runs], old)
         if result is None:  # the exact search finds a plan, or says why there is none

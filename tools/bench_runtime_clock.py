@@ -46,9 +46,9 @@ from heterps_compile.cost.work import layer_costs
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.choose_schedule import ChooseSchedule
-from heterps_compile.passes.contract import run_passes
 from heterps_compile.passes.drafts import Draft, Emitted, Scheduled
 from heterps_compile.passes.group_layers import group_nodes
+from heterps_compile.passes.pipeline import run_passes
 from heterps_compile.plan.plan import Plan
 from heterps_compile.profiling.link import measure_link
 from heterps_compile.profiling.profile_model import Settings, profile_model

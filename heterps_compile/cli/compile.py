@@ -55,16 +55,29 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
       heterps-compile model.onnx --pin embedding=cpu-core --method exact
       heterps-compile model.onnx --objective throughput --budget "5 USD/h"
       heterps-compile model.onnx --print-after group-layers
+      heterps-compile model.onnx --passes "?"
       heterps-compile model.onnx --report plan.html --plots pictures --trace step.json
       heterps-compile workload.json --non-contiguous
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     began = time.perf_counter()
+    if ctx.params["passes"] == "?":
+        _print_passes()
+        return
     subject = _subject(model, ctx.params["objective"] if "objective" in options.given_names(ctx) else None)
     with options.asked_of(ctx, COMPILE, subject) as asked:
         if subject == ONNX:
             _compile(model, asked, began)
         else:
             solve_workload_file(model, asked)
+
+
+def _print_passes() -> None:
+    """Print the default passes as ``--passes`` takes them."""
+    from heterps_compile.passes.pipeline import DEFAULT, pipeline_text  # noqa: PLC0415 - numpy
+
+    with result_stream() as stream, printing("the passes"):
+        stream.write(f"{pipeline_text(DEFAULT)}\n")
+        stream.flush()
 
 
 def _subject(model: str, objective: str | None) -> str:
@@ -114,7 +127,7 @@ def _compile(model: str, asked: Asked, began: float) -> None:
         drawings = Drawings(report, plots, trace, older=_older(warm_start) if report else None)
         drawings.check(directory)
         dumps = sys.stderr if as_json or quiet else stream
-        observer = LastDraft(draft_printer(asked["print_after"], dumps, progress))
+        observer = LastDraft(draft_printer(asked["print_after"], dumps, progress, asked["passes"]))
         from heterps_compile.api import compile as compile_  # noqa: PLC0415 - torch and onnx
 
         compiled = compile_(

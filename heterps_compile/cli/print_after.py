@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from heterps_compile.passes.drafts import Draft
 
 
-def draft_printer(names: tuple[str, ...], stream: TextIO, progress: Progress) -> "Callable[[Pass, Draft], None]":
-    """Return an observer that prints the draft after the named passes.
+def draft_printer(
+    names: tuple[str, ...], stream: TextIO, progress: Progress, passes: str | None = None
+) -> "Callable[[Pass, Draft], None]":
+    """Return an observer that prints the draft after the named passes of a pipeline, given as text.
 
     Raises:
         UnknownNameError: where there is no such pass.
     """
     if not names:
         return lambda _step, _draft: None
-    from heterps_compile.passes.pipeline import DEFAULT  # noqa: PLC0415 - the passes
+    from heterps_compile.passes.pipeline import as_pipeline  # noqa: PLC0415 - the passes
     from heterps_compile.report.draft_text import draft_text  # noqa: PLC0415 - as above
 
-    known = [step.name for step in DEFAULT]
+    known = [step.name for step in as_pipeline(passes)]
     for name in names:
         if name not in known:
             raise UnknownNameError("pass", name, known)

@@ -120,6 +120,10 @@ COMPILE = Command(
         ),
         _JSON,
         _option(
+            "passes", "--passes", Text(), "The passes that run, with their options; '?' prints the default ones.",
+            "PASS{OPTION=VALUE},...", default_words="?", subjects=(ONNX,),
+        ),
+        _option(
             "print_after", "--print-after", Repeated(), "Print the draft after a pass; may be repeated.", "PASS",
             default=(), subjects=(ONNX,),
         ),
@@ -331,7 +335,7 @@ READING = Command(
 )
 """What is read of a model in Python, by every function that takes one."""
 
-HANDED_ON = (*REQUEST, "cluster", "batch", "shapes", "backend", "warm_start", "profile")
+HANDED_ON = (*REQUEST, "cluster", "batch", "shapes", "backend", "warm_start", "profile", "passes")
 """Options that a command which plans hands on to Python under the same names, where it has them."""
 
 COMMANDS = (COMPILE, BENCH, CHECK, SHOW, SIMULATE, EXPLAIN, DIFF, PROFILE)

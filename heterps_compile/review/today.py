@@ -17,9 +17,9 @@ from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import SearchResult
 from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.choose_schedule import ChooseSchedule
-from heterps_compile.passes.contract import run_passes
 from heterps_compile.passes.drafts import Emitted, Provisioned, advance
 from heterps_compile.passes.emit_stages import EmitStages
+from heterps_compile.passes.pipeline import run_passes
 from heterps_compile.passes.provision import priced_stages
 from heterps_compile.plan.plan import ParameterServers, Plan
 

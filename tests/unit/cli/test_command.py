@@ -79,6 +79,7 @@ DEFAULTS = {
     "forbidden": (),
     "warm_start": None,
     "profile": None,
+    "passes": None,
     "seed": 0,
     "time_limit": None,
     "verify": True,
@@ -98,7 +99,7 @@ def test_every_option_reaches_the_library(library):
         "--shape seq=128 --shape h=2 --mode training --method exact --backend torch --min-stages 2 --max-stages 5 "
         "--provisioner newton --sync parameter-server --pin emb*=cpu --pin fc=v100 --forbid a=b --forbid a=c "
         "--warm-start old --profile cpu=times.json --seed 9 --time-limit 2.5 "
-        "--no-verify"
+        "--no-verify --passes group-layers"
     )
     assert run(words.split()) == 0
     assert library.calls[0][1] == {
@@ -119,6 +120,7 @@ def test_every_option_reaches_the_library(library):
         "forbidden": [("a", "b"), ("a", "c")],
         "warm_start": "old",
         "profile": "cpu=times.json",
+        "passes": "group-layers",
         "seed": 9,
         "time_limit": 2.5,
         "verify": False,
@@ -304,3 +306,20 @@ def test_every_command_has_help_with_examples(capsys, words):
 def test_the_version_is_the_package_s(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"heterps-compile {__version__}\n"
+
+
+def test_passes_are_shown_and_handed_on(library, capsys):
+    steps = (
+        "group-layers,annotate-intensity,pose-problem,place-layers,fuse-stages,provision,choose-schedule,emit-stages"
+    )
+    assert run(["compile", "no.onnx", "--passes", "?"]) == 0
+    assert capsys.readouterr().out == f"{steps}\n"
+    assert not library.calls
+    assert run(["compile", "m.onnx", "--passes", steps, "--print-after", "fuse-stages"]) == 0
+    assert library.calls[0][1]["passes"] == steps
+    assert "after fuse-stages" in capsys.readouterr().out
+    assert (
+        run(["compile", "m.onnx", "--passes", "group-layers,fuse-stages"]) == 0
+    )  # compile() refuses it, not the command
+    assert run(["compile", "m.onnx", "--passes", "fuse-stage", "--print-after", "fuse-stages"]) == 1
+    assert "unknown pass 'fuse-stage'; did you mean 'fuse-stages'?" in capsys.readouterr().err

@@ -36,6 +36,7 @@ from heterps_compile.options import (
     Wholes,
     Words,
 )
+from heterps_compile.passes.pipeline import DEFAULT, pipeline_text
 from heterps_compile.plan import request
 from heterps_compile.plan.command_options import (
     COMMANDS,
@@ -253,6 +254,8 @@ def test_every_option_of_compile_reaches_the_plan_of_a_model(folder, tmp_path):
     assert "hashes" in changed(profile=f"cpu-core={profile}")
     assert changed(verify=True) == {"verification"} | (changed(verify=True) & {"notes"})
     assert not changed(warm_start=plain_path, baselines=("gpu-only",)) - {"found_by", "notes", "evaluations"}
+    assert {"method", "notes"} <= changed(passes=EVERY_PASS.replace("layers,fuse", "layers{method=gpu-only},fuse"))
+    assert not changed(passes=EVERY_PASS)
     with pytest.raises(InputError, match="the warm start uses the device type"):
         changed(warm_start=PLAN_OF_ANOTHER)
     for name in set(REQUESTED) - set(BESIDE):
@@ -260,6 +263,7 @@ def test_every_option_of_compile_reaches_the_plan_of_a_model(folder, tmp_path):
             assert "request" in changed(**{name: REQUESTED[name]}), name
 
 
+EVERY_PASS = pipeline_text(DEFAULT)
 PLAN_OF_ANOTHER = str(Path(__file__).parents[2] / "golden" / "plan" / "plan.json")
 
 

@@ -20,8 +20,8 @@ from heterps_compile.ir.graph import Graph, Node, OpKind, Value
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.passes import choose_schedule
 from heterps_compile.passes.choose_schedule import ChooseSchedule, micro_batch_counts
-from heterps_compile.passes.contract import run_passes
 from heterps_compile.passes.drafts import Provisioned, Scheduled, advance
+from heterps_compile.passes.pipeline import run_passes
 from heterps_compile.plan.plan import PlannedStage, Schedule
 from heterps_compile.plan.request import Request
 

@@ -1,15 +1,19 @@
 """The steps of a compilation: what fits what, and what is said where it does not."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+import reviewed
 from drafts import DRAFT, GRAPH
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.errors import HeterpsError, PlugInError
+from heterps_compile.errors import HeterpsError, InputError, PlugInError, UnknownNameError
+from heterps_compile.passes import pipeline
 from heterps_compile.passes.choose_schedule import ChooseSchedule
-from heterps_compile.passes.contract import check_wiring, run_passes, steps_of
+from heterps_compile.passes.contract import check_wiring, steps_of
 from heterps_compile.passes.drafts import (
     Draft,
     Emitted,
@@ -23,8 +27,18 @@ from heterps_compile.passes.drafts import (
     filled_in,
 )
 from heterps_compile.passes.group_layers import GroupLayers
-from heterps_compile.passes.pipeline import DEFAULT, run_to
+from heterps_compile.passes.pipeline import (
+    DEFAULT,
+    as_pipeline,
+    parse_pipeline,
+    pass_text,
+    pipeline_text,
+    run_passes,
+    run_to,
+)
+from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.plan.request import Request
+from heterps_compile.report.draft_text import draft_text
 
 OPENED = Draft(graph=GRAPH, cluster=load_cluster("heterps-paper"), request=Request(method="greedy"))
 
@@ -89,7 +103,7 @@ def test_a_pass_that_changes_the_layers_unmakes_what_was_made_of_them() -> None:
 
 
 def test_a_pass_that_does_not_keep_or_say_its_types_is_named() -> None:
-    with pytest.raises(PlugInError, match="pass 'lies' gave a Draft, and must give a Fused"):
+    with pytest.raises(PlugInError, match="the pass 'lies' gave a Draft, and must give a Fused"):
         run_passes(OPENED, [Lies()], Fused)
     with pytest.raises(PlugInError, match="pass 'silent' does not say what it takes and gives; annotate its call"):
         run_passes(OPENED, [Silent()], Draft)
@@ -117,3 +131,125 @@ def test_a_pass_fills_in_what_its_steps_differ_in() -> None:
     ]  # fmt: skip
     assert filled_in(Draft, Posed) == ("layers", "costs", "times", "problem")
     assert filled_in(*steps_of(Reverse())) == ("layers",)
+
+
+# ---- as text
+
+
+@dataclass(frozen=True, slots=True)
+class Tune:
+    words: tuple[str, ...] = ()
+    text: str = "plain"
+    count: int = 3
+    share: float = 0.5
+    on: bool = False
+    limit: int | None = 7
+    name: ClassVar[str] = "tune"
+
+    def __call__(self, draft: Layered) -> Layered:
+        return advance(draft, Layered, layers=draft.layers)
+
+
+class Entry:
+    """An entry point of another package."""
+
+    group, value, dist = "heterps_compile.passes", "theirs:Tune", None
+
+    def __init__(self, name: str, made: object) -> None:
+        self.name, self._made = name, made
+
+    def load(self) -> object:
+        return self._made
+
+
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a package that brings passes."""
+    brought = [Entry("tune", Tune), Entry("misnamed", Tune), Entry("silent", Silent)]
+    monkeypatch.setattr(pipeline, "entry_points", lambda group: brought if group == "heterps_compile.passes" else [])
+
+
+def test_the_default_passes_print_and_parse() -> None:
+    text = "group-layers,annotate-intensity,pose-problem,place-layers,fuse-stages,provision,choose-schedule,emit-stages"
+    assert pipeline_text(DEFAULT) == text
+    assert parse_pipeline(text) == DEFAULT
+
+
+def test_options_that_are_not_the_defaults_are_printed() -> None:
+    step = PlaceLayers("exact", seed=1)
+    assert pass_text(step) == "place-layers{method=exact,seed=1}"
+    assert parse_pipeline(" place-layers { seed = 1 , method = exact } ") == (step,)
+
+
+TEXTS = st.text(max_size=8) | st.sampled_from(["none", "true", "a+b", "a,b", "{}", "=", '"', ""])
+
+
+@pytest.mark.usefixtures("theirs")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    words=st.lists(TEXTS, max_size=3).map(tuple), text=TEXTS, count=st.integers(), share=st.floats(allow_nan=False),
+    on=st.booleans(), limit=st.none() | st.integers(), method=TEXTS,
+)  # fmt: skip
+def test_any_passes_print_and_parse(method: str, **options: Any) -> None:
+    passes = (Tune(**options), PlaceLayers(method), GroupLayers())
+    assert parse_pipeline(pipeline_text(passes)) == passes
+
+
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("grup-layers", UnknownNameError, "unknown pass 'grup-layers'; did you mean 'group-layers'"),
+        ("group-layers,place-layers{methd=rl}", UnknownNameError, "option of the pass 'place-layers' 'methd'; did you"),
+        ("fuse-stages{x=1}", InputError, "the pass 'fuse-stages' has no options; write it without braces"),
+        ("place-layers{seed=1.5}", InputError, r"place-layers{seed} is '1.5'; it must be a whole number"),
+        ("place-layers{proof_s=nan}", InputError, r"place-layers{proof_s} is 'nan'; it must be a number"),
+        ("tune{on=yes}", InputError, r"tune{on} is 'yes'; it must be true or false"),
+        ("tune{count=none}", InputError, r"tune{count} is 'none'; it must be a whole number"),
+        ("tune{count=1,count=2}", InputError, "the option 'count' of the pass 'tune' is given twice"),
+        ("tune{count=}", InputError, "have '}' where the value of tune{count} is expected; write them like"),
+        ("tune{count=1", InputError, "have an end where ',' is expected"),
+        ("tune tune", InputError, "have 'tune' where ',' is expected"),
+        ("", InputError, "have an end where the name of a pass is expected"),
+        ("tune,,", InputError, "have ',' where the name of a pass is expected"),
+        ("tune;rm", InputError, "have ';rm', which is no name, text or sign"),
+        ("misnamed", PlugInError, "gives the pass 'tune'; both must have one name"),
+        ("silent", PlugInError, "pass 'silent' does not say what it takes and gives"),
+    ],
+)
+def test_a_text_that_names_no_passes_is_refused(text: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said.replace("{", r"\{").replace("}", r"\}") if error is InputError else said):
+        parse_pipeline(text)
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_third_partys_pass_goes_in_by_name_and_the_plan_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    graph = replace(reviewed.graph(), family="onnx")
+    steps = pipeline_text(DEFAULT).replace("group-layers,", "group-layers,tune{count=4},")
+    seen: list[str] = []
+    draft = Draft(graph=graph, cluster=reviewed.POOL, request=replace(reviewed.REQUEST, method="greedy"))
+    made = run_passes(draft, as_pipeline(steps), Emitted, lambda step, _: seen.append(draft_text(step, _)))
+    assert len(made.stages) >= 1
+    assert [text.splitlines()[0] for text in seen][:3] == [
+        "after group-layers", "after tune", "after annotate-intensity"
+    ]  # fmt: skip
+    assert seen[1].splitlines()[1:] == seen[0].splitlines()[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Breaks:
+    name: ClassVar[str] = "breaks"
+
+    def __call__(self, draft: Draft) -> Layered:
+        raise ZeroDivisionError("by \x1b[2J zero")
+
+
+def test_a_third_partys_pass_that_fails_is_named_without_a_traceback() -> None:
+    with pytest.raises(PlugInError, match=r"the pass 'breaks' fails: ZeroDivisionError: by .*zero; mend it, or leave"):
+        run_passes(OPENED, [Breaks()], Layered)
+
+
+def test_passes_that_make_no_plan_are_refused() -> None:
+    with pytest.raises(HeterpsError, match="a draft that is Emitted is wanted, and the passes group-layers give one"):
+        as_pipeline("group-layers")
+    assert as_pipeline(None) is DEFAULT
