@@ -16,6 +16,7 @@ from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import PROOF, WARM_START, Placement, Problem, SearchResult
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError, PlugInError
 from heterps_compile.plan.comparison import MethodResult
+from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.units import counted
 
@@ -62,7 +63,7 @@ class PlaceLayers:
         others = [find_method(name) for name in draft.baselines if name != method.name]
         seed = request.seed if self.seed is None else self.seed
         limit_s, deadline = request.time_limit_s, Deadline.after(request.time_limit_s)
-        old = to_placement(problem, draft.warm_start) if draft.warm_start else None
+        old = warm_start_of(problem, draft.warm_start) if draft.warm_start else None
         is_exact = proves(method)
         share = 1.0 if is_exact else _METHOD_SHARE
 
@@ -85,12 +86,13 @@ class PlaceLayers:
             else:
                 found = run_method(other, problem, seed=seed, time_limit_s=left_s(self.baseline_s))
                 runs.append((other.name, found))
-        result = _best_of(problem, [found for _, found in runs], old)
-        if result is None:  # the exact search finds a plan, or says why there is none
-            result = _found_by_proof(problem, method.name, own, left_s(self.proof_s))
-        elif not is_exact:
-            starts = [] if old is None else [old]
-            result = certify(problem, result, left_s(self.proof_s), starts)
+        try:
+            result = _best_of(problem, [found for _, found in runs], old)
+        except InfeasibleError as fault:  # the exact search finds a plan, or says why there is none
+            result = _found_by_proof(problem, method.name, fault, left_s(self.proof_s))
+        else:
+            if not is_exact:
+                result = certify(problem, result, left_s(self.proof_s), [] if old is None else [old])
         return advance(draft, Placed, search=result, tried=tuple(_row(name, found) for name, found in runs))
 
 
@@ -142,34 +144,33 @@ def _check_result(problem: Problem, name: str, found: Any) -> None:
         raise PlugInError(f"the plug-in method {name!r} gave {fault}; mend it, or take another method")
 
 
-def _best_of(
-    problem: Problem, found: Sequence[SearchResult | InfeasibleError], old: Placement | None
-) -> SearchResult | None:
-    """Return the best result, the first of equal ones; None where there is none. The request's method comes first."""
+def _best_of(problem: Problem, found: Sequence[SearchResult | InfeasibleError], old: Placement | None) -> SearchResult:
+    """Return the best result, the first of equal ones. That of the method of the request comes first.
+
+    Raises:
+        InfeasibleError: that of the method of the request, where no method found a plan.
+    """
     own, *others = found
-    result = own if isinstance(own, SearchResult) else None
-    if result is not None and result.placement == old:
-        result = replace(result, found_by=WARM_START)
-    for other in others:
-        if isinstance(other, InfeasibleError):
-            continue
-        if result is None:
-            note = f"the method of the request found no plan: {own}"
-            result = replace(other, found_by=other.method, notes=(*other.notes, note))
-        else:
-            result = better_of(problem, result, other.placement, other.method)
-    if result is None or old is None:
-        return result
-    return better_of(problem, result, old, WARM_START)
+    plans = [other for other in others if isinstance(other, SearchResult)]
+    if isinstance(own, SearchResult):
+        result = replace(own, found_by=WARM_START) if own.placement == old else own
+    elif plans:
+        note = f"the method of the request found no plan: {own}"
+        result, *plans = plans
+        result = replace(result, found_by=result.method, notes=(*result.notes, note))
+    else:
+        raise own
+    for other in plans:
+        result = better_of(problem, result, other.placement, other.method)
+    return result if old is None else better_of(problem, result, old, WARM_START)
 
 
-def _found_by_proof(problem: Problem, method: str, own: SearchResult | InfeasibleError, limit_s: float) -> SearchResult:
+def _found_by_proof(problem: Problem, method: str, own: InfeasibleError, limit_s: float) -> SearchResult:
     """Return the plan of the exact search, where the method found none.
 
     Raises:
         InfeasibleError: where no placement is feasible, with the reason; or the method's own where the time is up.
     """
-    assert isinstance(own, InfeasibleError)  # noqa: S101 - this tells the type checker
     try:
         found = Exact()(problem, time_limit_s=limit_s)
     except InfeasibleError as error:
@@ -187,7 +188,7 @@ def _row(name: str, found: SearchResult | InfeasibleError) -> MethodResult:
     return MethodResult(name, found.value, found.evaluations, found.search_s)
 
 
-def to_placement(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:
+def warm_start_of(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:
     """Return the placement that stages of an old plan describe.
 
     Raises:
@@ -205,6 +206,4 @@ def to_placement(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:
     if unknown:
         have = ", ".join(map(repr, problem.type_names))
         raise InputError(f"the warm start uses the device type {unknown[0]!r}; the pool has {have}")
-    chosen = [home[name] for name in problem.layer_names]
-    types = tuple(problem.type_names.index(stage.device) for stage in chosen)
-    return Placement.of_stages(types, [stage.index for stage in chosen])
+    return placement_of(problem, home)

@@ -84,6 +84,7 @@ PROBLEM = Problem(
         **{name: np.zeros(1) for name in Problem.__dataclass_fields__},
         "layer_names": ("emb", "fc1", "fc2"),
         "type_names": ("cpu", "v100", "t4"),
+        "type_kinds": ("cpu", "gpu", "gpu"),
         "batch": 64,
         "compute_s": np.array([[0.001, 0.0001, 0.0002], [0.004, 0.0002, 0.0003], [0.001, 0.0001, 0.0002]]),
         "data_s": np.array([[0.0, 0.002, 0.002], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),

@@ -24,6 +24,7 @@ from heterps_compile.ir.laws import verify_graph
 from heterps_compile.passes.drafts import Draft, Posed
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.fingerprint import make_fingerprints
+from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.plan_diff.match_layers import match_layers
@@ -159,8 +160,7 @@ def _fit(plan: Plan, problem: Problem, matched: Mapping[str, str]) -> tuple[str,
             f"the model changed: layer {earlier!r} of stage {order[place]} now comes after {later!r} of stage "
             f"{order[place - 1]}, so the stages are no runs of neighbours any more"
         ), None
-    types = tuple(problem.type_names.index(home[name].device) for name in problem.layer_names)
-    return "", Placement.of_stages(types, order)
+    return "", placement_of(problem, home)
 
 
 def _told(unplaced: Sequence[str], lost: Sequence[str]) -> list[str]:

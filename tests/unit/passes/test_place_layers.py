@@ -9,7 +9,7 @@ from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
-from heterps_compile.passes.place_layers import PlaceLayers, to_placement
+from heterps_compile.passes.place_layers import PlaceLayers, warm_start_of
 from heterps_compile.passes.placement.baselines.fixed import CpuOnly
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.placement.proof.certificate import certify
@@ -121,7 +121,7 @@ def test_an_old_plan_is_where_the_search_begins() -> None:
 def test_the_cuts_of_an_old_plan_are_kept() -> None:
     three = plain_problem([[1.0], [1.0], [1.0]], [1.0])
     old = stages(("cpu", ("layer0", "layer1")), ("cpu", ("layer2",)))
-    assert to_placement(three, old) == Placement((0, 0, 0), (2,))
+    assert warm_start_of(three, old) == Placement((0, 0, 0), (2,))
 
 
 @pytest.mark.parametrize(
@@ -133,4 +133,4 @@ def test_the_cuts_of_an_old_plan_are_kept() -> None:
 )
 def test_a_plan_of_another_model_or_pool_is_no_start(old: tuple[PlannedStage, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        to_placement(PROBLEM, old)
+        warm_start_of(PROBLEM, old)
