@@ -29,6 +29,12 @@ def _methods() -> Iterable[str]:
     return METHODS
 
 
+def _passes() -> Iterable[str]:
+    from heterps_compile.passes.pipeline import DEFAULT  # noqa: PLC0415 - numpy
+
+    return [step.name for step in DEFAULT]
+
+
 def _schedules() -> Iterable[str]:
     from heterps_compile.schedule.names import SCHEDULES  # noqa: PLC0415 - only when asked for
 
@@ -53,6 +59,8 @@ NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "method": _methods,
     "methods": _methods,
     "backend": _backends,
+    "passes": _passes,
+    "print_after": _passes,
     "schedule": _schedules,
     "fail_on": _criteria,
 }
