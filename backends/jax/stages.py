@@ -37,7 +37,7 @@ __all__ = [
     "write_stages",
 ]
 
-_CONTROL_FLOW = frozenset(f"higher_order.{name}" for name in ("cond", "while_loop", "scan", "map_impl"))
+_LOOPS = frozenset(f"higher_order.{name}" for name in ("while_loop", "scan", "map_impl"))
 
 
 def build_stages(graph: Graph, partition: Partition) -> tuple[JaxStage, ...]:
@@ -91,12 +91,12 @@ def _describe(graph: Graph, name: str) -> str:
 
 
 def unsupported_nodes(graph: Graph) -> list[UnsupportedNode]:
-    """Return the nodes that the table does not have; of a PyTorch model those that ONNX has not, and control flow."""
+    """Return the nodes that the table does not have; of a PyTorch model those that ONNX has not, and loops."""
     if graph.family != ONNX:
-        control = [node for node in graph.nodes if node.op in _CONTROL_FLOW]
+        loops = [node for node in graph.nodes if node.op in _LOOPS]
         return [
             *unwritable_nodes(graph),
-            *(UnsupportedNode(n.name, n.op, "torch", 1, "the jax backend has no control flow") for n in control),
+            *(UnsupportedNode(n.name, n.op, "torch", 1, "the jax backend has no loops of PyTorch's") for n in loops),
             *_data_sizes(graph),
         ]
     model = graph.source.model

@@ -440,3 +440,45 @@ def test_a_tensor_that_is_changed_after_its_detached_self_was_read_has_no_gradie
     )
     assert compiled.plan.verification is not None
     assert compiled.plan.verification.gradients > 0
+
+
+class Branching(nn.Module):
+    """Takes one of two layers, by the sign of what the first gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.high, self.low = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        taken: Tensor = torch.cond(h.sum() > 0, lambda v: self.high(v).relu(), lambda v: self.low(v).sin(), (h,))
+        return taken
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of torch.cond's own tracing
+def test_both_branches_of_a_pytorch_model_have_its_outputs_and_gradients(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Branching()
+    graph = import_torch(model.train(), (torch.randn(3, 4),))
+    partition = cut_into(graph, 2)
+    built = BACKEND.build(graph, partition)
+    files = BACKEND.write(graph, built, partition.stages, tmp_path)
+    for stages in (built, BACKEND.read(tmp_path, files, partition.stages)):
+        modules = [BACKEND.as_module(stage, torch.device("cpu")) for stage in stages]
+        for sign in (10.0, -10.0):
+            given = torch.full((3, 4), sign) @ model.first.weight.detach()  # so that the first layer gives that sign
+            theirs = model(given)
+            wanted = dict(zip(dict(model.named_parameters()), torch.autograd.grad(
+                theirs.sum(), list(model.parameters()), allow_unused=True), strict=True))  # fmt: skip
+            values = {graph.inputs[0]: given}
+            for stage, module in zip(stages, modules, strict=True):
+                outputs = module(*(values[name] for name in stage.inputs))
+                values.update(zip(stage.outputs, outputs, strict=True))
+            ours = values[graph.outputs[0]]
+            torch.testing.assert_close(ours, theirs)
+            for module in modules:
+                module.zero_grad()
+            ours.sum().backward()
+            found = {name: p.grad for module in modules for name, p in module.named_parameters()}
+            for name, gradient in wanted.items():
+                torch.testing.assert_close(found[name], torch.zeros_like(found[name]) if gradient is None else gradient)
