@@ -93,7 +93,7 @@ def _without_dropout(graph: Graph) -> Graph:
 def _drops_in_torch(graph: Graph) -> bool:
     if graph.family != TORCH:
         return False
-    from heterps_compile.frontends.torch_dropout import drops  # noqa: PLC0415 - torch for its models alone
+    from heterps_compile.frontends.torch_draws import drops  # noqa: PLC0415 - torch for its models alone
 
     nodes = list(graph.source.graph.nodes)
     return any(drops(graph, nodes[node.origin]) for node in graph.nodes)

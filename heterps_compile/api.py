@@ -40,7 +40,7 @@ from heterps_compile.plan.request import (
     SYNCHRONISATIONS,
     make_request,
 )
-from heterps_compile.plan.scoring_plan import plan_for_scoring
+from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.process_state import alone, gradients_on
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.scoring import make_scoring, mode_notes

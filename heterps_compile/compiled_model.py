@@ -13,13 +13,13 @@ from heterps_compile.backends.drawn_keys import drawing_keys
 from heterps_compile.backends.find import find_backend
 from heterps_compile.backends.mixed import MIXED, MixedBackend
 from heterps_compile.backends.shared_state import keep_mode, share_state
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.plan.plan import Plan
-from heterps_compile.plan.scoring_plan import plan_for_scoring
+from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.process_state import alone, beside
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.signature import Signature

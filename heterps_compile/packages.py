@@ -1,4 +1,4 @@
-"""The distributions that what is compiled and measured hangs on, and their installed versions.
+"""The packages that plans and profiles depend on, and their installed versions.
 
 Left out: backends, which may be named as the package they run on (``backends/find.py``).
 """

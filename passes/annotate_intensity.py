@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.intensity import COMPUTE_INTENSIVE, DATA_INTENSIVE, LayerCost
+from heterps_compile.cost.layer_cost import COMPUTE_INTENSIVE, DATA_INTENSIVE, LayerCost, layer_costs
 from heterps_compile.cost.roofline import ridge_flop_per_byte
-from heterps_compile.cost.work import layer_costs
 
 from .drafts import Annotated, Layered, advance
 

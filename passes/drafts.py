@@ -16,14 +16,13 @@ from inspect import get_annotations
 from typing import Any, TypeVar
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.measured import Measurements
-from heterps_compile.cost.problem import Problem, SearchResult
+from heterps_compile.cost.problem import MethodResult, Problem, SearchResult
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
-from heterps_compile.plan.comparison import MethodResult
 from heterps_compile.plan.plan import ParameterServers, PlannedStage, Schedule
 from heterps_compile.plan.request import Request
 

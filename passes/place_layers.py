@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate_one
-from heterps_compile.cost.problem import PROOF, WARM_START, Placement, Problem, SearchResult
+from heterps_compile.cost.problem import PROOF, WARM_START, MethodResult, Placement, Problem, SearchResult
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError, PlugInError
-from heterps_compile.plan.comparison import MethodResult
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.units import counted

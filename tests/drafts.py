@@ -10,14 +10,13 @@ from profiles import CPU
 from sketch import sketch
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.measured import Measurements
-from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.passes.drafts import Emitted
-from heterps_compile.plan.comparison import MethodResult
 
 GRAPH = sketch(
     """

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from plans import PLAN
 
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.plan.plan import PlannedStage, Schedule
 from heterps_compile.report.findings import Findings

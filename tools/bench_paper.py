@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from heterps_compile.compare import compare_methods
+from heterps_compile.bench.compare_methods import compare_methods
 from heterps_compile.examples import EXAMPLES
 
 METHODS = ("rl", "rl-rnn", "exact", "greedy", "genetic", "bayes", "cpu-only", "gpu-only", "heuristic")

@@ -37,12 +37,12 @@ from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cluster.local import usable_cores
+from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import LayerTimes, layer_times
 from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.profile import DeviceProfile, LinkProfile
 from heterps_compile.cost.roofline import Phases
-from heterps_compile.cost.work import layer_costs
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.choose_schedule import ChooseSchedule

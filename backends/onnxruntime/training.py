@@ -10,7 +10,7 @@ import torch
 from heterps_compile.errors import BackendError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_buffers import changed_anew
-from heterps_compile.frontends.torch_dropout import drops
+from heterps_compile.frontends.torch_draws import drops
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 

@@ -1,6 +1,6 @@
 """``heterps-compile bench MODEL.onnx``: compare the placement methods in one table and one plot.
 
-Left out: the comparison itself (``compare.py``) and the looks of it (``report/comparison.py``).
+Left out: the comparison itself and its tables (``bench/``), the picture (``report/pictures/method_bars.py``).
 """
 
 import sys
@@ -43,10 +43,10 @@ def bench(ctx: click.Context, /, model: str, **_: Any) -> None:
 
 def _bench(model: str, asked: Asked) -> None:
     with result_stream() as stream, quiet_libraries(verbose=False), closing(Progress(sys.stderr, wanted=True)) as shown:
-        from heterps_compile.compare import compare_methods  # noqa: PLC0415 - onnx and numpy
+        from heterps_compile.bench.compare_methods import compare_methods  # noqa: PLC0415 - onnx and numpy
+        from heterps_compile.bench.comparison_words import print_comparison  # noqa: PLC0415 - rich
+        from heterps_compile.console import make_console  # noqa: PLC0415 - rich
         from heterps_compile.passes.placement.methods import METHODS  # noqa: PLC0415 - numpy
-        from heterps_compile.report.comparison import comparison_svg, print_comparison  # noqa: PLC0415 - rich
-        from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
 
         comparison = compare_methods(
             model,
@@ -56,7 +56,9 @@ def _bench(model: str, asked: Asked) -> None:
         )
         shown.close()
         if asked["plot"] is not None:
-            write_file(asked["plot"], comparison_svg(comparison))
+            from heterps_compile.report.pictures.method_bars import method_bars  # noqa: PLC0415 - only where asked for
+
+            write_file(asked["plot"], method_bars(comparison).svg)
         with printing("the comparison"):
             print_comparison(make_console(stream, terminal_width(stream)), comparison)
             stream.flush()

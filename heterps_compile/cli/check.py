@@ -1,6 +1,6 @@
 """``heterps-compile check MODEL --against plan.json``: does a committed plan still hold, and is there a better one.
 
-Left out: the check itself (``review/check.py``) and the looks of it (``report/check_words.py``).
+Left out: the check itself (``review/check.py``) and the looks of it (``review/check_words.py``).
 """
 
 import sys
@@ -16,9 +16,8 @@ from heterps_compile.plan.command_options import CHECK, ONNX
 from heterps_compile.plan.whole_file import write_whole
 
 from . import options
-from .output import Progress, printing, quiet_libraries, result_stream
+from .output import Progress, append_summary, printing, quiet_libraries, result_stream
 from .pictures import check_file, write_changes
-from .summary import append_summary
 
 if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
@@ -87,7 +86,7 @@ def _check(model: str, asked: Asked) -> int:
             stream.write(_shown(form, checked, against, path_of(against)))
             stream.flush()
         if form == "github":
-            from heterps_compile.report.check_words import check_markdown  # noqa: PLC0415 - only the format asked for
+            from heterps_compile.review.check_words import check_markdown  # noqa: PLC0415 - only the format asked for
 
             append_summary(check_markdown(checked, against))
         if not update or not checked.is_worth_writing:
@@ -98,7 +97,7 @@ def _check(model: str, asked: Asked) -> int:
 
 
 def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:
-    from heterps_compile.report import check_words  # noqa: PLC0415 - only what the result needs
+    from heterps_compile.review import check_words  # noqa: PLC0415 - only what the result needs
 
     if form == "json":
         return check_words.check_document(checked, against)

@@ -199,10 +199,11 @@ def _print_result(
     compiled: "CompiledModel", directory: str, stream: TextIO, *, as_json: bool, quiet: bool, verbose: bool
 ) -> None:
     """Print the plan on stdout."""
+    from heterps_compile.console import make_console  # noqa: PLC0415
     from heterps_compile.plan.file import to_json  # noqa: PLC0415 - only what the result needs
     from heterps_compile.report.document import to_document  # noqa: PLC0415
     from heterps_compile.report.rows import layer_rows  # noqa: PLC0415
-    from heterps_compile.report.tables import make_console, print_plan  # noqa: PLC0415
+    from heterps_compile.report.tables import print_plan  # noqa: PLC0415
 
     with printing(f"the plan (the folder {directory!r} is written all the same)"):
         if quiet:

@@ -12,9 +12,8 @@ from heterps_compile.escape import one_line
 from heterps_compile.plan.command_options import DIFF, TWO_PLANS
 
 from . import options
-from .output import printing, result_stream
+from .output import append_summary, printing, result_stream
 from .pictures import check_file, write_changes
-from .summary import append_summary
 
 if TYPE_CHECKING:
     from heterps_compile.plan_diff.compare_plans import PlanDiff
@@ -89,7 +88,7 @@ def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None
 
 
 def _refused(error: HeterpsError) -> int:
-    """Tell an error, and give an exit code other than 1, which means changed."""
+    """Print an error; return an exit code other than 1, which means changed."""
     click.echo(f"Error: {one_line(str(error))}", err=True)
     return _WRONG_USAGE
 

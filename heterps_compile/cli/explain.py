@@ -1,7 +1,7 @@
 """``heterps-compile explain LAYER``: why a layer stands where it does; ``--infeasible``: why there is no plan at all.
 
 Left out: the numbers (``review/explain.py``, ``review/infeasible.py``) and the looks of them
-(``report/explain_words.py``).
+(``review/explain_words.py``).
 """
 
 import sys
@@ -64,10 +64,10 @@ def _explain(layer: str | None, asked: Asked) -> None:
                 stream.write(told.to_json() if as_json else told.to_text())
                 stream.flush()
             return
+        from heterps_compile.console import make_console  # noqa: PLC0415 - as above
         from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
-        from heterps_compile.report.explain_words import explanation_document, print_explanation  # noqa: PLC0415 - rich
-        from heterps_compile.report.tables import make_console  # noqa: PLC0415 - as above
         from heterps_compile.review.explain import explain_layer  # noqa: PLC0415 - onnx
+        from heterps_compile.review.explain_words import explanation_document, print_explanation  # noqa: PLC0415 - rich
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
 
         posed = pose_again(model, read_plan(asked["plan"]), cluster=cluster, profile=profile)

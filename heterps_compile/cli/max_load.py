@@ -2,7 +2,7 @@
 
 A workload has costs and no operations: a plan comes out, and no code.
 
-Left out: the search itself (``passes/max_load``) and the looks of it (``report/split.py``).
+Left out: the search itself (``passes/max_load``) and the looks of it (``passes/max_load/split_words.py``).
 """
 
 import json
@@ -26,11 +26,11 @@ def solve_workload_file(path: str, asked: Asked) -> None:
         InputError: where the file is no workload, or the folder cannot be written.
         InfeasibleError: where no split exists.
     """
+    from heterps_compile.console import make_console  # noqa: PLC0415 - rich
     from heterps_compile.frontends.workload import read_workload  # noqa: PLC0415 - only here
     from heterps_compile.passes.max_load.solve import METHODS, solve_max_load  # noqa: PLC0415 - numpy
+    from heterps_compile.passes.max_load.split_words import print_split, split_document, split_files  # noqa: PLC0415 - rich
     from heterps_compile.plan.folder import check_target, write_files  # noqa: PLC0415 - pydantic
-    from heterps_compile.report.split import print_split, split_document, split_files  # noqa: PLC0415 - rich
-    from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
 
     began = time.perf_counter()
     output, quiet, as_json = asked["output"], asked["quiet"], asked["as_json"]

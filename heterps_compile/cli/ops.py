@@ -32,7 +32,7 @@ def ops(backend: str | None, *, as_json: bool) -> None:
 
         from heterps_compile.backends.find import BACKENDS  # noqa: PLC0415 - as below
         from heterps_compile.backends.ops import ops_by_backend  # noqa: PLC0415 - torch, jax and onnxruntime
-        from heterps_compile.report.tables import add_text, make_console, plain_table  # noqa: PLC0415 - rich
+        from heterps_compile.console import add_text, make_console, plain_table  # noqa: PLC0415 - rich
 
         names = (backend,) if backend is not None else tuple(BACKENDS)
         found = ops_by_backend(names)

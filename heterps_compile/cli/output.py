@@ -9,17 +9,19 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
 from typing import TextIO
 
 from heterps_compile.errors import InputError
 
 _STDOUT = 1  # the descriptor that C libraries write to
 _ERASE_LINE = "\r\x1b[K"
+_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a GitHub runner shows as the summary of a step
 
 
 @contextmanager
 def result_stream() -> Iterator[TextIO]:
-    """Yield a stream onto stdout that nobody else has.
+    """Yield a stream onto stdout that nothing else writes to.
 
     Whatever else is written to stdout meanwhile, from Python or from a C library, lands on stderr.
     """
@@ -94,3 +96,19 @@ class Progress:
         if self._stream is not None:
             self._stream.write(_ERASE_LINE)
             self._stream.flush()
+
+
+def append_summary(markdown: str) -> None:
+    """Append to the summary of a GitHub workflow's step; do nothing where no runner asks for one.
+
+    Raises:
+        InputError: where the file cannot be written.
+    """
+    target = os.environ.get(_SUMMARY)
+    if not target:
+        return
+    try:
+        with Path(target).open("a", encoding="utf-8") as file:
+            file.write(markdown + "\n")
+    except OSError as error:
+        raise InputError(f"cannot write the step summary {target!r} ({_SUMMARY}): {error.strerror}") from error

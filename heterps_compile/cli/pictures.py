@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan
     from heterps_compile.plan_diff.compare_plans import PlanDiff
     from heterps_compile.report.findings import Findings
-    from heterps_compile.report.pareto import Point
+    from heterps_compile.report.pictures.pareto import Point
 
 BASELINES = ("greedy", "heuristic", "cpu-only", "gpu-only")
 """The methods that pictures show beside the plan's own."""
@@ -83,7 +83,7 @@ class Drawings:
         if self.plots is not None:
             _write_plots(self.plots, found)
         if self.trace is not None:
-            from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415 - only where asked for
+            from heterps_compile.simulation.chrome_trace import chrome_trace  # noqa: PLC0415 - only where asked for
 
             write_file(self.trace, chrome_trace(compiled.plan, found.step))
 
@@ -124,9 +124,9 @@ class LastDraft:
 
 def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "Progress", *, searches: bool) -> "Findings":
     """Return what is known of a compilation, with points of throughput and price and other methods where asked for."""
-    from heterps_compile.compare import comparison_of  # noqa: PLC0415 - the search methods
+    from heterps_compile.bench.compare_methods import comparison_of  # noqa: PLC0415 - the search methods
     from heterps_compile.report.findings import Findings  # noqa: PLC0415 - as above
-    from heterps_compile.report.pareto import pareto, usual_floors  # noqa: PLC0415
+    from heterps_compile.report.pictures.pareto import pareto, usual_floors  # noqa: PLC0415
     from heterps_compile.report.rows import layer_rows  # noqa: PLC0415
 
     plan, problem, search = compiled.plan, draft.problem, draft.search
@@ -144,7 +144,7 @@ def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "Progress
 
 
 def _write_plots(directory: str, found: "Findings") -> None:
-    from heterps_compile.report.png import can_draw_png, to_png  # noqa: PLC0415 - only where asked for
+    from heterps_compile.report.pictures.svg import can_draw_png, to_png  # noqa: PLC0415 - only where asked for
 
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def check_file(option: str, path: str | None) -> None:
 
 
 def write_file(path: str, content: str | bytes) -> None:
-    """Write a file that somebody named on the command line.
+    """Write a file that was named on the command line.
 
     Raises:
         InputError: where it cannot be written.

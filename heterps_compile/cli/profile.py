@@ -1,6 +1,6 @@
 """``heterps-compile profile MODEL.onnx``: measure the layers of a model on this machine.
 
-Left out: measuring (``profiling/``), the looks of the result (``report/profile.py``).
+Left out: measuring (``profiling/``), the looks of the result (``profiling/profile_words.py``).
 """
 
 import sys
@@ -56,12 +56,12 @@ def _profile(model: str, asked: Asked) -> None:
         closing(Progress(sys.stderr, wanted=True)) as progress,
     ):
         from heterps_compile.api import read_model  # noqa: PLC0415 - torch and onnx
+        from heterps_compile.console import make_console  # noqa: PLC0415 - rich
         from heterps_compile.cost.profile_file import to_json  # noqa: PLC0415 - pydantic
         from heterps_compile.plan.whole_file import check_writable, write_whole  # noqa: PLC0415 - as above
         from heterps_compile.profiling.cache import Cache  # noqa: PLC0415 - as above
         from heterps_compile.profiling.profile_model import Settings, profile_model  # noqa: PLC0415 - torch
-        from heterps_compile.report.profile import print_profile  # noqa: PLC0415 - rich
-        from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
+        from heterps_compile.profiling.profile_words import print_profile  # noqa: PLC0415 - rich
 
         def read(batch: int | None) -> "Graph":
             return read_model(model, (), None, batch=batch, shapes=shapes, dynamic_shapes=None)

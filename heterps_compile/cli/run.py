@@ -67,7 +67,7 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
         result, show = launch(made, sys.stderr)
         if made.trace is not None and show.is_as_planned:
             _add_simulated(made.trace, show.plan)
-        from heterps_compile.report.tables import make_console  # noqa: PLC0415 - rich
+        from heterps_compile.console import make_console  # noqa: PLC0415 - rich
         from heterps_compile.runtime.launch.run_report import print_summary  # noqa: PLC0415
 
         print_summary(make_console(stream, terminal_width(stream)), result, show)
@@ -90,9 +90,9 @@ def _run_host(made: "RunOptions", hosts: str, words: Sequence[str]) -> int:
 
 def _add_simulated(trace: str, plan: "Plan") -> None:
     """Put the step that the plan promised into the trace of the run."""
-    from heterps_compile.report.simulation import plan_loads, simulate_plan  # noqa: PLC0415 - only where asked for
-    from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415
     from heterps_compile.runtime.telemetry.measured_trace import beside  # noqa: PLC0415
+    from heterps_compile.simulation.chrome_trace import chrome_trace  # noqa: PLC0415
+    from heterps_compile.simulation.plan_steps import plan_loads, simulate_plan  # noqa: PLC0415 - only where asked for
 
     promised = simulate_plan(plan, plan_loads(plan), plan.schedule.name, plan.schedule.micro_batches)
     measured = Path(trace).read_text("utf-8")

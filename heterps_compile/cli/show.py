@@ -115,9 +115,9 @@ def _as_file(plan: "Plan") -> str:
 
 
 def _shown(plan: "Plan", stream: TextIO, where: str, *, all_layers: bool) -> str:
+    from heterps_compile.console import make_console  # noqa: PLC0415
     from heterps_compile.plan.source import read_plan_text  # noqa: PLC0415 - pydantic
     from heterps_compile.report.show_words import print_shown  # noqa: PLC0415 - rich
-    from heterps_compile.report.tables import make_console  # noqa: PLC0415
 
     console = make_console(stream, terminal_width(stream))
     with console.capture() as captured:

@@ -1,6 +1,6 @@
 """``heterps-compile simulate PLAN``: what a step of a plan takes and holds under every schedule.
 
-Left out: the simulation (``report/simulation.py``, ``schedule/``) and the looks of it (``report/steps.py``).
+Left out: the simulation and the looks of it (``simulation/``, and ``schedule/`` below it).
 """
 
 from collections.abc import Mapping
@@ -50,8 +50,8 @@ def _simulate(plan: str, asked: Asked) -> None:
     schedule, micro_batches, trace = asked["schedule"], asked["micro_batches"], asked["trace"]
     model, profile = asked.some("model", "profile").values() if asked.subject != PLAN else (None, None)
     from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
-    from heterps_compile.report.simulation import best_steps, plan_loads, possible_counts  # noqa: PLC0415 - only when it runs
     from heterps_compile.schedule.names import SCHEDULES  # noqa: PLC0415 - as above
+    from heterps_compile.simulation.plan_steps import best_steps, plan_loads, possible_counts  # noqa: PLC0415 - only when it runs
 
     if schedule is not None and schedule not in SCHEDULES:
         raise UnknownNameError("schedule", schedule, SCHEDULES)
@@ -72,17 +72,17 @@ def _simulate(plan: str, asked: Asked) -> None:
     names = list(SCHEDULES) if schedule is None else [schedule]
     steps = best_steps(read, plan_loads(read, pool, operations), counts, names)
     if trace is not None:
-        from heterps_compile.report.trace import chrome_trace  # noqa: PLC0415 - only where asked for
+        from heterps_compile.simulation.chrome_trace import chrome_trace  # noqa: PLC0415 - only where asked for
 
         write_file(trace, chrome_trace(read, min(steps, key=lambda step: step.step_s)))
     with result_stream() as stream, printing("the simulation"):
         if asked["as_json"]:
-            from heterps_compile.report.steps import steps_document  # noqa: PLC0415 - only what the result needs
+            from heterps_compile.simulation.step_words import steps_document  # noqa: PLC0415 - only what the result needs
 
             stream.write(steps_document(read, steps, notes) + "\n")
         else:
-            from heterps_compile.report.steps import print_steps  # noqa: PLC0415
-            from heterps_compile.report.tables import make_console  # noqa: PLC0415
+            from heterps_compile.console import make_console  # noqa: PLC0415
+            from heterps_compile.simulation.step_words import print_steps  # noqa: PLC0415
 
             print_steps(make_console(stream, terminal_width(stream)), read, steps, notes)
         stream.flush()

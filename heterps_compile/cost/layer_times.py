@@ -24,7 +24,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.units import counted
 
-from .intensity import LayerCost
+from .layer_cost import LayerCost
 from .layer_key import layer_keys
 from .measured import Measurements, calibrate
 from .problem import Floats

@@ -18,7 +18,7 @@ from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cluster.local import SOURCE
 from heterps_compile.errors import InputError
 
-from .intensity import LayerCost
+from .layer_cost import LayerCost
 from .profile import DeviceProfile, LayerPoint, LayerProfile
 from .roofline import layer_phases
 
@@ -59,7 +59,7 @@ class Measurements:
 
 
 def assign_profiles(cluster: Cluster, profiles: Sequence[tuple[str, DeviceProfile]]) -> Measurements:
-    """Say which profile speaks for which type.
+    """Assign profiles to the device types that they measured.
 
     Args:
         cluster: The pool.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 
-from .intensity import LayerCost
+from .layer_cost import LayerCost
 
 SAFETY_FACTOR = 1.2
 OPTIMIZER_STATES = 2

@@ -8,14 +8,18 @@ Every value is lower the better, so that bound and gap mean the same for all::
     max-load     seconds a batch takes the slowest stage,             every stage on one unit of its own
                  without replicas
 
-Left out: how they are reached (``evaluate.py``, ``passes/placement``).
+A proven bound is a bound for the plans of the problem that was posed, and no others: the model's layers in one order,
+and stages that are runs of that order. A plan that takes the layers in another order, or parts them otherwise, is none
+of those that a bound is about.
+
+Left out: how values are reached (``evaluate.py``, ``passes/placement``), how a bound is proven (``passes/placement``).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from heterps_compile.units import format_money, format_rate, format_seconds
+from heterps_compile.units import counted, format_money, format_rate, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +65,22 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
     }
 )
 """The objectives by name; the first is the default."""
+
+
+def plans_of_the_problem(layer_count: int) -> str:
+    """Name the plans that a bound holds for: ``"plan that keeps these 54 layers in this order"``."""
+    if layer_count == 1:
+        return "plan for this one layer"
+    return f"plan that keeps these {counted(layer_count, 'layer')} in this order"
+
+
+def what_is_proven(objective: Objective, layer_count: int, better_by: float) -> str:
+    """Say what a bound proves of a plan.
+
+    Args:
+        objective: Of the plan.
+        layer_count: Layers of the model.
+        better_by: How much better the bound is than the plan, as a part: 0 where the bound is reached.
+    """
+    by = f"more than {100 * better_by:.3g} % " if better_by else ""
+    return f"no {plans_of_the_problem(layer_count)} is {by}{objective.better}"

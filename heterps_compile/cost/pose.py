@@ -17,7 +17,7 @@ from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
 
 from .allowed import allowed_types
-from .intensity import LayerCost
+from .layer_cost import LayerCost
 from .layer_times import LayerTimes
 from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes, parameter_parts
 from .problem import Bools, Floats, Problem

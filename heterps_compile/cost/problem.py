@@ -193,3 +193,22 @@ class SearchResult:
     def gap(self) -> float:
         """Return (value - bound) / value, 0 where both are 0."""
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult:
+    """What one method made of the problem.
+
+    Attributes:
+        method: Its name.
+        value: The objective; inf where it found no plan.
+        evaluations: Placements it evaluated.
+        search_s: Seconds it took, the proof not included.
+        fault: Why there is no plan; "" where there is one.
+    """
+
+    method: str
+    value: float
+    evaluations: int
+    search_s: float
+    fault: str = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from heterps_compile.cluster.devices import DeviceType
 
-from .intensity import LayerCost
+from .layer_cost import LayerCost
 
 TRAINING_FACTOR = 3
 """Work of forward and backward over that of forward alone."""

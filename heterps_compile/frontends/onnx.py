@@ -135,7 +135,7 @@ def _import(
 def _scratch_bytes(
     graph: ir.Graph, constants: frozenset[ir.Value], made_bytes: Mapping[ir.Value, int]
 ) -> dict[ir.Value, int]:
-    """Give, for every constant that a node makes, the bytes of the largest array made on the way to it; O(nodes)."""
+    """Return, for every constant that a node makes, the bytes of the largest array made on the way to it; O(nodes)."""
     found: dict[ir.Value, int] = {}
     for node in graph:
         if made_bytes and any(out in constants for out in node.outputs):

@@ -65,7 +65,7 @@ def name_nodes(graph: ir.Graph) -> None:
 
 
 def module_path(node: ir.Node) -> str:
-    """Return the dotted path of the module a node came from, or "" where the model does not tell.
+    """Return the dotted path of the module a node came from, or "" where the model does not name it.
 
     ``torch.onnx.export(dynamo=True)`` writes it into the node's metadata; older exporters scope the node's name,
     as in ``/encoder/layer.0/MatMul``.

@@ -57,12 +57,12 @@ class Session:
     weights: tuple[Array, ...]
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Any]:
-        """Run on inputs by name; give the named outputs in order."""
+        """Run on inputs by name; return the named outputs in order."""
         results: list[Any] = self.session.run(list(outputs), dict(feeds))
         return results
 
     def describe(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[tuple[int, tuple[int, ...]]]:
-        """Run, and give ONNX's number of the data type and the shape of every output; 0 for what is no tensor."""
+        """Run, and return ONNX's number of the data type and the shape of every output; 0 for what is no tensor."""
         if any(array.dtype == object for array in feeds.values()):  # strings cannot be handed over as values
             arrays = self.run(outputs, feeds)
             return [(_number(array), array.shape) if isinstance(array, np.ndarray) else (0, ()) for array in arrays]
@@ -83,7 +83,7 @@ def format_version(model: ir.Model) -> int:
 
 @cache
 def _newest_format() -> int:
-    """Find by trial the newest version of the format that the installed ONNX Runtime reads: it does not tell."""
+    """Find by trial the newest version of the format that the installed ONNX Runtime reads; it has no call for it."""
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "probe", [value], [result])
@@ -208,7 +208,7 @@ def _session_options() -> Any:
 
 
 def skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
-    """Return a model's bytes to be without its large initialisers, and these by name; none that nobody reads.
+    """Return a model's bytes without its large initialisers, and these by name; those without a reader are left out.
 
     ONNX Runtime throws these out first, and opens no session that is then handed one of them.
     """

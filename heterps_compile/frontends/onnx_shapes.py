@@ -196,7 +196,7 @@ def find_values(
     inputs: Mapping[str, Value],
     bindings: Mapping[str, int],
 ) -> tuple[dict[str, Value], list[str]]:
-    """Return dtype and shape, in numbers, of the wanted values, and notes on what only a run could tell.
+    """Return dtype and shape, in numbers, of the wanted values, and notes on what only a run could show.
 
     Args:
         model: A normalised model.

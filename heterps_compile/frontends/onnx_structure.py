@@ -36,7 +36,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def normalize(model: ir.Model) -> list[str]:
-    """Normalise a model in place; give notes on what a user should know.
+    """Normalise a model in place; return notes on what a user should know.
 
     Raises:
         GraphError: a cycle, an undefined value, a local function that cannot be inlined.
@@ -265,7 +265,7 @@ def is_random(node: ir.Node) -> bool:
 
 
 def drops(node: ir.Node) -> bool:
-    """Say whether a node is a Dropout in training mode, or one of which nobody knows."""
+    """Say whether a node is a Dropout in training mode, or one whose mode is not known."""
     if node.op_type != "Dropout" or len(node.inputs) < 3 or node.inputs[2] is None:
         return False
     flag = ir.convenience.get_const_tensor(node.inputs[2])

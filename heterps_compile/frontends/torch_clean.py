@@ -129,7 +129,7 @@ def _parts(call: fx.Node, args: Sequence[Any]) -> tuple[bool, fx.Node, Sequence[
 def _copied(
     graph: fx.Graph, call: fx.Node, args: Sequence[Any], modules: Mapping[str, nn.Module], name: str
 ) -> Sequence[Any]:
-    """Copy the nodes of a region, and of an autocast in it, to where the graph inserts; give what the region gives."""
+    """Copy the nodes of a region, and of an autocast in it, to where the graph inserts; return what it gives."""
     is_detached, region, operands = _parts(call, args)
     body = modules[str(region.target)]
     assert isinstance(body, fx.GraphModule)  # noqa: S101 - the wrapper's form; this tells the type checker

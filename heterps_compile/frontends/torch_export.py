@@ -8,7 +8,8 @@ Left out: programs with custom objects or effect tokens, and backward graphs.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable, shorten
 
 from .torch_attributes import attributes_put_back
-from .torch_backwards import LostBackward, hooks_on_tensors, registered_hooks, watch_backwards
+from .torch_backwards import hooks_on_tensors, registered_hooks, watch_backwards
 from .torch_buffers import replaced_buffers_written
 from .torch_call import Fixed, Leaf
 from .torch_data_sizes import source_line
@@ -83,15 +84,12 @@ def export_module(
     names = _positional_names(model)
     examples = _examples(program, args, kwargs)
     dimensions = _dimension_names(program, names, args, kwargs, dynamic_shapes)
-    return _read(
-        program,
-        name,
-        parameter_names=names,
-        examples=examples,
+    read = _read(program, name, names, examples, whole=lambda: model)
+    return replace(
+        read,
         dimension_names=dimensions,
-        whole=lambda: model,
         attributes=tuple(changed),
-        notes=list(dict.fromkeys((*told, *notes))),
+        notes=[*dict.fromkeys((*told, *notes)), *map(partial(_note, name), changed), *read.notes],
         lost=(*registered_hooks(model), *lost),
     )
 
@@ -124,15 +122,8 @@ def read_exported(program: ExportedProgram, args: tuple[Any, ...], kwargs: Mappi
     # where no input is nested, the graph names the positional ones as forward does
     is_flat = len(by_position) + len(by_name) == in_spec.num_leaves
     names = [spec.arg.name for spec in _input_specs(program)][: len(by_position)] if is_flat else []
-    return _read(
-        program,
-        name,
-        parameter_names=tuple(names),
-        examples=examples,
-        dimension_names={},
-        whole=functools.cache(program.module),
-        lost=tuple(hooks_on_tensors(program.state_dict)),
-    )
+    read = _read(program, name, tuple(names), examples, whole=functools.cache(program.module))
+    return replace(read, lost=tuple(hooks_on_tensors(program.state_dict)))
 
 
 def _specs(program: ExportedProgram) -> tuple[pytree.TreeSpec, pytree.TreeSpec]:
@@ -210,15 +201,12 @@ def _refuse_unreadable(exported: ExportedProgram, name: str) -> None:
 def _read(
     exported: ExportedProgram,
     name: str,
-    *,
     parameter_names: tuple[str, ...],
     examples: dict[str, Any],
-    dimension_names: dict[tuple[str, int], str],
+    *,
     whole: Callable[[], Callable[..., Any]],
-    lost: tuple[LostBackward, ...],
-    attributes: tuple[str, ...] = (),
-    notes: Sequence[str] = (),
 ) -> Program:
+    """Read an exported program; what is known of the module that it was traced from is left out."""
     _refuse_unreadable(exported, name)
     in_spec, out_spec = _specs(exported)
     reader = _Reader(exported, name)
@@ -243,10 +231,7 @@ def _read(
         whole=whole,
         examples=examples,
         ranges={s: (float(r.lower), float(r.upper)) for s, r in exported.range_constraints.items()},
-        dimension_names=dimension_names,
-        notes=[*notes, *map(partial(_note, name), attributes), *reader.notes],
-        attributes=attributes,
-        lost=lost,
+        notes=reader.notes,
     )
 
 

@@ -27,7 +27,7 @@ from .torch_memory import Order, mark_idle_dropout, order_writes
 from .torch_module import read_graph_module
 from .torch_names import name_ties, rename_values
 from .torch_program import Program, check_examples, overlaps
-from .torch_symbols import Symbols, bind_symbols
+from .torch_symbols import bind_symbols
 from .torch_write_back import mend_write_backs
 
 
@@ -39,7 +39,6 @@ def import_torch(
     batch: int | None = None,
     shapes: Mapping[str, int] = MappingProxyType({}),
     dynamic_shapes: Any = None,
-    name: str | None = None,
 ) -> Graph:
     """Read a PyTorch model.
 
@@ -53,13 +52,12 @@ def import_torch(
         batch: Number of the batch dimension; it must be dynamic, or be that number already.
         shapes: Numbers of other dynamic dimensions by name; the example's where left out.
         dynamic_shapes: Passed to ``torch.export.export``.
-        name: Of the graph; the class's name where left out.
 
     Raises:
         InputError: where the model cannot be traced, or inputs, shapes and batch do not fit it.
         UnknownNameError: where ``shapes`` names no dimension.
     """
-    program = _read(model, example_inputs, dict(example_kwargs or {}), dynamic_shapes, name)
+    program = _read(model, example_inputs, dict(example_kwargs or {}), dynamic_shapes)
     inline_regions(program.graph, program.modules, program.name)
     erase_checks(program.graph)
     mark_idle_dropout(program.graph)
@@ -73,7 +71,7 @@ def import_torch(
         f"{program.name} changes its input {name!r} in place; its stages leave it as it is"
         for name in order.changed_inputs
     )
-    symbols = _bind(program, batch, shapes)
+    symbols = bind_symbols(program, batch=batch, shapes=shapes)
     graph = build_graph(program, order, in_leaves, symbols)
     if isinstance(model, ExportedProgram):
         return graph
@@ -81,18 +79,16 @@ def import_torch(
     def in_float64(noise: Noise | None = None) -> Graph:
         wide = copy_in_float64(model, program.name, noise)
         inputs, keywords = widen_values(example_inputs), widen_values(dict(example_kwargs or {}))
-        return import_torch(
-            wide, inputs, keywords, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes, name=program.name
-        )
+        return import_torch(wide, inputs, keywords, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes)
 
     return replace(graph, source=replace(graph.source, in_float64=in_float64))
 
 
-def _read(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any, name: str | None) -> Program:
+def _read(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Program:
     check_examples(args, kwargs)
-    label = name or type(model).__name__
+    label = type(model).__name__
     if isinstance(model, ExportedProgram):
-        label = name or "exported"
+        label = "exported"
     elif not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise InputError(
             f"a {type(model).__name__} is no model that can be read; pass a torch.nn.Module with example_inputs, "
@@ -142,17 +138,3 @@ def _judge_written(program: Program, order: Order) -> None:
                     f"{printable(name)!r} and {printable(other)!r} of {program.name} share memory and are not the same "
                     f"tensor, and the forward changes it: stages cannot share it; make one of them a copy (clone())"
                 )
-
-
-def _bind(program: Program, batch: int | None, shapes: Mapping[str, int]) -> Symbols:
-    nodes = list(program.graph.nodes)
-    values = [(n.name, n.meta.get("val")) for n in nodes if n.op == "placeholder"]
-    return bind_symbols(
-        program.name,
-        values,
-        nodes,
-        batch=batch,
-        shapes=shapes,
-        user_names=program.dimension_names,
-        ranges=program.ranges,
-    )

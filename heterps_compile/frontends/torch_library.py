@@ -28,7 +28,7 @@ from .torch_program import forward_run_by
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """An attribute of a model's configuration, the value that no graph can hold, the one instead, and what to tell."""
+    """An attribute of a model's configuration, the value that no graph can hold, the one instead, the note on it."""
 
     attribute: str
     unfit: Any
@@ -58,7 +58,7 @@ _SETTINGS = (
 
 @contextmanager
 def traceable_settings(model: Any, name: str = "") -> Iterator[list[str]]:
-    """Switch off inside what the module says; give notes on what is, complete when the model was called."""
+    """Switch off inside what the module says; yield notes on what is, complete once the model was called."""
     notes: list[str] = []
     if not isinstance(model, nn.Module):
         yield notes

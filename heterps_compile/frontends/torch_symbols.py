@@ -11,13 +11,13 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-from torch import fx
 
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.graph import Dim, Graph
 from heterps_compile.units import counted
 
 from .torch_data_sizes import all_told, data_sizes
+from .torch_program import Program
 
 Symbol = Any  # a sympy.Symbol
 
@@ -61,32 +61,23 @@ class Symbols:
         )
 
 
-def bind_symbols(
-    model: str,
-    inputs: Sequence[tuple[str, Any]],
-    nodes: Sequence[fx.Node],
-    *,
-    batch: int | None,
-    shapes: Mapping[str, int],
-    user_names: Mapping[tuple[str, int], str],
-    ranges: Mapping[Symbol, tuple[float, float]],
-) -> Symbols:
-    """Name every symbol and give it a number: the user's, or else the example's.
+def bind_symbols(program: Program, *, batch: int | None, shapes: Mapping[str, int]) -> Symbols:
+    """Name every symbol of a program and give it a number: the user's, or else the example's.
+
+    Symbols that no input has depend on data.
 
     Args:
-        model: Name of the model.
-        inputs: Names and fake values of the inputs.
-        nodes: All nodes of the graph; symbols that no input has depend on data.
+        program: The program, its nodes with their fake values.
         batch: The user's number for the batch dimension.
         shapes: The user's numbers for other dimensions, by name.
-        user_names: Names the user gave to dimensions, by input and axis.
-        ranges: Least and largest number of each symbol.
 
     Raises:
         InputError: where a number is missing, or contradicts the model.
         UnknownNameError: where ``shapes`` names no dimension of the model.
     """
-    names, leading = _name_symbols(inputs, user_names)
+    model, nodes = program.name, list(program.graph.nodes)
+    inputs = [(node.name, node.meta.get("val")) for node in nodes if node.op == "placeholder"]
+    names, leading = _name_symbols(inputs, program.dimension_names)
     hints = {s: size.node.hint for _, value in inputs for size in _sizes(value) for s in _free(size) if _plain(size, s)}
     makers = {symbol: node for symbol, node in data_sizes(nodes).items() if symbol not in names}
     for symbol in makers:
@@ -116,7 +107,7 @@ def bind_symbols(
         if symbol not in numbers:
             raise InputError(f"dimension {name!r} of {model} has no number; give it one (shapes={{{name!r}: ...}})")
         number = numbers[symbol]
-        low, high = ranges.get(symbol, (0, float("inf")))
+        low, high = program.ranges.get(symbol, (0, float("inf")))
         if not low <= number <= high:
             raise InputError(
                 f"dimension {name!r} of {model} is {number}, it may be {low:g} to {high:g}; "

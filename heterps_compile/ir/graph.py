@@ -185,12 +185,12 @@ class Graph:
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
-        """Give, for every value a node makes, the index of that node."""
+        """Return, for every value a node makes, the index of that node."""
         return {out: i for i, node in enumerate(self.nodes) for out in node.outputs}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
-        """Give, for every value or parameter that is read, the indices of its readers, ascending, each once."""
+        """Return, for every value or parameter that is read, the indices of its readers, ascending, each once."""
         readers: dict[str, list[int]] = {}
         for i, node in enumerate(self.nodes):
             for name in dict.fromkeys(node.inputs):
@@ -199,7 +199,7 @@ class Graph:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """Give, for every node, the indices of those that must run before it, ascending, each once."""
+        """Return, for every node, the indices of those that must run before it, ascending, each once."""
         index = {node.name: i for i, node in enumerate(self.nodes)} if any(node.after for node in self.nodes) else {}
         producer = self.producer
         return tuple(
@@ -209,7 +209,7 @@ class Graph:
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """Give, for every node, the indices of those that must run after it, ascending, each once."""
+        """Return, for every node, the indices of those that must run after it, ascending, each once."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for i, before in enumerate(self.predecessors):
             for j in before:

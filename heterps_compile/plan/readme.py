@@ -6,8 +6,7 @@ Left out: what ``plan.json`` says better (every layer, every value).
 from heterps_compile.escape import for_markdown
 from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds
 
-from .plan import Plan
-from .proven import what_the_bound_proves
+from .plan import Plan, what_the_bound_proves
 
 _CODE = (
     " The stages are code, and loading runs it: load this folder only where you trust who made it, or with the hash of "

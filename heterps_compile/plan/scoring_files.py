@@ -5,14 +5,22 @@ with the same bytes, goes: the source reads that one. What is left gets ``scorin
 
     stage_0.py  stage_0.safetensors        stage_0_scoring.py
 
-Left out: what is in them (``backends/``).
+Of a plan for training, the plan to score by is that of these stages; :func:`plan_for_scoring` makes it.
+
+Left out: what is in the files (``backends/``), how the stages come about (``heterps_compile/scoring.py``).
 """
 
 import json
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
+
+from .plan import Plan
 
 _WEIGHTS = ".safetensors"
 _CHUNK_BYTES = 2**24
@@ -78,3 +86,34 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
         header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     return header, _LENGTH_BYTES + length
+
+
+def plan_for_scoring(plan: Plan) -> Plan:
+    """Return a plan whose stages score; of one for inference itself.
+
+    Raises:
+        RunError: where a plan for training carries nothing to score with, saying why.
+    """
+    if plan.request.mode != "training":
+        return plan
+    scoring, shown = plan.scoring, printable(plan.model)
+    if scoring is None:
+        raise RunError(
+            f"{shown!r} was compiled for training by an earlier version, without what scoring needs: dropout would "
+            f"draw and batch norms would take the statistics of the micro-batch; compile it again"
+        )
+    if scoring.refused:
+        raise RunError(f"{shown!r} was compiled for training and cannot score: {printable(scoring.refused)}")
+    stages = tuple(
+        replace(stage, inputs=inputs, outputs=outputs)
+        for stage, (inputs, outputs) in zip(plan.stages, scoring.boundaries, strict=True)
+    )
+    return replace(
+        plan,
+        graph_inputs=scoring.graph_inputs,
+        graph_outputs=scoring.graph_outputs,
+        signature=scoring.signature,
+        stages=stages,
+        artifacts=scoring.artifacts,
+        verification=scoring.verification or plan.verification,
+    )

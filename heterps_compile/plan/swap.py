@@ -123,7 +123,7 @@ def _lock(descriptor: int, *, needed: bool) -> None:
 
 
 def _make_locked(target: Path) -> tuple[Path, int]:
-    """Make a hidden folder beside the target and lock it; give it with the descriptor that holds the lock."""
+    """Make a hidden folder beside the target and lock it; return it with the descriptor that holds the lock."""
     for _ in range(_ATTEMPTS):
         new = target.with_name(_new_prefix(target) + secrets.token_hex(8))
         os.mkdir(new)

@@ -19,7 +19,7 @@ _PIECE_BYTES = 2**24
 
 
 def hash_weights(graph: Graph) -> str | None:
-    """Hash the weights of a graph's source; None where they have no bytes, or nobody knows how to read them."""
+    """Hash the weights of a graph's source; None where they have no bytes, or no way to read them is known."""
     reader = _READERS.get(graph.family)
     if reader is None or graph.source is None:
         return None

@@ -74,6 +74,36 @@ class ChainTimes:
     repeats: int
 
 
+@dataclass(frozen=True, slots=True)
+class TimingSetup:
+    """What a model is timed with.
+
+    Attributes:
+        backend: What builds and runs the layers.
+        inputs: Graph inputs by name, on the device; passes take them in turn.
+        now: The clock.
+        device: Where torch stages are put.
+    """
+
+    backend: Backend
+    inputs: Sequence[Mapping[str, Any]]
+    now: Now
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """How often a model is timed.
+
+    Attributes:
+        at_least: Times, after a warm-up that is not counted.
+        least_s: More follow until so many seconds have passed, since a machine's speed drifts.
+    """
+
+    at_least: int
+    least_s: float = 0.0
+
+
 class Passes:
     """Stages of one partition, run over and over; times of every pass are kept.
 
@@ -148,29 +178,21 @@ class Passes:
 
 def time_chain(
     layer_graph: LayerGraph,
-    backend: Backend,
-    inputs: Sequence[Mapping[str, Any]],
-    now: Now,
+    setup: TimingSetup,
+    repeats: Repeats,
     *,
     training: bool,
-    repeats: int,
-    least_s: float = 0.0,
     calls: Phases = ANY_CALLS,
-    device: str = "cpu",
     on_progress: Progress = lambda _done, _total: None,
 ) -> ChainTimes:
     """Time every layer of a model, and the whole.
 
     Args:
         layer_graph: The layers.
-        backend: What builds and runs them.
-        inputs: Graph inputs by name, on the device; passes take them in turn.
-        now: The clock.
+        setup: What they are timed with.
+        repeats: How often.
         training: Whether there are backwards; stages of torch and of jax only.
-        repeats: Of every time, at least, after a warm-up that is not counted.
-        least_s: More repeats follow until so much time has passed, since a machine's speed drifts.
         calls: What calling a layer costs at most.
-        device: Where torch stages are put.
         on_progress: Called after every repeat.
 
     Raises:
@@ -178,9 +200,9 @@ def time_chain(
     """
     graph = layer_graph.graph
     groups = [layer.nodes for layer in layer_graph.layers]
-    chain = _passes(graph, cut_graph(graph, groups), backend, now, device)
-    whole = _passes(graph, cut_graph(graph, [range(len(graph.nodes))]), backend, now, device)
-    half = len(inputs) // 2
+    chain = _passes(graph, cut_graph(graph, groups), setup)
+    whole = _passes(graph, cut_graph(graph, [range(len(graph.nodes))]), setup)
+    inputs, half = setup.inputs, len(setup.inputs) // 2
     turns = ((chain, cycle(inputs)), (whole, cycle([*inputs[half:], *inputs[:half]])))
     began_s = time.monotonic()
     try:
@@ -191,21 +213,22 @@ def time_chain(
                 chain.forget()
                 whole.forget()
                 began_s = time.monotonic()
-            on_progress(min(max(0, repeat), repeats), repeats)
-            if repeat >= repeats and (repeat >= _MOST_REPEATS or time.monotonic() - began_s >= least_s):
+            on_progress(min(max(0, repeat), repeats.at_least), repeats.at_least)
+            long_enough = time.monotonic() - began_s >= repeats.least_s
+            if repeat >= repeats.at_least and (repeat >= _MOST_REPEATS or long_enough):
                 break
     finally:
-        for stage in (*chain.stages, *whole.stages) if device != "cpu" else ():
+        for stage in (*chain.stages, *whole.stages) if setup.device != "cpu" else ():
             _move(stage, "cpu")  # its parameters are the model's own
     return _corrected(chain, whole, graph.batch, calls, training=training)
 
 
-def _passes(graph: Graph, partition: Partition, backend: Backend, now: Now, device: str) -> Passes:
+def _passes(graph: Graph, partition: Partition, setup: TimingSetup) -> Passes:
     import torch  # noqa: PLC0415 - torch only when something is run
 
-    where = torch.device(device)
+    backend, where = setup.backend, torch.device(setup.device)
     stages = [backend.as_module(stage, where) for stage in backend.build(graph, partition)]  # as a pipeline runs them
-    return Passes(graph, partition, stages, now)
+    return Passes(graph, partition, stages, setup.now)
 
 
 def _move(stage: Any, device: str) -> None:

@@ -41,7 +41,7 @@ class Pair:
         self._rank, self._peer, self._tags = rank, rank ^ 1, itertools.count(step=2)
 
     def to_and_fro(self, size_bytes: int) -> list[float]:
-        """Send a message and get it back; give half of each round's time."""
+        """Send a message and get it back; return half of each round's time."""
         tag, header_tag = (first := next(self._tags)), first + 1
         sender = self._transport.sender(self._peer, header_tag, "float32", _CPU)
         receiver = self._transport.receiver(self._peer, header_tag, _CPU, "the other process")

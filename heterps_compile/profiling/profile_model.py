@@ -16,12 +16,11 @@ from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import differentiating_backend, find_backend, own_backend, training_backends
 from heterps_compile.backends.ops import refuse_unsupported
 from heterps_compile.cluster.local import usable_cores
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_cost import LayerCost, layer_costs
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.memory import activation_bytes
 from heterps_compile.cost.profile import DeviceProfile, LayerPoint, LayerProfile, Profile, Timing
 from heterps_compile.cost.roofline import Phases
-from heterps_compile.cost.work import layer_costs
 from heterps_compile.errors import BackendError, HeterpsError, InputError, UnknownNameError
 from heterps_compile.escape import one_line, printable, shorten
 from heterps_compile.host_memory import available_bytes
@@ -35,7 +34,7 @@ from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.units import format_bytes
 
 from .cache import Cache
-from .chain import ANY_CALLS, ChainTimes, LayerTiming, time_chain
+from .chain import ANY_CALLS, ChainTimes, LayerTiming, Repeats, TimingSetup, time_chain
 from .clock import choose_clock, make_clock
 from .host import describe_device, describe_host
 from .inputs import inputs_in_turn
@@ -285,14 +284,10 @@ def _time(
         try:
             return time_chain(
                 model.layers,
-                backend,
-                inputs,
-                now,
+                TimingSetup(backend, inputs, now, where),
+                Repeats(settings.repeats, settings.least_s),
                 training=training,
-                repeats=settings.repeats,
-                least_s=settings.least_s,
                 calls=calls,
-                device=where,
                 on_progress=on_progress,
             )
         except HeterpsError:

@@ -66,7 +66,7 @@ def measure_replicas(
 
 
 def _run(folder: Path, count: int, threads: int) -> list[float]:
-    """Run so many replicas at once; give the slowest one's time in every round."""
+    """Run so many replicas at once; return the slowest one's time in every round."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-m", "heterps_compile.profiling.replica_process", str(folder), str(count)]
     processes = [

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.plan.plan import Plan, PlannedStage
-from heterps_compile.plan.proven import what_the_bound_holds_for
+from heterps_compile.plan.plan import Plan, PlannedStage, what_the_bound_holds_for
 
 from .rows import LayerRow
 

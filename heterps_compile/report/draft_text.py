@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.proof import plans_of_the_problem
 from heterps_compile.escape import printable
 from heterps_compile.passes.contract import Pass, steps_of
 from heterps_compile.passes.drafts import (

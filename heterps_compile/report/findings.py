@@ -1,30 +1,28 @@
 """What a report tells of a plan: the plan, and as much of what it was made from as is at hand.
 
-Left out: how it looks (``pictures_*.py``, ``html.py``).
+Left out: how it looks (``pictures/``, ``html.py``).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from heterps_compile.bench.comparison import Comparison
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.problem import Problem
 from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.plan.comparison import Comparison
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan_diff.compare_plans import PlanDiff
 from heterps_compile.plan_diff.sentences import words_of_new_layers, words_of_old_layers
+from heterps_compile.simulation.plan_steps import Step, plan_loads, simulate_plan
 
-from .comparison import comparison_picture
-from .pareto import Point
-from .pictures import Picture
-from .pictures_bars import memory_bars, price_bars
-from .pictures_graph import LayerView, layer_graph, older_graph, plan_layers
-from .pictures_numbers import number_bars
-from .pictures_pareto import pareto_front
-from .pictures_time import memory_over_time, timeline
+from .pictures.bars import memory_bars, number_bars, price_bars
+from .pictures.layer_graph import LayerView, layer_graph, older_graph, plan_layers
+from .pictures.method_bars import method_bars
+from .pictures.pareto import Point, pareto_front
+from .pictures.svg import Picture
+from .pictures.timeline import memory_over_time, timeline
 from .rows import LayerRow
-from .simulation import Step, plan_loads, simulate_plan
 
 _ROUNDS, _MANY_REPLICAS, _MOST_STEPS = 4, 50, 200  # of inference in the timeline
 
@@ -106,5 +104,5 @@ class Findings:
         if self.points:
             drawn.append(pareto_front(self.plan, self.points))
         if self.comparison is not None:
-            drawn.append(comparison_picture(self.comparison))
+            drawn.append(method_bars(self.comparison))
         return drawn

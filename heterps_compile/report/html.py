@@ -3,30 +3,35 @@
 Three walls keep a hostile name a text: the template escapes what it inserts, pictures and embedded JSON are made of
 escaped text, and the page's own policy lets no script run but the one whose hash it names.
 
-Left out: what the pictures show (``pictures_*.py``), what is said of a layer (``html_layers.py``).
+Left out: what the pictures show (``pictures/``), how the page shows a layer that is chosen (``templates/report.js``).
 """
 
 import base64
 import hashlib
+import json
+import math
+from collections.abc import Iterator
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
 
 from heterps_compile import __version__
+from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan_diff.sentences import change_of, sentences
 from heterps_compile.plan_diff.sentences import notes as change_notes
-from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds
+from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
 
 from .findings import Findings
-from .html_layers import for_script, layer_facts
-from .pictures import NAME_WIDTH, device_classes
+from .pictures.svg import NAME_WIDTH, device_classes
 from .tables import notes, plan_totals
 
 _MOST_STAGES = 400  # rows of the table
 _MOST_CHANGES = 200  # sentences
 _MOST_TEXT = 600  # characters of a note
+_MOST_REASON = 400  # characters of why a layer is bound by what it is
 
 
 def html_report(findings: Findings) -> str:
@@ -73,3 +78,53 @@ def html_report(findings: Findings) -> str:
 
 def _template(name: str) -> str:
     return resources.files(f"{__package__}.templates").joinpath(name).read_text("utf-8")
+
+
+def layer_facts(findings: Findings) -> dict[str, Any]:
+    """Return what is embedded in the page: per layer its facts, its device types, and the edges of all."""
+    plan = findings.plan
+    layers = [
+        {"name": _shown(view.name), "stage": view.stage, "device": _shown(view.device), "facts": []}
+        for view in findings.views
+    ]
+    for entry, view in zip(layers, findings.views, strict=True):
+        if view.change:
+            entry["change"] = _shown(view.change)
+    for entry, row in zip(layers, findings.rows, strict=False):
+        cost = row.cost
+        entry["facts"] = [
+            ["kind", row.kind],
+            ["parameters", format_count(row.parameters)],
+            ["weights", format_bytes(cost.parameter_bytes)],
+            ["computation", f"{format_count(cost.flops)}FLOP a batch"],
+            ["memory traffic", f"{format_bytes(cost.moved_bytes)} a batch"],
+            ["intensity", f"{cost.flop_per_byte:.3g} FLOP a byte"],
+            ["bound by", cost.label],
+            ["because", shorten(printable(cost.reason), _MOST_REASON)],
+        ]
+    if findings.problem is not None and findings.problem.layer_count == len(layers):
+        for index, entry in enumerate(layers):
+            entry["types"] = list(_types(findings.problem, index, plan.currency))
+    edges = [[first, last, format_bytes(size)] for first, last, size in findings.edges]
+    return {"layers": layers, "edges": edges, "currency": plan.currency}
+
+
+def _types(problem: Problem, layer: int, currency: str) -> Iterator[list[str]]:
+    """Yield name, computation, data and price of a layer on every type: alone on one unit that it keeps busy."""
+    for index, name in enumerate(problem.type_names):
+        compute_s, data_s = float(problem.compute_s[layer, index]), float(problem.data_s[layer, index])
+        if not math.isfinite(compute_s) or not problem.allowed[layer, index]:
+            yield [_shown(name), "cannot run it" if not math.isfinite(compute_s) else "not allowed", "", ""]
+            continue
+        paid = max(compute_s, data_s) * float(problem.price_per_hour[index]) / 3600 / problem.batch * 1e6
+        yield [_shown(name), format_seconds(compute_s), format_seconds(data_s), f"{format_money(paid)} {currency}"]
+
+
+def _shown(name: str) -> str:
+    return shorten(printable(name), NAME_WIDTH)
+
+
+def for_script(value: Any) -> str:
+    """Return JSON that may stand between script tags: no character of it can end them or begin a comment."""
+    plain = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

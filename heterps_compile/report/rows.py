@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.plan.plan import Plan
 

@@ -6,11 +6,12 @@ Left out: times that were spent (the file does not keep them), single layers' co
 from rich.console import Console
 from rich.text import Text
 
+from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import counted, format_bytes
 
-from .tables import add_numbers, add_text, notes, plain_table, plan_totals, stage_table
+from .tables import notes, plan_totals, stage_table
 
 _HASH_SHOWN = 12  # hexadecimal digits
 _NOT_KEPT = frozenset({"time spent", "method"})

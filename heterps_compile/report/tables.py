@@ -7,38 +7,23 @@ Left out: progress (``cli/output.py``), pictures.
 """
 
 from collections.abc import Sequence
-from typing import TextIO
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from heterps_compile.cluster.devices import Cluster
+from heterps_compile.console import add_numbers, add_text, name_text, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.escape import printable, shorten
-from heterps_compile.plan.plan import NOT_VERIFIED, Plan, PlannedStage, Verification
-from heterps_compile.plan.proven import what_the_bound_proves
+from heterps_compile.escape import printable
+from heterps_compile.plan.plan import NOT_VERIFIED, Plan, PlannedStage, Verification, what_the_bound_proves
 from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
 
 from .rows import LayerRow
 
-PLAIN_WIDTH = 120  # columns, where the output is no terminal
-LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
 LAYERS_SHOWN = 16  # of a longer table, first and last ones in equal parts
 _NARROW = 100  # columns; below, the tables leave out what the totals or the folder tell as well
 _FILES_SHOWN = 6
-
-
-def make_console(stream: TextIO, terminal_width: int | None) -> Console:
-    """Make a console that prints text as it is.
-
-    Args:
-        stream: Where to.
-        terminal_width: Columns of the terminal, or None where the stream is none.
-    """
-    width = PLAIN_WIDTH if terminal_width is None else max(terminal_width, LEAST_WIDTH)
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
 def print_plan(
@@ -271,25 +256,3 @@ def cluster_lines(pool: Cluster) -> list[str]:
         price = f"{format_money(server.price_per_hour)} {pool.currency}/h" if server.price_per_hour else "free"
         lines.append(f"parameter server, a core: {price}, {format_count(server.bytes_per_s)}B/s")
     return lines
-
-
-def plain_table() -> Table:
-    """Return a table without a frame, its head ruled off."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-
-
-def add_text(table: Table, *headings: str, min_width: int | None = None, no_wrap: bool = False) -> None:
-    """Add columns of text."""
-    for heading in headings:
-        table.add_column(heading, overflow="fold", min_width=min_width, no_wrap=no_wrap)
-
-
-def add_numbers(table: Table, *headings: str) -> None:
-    """Add columns of numbers, which stand right."""
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-
-
-def name_text(name: str, width: int) -> Text:
-    """Return a name, its middle cut out where it is longer than a quarter of the width."""
-    return Text(shorten(printable(name), max(8, width // 4)))

@@ -4,14 +4,14 @@ Every number is that of the search: times by the cost model, and the objective o
 stands elsewhere, with the best replicas for it. A plan is posed again from its model, so the numbers are today's; a
 plan that was made from something else is refused unless that is allowed.
 
-Left out: moves of several layers at once (the search tries those), the looks of it (``report/explain_words.py``).
+Left out: moves of several layers at once (the search tries those), the looks of it (``review/explain_words.py``).
 """
 
 import math
 from dataclasses import dataclass
 
 from heterps_compile.cost.evaluate import Fault, PlacementDetail, detail
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.layer_times import ESTIMATED
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import UnknownNameError

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterps_compile.api import open_draft
-from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.proof import plans_of_the_problem
+from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.escape import printable
 from heterps_compile.passes.drafts import Posed

@@ -5,7 +5,7 @@
 3. Else at the batch of the plan, where that fits the memory that is free.
 4. Else not at all; a note has the numbers.
 
-Left out: weights (``memory.py``), what a kernel takes beside its operands, what fusing saves.
+Left out: weights (``large_weights.py``), what a kernel takes beside its operands, what fusing saves.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ class _Calls:
 
 
 def compare_calls(pair: Pair) -> tuple[Difference, int]:
-    """Compare the outputs of one call, or of several in a row and what is kept; give how many calls there were.
+    """Compare the outputs of one call, or of several in a row and what is kept; return how many calls there were.
 
     Raises:
         VerificationError: naming the output, or what is kept, that differs, and by how much.
@@ -96,7 +96,7 @@ def _advice(whole: _Calls) -> str:
 
 
 def _call_whole(pair: Pair) -> _Calls:
-    """Call the whole model once, and again where it keeps something; give what it has changed by then."""
+    """Call the whole model once, and again where it keeps something; return what it has changed by then."""
     graph = pair.graph
     with pair.backend.reproducible(graph, pair.seed):
         before = kept_by_whole(graph)

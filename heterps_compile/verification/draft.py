@@ -19,7 +19,7 @@ from .batch import MemoryLimits, choose_batch
 from .calls import compare_calls
 from .float64 import compare_in_float64
 from .gradients import compare_training
-from .memory import weights_where_they_lie
+from .large_weights import weights_where_they_lie
 from .pair import Pair, reason
 
 _CALLS = 2
@@ -82,7 +82,7 @@ def _why_not(backend: Backend, graph: Graph, seed: int) -> str:
 
 
 def _compare(pair: Pair) -> tuple[Verification, tuple[str, ...]]:
-    """Compare all there is to compare; give notes on it."""
+    """Compare all there is to compare; return notes on it."""
     outputs, calls = compare_calls(pair)
     found = Verification(outputs.max_abs, outputs.max_rel, pair.tolerance, len(pair.compared.outputs), calls)
     if not pair.is_trained:

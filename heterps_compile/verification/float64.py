@@ -40,7 +40,7 @@ Found = tuple[Verification, tuple[str, ...]]
 
 
 def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: VerificationError) -> tuple[Found, str]:
-    """Compare a copy of the model in float64; give what was found, and a note on it.
+    """Compare a copy of the model in float64; return what was found, and a note on it.
 
     Args:
         pair: That was compared.
@@ -89,7 +89,7 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: Veri
 
 
 def _is_a_function(pair: Pair) -> bool:
-    """Tell whether the whole model gives the same again."""
+    """Whether the whole model gives the same results when it is called again."""
     outputs = []
     for _ in range(2):
         with pair.backend.reproducible(pair.graph, pair.seed):

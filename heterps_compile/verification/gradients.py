@@ -38,7 +38,7 @@ _Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def compare_training(pair: Pair) -> tuple[Difference, tuple[str, ...]]:
-    """Compare the gradients of one step; give notes on what they are held against, or why they are not compared.
+    """Compare the gradients of one step; return notes on what they are held against, or why they are not compared.
 
     Raises:
         VerificationError: naming the parameter or input whose gradient differs, and by how much.

@@ -15,7 +15,7 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import StageCut
 from heterps_compile.runtime.in_process import run_stages
 
-from .memory import release_weights
+from .large_weights import release_weights
 
 SKIP = "--no-verify (verify=False) leaves verification out"
 
@@ -58,7 +58,7 @@ class Pair:
         return max(self.backend.tolerance(self.graph.family), self.compared.rounding)
 
     def whole(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the whole model; give its outputs by name."""
+        """Run the whole model; return its outputs by name."""
         given = {name: _copy(value) for name, value in inputs.items()}  # a model may change its input in place
         oracle: Callable[[Mapping[str, Any]], tuple[Any, ...]] = self.oracle or self.backend.reference(self.graph)
         outputs = dict(zip(self.graph.outputs, oracle(given), strict=True))
@@ -66,7 +66,7 @@ class Pair:
         return outputs
 
     def staged(self, inputs: Mapping[str, Any], stages: Sequence[Callable[..., Any]] | None = None) -> dict[str, Any]:
-        """Run the stages, or what stands for them; give the outputs by name.
+        """Run the stages, or what stands for them; return the outputs by name.
 
         Raises:
             VerificationError: where they cannot run.

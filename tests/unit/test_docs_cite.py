@@ -30,6 +30,13 @@ DOTTED = re.compile(r"\bheterps_compile(?:\.\w+)+")
 ROLE = re.compile(r":(?:class|func|meth|data|attr|exc|mod):`~?\.?([\w.]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)")
 DEFINED = re.compile(r"^\s*(?:async def|def|class) (\w+)|^\s*(\w+)(?:: [^=\n]+)?(?: =|$)|^\s+(\w+): ", re.MULTILINE)
+QUOTED = re.compile(r"``(?:\w+\.)*([A-Za-z_]\w*)(?:\(\))?``")
+"""The last part of a name in a docstring; one of several words is a name of code."""
+
+FOREIGN = {"ChunkedArray", "Conv_3", "Conv_4", "INPUT_AXIS", "gather_object", "name_as_tensor", "new_group", "output_1"}
+FOREIGN |= {"register_autograd"}
+"""Names of other packages that no code of ours uses, names that stand for any, and examples of names in models."""
+
 TOGETHER = re.compile(r"^\s*(\w+(?:, \w+)+)(?:: [^=\n]+)? =", re.MULTILINE)
 
 MADE = re.compile(
@@ -54,6 +61,20 @@ def names_of(path: Path) -> frozenset[str]:
 @cache
 def defined() -> frozenset[str]:
     return frozenset().union(*(names_of(path) for path in SOURCES))
+
+
+@cache
+def words_of_code() -> frozenset[str]:
+    """Return every word of the sources that is neither in a docstring nor in a comment."""
+    texts = (re.sub(r'"""(?:.|\n)*?"""|#.*', "", text_of(path)) for path in SOURCES)
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
+def is_in_code(name: str) -> bool:
+    """Whether a name of several words occurs in code, or is that of a module; one word alone may be any word."""
+    if "_" not in name.strip("_") and not re.search(r"[a-z][A-Z]", name):
+        return True
+    return name in FOREIGN or name in words_of_code() or bool(files_named(f"{name}.py"))
 
 
 @cache
@@ -151,6 +172,7 @@ def test_docstrings_and_comments_cite_what_exists():
             f"{shown}: {name}" for name in DOTTED.findall(said) if not symbol_exists(name) and not MADE.search(name)
         ]
         wrong += [f"{shown}: {name}" for name in ROLE.findall(said) if not is_known(name)]
+        wrong += [f"{shown}: {name}" for name in QUOTED.findall(said) if not is_in_code(name)]
     assert wrong == []
 
 
@@ -164,6 +186,10 @@ def test_a_citation_of_what_is_not_there_is_found():
     assert symbol_exists("heterps_compile.compile")
     assert not symbol_exists("heterps_compile.runtime.launch.run_options.Asking")
     assert not symbol_exists("heterps_compile.nothing")
+    assert QUOTED.findall("``words_of_code``, ``a.is_one()`` and ``two words``") == ["words_of_code", "is_one"]
+    assert is_in_code("words_of_code")
+    assert not is_in_code("_".join(("words", "of", "nobody")))
+    assert not is_in_code("Given" + "Upon")
 
 
 def test_architecture_has_every_part_of_the_package_and_the_order_in_which_they_are_built():

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "heterps_compile"
 # From the ground up. A module imports its own folder and rows below its own, never up and never sideways.
 ROWS = (
     ("errors", "escape", "examples", "packages"),
-    ("units", "host_memory", "process_state"),
+    ("units", "host_memory", "process_state", "console"),
     ("options", "plug_ins"),
     ("ir",),
     ("cluster",),
@@ -31,12 +31,12 @@ ROWS = (
     ("frontends",),
     ("plan", "schedule"),
     ("passes", "backends"),
-    ("runtime", "plan_diff"),
+    ("runtime", "plan_diff", "simulation"),
     ("profiling",),
     ("make_plan", "compiled_model", "verification"),
     ("scoring",),
     ("api",),
-    ("compare", "review"),
+    ("bench", "review"),
     ("report",),
     ("cli",),
     ("__init__", "__main__"),
@@ -229,7 +229,7 @@ NAMED = {
     "plan/schema.py": "an error of an estimate is exact",
     "cost/provisioners.py": "a provisioner",
     "cli/pictures.py": "the methods of the paper's pictures",
-    "compare.py": "the proof of what others find",
+    "bench/compare_methods.py": "a provisioner",
     "review/infeasible.py": "the proof that there is no plan",
 }
 """Who may say the name of a backend or method, and what it is there."""

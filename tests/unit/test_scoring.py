@@ -15,7 +15,7 @@ from heterps_compile.compiled_model import CompiledModel
 from heterps_compile.errors import BackendError, RunError
 from heterps_compile.frontends.torch_fx import import_torch
 from heterps_compile.frontends.torch_modes import training_nodes
-from heterps_compile.plan.scoring_plan import plan_for_scoring
+from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.runtime.launch.prepare import header, prepare
 from heterps_compile.runtime.launch.run_options import RunOptions
 

@@ -17,7 +17,7 @@ from heterps_compile.errors import RunError, StalePlanError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
-from heterps_compile.plan.scoring_plan import plan_for_scoring
+from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.plan.source import read_plan
 from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout

@@ -1,9 +1,9 @@
 """What ran when, in the Chrome trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-The tracks are those of the simulated trace (``report/trace.py``): positions of the pipeline are processes, replicas
-their threads, actions slices. Waits are slices as well, and a message is an arrow from the action that made its values
-to the action that waited for them, whose slice says how many bytes came. Times are in microseconds from the first of
-them on.
+The tracks are those of the simulated trace (``simulation/chrome_trace.py``): positions of the pipeline are processes,
+replicas their threads, actions slices. Waits are slices as well, and a message is an arrow from the action that made
+its values to the action that waited for them, whose slice says how many bytes came. Times are in microseconds from the
+first of them on.
 
 Source: "Trace Event Format", the Chromium project; complete ("X"), flow ("s", "f"), counter ("C") and metadata ("M").
 

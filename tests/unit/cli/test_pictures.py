@@ -56,7 +56,7 @@ def test_a_trace_alone_needs_no_search(tmp_path, monkeypatch):
     def never(*_args, **_options):
         raise AssertionError("searched")
 
-    monkeypatch.setattr("heterps_compile.report.pareto.pareto", never)
+    monkeypatch.setattr("heterps_compile.report.pictures.pareto.pareto", never)
     words = [str(path("squeezenet")), "--method", "greedy", "--no-verify", "-q", "-o", "out", "--trace", "step.json"]
     assert CliRunner().invoke(command, words, catch_exceptions=False).exit_code == 0
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]

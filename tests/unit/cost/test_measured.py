@@ -7,13 +7,13 @@ from profiles import CPU, device, layer, point
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import CALIBRATED, ESTIMATED, MEASURED, layer_times
 from heterps_compile.cost.measured import Measurements, assign_profiles
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.profile import DeviceProfile, Fitted
 from heterps_compile.cost.roofline import TRAINING_FACTOR, layer_phases
-from heterps_compile.cost.work import layer_costs
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.group_layers import group_nodes

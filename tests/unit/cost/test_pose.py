@@ -8,11 +8,11 @@ import pytest
 from sketch import sketch
 
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link
+from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import SAFETY_FACTOR, stage_memory
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.work import layer_costs
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.annotate_intensity import annotate

@@ -10,7 +10,7 @@ from profiles import device as profiled
 from profiles import layer, point
 
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.measured import Measurements

@@ -17,10 +17,10 @@ from torch import Tensor, fx, nn
 import heterps_compile
 from heterps_compile.api import read_model
 from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.problem import Problem
-from heterps_compile.cost.work import layer_costs
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph, verify_layers
 from heterps_compile.passes.group_layers import group_nodes

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from heterps_compile.api import compile as compile_model
+from heterps_compile.bench.compare_methods import compare_methods
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.compare import compare_methods
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.examples import EXAMPLES
 from heterps_compile.plan.plan import Plan

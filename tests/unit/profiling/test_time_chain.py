@@ -13,7 +13,7 @@ from heterps_compile.cost.profile import Timing
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.passes.group_layers import group_nodes
-from heterps_compile.profiling.chain import Passes, call_time, correct, time_chain
+from heterps_compile.profiling.chain import Passes, Repeats, TimingSetup, call_time, correct, time_chain
 from heterps_compile.profiling.clock import choose_clock, make_clock, timing
 
 BACKEND = TorchBackend()
@@ -55,7 +55,9 @@ def test_skips_ties_and_in_place_ops_are_timed_in_training_too():
     module, args = skip_net(training=True)
     graph = read_model(module, args, None, batch=None, shapes={}, dynamic_shapes=None)
     layers = group_nodes(graph)
-    times = time_chain(layers, BACKEND, [BACKEND.example_inputs(graph, 0)], ticking(), training=True, repeats=2)
+    times = time_chain(
+        layers, TimingSetup(BACKEND, [BACKEND.example_inputs(graph, 0)], ticking()), Repeats(2), training=True
+    )
     assert len(times.layers) == len(layers.layers)
     assert times.whole.layers_forward_s == len(layers.layers)  # one tick each
     assert sum(t.forward.median_s for t in times.layers) == pytest.approx(times.whole.forward_s)
@@ -78,7 +80,7 @@ def test_every_pass_reads_other_inputs_than_the_one_before():
     graph = read(small_ctrdnn())
     taken = []
     inputs = [Given(BACKEND.example_inputs(graph, seed), seed, taken) for seed in range(4)]
-    time_chain(group_nodes(graph), BACKEND, inputs, ticking(), training=False, repeats=2)
+    time_chain(group_nodes(graph), TimingSetup(BACKEND, inputs, ticking()), Repeats(2), training=False)
     assert taken[::2] == [0, 1, 2, 3, 0]  # the chain
     assert taken[1::2] == [2, 3, 0, 1, 2]  # and the whole
 
@@ -86,8 +88,12 @@ def test_every_pass_reads_other_inputs_than_the_one_before():
 def test_repeats_go_on_while_there_is_time():
     graph = read(small_ctrdnn())
     inputs = [BACKEND.example_inputs(graph, 0)]
-    assert time_chain(group_nodes(graph), BACKEND, inputs, ticking(), training=False, repeats=2).repeats == 2
-    longer = time_chain(group_nodes(graph), BACKEND, inputs, ticking(), training=False, repeats=2, least_s=60.0)
+    assert (
+        time_chain(group_nodes(graph), TimingSetup(BACKEND, inputs, ticking()), Repeats(2), training=False).repeats == 2
+    )
+    longer = time_chain(
+        group_nodes(graph), TimingSetup(BACKEND, inputs, ticking()), Repeats(2, least_s=60.0), training=False
+    )
     assert longer.repeats == 500  # and not for ever
 
 

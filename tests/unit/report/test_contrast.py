@@ -5,7 +5,7 @@ from importlib import resources
 
 import pytest
 
-from heterps_compile.report.pictures import DEVICES, GREYS, STRONG
+from heterps_compile.report.pictures.svg import DEVICES, GREYS, STRONG
 
 CSS = resources.files("heterps_compile.report.templates").joinpath("report.css")
 TEXT, MARK = 4.5, 3.0

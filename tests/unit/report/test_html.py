@@ -10,15 +10,14 @@ import pytest
 from large_plan import HOSTILE, hostile_findings, large_findings
 from small_problems import small_problem
 
-from heterps_compile.plan.comparison import Comparison, MethodResult
+from heterps_compile.bench.comparison import Comparison
+from heterps_compile.cost.problem import MethodResult
 from heterps_compile.plan.plan import PoolDevice
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.report.findings import Findings
-from heterps_compile.report.html import html_report
-from heterps_compile.report.html_layers import for_script, layer_facts
-from heterps_compile.report.pareto import Point, pareto, usual_floors
-from heterps_compile.report.pictures import ending, ticks
-from heterps_compile.report.png import can_draw_png, to_png
+from heterps_compile.report.html import for_script, html_report, layer_facts
+from heterps_compile.report.pictures.pareto import Point, pareto, usual_floors
+from heterps_compile.report.pictures.svg import can_draw_png, ending, ticks, to_png
 
 SVG = "{http://www.w3.org/2000/svg}"
 POINTS = (Point(0, 100.0, 1.0, True, True), Point(200, 200.0, 3.0, False, False), Point(300, 400.0, 2.5, True, True))

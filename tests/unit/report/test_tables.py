@@ -5,9 +5,10 @@ import pytest
 from drafts import CLUSTER, COSTS, LAYERS, renamed
 from plans import PLAN, with_stage
 
+from heterps_compile.console import make_console
 from heterps_compile.plan.plan import Artifact
 from heterps_compile.report.rows import layer_rows
-from heterps_compile.report.tables import cluster_table, make_console, notes, print_plan
+from heterps_compile.report.tables import cluster_table, notes, print_plan
 
 ROWS = layer_rows(PLAN, LAYERS, COSTS)
 SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))

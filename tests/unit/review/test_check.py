@@ -8,8 +8,8 @@ from reviewed import CPU, GPU, MODEL, POOL, REQUEST, graph, plan
 from heterps_compile.errors import InfeasibleError, InputError
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.plan import Plan
-from heterps_compile.report.check_words import check_document, check_github, check_markdown, check_text, verdict
 from heterps_compile.review.check import DEFAULT_TOLERANCE, CheckResult, check_plan
+from heterps_compile.review.check_words import check_document, check_github, check_markdown, check_text, verdict
 from heterps_compile.review.pose import pose_again
 
 PLAN = from_json(to_json(plan()), "plan.json")

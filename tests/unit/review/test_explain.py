@@ -7,13 +7,13 @@ from io import StringIO
 import pytest
 from reviewed import CPU, GPU, MODEL, POOL, REQUEST, graph, plan
 
+from heterps_compile.console import make_console
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Placement
 from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
 from heterps_compile.plan.plan import Plan
-from heterps_compile.report.explain_words import explanation_document, print_explanation
-from heterps_compile.report.tables import make_console
 from heterps_compile.review.explain import Explanation, explain_layer
+from heterps_compile.review.explain_words import explanation_document, print_explanation
 from heterps_compile.review.infeasible import why_infeasible
 from heterps_compile.review.pose import pose_again
 

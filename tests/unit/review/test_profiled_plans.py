@@ -6,7 +6,7 @@ from torch import nn
 
 import heterps_compile
 from heterps_compile.api import read_model
-from heterps_compile.compare import compare_methods
+from heterps_compile.bench.compare_methods import compare_methods
 from heterps_compile.cost.profile_file import to_json
 from heterps_compile.errors import StalePlanError
 from heterps_compile.profiling.profile_model import Settings, profile_model

@@ -8,11 +8,11 @@ from plans import PLAN
 from told_runs import BYTES, RANKS, SLOT_S, told_run
 from trace_format import read_trace
 
-from heterps_compile.report.simulation import plan_loads, simulate_plan
-from heterps_compile.report.trace import chrome_trace
 from heterps_compile.runtime.telemetry.events import Ran, RankSpans, RankStart, Received
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.measured_trace import beside, measured_trace
+from heterps_compile.simulation.chrome_trace import chrome_trace
+from heterps_compile.simulation.plan_steps import plan_loads, simulate_plan
 
 SLOT_US = SLOT_S * 1e6
 TWO_REPLICAS = replace(

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 from profiles import CPU, PROFILE, device, layer, point
 
+from heterps_compile.console import make_console
 from heterps_compile.cost.profile import Fitted, Profile
-from heterps_compile.report.profile import print_profile
-from heterps_compile.report.tables import make_console
+from heterps_compile.profiling.profile_words import print_profile
 
 
 def shown(profile: Profile) -> str:

@@ -14,7 +14,6 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.roofline import TRAINING_FACTOR
 from heterps_compile.plan.plan import Plan, PlannedStage
-from heterps_compile.schedule.held import held_over_time, worker_spans
 from heterps_compile.schedule.load import (
     MicroBatch,
     StageLoad,
@@ -25,7 +24,7 @@ from heterps_compile.schedule.load import (
     simulate_step,
 )
 from heterps_compile.schedule.names import SCHEDULES
-from heterps_compile.schedule.simulate import Timeline
+from heterps_compile.schedule.simulate import Timeline, held_over_time, worker_spans
 
 _SAME_TIME = 1 + 1e-9  # times closer than this factor differ by rounding alone
 

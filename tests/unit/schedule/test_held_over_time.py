@@ -2,10 +2,9 @@
 
 import pytest
 
-from heterps_compile.schedule.held import held_over_time, worker_spans
 from heterps_compile.schedule.load import MicroBatch, StageLoad, delayed, held_bytes, occupied, simulate_step
 from heterps_compile.schedule.names import orders
-from heterps_compile.schedule.simulate import simulate
+from heterps_compile.schedule.simulate import held_over_time, simulate, worker_spans
 
 
 def held(name: str, stage: int, *, training: bool = True) -> str:

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 import heterps_compile
-from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.proof import plans_of_the_problem, what_is_proven
+from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
 
 COST, FAST = OBJECTIVES["cost"], OBJECTIVES["throughput"]
 

@@ -1,14 +1,16 @@
-"""What all pictures share: SVG elements from escaped text, and colours that read in dark and light.
+"""What all pictures share: SVG elements from escaped text, colours that read in dark and light, and PNG.
 
 A picture is one ``<svg>``. It looks the same alone in a file and inside a page: colours are classes, and the style
-sheet that every picture carries gives them, once more for dark surroundings.
+sheet that every picture carries gives them, once more for dark surroundings. A PNG is drawn from it by resvg (the
+optional package ``resvg-py``), always in light: it cannot know its surroundings.
 
-Left out: the pictures themselves (``pictures_*.py``).
+Left out: the pictures themselves (the other files of this folder).
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.util import find_spec
 
 from heterps_compile.escape import printable, shorten
 
@@ -16,6 +18,8 @@ WIDTH = 960
 NAME_WIDTH = 200  # characters of a name that are ever shown
 DEVICE_COLOURS = 8
 _CHARACTER = 6.6  # pixels of one at the font size below, wide ones counted in
+_PIXELS_A_UNIT = 2  # of a PNG, so that text is sharp on today's screens
+_MOST_PIXELS = 16_000  # of the height of a PNG
 
 _LIGHT = (
     ("#cfe2f7", "#2f6fb3"),
@@ -128,11 +132,16 @@ def text(x: float, y: float, words: str, classes: str = "ink", anchor: str = "st
 
 
 def rect(  # noqa: PLR0917 - a rectangle is four numbers everywhere
-    x: float, y: float, width: float, height: float, classes: str, title: str = "", *, more: str = ""
+    x: float, y: float, width: float, height: float, classes: str, more: str = ""
 ) -> str:
-    """Return a rectangle, with a title that is shown on hovering; ``more`` are attributes as they stand."""
-    inner = f"><title>{safe(title)}</title></rect>" if title else "/>"
-    return f'<rect class="{classes}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{more}{inner}'
+    """Return a rectangle; ``more`` are attributes as they stand."""
+    return f'<rect class="{classes}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{more}/>'
+
+
+def titled(shape: str, title: str) -> str:
+    """Return a shape with a title that is shown on hovering; "" for none."""
+    tag = shape[1 : shape.index(" ")]
+    return f"{shape.removesuffix('/>')}><title>{safe(title)}</title></{tag}>" if title else shape
 
 
 def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
@@ -166,3 +175,16 @@ def ticks(most: float, count: int = 5) -> list[float]:
         power /= 10
     step = next(power * nice for nice in (1, 2, 5, 10) if power * nice >= rough)
     return [i * step for i in range(int(most / step * (1 + 1e-9)) + 1)]
+
+
+def can_draw_png() -> bool:
+    """Tell whether resvg-py is installed."""
+    return find_spec("resvg_py") is not None
+
+
+def to_png(drawn: Picture) -> bytes:
+    """Draw a picture as PNG, at double size where that is not too high."""
+    import resvg_py  # noqa: PLC0415 - optional, and only for PNG
+
+    zoom = min(_PIXELS_A_UNIT, _MOST_PIXELS / drawn.height)
+    return bytes(resvg_py.svg_to_bytes(svg_string=drawn.svg, zoom=zoom, sans_serif_family="DejaVu Sans"))

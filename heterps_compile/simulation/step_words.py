@@ -1,6 +1,6 @@
 """Simulated steps side by side, printed for people and for programs.
 
-Left out: the simulation (``simulation.py``), the timeline itself (``pictures_time.py``, ``trace.py``).
+Left out: the simulation (``plan_steps.py``), the timeline (``report/pictures/timeline.py``, ``chrome_trace.py``).
 """
 
 import json
@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from heterps_compile.console import add_numbers, add_text, name_text, plain_table
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import counted, format_bytes, format_count, format_seconds
 
-from .simulation import Step
-from .tables import add_numbers, add_text, name_text, plain_table
+from .plan_steps import Step
 
 FORMAT_VERSION = 1
 _STAGES_SHOWN = 40

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from heterps_compile.cost.intensity import DATA_INTENSIVE
+from heterps_compile.cost.layer_cost import DATA_INTENSIVE
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.units import counted, format_money, format_seconds
 
-from .pictures import WIDTH, Picture, device_classes, ending, fitting, line, picture, rect, safe, text
+from .svg import WIDTH, Picture, device_classes, ending, fitting, line, picture, rect, safe, text, titled
 
 NAMED_LAYERS = 60
 _DRAWN_EDGES = 400
@@ -95,7 +95,7 @@ def _graph(
     places: list[tuple[float, float]] = []
     heads: list[str] = []
     for stage, box in zip(plan.stages, boxes, strict=True):
-        parts.append(rect(box.x, box.y, box.width, box.height, f"box s{colours[stage.device]}", more=' rx="8"'))
+        parts.append(rect(box.x, box.y, box.width, box.height, f"box s{colours[stage.device]}", ' rx="8"'))
         heads += _head(stage, box, plan.currency)
         across = max(1, int((box.width - 2 * _PAD + gap) / (size[0] + gap)))
         for i in range(len(stage.layers)):
@@ -140,7 +140,7 @@ def _legend(colours: dict[str, int], *, has_data: bool, has_changed: bool) -> st
     parts, x = [], _PAD
     for name, colour in colours.items():
         label = fitting(name, 150)
-        parts += [rect(x, 12, 14, 14, f"d{colour}", more=' rx="3"'), text(x + 20, 23, label)]
+        parts += [rect(x, 12, 14, 14, f"d{colour}", ' rx="3"'), text(x + 20, 23, label)]
         x += 36 + 6.6 * len(label)
         if x > WIDTH - 330:
             parts.append(text(x, 23, "…", "soft"))
@@ -148,7 +148,7 @@ def _legend(colours: dict[str, int], *, has_data: bool, has_changed: bool) -> st
     if has_changed:
         parts += [f'<circle class="p4" cx="{x + 6:.1f}" cy="19" r="3.5"/>', text(x + 15, 23, "changed", "soft")]
     if has_data:
-        parts += [rect(WIDTH - 290, 12, 14, 14, "paper line data", more=' rx="3"')]
+        parts += [rect(WIDTH - 290, 12, 14, 14, "paper line data", ' rx="3"')]
         parts += [text(WIDTH - 270, 23, "dashed: bound by data, not by computation", "soft")]
     return "".join(parts)
 
@@ -206,7 +206,7 @@ def _shape(layer: LayerView, place: tuple[float, float], size: tuple[float, floa
     x, y = place
     classes = f"d{colour} data" if layer.label == DATA_INTENSIVE else f"d{colour}"
     title = f"{layer.name}: {layer.change}" if layer.change else layer.name
-    parts = [rect(x, y, *size, classes, title, more=f' rx="{5 if named else 2}"')]
+    parts = [titled(rect(x, y, *size, classes, f' rx="{5 if named else 2}"'), title)]
     if layer.change:  # a dot in the corner
         parts.append(f'<circle class="p4" cx="{x + size[0] - 4:.1f}" cy="{y + 4:.1f}" r="3.5"/>')
     if named:

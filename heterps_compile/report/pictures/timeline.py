@@ -3,19 +3,18 @@
 A stage of many replicas shows the first ones; what is left out is said. Where a row would have more pieces than pixels
 can tell apart, neighbours of one kind are drawn as one.
 
-Left out: the trace for Perfetto, which has everything (``trace.py``).
+Left out: the trace for Perfetto, which has everything (``simulation/chrome_trace.py``).
 """
 
 from collections.abc import Iterator, Sequence
 
 from heterps_compile.plan.plan import Plan
-from heterps_compile.schedule.held import worker_spans
 from heterps_compile.schedule.order import Phase
-from heterps_compile.schedule.simulate import Span
+from heterps_compile.schedule.simulate import Span, worker_spans
+from heterps_compile.simulation.plan_steps import Step
 from heterps_compile.units import counted, format_bytes, format_seconds
 
-from .pictures import WIDTH, Picture, device_classes, fitting, line, picture, rect, text, ticks
-from .simulation import Step
+from .svg import WIDTH, Picture, device_classes, fitting, line, picture, rect, text, ticks, titled
 
 _LEFT, _RIGHT, _TOP = 170.0, 20.0, 48.0
 _ROW, _SPACE = 22.0, 6.0
@@ -89,7 +88,7 @@ def _rows(step: Step) -> list[tuple[int, int]]:
 
 
 def _left_out(parts: list[str], step: Step, rows: Sequence[tuple[int, int]], bottom: float) -> float:
-    """Say how many rows are missing; give the pixels that takes."""
+    """Say how many rows are missing; return the pixels that takes."""
     missing = sum(step.timeline.replicas) - len(rows)
     if not missing:
         return 0.0
@@ -100,7 +99,7 @@ def _left_out(parts: list[str], step: Step, rows: Sequence[tuple[int, int]], bot
 def _legend(step: Step) -> Iterator[str]:
     x = 12.0
     for phase in dict.fromkeys(span.action.phase for span in step.timeline.spans):
-        yield rect(x, 13, 14, 14, _COLOUR[phase], more=' rx="3"')
+        yield rect(x, 13, 14, 14, _COLOUR[phase], ' rx="3"')
         yield text(x + 20, 24, _WORDS[phase])
         x += 40 + 6.6 * len(_WORDS[phase])
     chunks = "; paler: a later chunk of the stage" if step.timeline.chunks > 1 else ""
@@ -119,7 +118,7 @@ def _label(plan: Plan, step: Step, worker: tuple[int, int], y: float, colours: d
     device = plan.stages[stage].device
     number = f"stage {stage}" if step.timeline.replicas[stage] == 1 else f"stage {stage}.{replica}"
     words = fitting(f"{number} {device}", _LEFT - 44)
-    return [rect(12, y + 4, 12, 12, f"d{colours[device]}", more=' rx="3"'), text(30, y + 15, words)]
+    return [rect(12, y + 4, 12, 12, f"d{colours[device]}", ' rx="3"'), text(30, y + 15, words)]
 
 
 def _pieces(spans: Sequence[Span], y: float, scale: float) -> Iterator[str]:
@@ -130,7 +129,8 @@ def _pieces(spans: Sequence[Span], y: float, scale: float) -> Iterator[str]:
         title = f"{_WORDS[action.phase]} of micro-batch {action.micro_batch}, {took}"
         paler = ' fill-opacity=".6"' if action.chunk else ""
         inner = max(width - 0.8, 0.4)
-        yield rect(x, y, inner, _ROW, _COLOUR[action.phase], title, more=f' rx="{min(3.0, inner / 3):.1f}"{paler}')
+        shape = rect(x, y, inner, _ROW, _COLOUR[action.phase], f' rx="{min(3.0, inner / 3):.1f}"{paler}')
+        yield titled(shape, title)
         number = str(action.micro_batch)
         if width >= _DIGIT * len(number) + 3:
             yield text(x + width / 2, y + 15, number, "small paper", "middle")
@@ -145,7 +145,7 @@ def _blocks(spans: Sequence[Span], y: float, scale: float) -> Iterator[str]:
             start, end = spans[first].start_s, spans[i - 1].end_s
             title = f"{_WORDS[spans[first].action.phase]} of {i - first} micro-batches"
             width = max((end - start) * scale, 0.4)
-            yield rect(_LEFT + start * scale, y, width, _ROW, _COLOUR[spans[first].action.phase], title)
+            yield titled(rect(_LEFT + start * scale, y, width, _ROW, _COLOUR[spans[first].action.phase]), title)
             first = i
 
 

@@ -11,9 +11,9 @@ from trace_format import read_trace
 
 from heterps_compile.api import compile as compile_
 from heterps_compile.cluster.load import load_cluster
-from heterps_compile.report.simulation import best_steps, plan_loads, possible_counts, simulate_plan
-from heterps_compile.report.trace import chrome_trace
 from heterps_compile.schedule.names import SCHEDULES
+from heterps_compile.simulation.chrome_trace import chrome_trace
+from heterps_compile.simulation.plan_steps import best_steps, plan_loads, possible_counts, simulate_plan
 
 
 def test_the_plans_own_step_is_simulated_as_the_compiler_did():

@@ -1,14 +1,17 @@
-"""Memory and price of every stage as bars.
+"""Bars: memory and price of every stage, and the numbers of two plans beside each other.
 
-Left out: memory over time (``pictures_time.py``).
+Left out: memory over time (``timeline.py``), which numbers there are (``plan_diff/numbers.py``).
 """
 
 from collections.abc import Sequence
+from math import isfinite
 
 from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan_diff.numbers import NumberChange
+from heterps_compile.plan_diff.sentences import change_of
 from heterps_compile.units import format_bytes, format_money
 
-from .pictures import WIDTH, Picture, device_classes, fitting, line, picture, rect, text
+from .svg import WIDTH, Picture, device_classes, fitting, line, picture, rect, text, titled
 
 _LEFT, _RIGHT, _TOP = 200.0, 150.0, 50.0
 _ROW, _SPACE = 20.0, 9.0
@@ -20,6 +23,8 @@ _PARTS = (
     ("activations", "p3"),
     ("safety margin", "grid-fill"),
 )
+_NUMBER_LEFT, _NUMBER_RIGHT, _NUMBER_TOP = 110.0, 330.0, 50.0
+_NUMBER_BAR, _NUMBER_ROW = 14.0, 44.0
 
 
 def memory_bars(plan: Plan) -> Picture:
@@ -33,7 +38,7 @@ def memory_bars(plan: Plan) -> Picture:
     for index, (name, colour) in enumerate(_PARTS):
         if not any(_sizes(stage)[index] for stage in shown):
             continue
-        parts += [rect(x, 13, 14, 14, colour, more=' rx="3"'), text(x + 20, 24, name)]
+        parts += [rect(x, 13, 14, 14, colour, ' rx="3"'), text(x + 20, 24, name)]
         x += 40 + 6.6 * len(name)
     for index, stage in enumerate(shown):
         y = _TOP + index * (_ROW + _SPACE)
@@ -41,7 +46,8 @@ def memory_bars(plan: Plan) -> Picture:
         left = _LEFT
         for (name, colour), size in zip(_PARTS, _sizes(stage), strict=True):
             if size > 0:
-                parts.append(rect(left, y, size * scale, _ROW, colour, f"{name}: {format_bytes(size)}"))
+                bar = rect(left, y, size * scale, _ROW, colour)
+                parts.append(titled(bar, f"{name}: {format_bytes(size)}"))
                 left += size * scale
         assert stage.memory is not None  # noqa: S101 - filtered above; this tells the type checker
         parts.append(text(left + 8, y + 15, _against(stage, there.get(stage.device))))
@@ -62,7 +68,7 @@ def price_bars(plan: Plan) -> Picture:
         parts += _label(plan, stage, y)
         width = stage.price_per_hour * scale
         title = f"{stage.replicas} x {stage.device}"
-        parts.append(rect(_LEFT, y, max(width, 1), _ROW, f"d{colours[stage.device]}", title))
+        parts.append(titled(rect(_LEFT, y, max(width, 1), _ROW, f"d{colours[stage.device]}"), title))
         price = f"{format_money(stage.price_per_hour)} {plan.currency}/h" if stage.price_per_hour else "free"
         parts.append(text(_LEFT + width + 8, y + 15, price))
     missing = _missing(parts, len(plan.stages) - len(shown), len(shown))
@@ -90,8 +96,33 @@ def _against(stage: PlannedStage, there: float | None) -> str:
 
 
 def _missing(parts: list[str], count: int, shown: int) -> float:
-    """Say how many stages are not drawn; give the pixels that takes."""
+    """Say how many stages are not drawn; return the pixels that takes."""
     if count <= 0:
         return 0.0
     parts.append(text(_LEFT, _TOP + shown * (_ROW + _SPACE) + 12, f"{count} more stages are not drawn", "soft"))
     return 18.0
+
+
+def number_bars(numbers: Sequence[NumberChange]) -> Picture:
+    """Draw two bars a number, the old above the new; the longer one of a pair is as long as the picture is wide."""
+    parts = [rect(12, 13, 14, 14, "grid-fill", ' rx="3"'), text(32, 24, "before")]
+    parts += [rect(92, 13, 14, 14, "p0", ' rx="3"'), text(112, 24, "after")]
+    parts.append(text(170, 24, "every pair of bars has a scale of its own", "soft"))
+    for index, number in enumerate(numbers):
+        y = _NUMBER_TOP + index * _NUMBER_ROW
+        parts += [
+            text(_NUMBER_LEFT - 10, y + 20, number.name, "ink", "end"),
+            line(_NUMBER_LEFT - 2, y - 3, _NUMBER_LEFT - 2, y + 31, "grid"),
+        ]
+        most = max(number.old, number.new) or 1.0
+        for value, words, classes, top in (
+            (number.old, number.old_text, "grid-fill", y),
+            (number.new, f"{number.new_text}  {change_of(number)}".rstrip(), "p0", y + _NUMBER_BAR),
+        ):
+            share = value / most if number.unit and isfinite(most) else 1.0
+            width = max(1.0, share * (WIDTH - _NUMBER_LEFT - _NUMBER_RIGHT))
+            parts += [
+                rect(_NUMBER_LEFT, top, width, _NUMBER_BAR, classes),
+                text(_NUMBER_LEFT + width + 8, top + 11, words),
+            ]
+    return picture("numbers", "Numbers before and after", _NUMBER_TOP + len(numbers) * _NUMBER_ROW + 6, parts)

@@ -4,45 +4,19 @@ Left out: what changed from the committed plan to the one found (``plan_diff/for
 """
 
 import json
-from collections.abc import Sequence
-from typing import Protocol
 
-from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.proof import plans_of_the_problem
+from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.escape import for_markdown, printable
-from heterps_compile.plan.plan import Plan
-from heterps_compile.plan_diff.compare_plans import PlanDiff
 from heterps_compile.plan_diff.formats import diff_document, diff_markdown, diff_text, workflow_command
 from heterps_compile.plan_diff.sentences import HASHED, Escape
 from heterps_compile.units import format_percent
 
+from .check import CheckResult
+
 FORMAT_VERSION = 1
 
 
-class Checked(Protocol):
-    """What ``review/check.py`` gives; its fields are explained there."""
-
-    @property
-    def committed(self) -> Plan: ...  # noqa: D102 - above
-    @property
-    def found(self) -> Plan: ...  # noqa: D102
-    @property
-    def changes(self) -> PlanDiff: ...  # noqa: D102
-    @property
-    def fault(self) -> str: ...  # noqa: D102
-    @property
-    def value(self) -> float | None: ...  # noqa: D102
-    @property
-    def tolerance(self) -> float: ...  # noqa: D102
-    @property
-    def stale(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def gain(self) -> float: ...  # noqa: D102
-    @property
-    def passes(self) -> bool: ...  # noqa: D102
-
-
-def verdict(checked: Checked, escape: Escape = printable) -> str:
+def verdict(checked: CheckResult, escape: Escape = printable) -> str:
     """Tell in one sentence whether the plan may stay, and why."""
     if checked.fault:
         return f"the plan does not hold any more: {escape(checked.fault)}"
@@ -57,7 +31,7 @@ def verdict(checked: Checked, escape: Escape = printable) -> str:
     return f"a plan that is {format_percent(100 * checked.gain)} {better} exists, {gain}: more than {allowed}"
 
 
-def check_text(checked: Checked) -> str:
+def check_text(checked: CheckResult) -> str:
     """Return the lines for a terminal."""
     lines = [_sentence(verdict(checked)), *(f"note: {note}" for note in _notes(checked, printable))]
     shown = "\n".join(lines) + "\n"
@@ -66,7 +40,7 @@ def check_text(checked: Checked) -> str:
     return f"{shown}\nFrom the plan to the one found now:\n{diff_text(checked.changes)}"
 
 
-def check_markdown(checked: Checked, plan: str) -> str:
+def check_markdown(checked: CheckResult, plan: str) -> str:
     """Return Markdown for a pull request; ``plan`` is where the committed plan is."""
     lines = ["### Placement check", "", _sentence(verdict(checked, for_markdown)), ""]
     lines += [f"- note: {note}" for note in _notes(checked, for_markdown)]
@@ -75,7 +49,7 @@ def check_markdown(checked: Checked, plan: str) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def check_github(checked: Checked, path: str) -> str:
+def check_github(checked: CheckResult, path: str) -> str:
     """Return annotations at the plan's file: an error where the check fails, a notice where only hashes changed."""
     lines = []
     if not checked.passes:
@@ -84,7 +58,7 @@ def check_github(checked: Checked, path: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def check_document(checked: Checked, plan: str) -> str:
+def check_document(checked: CheckResult, plan: str) -> str:
     """Return the text of a JSON document; its keys are a promise as those of ``plan_diff/formats.py``."""
     changes = json.loads(diff_document(checked.changes, plan, "what the search finds now"))
     document = {
@@ -104,12 +78,12 @@ def check_document(checked: Checked, plan: str) -> str:
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def _described(checked: Checked, value: float) -> str:
+def _described(checked: CheckResult, value: float) -> str:
     objective = OBJECTIVES[checked.found.request.objective]
     return objective.describe(value, checked.found.batch, checked.found.currency)
 
 
-def _notes(checked: Checked, escape: Escape) -> list[str]:
+def _notes(checked: CheckResult, escape: Escape) -> list[str]:
     notes = []
     if checked.stale:
         names = ", ".join(HASHED.get(name, escape(name)) for name in checked.stale)

@@ -19,7 +19,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.simulate import input_of
 
-from .simulation import Step
+from .plan_steps import Step
 
 _US = 1e6
 _LONGEST_NAME = 120

@@ -9,12 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.cost.workload import Workload
 from heterps_compile.escape import printable
 from heterps_compile.passes.max_load.split import MaxLoadResult, to_split_json
 from heterps_compile.units import format_bytes
-
-from .tables import add_numbers, add_text, plain_table
 
 FORMAT_VERSION = 1
 _IDS_SHOWN = 6

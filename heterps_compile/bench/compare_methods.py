@@ -11,7 +11,7 @@ from typing import Any
 
 from heterps_compile.api import Progress, open_draft
 from heterps_compile.cost.evaluate import detail
-from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
 from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ps_ratio, static_ratio
 from heterps_compile.errors import HeterpsError, InfeasibleError
 from heterps_compile.passes.drafts import Posed
@@ -19,8 +19,9 @@ from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import run_method
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.certificate import certify
-from heterps_compile.plan.comparison import Comparison, MethodResult, ProvisioningResult
 from heterps_compile.process_state import gradients_on
+
+from .comparison import Comparison, ProvisioningResult
 
 _RATIOS = (2.0, 8.0, 32.0)  # CPU units per accelerator in StaRatio, training units per server core in StaPSRatio
 

@@ -1,28 +1,11 @@
 """Placement methods side by side on one problem.
 
-Left out: running them (``compare.py``), printing them (``report/comparison.py``).
+Left out: running them (``compare_methods.py``), printing them (``comparison_words.py``).
 """
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class MethodResult:
-    """What one method made of the problem.
-
-    Attributes:
-        method: Its name.
-        value: The objective; inf where it found no plan.
-        evaluations: Placements it evaluated.
-        search_s: Seconds it took, the proof not included.
-        fault: Why there is no plan; "" where there is one.
-    """
-
-    method: str
-    value: float
-    evaluations: int
-    search_s: float
-    fault: str = ""
+from heterps_compile.cost.problem import MethodResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,77 +4,24 @@ Left out: the numbers themselves (``review/explain.py``).
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from heterps_compile.cost.intensity import LayerCost
+from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
 from heterps_compile.units import format_bytes, format_count, format_money, format_percent, format_rate, format_seconds
 
-from .tables import add_numbers, add_text, plain_table
+from .explain import DeviceChoice, Explanation
 
 FORMAT_VERSION = 1
 
 
-class Choice(Protocol):
-    """What one device type would mean; ``review/explain.py`` explains the fields."""
-
-    @property
-    def device(self) -> str: ...  # noqa: D102 - above
-    @property
-    def is_chosen(self) -> bool: ...  # noqa: D102
-    @property
-    def compute_s(self) -> float: ...  # noqa: D102
-    @property
-    def data_s(self) -> float: ...  # noqa: D102
-    @property
-    def price(self) -> float: ...  # noqa: D102
-    @property
-    def value(self) -> float: ...  # noqa: D102
-    @property
-    def throughput(self) -> float: ...  # noqa: D102
-    @property
-    def fault(self) -> str: ...  # noqa: D102
-
-
-class Explained(Protocol):
-    """What explains a layer; its fields are explained there too."""
-
-    @property
-    def layer(self) -> str: ...  # noqa: D102 - above
-    @property
-    def kind(self) -> str: ...  # noqa: D102
-    @property
-    def stage(self) -> int: ...  # noqa: D102
-    @property
-    def device(self) -> str: ...  # noqa: D102
-    @property
-    def cost(self) -> LayerCost: ...  # noqa: D102
-    @property
-    def objective(self) -> str: ...  # noqa: D102
-    @property
-    def currency(self) -> str: ...  # noqa: D102
-    @property
-    def batch(self) -> int: ...  # noqa: D102
-    @property
-    def value(self) -> float: ...  # noqa: D102
-    @property
-    def choices(self) -> Sequence[Choice]: ...  # noqa: D102
-    @property
-    def binding(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def reason(self) -> str: ...  # noqa: D102
-    @property
-    def times(self) -> str: ...  # noqa: D102
-
-
-def print_explanation(console: Console, explained: Explained) -> None:
+def print_explanation(console: Console, explained: Explanation) -> None:
     """Print where the layer stands and why, what it costs on every type, and what binds."""
     cost = explained.cost
     console.print(
@@ -104,7 +51,7 @@ def print_explanation(console: Console, explained: Explained) -> None:
         console.print(Text(f"Binding: {printable(sentence)}."))
 
 
-def explanation_document(explained: Explained) -> str:
+def explanation_document(explained: Explanation) -> str:
     """Return the text of a JSON document; a number that is not finite is null."""
     document = {
         "format_version": FORMAT_VERSION,
@@ -138,11 +85,11 @@ def explanation_document(explained: Explained) -> str:
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def _device(explained: Explained) -> str:
+def _device(explained: Explanation) -> str:
     return printable(explained.device)
 
 
-def _cells(explained: Explained, choice: Choice) -> list[str]:
+def _cells(explained: Explanation, choice: DeviceChoice) -> list[str]:
     change = 100 * (choice.value / explained.value - 1) if explained.value > 0 and isfinite(choice.value) else 0.0
     is_plan = isfinite(choice.value)
     described = OBJECTIVES[explained.objective].describe(choice.value, explained.batch, explained.currency)

@@ -7,10 +7,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from light_models import path
 
-from heterps_compile.compare import compare_methods
+from heterps_compile.bench.compare_methods import compare_methods
+from heterps_compile.bench.comparison import Comparison
+from heterps_compile.cost.problem import MethodResult
 from heterps_compile.errors import UnknownNameError
-from heterps_compile.plan.comparison import Comparison, MethodResult
-from heterps_compile.report.comparison import comparison_svg
+from heterps_compile.report.pictures.method_bars import method_bars
 
 RESULTS = (
     MethodResult("exact", 2.0, 10, 0.1),
@@ -22,7 +23,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_chart_has_a_bar_for_every_plan_and_a_line_for_the_bound() -> None:
-    chart = ET.fromstring(comparison_svg(SAMPLE))  # noqa: S314 - our own text
+    chart = ET.fromstring(method_bars(SAMPLE).svg)  # noqa: S314 - our own text
     bars = [float(r.get("width", "0")) for r in chart.findall(f"{SVG}rect")[1:]]
     assert bars[0] / bars[1] == pytest.approx(2 / 3, abs=1e-3)
     assert len(bars) == 2
@@ -31,7 +32,7 @@ def test_the_chart_has_a_bar_for_every_plan_and_a_line_for_the_bound() -> None:
 
 
 def test_a_hostile_name_is_text() -> None:
-    chart = ET.fromstring(comparison_svg(replace(SAMPLE, model="</text><script>x</script>\x1b")))  # noqa: S314 - as above
+    chart = ET.fromstring(method_bars(replace(SAMPLE, model="</text><script>x</script>\x1b")).svg)  # noqa: S314 - as above
     assert not chart.findall(f".//{SVG}script")
 
 

@@ -1,0 +1,1 @@
+"""``heterps-compile bench``: the placement methods side by side on one model."""
