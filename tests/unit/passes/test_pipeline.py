@@ -1,6 +1,7 @@
 """The steps of a compilation: what fits what, and what is said where it does not."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -173,6 +174,7 @@ def test_the_default_passes_print_and_parse() -> None:
     text = "group-layers,annotate-intensity,pose-problem,place-layers,fuse-stages,provision,choose-schedule,emit-stages"
     assert pipeline_text(DEFAULT) == text
     assert parse_pipeline(text) == DEFAULT
+    assert f"\n{text}\n" in (Path(__file__).parents[3] / "docs" / "search.md").read_text()
 
 
 def test_options_that_are_not_the_defaults_are_printed() -> None:
