@@ -98,21 +98,10 @@ class Backend(ABC):
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def name(self) -> str: ...  # noqa: D102 - above
-
-    @property
-    @abstractmethod
-    def families(self) -> tuple[str, ...]: ...  # noqa: D102
-
-    @property
-    def capabilities(self) -> Capabilities:  # noqa: D102
-        return Capabilities()
-
-    @property
-    def notes(self) -> tuple[str, ...]:  # noqa: D102
-        return ()
+    name: str
+    families: tuple[str, ...]
+    capabilities: Capabilities = Capabilities()
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def tolerance(self, family: str) -> float:

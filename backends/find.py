@@ -18,7 +18,7 @@ from .contract import Backend, Capabilities, StageDevice
 
 GROUP = "heterps_compile.backends"
 
-BACKEND_MEMBERS = tuple(sorted(Backend.__abstractmethods__))
+BACKEND_MEMBERS = tuple(sorted({"name", "families", *Backend.__abstractmethods__}))
 """What the contract asks a backend to have."""
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
@@ -106,7 +106,7 @@ class _KeepsContract:
         if hasattr(self.own, name):
             return getattr(self.own, name)
         default = inspect.getattr_static(Backend, name)
-        return default.__get__(self, type(self))
+        return default.__get__(self, type(self)) if hasattr(default, "__get__") else default
 
     @property
     def capabilities(self) -> Capabilities:

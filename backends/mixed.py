@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from heterps_compile.errors import BackendError, InputError
 from heterps_compile.ir.graph import TORCH, Graph
@@ -66,22 +66,25 @@ class MixedBackend(Backend):
         by_device: Backends by the name or the kind of a device type; a name goes before a kind.
         of_stage: The backend of every stage, once :meth:`on` has been told the devices.
         notes: What the user should know of that choice.
+        families: The graph families that all of the backends take.
+        capabilities: What all stages can do.
     """
 
     by_device: Mapping[str, Backend]
-    name: ClassVar[str] = MIXED
+    name = MIXED
 
     of_stage: tuple[Backend, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    families: tuple[str, ...] = field(init=False)
+    capabilities: Capabilities = field(init=False)
 
-    @property
-    def families(self) -> tuple[str, ...]:
-        """Return the families that all of the backends take."""
+    def __post_init__(self) -> None:
         first, *others = self._all()
-        return tuple(family for family in first.families if all(family in other.families for other in others))
+        families = tuple(family for family in first.families if all(family in other.families for other in others))
+        object.__setattr__(self, "families", families)
+        object.__setattr__(self, "capabilities", self._of_all())
 
-    @property
-    def capabilities(self) -> Capabilities:
+    def _of_all(self) -> Capabilities:
         """Return what all stages can do; numbers drawn at random follow a whole model where one backend draws them."""
         each = {backend.name: backend.capabilities for backend in self._all()}
         if len(each) == 1:

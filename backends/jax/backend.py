@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from heterps_compile.backends.contract import Backend, Capabilities, Reference, Stage
 from heterps_compile.backends.find import own_backend
@@ -39,9 +39,9 @@ class JaxBackend(Backend):
         stablehlo: Whether to write every stage as StableHLO too, for the shapes of the graph's bindings.
     """
 
-    name: ClassVar[str] = "jax"
-    families: ClassVar[tuple[str, ...]] = (ONNX, TORCH)
-    capabilities: ClassVar[Capabilities] = Capabilities(trains=True, own_threads=True, exports=("stablehlo",))
+    name = "jax"
+    families = (ONNX, TORCH)
+    capabilities = Capabilities(trains=True, own_threads=True, exports=("stablehlo",))
 
     stablehlo: bool = False
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import onnx_ir as ir
 
@@ -45,9 +45,9 @@ class OnnxRuntimeBackend(Backend):
         notes: Stages whose device ONNX Runtime cannot reach here.
     """
 
-    name: ClassVar[str] = "onnxruntime"
-    families: ClassVar[tuple[str, ...]] = FAMILIES
-    capabilities: ClassVar[Capabilities] = Capabilities(stages_are_data=True)
+    name = "onnxruntime"
+    families = FAMILIES
+    capabilities = Capabilities(stages_are_data=True)
 
     provider: str = CPU
     providers: Mapping[int, str] = field(default_factory=dict)

@@ -3,18 +3,18 @@
 Left out: devices (a stage runs where its tensors are).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from heterps_compile.backends.borders import as_tensor
-from heterps_compile.backends.contract import Backend, Capabilities, Stage
+from heterps_compile.backends.contract import Backend, Capabilities, Reference, Stage
 from heterps_compile.backends.find import own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
@@ -38,9 +38,9 @@ from .weights import held_tensors, save_weights
 class TorchBackend(Backend):
     """Stages as ``nn.Module`` objects that share the model's parameters."""
 
-    name: ClassVar[str] = "torch"
-    families: ClassVar[tuple[str, ...]] = (TORCH, ONNX)
-    capabilities: ClassVar[Capabilities] = Capabilities(trains=True, is_module=True, draws_as=(TORCH,))
+    name = "torch"
+    families = (TORCH, ONNX)
+    capabilities = Capabilities(trains=True, is_module=True, draws_as=(TORCH,))
 
     def tolerance(self, family: str) -> float:
         """Return the largest difference that verification allows: a model of another family has another runtime."""
@@ -93,7 +93,7 @@ class TorchBackend(Backend):
             return build_onnx_stages(graph, partition)
         return tuple(build_stage(graph, cut) for cut in partition.stages)
 
-    def reference(self, graph: Graph) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    def reference(self, graph: Graph) -> Reference:
         """Return the whole model as its owner wrote it, not as it was traced; an ONNX model in ONNX Runtime.
 
         Running it raises:
