@@ -93,11 +93,13 @@ class VerificationError(HeterpsError):
 
     Attributes:
         is_explained: Whether the message tells the cause, so that rounding need not be asked about.
+        likely: The likely cause and the way out, for messages where rounding is none; "" where there is no guess.
     """
 
-    def __init__(self, message: str, *, is_explained: bool = False) -> None:
+    def __init__(self, message: str, *, is_explained: bool = False, likely: str = "") -> None:
         super().__init__(message)
         self.is_explained = is_explained
+        self.likely = likely
 
 
 class RunError(HeterpsError):

@@ -71,8 +71,15 @@ def _with_unread(graph: Graph, cut: StageCut, program: Program) -> Program:
         from heterps_compile.frontends.torch_program import storage_key  # noqa: PLC0415 - torch only for torch models
 
         tensors = graph.source.tensors
-        # what is changed and read by no node is state all the same
+        # what is changed and read by no node is state all the same, as is what no output depends on
         parameters |= {n: as_array(tensors[n]) for n in program.updates if n not in parameters}
+        held = {tied_as.get(name, name) for name in parameters}
+        for name in sorted(cut.parameters, key=tied_as.__contains__):  # the name that the plan has goes first
+            storage = tied_as.get(name, name)
+            if storage not in held and graph.parameters[name].kind != "constant":
+                held.add(storage)
+                parameters[name] = as_array(tensors[name])
+                weights |= {name} if tensors[name].requires_grad else set()
         for name in filter(program.parameters.__contains__, cut.parameters):
             for unread in graph.source.companions.get(name, ()):
                 tensor = tensors[unread]

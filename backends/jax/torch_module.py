@@ -23,6 +23,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.dlpack import from_dlpack
 
 from heterps_compile.backends.torch.holder import Slot, hold_tensor
+from heterps_compile.errors import BackendError
+from heterps_compile.escape import printable
 
 from .pull_back import Forward, Residuals, pull_back
 from .stage import JaxStage, as_array, is_nothing_drawn, naming_inputs
@@ -78,7 +80,7 @@ class JaxModule(nn.Module):
             BackendError: naming the inputs or the node that cannot run on them.
         """
         known_names = self._stage.known_inputs
-        known = {i: np.asarray(as_array(v)) for i, v in enumerate(values) if self.inputs[i] in known_names}
+        known = {i: self._known(i, v) for i, v in enumerate(values) if self.inputs[i] in known_names}
         given = [_tensor_of(value) for i, value in enumerate(values) if i not in known]
         tensors = [*given, *(table[last] for table, last in self._slots.values())]
         moving = tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
@@ -93,6 +95,20 @@ class JaxModule(nn.Module):
                 else self._run(compiled, tensors, key)[0]
             )
         return tuple(output.to(self._device) for output in outputs)
+
+    def _known(self, place: int, value: Any) -> Any:
+        """Return a value that shapes depend on as an array.
+
+        Raises:
+            BackendError: where its gradient is wanted, which jax does not compute of what it must know before.
+        """
+        if torch.is_grad_enabled() and isinstance(value, Tensor) and value.requires_grad:
+            raise BackendError(
+                f"jax must know the elements of {printable(self.inputs[place])!r} before the stage runs, since shapes "
+                f"depend on them, and what is known has no gradient there; take the backend torch, or choose by "
+                f"torch.where in place of the elements' positions"
+            )
+        return np.asarray(as_array(value))
 
     def _compiled_for(self, known: Mapping[int, Any], moving: tuple[bool, ...]) -> "_Compiled":
         key = (moving, *((i, a.dtype.str, a.shape, a.tobytes()) for i, a in known.items()))

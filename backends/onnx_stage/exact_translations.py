@@ -7,19 +7,22 @@
     remainder                      -> the exact rest: 0.3 % 0.1 is 0.1
     atan2                          -> the quadrant by the signs, those of zeros too
     heaviside                      -> 0 of NaN
+    index_put (a mask, one value)  -> a choice by the mask: no shape depends on it, and gradients pass
 
 Left out: ops that the exporter does not know at all (``missing_translations.py``).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
 from onnxscript import opset20
+from onnxscript.function_libs.torch_lib.ops import core as _torchlib
 
 _op: Any = opset20  # its ops have no types
+_of_exporter: Any = _torchlib
 _aten: Any = torch.ops.aten
 _prims: Any = torch.ops.prims
 
@@ -119,6 +122,21 @@ def _heaviside(x: Any, of_zero: Any) -> Any:
     return _op.Where(_op.Equal(x, zero), of_zero, _op.Cast(_op.Greater(x, zero), to=x.dtype))
 
 
+def _put(x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    mask = indices[0]
+    if len(indices) > 1 or mask is None or mask.dtype != ir.DataType.BOOL or not _is_same_everywhere(x, mask, values):
+        return _of_exporter.aten_index_put(x, indices, values, accumulate)
+    for _ in range(len(x.shape) - len(mask.shape)):
+        mask = _op.Unsqueeze(mask, _op.Constant(value_ints=[-1]))
+    return _op.Where(mask, _op.Add(x, values) if accumulate else values, x)
+
+
+def _is_same_everywhere(x: Any, mask: Any, values: Any) -> bool:
+    """Say whether every place that a mask over the first dimensions of x selects is given the same."""
+    more = len(values.shape) - (len(x.shape) - len(mask.shape))
+    return more <= 0 or (more == 1 and values.shape[0] == 1)
+
+
 def _times(x: Any, by: float, dtype: ir.DataType) -> Any:
     return x if by == 1 else _op.Mul(x, _number(by, dtype))
 
@@ -155,5 +173,6 @@ EXACT: Mapping[Callable[..., Any], Callable[..., Any]] = {
     _prims.remainder.default: _rest,
     _aten.atan2.default: _angle,
     _aten.heaviside.default: _heaviside,
+    _aten.index_put.default: _put,
 }
 """By op, what writes it."""

@@ -5,6 +5,7 @@
     number - tensor (rsub)          -> a subtraction of two tensors
     op(number, ...) for a tensor    -> a tensor without dimensions, of the dtype that the op computes with
     bool + bool                     -> or; ONNX adds numbers alone
+    dropout that drops nothing      -> its input, which what changes the result in place changes too
 
 Left out: numbers behind the first operand, which the exporter takes, and sizes.
 """
@@ -15,6 +16,8 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from heterps_compile.frontends.torch_memory import is_idle_dropout, mark_idle_dropout
+
 _aten: Any = torch.ops.aten
 _REVERSED = (_aten.rsub.Scalar, _aten.rsub.Tensor)
 _ADDED = (_aten.add.Tensor, _aten.add.Scalar)
@@ -24,7 +27,12 @@ _Number = (bool, int, float)
 def rewrite_operands(program: ExportedProgram) -> None:
     """Rewrite such nodes of a traced stage, in place."""
     graph = program.graph
+    mark_idle_dropout(graph)
     for node in [n for n in graph.nodes if n.op == "call_function"]:
+        if is_idle_dropout(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            continue
         if node.target in _REVERSED:
             self, other = node.args[:2]
             alpha = node.args[2] if len(node.args) > 2 else node.kwargs.get("alpha", 1)

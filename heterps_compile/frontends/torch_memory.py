@@ -36,6 +36,8 @@ _HIDDEN_WRITES = {
     torch.batch_norm: (3, 4, 5),
 }
 
+_ALSO = "heterps_compile_storages"  # key of a node's storages beside those that tracing recorded
+
 # Ops (x, p, train) that give x itself back when they drop nothing, though torch.export records a copy.
 _IDLE_DROPOUT = frozenset(
     {
@@ -67,20 +69,32 @@ class Order:
 
 def storages(node: fx.Node) -> set[int]:
     """Return the storages of a node's value, by the identity of its fake tensors' memory."""
-    return {
+    own = {
         leaf.untyped_storage()._cdata
         for leaf in pytree.tree_leaves(node.meta.get("val"))
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
     }
+    return own.union(node.meta.get(_ALSO, ()))
 
 
 def mark_idle_dropout(graph: fx.Graph) -> None:
-    """Let dropout that drops nothing share its input's memory, as it does when it runs."""
-    for node in graph.nodes:
-        if node.op == "call_function" and node.target in _IDLE_DROPOUT and len(node.args) == 3:
-            source, probability, train = node.args
-            if isinstance(source, fx.Node) and (train is False or probability == 0):
-                node.meta["val"] = source.meta["val"]
+    """Let dropout that drops nothing, and views of it, share its input's memory, as they do when they run."""
+    nodes = list(graph.nodes)
+    for node in nodes:
+        if is_idle_dropout(node):
+            source, copied = node.args[0], storages(node)
+            for other in nodes:
+                if copied & storages(other):
+                    other.meta[_ALSO] = storages(source).union(other.meta.get(_ALSO, ()))
+            node.meta["val"] = source.meta["val"]
+
+
+def is_idle_dropout(node: fx.Node) -> bool:
+    """Say whether a node is dropout that gives its very input back, since it drops nothing."""
+    if node.op != "call_function" or node.target not in _IDLE_DROPOUT or len(node.args) != 3:
+        return False
+    source, probability, train = node.args
+    return isinstance(source, fx.Node) and (train is False or bool(probability == 0))
 
 
 def written_operands(node: fx.Node) -> tuple[fx.Node, ...]:

@@ -6,6 +6,7 @@ beside the numbers a reader looks at is small, also where single elements are cl
 Left out: running either (``in_process.py``, ``gradients.py``); choosing inputs (the backend knows which it accepts).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,13 +71,14 @@ def compare_value(what: str, staged: Any, whole: Any, tolerance: float, *, least
         what: What to call it in messages, such as ``"output 'y'"``.
         staged: What the stages gave.
         whole: What the whole model gave.
-        tolerance: Largest difference relative to the value's scale that passes.
+        tolerance: Largest difference relative to the value's scale that passes; infinite to measure alone, when
+            precisions may differ too.
         least_scale: What the scale is taken to be at least.
 
     Raises:
         VerificationError: saying by how much it differs, and what was allowed.
     """
-    difference, own_scale = _difference(what, staged, whole)
+    difference, own_scale = _difference(what, staged, whole, is_measured=math.isinf(tolerance))
     scale = max(own_scale, least_scale)
     relative = difference / scale if scale > 0 else difference
     if relative > tolerance:
@@ -134,14 +136,15 @@ def _zeros(like: Any) -> Any:
     return np.zeros_like(_array(like))
 
 
-def _difference(what: str, ours: Any, theirs: Any) -> tuple[float, float]:
+def _difference(what: str, ours: Any, theirs: Any, *, is_measured: bool) -> tuple[float, float]:
     """Return the largest absolute difference and the scale of the whole model's output."""
     if ours is None or theirs is None:
         if ours is not theirs:
             raise VerificationError(f"{what} is {ours!r} staged and {theirs!r} whole")
         return 0.0, 0.0
     a, b = _array(ours), _array(theirs)
-    if a.shape != b.shape or a.dtype != b.dtype:
+    is_alike = a.dtype.kind == b.dtype.kind if is_measured else a.dtype == b.dtype
+    if a.shape != b.shape or not is_alike:
         raise VerificationError(f"{what} is {a.dtype}{list(a.shape)} staged and {b.dtype}{list(b.shape)} whole")
     if a.size == 0:
         return 0.0, 0.0

@@ -46,7 +46,10 @@ def compare_calls(pair: Pair) -> tuple[Difference, int]:
         which = f" of call {number + 1} in a row" if number else ""
         for name in pair.compared.outputs:
             try:
-                found = found.joined(compare_value(f"output {name!r}{which}", ours[name], theirs[name], pair.tolerance))
+                least = pair.least_scales.get(name, 0.0)
+                what = f"output {name!r}{which}"
+                one = compare_value(what, ours[name], theirs[name], pair.tolerance, least_scale=least)
+                found = found.joined(one)
             except VerificationError as error:
                 advice = _advice(whole) if number else ""
                 raise VerificationError(f"{error}{advice}", is_explained=bool(advice)) from error

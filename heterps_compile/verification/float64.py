@@ -6,12 +6,14 @@ An ONNX model is copied with its float32 tensors as float64. ONNX Runtime runs t
 that, else ONNX's own reference does. A PyTorch model is copied and read again.
 
 Stages are built anew in float64, and may be right where those in float32 are wrong. So a difference counts as rounding
-only where the whole model itself, its weights and inputs off by what rounding to float32 does, differs about as much.
+only where the whole model itself differs about as much: in its own precision from float64, or in float64 with its
+weights and inputs off by what rounding to float32 does.
 
 Left out: exported programs, whose data types are part of them; ops of ONNX models that know no float64.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,11 +23,12 @@ import numpy as np
 from heterps_compile.backends.borders import as_tensor
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.errors import BackendError, InputError, VerificationError
+from heterps_compile.escape import printable, shorten
 from heterps_compile.frontends.noise import Noise
 from heterps_compile.ir.graph import ONNX, Graph
 from heterps_compile.ir.partition import Partition, cut_graph
 from heterps_compile.plan.plan import Verification
-from heterps_compile.runtime.verify import compare_value
+from heterps_compile.runtime.verify import compare_value, is_inexact, largest
 
 from .calls import as_now
 from .gradients import LESS_EXACT
@@ -33,6 +36,11 @@ from .pair import SKIP, Pair, reason
 
 _WIDE = "float64"
 _DRAWS = 8
+_NAME_SHOWN = 80
+_CHOOSE = frozenset(
+    "topk sort argsort argmax argmin kthvalue median nanmedian mode msort TopK ArgMax ArgMin".split()  # noqa: SIM905
+)
+_REPORT = "the stages compute something else; please report it with the model"
 _MUCH = 4.0  # times what rounding changed in the draws
 
 Found = tuple[Verification, tuple[str, ...]]
@@ -50,15 +58,18 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: Veri
     Raises:
         VerificationError: where it differs in float64 as well, or where that cannot be found out.
     """
-    if not _is_a_function(pair):
+    calls = [_call(pair) for _ in range(2)]
+    if not _are_alike(pair, *calls):
         raise VerificationError(
             f"{error}; two calls of the model itself, with the same inputs, state and random numbers, differ too: its "
             f"forward reads something that is none of these (a global that it changes, a clock), which stages do not "
             f"have; keep it in a buffer (register_buffer), or make it an input",
             is_explained=True,
         ) from error
+    likely = error.likely or _choice(pair.graph) or _REPORT
     try:
-        wide = _widened(pair)
+        scales = {name: largest({name: calls[0][name]}) for name in pair.compared.outputs if is_inexact(calls[0][name])}
+        wide = replace(_widened(pair), least_scales=scales)
         found = compare(wide)
         is_rounding = _is_rounding(pair, wide, compare)
     except VerificationError:
@@ -69,13 +80,12 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: Veri
                 f"that it may be rounding alone; {SKIP}"
             ) from error
         raise VerificationError(
-            f"{error}; it differs in float64 too, where rounding is no reason: the stages compute something else; "
-            f"please report it with the model; {SKIP}"
+            f"{error}; it differs in float64 too, where rounding is no reason: {likely}; {SKIP}"
         ) from error
     except Exception as why:  # noqa: BLE001 - a model may not run in float64, and raise anything
         raise VerificationError(
             f"{error}; whether that is more than rounding (near-ties that an op decides, or ops that are fused) could "
-            f"not be found out in float64: {reason(why)}; {SKIP}"
+            f"not be found out in float64: {reason(why)}; if it is, {likely}; {SKIP}"
         ) from error
     if not is_rounding:
         raise VerificationError(
@@ -88,15 +98,29 @@ def compare_in_float64(pair: Pair, compare: Callable[[Pair], Found], error: Veri
     return found, note
 
 
-def _is_a_function(pair: Pair) -> bool:
-    """Whether the whole model gives the same results when it is called again."""
-    outputs = []
-    for _ in range(2):
-        with pair.backend.reproducible(pair.graph, pair.seed):
-            outputs.append(as_now(pair.whole(pair.inputs[0])))
+def _choice(graph: Graph) -> str:
+    """Name a node that chooses among equal values, as runtimes do each in its own way; "" where there is none."""
+    chooses = [node for node in graph.nodes if not _CHOOSE.isdisjoint(re.split(r"[.:]+", node.op))]
+    if not chooses:
+        return ""
+    name = printable(shorten(chooses[0].name, _NAME_SHOWN))
+    return (
+        f"look whether node {name!r} ({chooses[0].op}) chooses among equal values, and runtimes choose differently: "
+        f"make them differ, or take the backend of the model's own family; else report it with the model"
+    )
+
+
+def _call(pair: Pair) -> Mapping[str, Any]:
+    """Call the whole model once; what it changes is put back."""
+    with pair.backend.reproducible(pair.graph, pair.seed):
+        return as_now(pair.whole(pair.inputs[0]))
+
+
+def _are_alike(pair: Pair, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether the whole model gives the same again."""
     try:
         for name in pair.compared.outputs:
-            compare_value(name, outputs[0][name], outputs[1][name], pair.tolerance)
+            compare_value(name, one[name], other[name], pair.tolerance)
     except VerificationError:
         return False
     return True
@@ -154,12 +178,30 @@ def _is_rounding(pair: Pair, wide: Pair, compare: Callable[[Pair], Found]) -> bo
     found = _distances(pair, compare)
     allowed = (pair.tolerance, LESS_EXACT * pair.tolerance)
     noise = (0.0, 0.0)
-    for draw in range(_DRAWS):
-        drawn = _distances(_noisy(pair, wide, Noise(pair.seed + draw)), compare)
+    for draw in range(1 + _DRAWS):
+        other = _noisy(pair, wide, Noise(pair.seed + draw)) if draw else _in_own_precision(pair, wide)
+        drawn = _distances(other, compare)
         noise = (max(noise[0], drawn[0]), max(noise[1], drawn[1]))
         if all(far <= max(limit, _MUCH * most) for far, limit, most in zip(found, allowed, noise, strict=True)):
             return True
     return False
+
+
+def _in_own_precision(pair: Pair, wide: Pair) -> Pair:
+    """Return the float64 stages beside the whole model in its own precision: what it rounds, cancelling sums too."""
+    dtypes = {name: value.dtype for name, value in pair.inputs[0].items() if hasattr(value, "dtype")}
+
+    def run(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        outputs = pair.whole({name: _cast(value, dtypes.get(name)) for name, value in inputs.items()})
+        return tuple(outputs[name] for name in pair.graph.outputs)
+
+    return replace(wide, compared=pair.compared, oracle=run)
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    if dtype is None or value.dtype == dtype:
+        return value
+    return value.to(dtype) if hasattr(value, "detach") else value.astype(dtype)
 
 
 def _noisy(pair: Pair, wide: Pair, noise: Noise) -> Pair:

@@ -13,7 +13,7 @@ from heterps_compile.backends.find import differentiating_backend
 from heterps_compile.backends.trained import trained_modules
 from heterps_compile.errors import BackendError, HeterpsError, VerificationError
 from heterps_compile.escape import printable
-from heterps_compile.ir.graph import TORCH
+from heterps_compile.ir.graph import TORCH, Graph
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.runtime.in_process import run_stages
 from heterps_compile.runtime.kept_state import written_by_nodes
@@ -32,7 +32,7 @@ _TRANSLATED = (
     "gradients are held against those of the whole model as the backend torch runs it, since ONNX Runtime has none"
 )
 
-_LOOK_FOR = "so look for a hook or a custom backward that the model has only where a gradient is asked for"
+_LOOK_FOR = "look for a hook or a custom backward that the model has only where a gradient is asked for"
 
 _Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -76,21 +76,26 @@ def compare_training(pair: Pair) -> tuple[Difference, tuple[str, ...]]:
         except BackendError as error:
             raise VerificationError(f"the staged model {reason(error)}, and the whole model can be") from error
     for name in pair.compared.outputs:
-        compare_value(f"output {name!r} in training", ours.outputs[name], theirs.outputs[name], pair.tolerance)
+        what, least = f"output {name!r} in training", pair.least_scales.get(name, 0.0)
+        compare_value(what, ours.outputs[name], theirs.outputs[name], pair.tolerance, least_scale=least)
     tolerance, scale = LESS_EXACT * pair.tolerance, largest({**theirs.parameters, **theirs.inputs})
     try:
         found = compare_gradients("parameter", ours.parameters, theirs.parameters, tolerance, scale)
         found = found.joined(compare_gradients("input", ours.inputs, theirs.inputs, tolerance, scale))
     except VerificationError as error:
-        changed = sorted(set(written_by_nodes(graph)) & set(names))
-        if changed:
-            raise VerificationError(
-                f"{error}; its forward changes the parameter {printable(changed[0])!r} in place, and what tracing "
-                f"makes of that has another gradient: change it outside of the forward, after a step of the optimiser",
-                is_explained=True,
-            ) from error
-        raise VerificationError(f"{error}; the outputs agree, {_LOOK_FOR}") from error
+        raise VerificationError(f"{error}; the outputs agree", likely=_likely_cause(graph)) from error
     return found, notes
+
+
+def _likely_cause(graph: Graph) -> str:
+    """Say what gives a model other gradients than its stages where the outputs agree."""
+    changed = sorted(name for name in written_by_nodes(graph) if graph.parameters[name].kind == "weight")
+    if not changed:
+        return _LOOK_FOR
+    return (
+        f"its forward changes the parameter {printable(changed[0])!r} in place, and tracing may make other gradients "
+        f"of that: change it outside of the forward, after a step of the optimiser; or {_LOOK_FOR}"
+    )
 
 
 def _whole(pair: Pair) -> tuple[_Run, Any, tuple[str, ...]]:

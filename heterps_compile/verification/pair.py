@@ -4,7 +4,7 @@ Left out: what is compared (``calls.py``, ``gradients.py``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from heterps_compile.backends.comparable import Comparable
@@ -36,6 +36,8 @@ class Pair:
         seed: Of random numbers.
         is_trained: Whether the stages are for training.
         oracle: The whole model, where it is another than the backend's.
+        least_scales: What the scales of outputs are taken to be at least, by name: in float64 those they have in the
+            model's own precision, as an output that cancels to nothing has none of its own.
     """
 
     backend: Backend
@@ -46,6 +48,7 @@ class Pair:
     seed: int
     is_trained: bool
     oracle: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None = None
+    least_scales: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:

@@ -37,6 +37,7 @@ _PARTS = {
     "state": "state",
     "scored": "scoring",
 }
+_CHOOSING = frozenset({"topk", "argmax", "gather", "sort"})  # kinds of steps that choose by value
 _UNTRUE = re.compile(r"\bbug\b|runs backward")  # what no user can do anything about
 
 
@@ -180,6 +181,12 @@ def _names_the_hook(description: Description, said: str) -> bool:
     return "look for a hook" in said and any(step.op == "tensor_hook" for step in description.steps)
 
 
+def _names_the_choice(description: Description, said: str) -> bool:
+    """Say whether comparing found an op that is there and may choose among equal values."""
+    kinds = {str(dict(step.options).get("kind")) for step in description.steps}
+    return "chooses among equal values" in said and not _CHOOSING.isdisjoint(kinds)
+
+
 def judge(description: Description, backend: str, plain: Plain, folder: Path | None = None) -> Outcome:
     """Compile and compare in this process; leave in ``folder`` what a fresh process is to try."""
     module = build(description)
@@ -190,8 +197,9 @@ def judge(description: Description, backend: str, plain: Plain, folder: Path | N
         compiled = _compile(module, example, backend, description)
     except HeterpsError as error:
         said = str(error)
-        wrong = isinstance(error, VerificationError) and not _names_the_hook(description, said)
-        kind = "untrue words" if wrong or _UNTRUE.search(said) else "refused"
+        is_named = _names_the_hook(description, said) or _names_the_choice(description, said)
+        wrong = isinstance(error, VerificationError) or _UNTRUE.search(said)
+        kind = "untrue words" if wrong and not is_named else "refused"
         return Outcome(backend, kind, f"{type(error).__name__}: {said}")
     except Exception as error:  # noqa: BLE001 - that is what is looked for
         return _raised(backend, "traceback in compile", error)

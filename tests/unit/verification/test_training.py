@@ -63,6 +63,13 @@ def test_a_stage_with_the_right_outputs_and_wrong_gradients_is_found(monkeypatch
     assert compiled(Middle(torch.sin), mode="inference").plan.verification.gradients == 0
 
 
+def test_wrong_gradients_are_not_put_down_to_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, lambda y: y.detach() + 1.01 * (y - y.detach()))
+    with pytest.raises(VerificationError, match="look for a hook") as found:
+        compiled(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH)).train())
+    assert "in place" not in str(found.value)
+
+
 def test_a_parameter_that_one_side_does_not_train_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, Tensor.detach)
     with pytest.raises(VerificationError, match=r"the gradient of parameter 'first.weight'.*, 1 of its scale"):

@@ -1,5 +1,6 @@
 """Stages of jax train as the model does: verification compares their gradients with PyTorch's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,3 +50,93 @@ def test_a_stage_with_the_right_outputs_and_wrong_gradients_is_found(monkeypatch
     monkeypatch.setattr(JaxBackend, "as_module", broken)
     with pytest.raises(VerificationError, match=r"the gradient of parameter '.*' of the staged model differs"):
         compiled(nn.Linear(WIDTH, WIDTH))
+
+
+class Made(nn.Module):
+    """A product, what a function makes of it, and a product."""
+
+    def __init__(self, make: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.make, self.first, self.last = make, nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.make(self.first(x)))
+
+
+def one_value(y: Tensor) -> Tensor:
+    y[y > 0] = 0.5
+    return y
+
+
+def one_row(y: Tensor) -> Tensor:
+    y[y[:, 0] > 0] = torch.arange(float(WIDTH))
+    return y
+
+
+def one_addend(y: Tensor) -> Tensor:
+    return y.index_put((y > 0,), torch.tensor([2.0]), accumulate=True)
+
+
+@pytest.mark.parametrize("make", [one_value, one_row, one_addend])
+def test_what_a_mask_assigns_leaves_the_other_gradients(make: Callable[[Tensor], Tensor]) -> None:
+    assert compiled(Made(make)).plan.verification.gradients == 5  # four parameters, one input
+
+
+@pytest.mark.parametrize("backend", ["jax", "onnxruntime", "torch"])
+@pytest.mark.parametrize("dropout", [nn.Dropout(0.0).train(), nn.Dropout(0.5).eval()], ids=["none", "eval"])
+def test_dropout_that_drops_nothing_gives_its_very_input(dropout: nn.Module, backend: str) -> None:
+    def changed(y: Tensor) -> Tensor:
+        dropout(y).view(-1)[::2].add_(1.0)
+        return y
+
+    module = Made(changed).eval()
+    heterps_compile.compile(module, (X,), method="greedy", backend=backend)  # which compares
+
+
+def test_dropout_that_drops_makes_a_tensor_of_its_own() -> None:
+    dropout = nn.Dropout(0.5).train()
+    module = Made(lambda y: dropout(y).add_(1.0) + y)
+    assert compiled(module).plan.verification.gradients == 5
+
+
+def test_what_no_output_depends_on_is_held_all_the_same() -> None:
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.a, self.b = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.b(self.a(x))
+            return self.used(x)
+
+    (stage,) = compiled(Idle()).stages
+    held = JaxBackend().as_module(stage, torch.device("cpu"))
+    assert {"used.weight", "used.bias", "a.weight", "b.weight", "a.bias", "b.bias"} <= set(held.state_dict())
+    assert held.get_parameter("a.weight") is held.get_parameter("b.weight")
+
+
+class Centred(nn.Module):
+    """The sums of what a norm has centred: zero but for rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
+        self.first = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.first(x)
+        return y, self.norm(y).sum(-1)
+
+
+def test_an_output_that_cancels_to_nothing_is_rounding() -> None:
+    plan = compiled(Centred()).plan
+    assert plan.verification.outputs == 2
+    assert any("rounding alone" in note for note in plan.notes)
+
+
+def test_what_runtimes_choose_among_equal_values_is_named() -> None:
+    with pytest.raises(VerificationError, match=r"node 'topk' \(aten.topk.default\) chooses among equal values"):
+        heterps_compile.compile(
+            Made(lambda y: y.relu().mul(0).topk(WIDTH)[1].float()), (X,), method="greedy", backend="jax"
+        )
