@@ -56,8 +56,13 @@ class Archive:
 
     @property
     def best(self) -> Found:
-        """Return the best plan, or where none is feasible the one nearest to it; there must be one."""
-        assert self._best is not None  # noqa: S101 -- every search adds its seeds first
+        """Return the best plan, or where none is feasible the one nearest to it.
+
+        Raises:
+            ValueError: before the first plan; every search adds its simple plans first.
+        """
+        if self._best is None:
+            raise ValueError("the archive holds no plan yet")
         return self._best
 
     def add_placements(self, placements: Sequence[Placement]) -> None:
