@@ -8,7 +8,7 @@ better than the best known one may be::
      4                     |||     |     |                    and in half the range
      1                     '       '                          few segments: left to the search over segments
 
-Many ranges share a pass. Limits that couple stages, numbers of stages and memory play no part:
+Many ranges share a pass (``block_cells.py``). Limits that couple stages, numbers of stages and memory play no part:
 without them the bound is lower, and stays a bound.
 
 Left out: the search over segments, which closes what is left (``range_search.py``).

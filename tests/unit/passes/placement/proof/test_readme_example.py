@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from small_problems import plain_problem
 
-import heterps_compile.passes.placement.proof as package
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import NO_DEADLINE
 from heterps_compile.passes.placement.geometry import Chain
@@ -17,7 +16,7 @@ from heterps_compile.passes.placement.proof.path_programme import Coupling, Term
 from heterps_compile.passes.placement.proof.paths import ListedSegments, SegmentPrices, StageCounts, cheapest_path
 from heterps_compile.passes.placement.proof.trivial_bounds import batch_price, trivial_bound
 
-README = (Path(package.__file__).parent / "README.md").read_text("utf-8")
+README = (Path(__file__).parents[5] / "passes/placement/proof/README.md").read_text("utf-8")
 # an embedding and five dense layers, on a CPU core for 1 an hour and a GPU for 4; replicas divide everything
 SIX = plain_problem([[1.0, 4.0]] + [[8.0, 1.0]] * 5, [1.0, 4.0])
 TWO_GPUS = replace(SIX, max_units=np.array([100, 2]))
