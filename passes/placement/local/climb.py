@@ -33,11 +33,11 @@ from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
 from heterps_compile.passes.deadline import Deadline
 
 from .archive import Archive, Found
-from .ladder import Rung, Rungs, ladder
+from .ladder import Ladder, Rung, ladder_terms
 from .polish import Polish
 from .sampling import Proposal, Proposals, draw_plans, stage_rules
 from .segment_table import SegmentTable, segment_table
-from .stage_list import Cut, Move, apply
+from .stage_list import Move, StageList, apply
 from .stage_prices import StagePrices, Terms
 
 _NEAR = (1.0, 0.97, 0.92, 0.85, 1.03, 1.1)  # times of a batch around the attained one
@@ -115,14 +115,14 @@ class Climb:
         self._rules = stage_rules(problem)
         self._problem, self._archive, self._climbing = problem, archive, climbing
         self._generator, self._deadline = generator, deadline
-        self._rungs: Rungs
+        self._ladder: Ladder
 
     def run(self, source: Source) -> None:
         """Climb; the archive holds what is found."""
         climbing, proposals = self._climbing, source.first()
         goals = [proposal.throughput for proposal in proposals]
-        known = [self._cut(plan.types, plan.begins) for plan in self._archive.niches(climbing.starts)]
-        self._rungs = Rungs(self.prices, ladder(self._problem, min(goals), max(goals)), known[0])
+        known = [self._stages(plan.types, plan.begins) for plan in self._archive.niches(climbing.starts)]
+        self._ladder = Ladder(self.prices, ladder_terms(self._problem, min(goals), max(goals)), known[0])
         self._offer(known)
         self._sweep(proposals)
         for start in self._archive.niches(climbing.starts):
@@ -149,31 +149,31 @@ class Climb:
     def _sweep(self, proposals: Proposals) -> None:
         """Polish on the ladder, up and down again."""
         climbing = self._climbing
-        up = range(len(self._rungs))
-        carried: list[Cut] = []
+        up = range(len(self._ladder))
+        carried: list[StageList] = []
         for rung in up:
-            terms = self._rungs[rung].terms
+            terms = self._ladder[rung].terms
             drawn = sorted(
-                self._cuts(self._nearest(proposals, terms), climbing.drawn),
-                key=lambda cut: self.prices.total(cut, terms),
+                self._drawn(self._nearest(proposals, terms), climbing.drawn),
+                key=lambda stages: self.prices.total(stages, terms),
             )
-            smooth = [self._polish.descend(cut, replace(terms, work_weight=_SMOOTH)) for cut in drawn[:1]]
+            smooth = [self._polish.descend(stages, replace(terms, work_weight=_SMOOTH)) for stages in drawn[:1]]
             chosen = [*drawn[: climbing.polished], *smooth, *carried[:1]]
-            carried = [self._polish.descend(cut, terms) for cut in chosen]
-            carried.sort(key=lambda cut: self.prices.total(cut, terms))
+            carried = [self._polish.descend(stages, terms) for stages in chosen]
+            carried.sort(key=lambda stages: self.prices.total(stages, terms))
             self._offer(carried)
             if self._is_late():
                 return
         for rung in reversed(up):
-            self._offer([self._polish.descend(self._rungs[rung].cut, self._rungs[rung].terms)])
+            self._offer([self._polish.descend(self._ladder[rung].stages, self._ladder[rung].terms)])
             if self._is_late():
                 return
 
     def _ascend(self, plan: Found, factors: tuple[float, ...]) -> None:
         """Polish at multiples of the attained time of a batch, until none of them gains."""
         while not self._is_late():
-            cut, terms = self._cut(plan.types, plan.begins), self._terms(plan)
-            better = self._evaluate([self._polish.descend(cut, terms.near(factor)) for factor in factors])
+            stages, terms = self._stages(plan.types, plan.begins), self._terms(plan)
+            better = self._evaluate([self._polish.descend(stages, terms.near(factor)) for factor in factors])
             if not better.rank < (plan.value * (1 - _LEAST_GAIN), plan.violation):
                 return
             plan = better
@@ -182,52 +182,55 @@ class Climb:
         """Kick the best plan, or that of a rung, and polish it; None where no rung prefers what comes of it."""
         generator, climbing = self._generator, self._climbing
         if generator.random() < climbing.best:
-            cut, terms = self._cut(self._archive.best.types, self._archive.best.begins), self._terms(self._archive.best)
+            stages, terms = (
+                self._stages(self._archive.best.types, self._archive.best.begins),
+                self._terms(self._archive.best),
+            )
         else:
             rung = self._choose_rung()
-            cut, terms = rung.cut, rung.terms
+            stages, terms = rung.stages, rung.terms
         factor = float(np.exp(generator.laplace(0, climbing.spread)))
         shares = np.cumsum([climbing.dividing, climbing.smoothing, climbing.marrying, climbing.replacing])
         kind = int(np.searchsorted(shares, generator.random()))
         if kind == 0:
-            cut, ratio = divide_run(self._table, cut, generator)
+            stages, ratio = divide_run(self._table, stages, generator)
             if generator.random() < 0.5:  # stages grew by the ratio: so does the time of a batch, more or less
                 factor *= ratio
         elif kind == 1:
             smooth = replace(terms.near(factor), work_weight=float(10 ** generator.uniform(-1.5, 1.0)))
-            cut = self._polish.descend(cut, smooth)
+            stages = self._polish.descend(stages, smooth)
         elif kind == 2:
-            cut = cross(cut, self._choose_rung().cut, generator)
+            stages = cross(stages, self._choose_rung().stages, generator)
         else:
-            drawn = self._cuts(self._nearest(proposals, terms), 1)[0]
-            cut = drawn if kind == 3 else cross(cut, drawn, generator)
-        return self._offer([self._polish.descend(cut, terms.near(factor))])
+            drawn = self._drawn(self._nearest(proposals, terms), 1)[0]
+            stages = drawn if kind == 3 else cross(stages, drawn, generator)
+        return self._offer([self._polish.descend(stages, terms.near(factor))])
 
     def _narrow(self) -> None:
         """Put a rung where the step from one to the next leaves most room for a better plan."""
-        promises, widths = self._rungs.promises(), self._rungs.widths()
+        promises, widths = self._ladder.promises(), self._ladder.widths()
         promises[(widths < _NARROWEST) | ~(promises < self._archive.best.value)] = np.inf
         slow = int(np.argmin(promises)) if len(promises) else 0
         if not len(promises) or np.isinf(promises[slow]):
             return
-        rung = self._rungs.between(slow)
-        terms = self._rungs[rung].terms
-        self._offer([self._polish.descend(self._rungs[rung + side].cut, terms) for side in (-1, 1)])
+        rung = self._ladder.between(slow)
+        terms = self._ladder[rung].terms
+        self._offer([self._polish.descend(self._ladder[rung + side].stages, terms) for side in (-1, 1)])
 
     def _choose_rung(self) -> Rung:
         """Choose a rung, the wider and more promising the step to the next the more likely."""
-        promises = self._rungs.promises()
+        promises = self._ladder.promises()
         best = promises.min(initial=np.inf)
         if not np.isfinite(best):
-            return self._rungs[int(self._generator.integers(len(self._rungs)))]
+            return self._ladder[int(self._generator.integers(len(self._ladder)))]
         scales = self._climbing.scales
         scale = scales[int(self._generator.random() < self._climbing.wandering)]
-        odds = np.exp(-np.minimum(promises / best - 1, 50 * scale) / scale) * np.log(self._rungs.widths())
-        return self._rungs[int(self._generator.choice(len(odds), p=odds / odds.sum()))]
+        odds = np.exp(-np.minimum(promises / best - 1, 50 * scale) / scale) * np.log(self._ladder.widths())
+        return self._ladder[int(self._generator.choice(len(odds), p=odds / odds.sum()))]
 
-    def _offer(self, cuts: list[Cut]) -> Found | None:
+    def _offer(self, lists: list[StageList]) -> Found | None:
         """Let the rungs keep what they prefer; give the best plan of those that any did."""
-        kept = [self._evaluate([cut]) for cut in cuts if self._rungs.offer(cut)]
+        kept = [self._evaluate([stages]) for stages in lists if self._ladder.offer(stages)]
         return min(kept, key=lambda found: found.rank, default=None)
 
     def _nearest(self, proposals: Proposals, terms: Terms) -> Proposal:
@@ -237,70 +240,70 @@ class Climb:
         goal = self._problem.batch / terms.batch_s
         return min(proposals, key=lambda proposal: abs(np.log(proposal.throughput / goal)))
 
-    def _cuts(self, proposal: Proposal, count: int) -> list[Cut]:
+    def _drawn(self, proposal: Proposal, count: int) -> list[StageList]:
         draws = draw_plans(proposal, self._rules, count, self._generator)
-        return [self._cut(types, begins) for types, begins in zip(draws.types, draws.begins, strict=True)]
+        return [self._stages(types, begins) for types, begins in zip(draws.types, draws.begins, strict=True)]
 
     def _terms(self, plan: Found) -> Terms:
         """Return the terms on which a plan is polished: the time of a batch that it attains."""
         if self._problem.objective == "latency":
-            return self._rungs[-1].terms
+            return self._ladder[-1].terms
         throughput = plan.throughput or self._problem.min_throughput or self._archive.best.throughput
         if throughput <= 0:  # infeasible, and no floor to go by: time enough for any stage on one unit
             return Terms(float(self._table.compute_s[-1].sum() + self._table.data_s[-1].sum() + 1.0))
         return Terms(self._problem.batch / throughput * (1 + FLOOR_TOLERANCE))
 
-    def _evaluate(self, cuts: list[Cut]) -> Found:
+    def _evaluate(self, lists: list[StageList]) -> Found:
         """Return the best of some plans; the archive sees them all."""
         layers = self._problem.layer_count
-        types = np.zeros((len(cuts), layers), np.int64)
-        begins = np.zeros((len(cuts), layers), np.bool_)
-        for row, cut in enumerate(cuts):
-            places = self._table.positions[cut.bounds]
-            types[row] = np.repeat(cut.types, np.diff(places))
+        types = np.zeros((len(lists), layers), np.int64)
+        begins = np.zeros((len(lists), layers), np.bool_)
+        for row, stages in enumerate(lists):
+            places = self._table.positions[stages.bounds]
+            types[row] = np.repeat(stages.types, np.diff(places))
             begins[row, places[:-1]] = True
         return self._archive.add(types, begins)[0]
 
-    def _cut(self, types: Ints, begins: Bools) -> Cut:
+    def _stages(self, types: Ints, begins: Bools) -> StageList:
         """Return a plan as stages between positions; where a position is missing, the next one takes its place."""
         last = len(self._table.positions) - 1
         places = np.flatnonzero(begins)
         bounds, kept = np.unique(np.searchsorted(self._table.positions, places), return_index=True)
         inside = bounds < last
-        return Cut(np.append(bounds[inside], last), types[places[kept[inside]]])
+        return StageList(np.append(bounds[inside], last), types[places[kept[inside]]])
 
 
-def cross(cut: Cut, drawn: Cut, generator: np.random.Generator) -> Cut:
-    """Put a window of another plan in place of the plan's own; its two ends are cut."""
-    count = int(cut.bounds[-1])
+def cross(stages: StageList, drawn: StageList, generator: np.random.Generator) -> StageList:
+    """Put a window of another plan in place of the plan's own; its two ends are stages."""
+    count = int(stages.bounds[-1])
     low, high = np.sort(generator.integers(0, count + 1, 2))
     low = min(low, count - 1)
     high = max(high, low + 1)
-    types, begins = cut.spread()
+    types, begins = stages.spread()
     drawn_types, drawn_begins = drawn.spread()
     types[low:high], begins[low:high] = drawn_types[low:high], drawn_begins[low:high]
     begins[low] = True
     begins[min(high, count - 1)] |= high < count
     bounds = np.flatnonzero(begins)
-    return Cut(np.append(bounds, count), types[bounds])
+    return StageList(np.append(bounds, count), types[bounds])
 
 
-def divide_run(table: SegmentTable, cut: Cut, generator: np.random.Generator) -> tuple[Cut, float]:
+def divide_run(table: SegmentTable, stages: StageList, generator: np.random.Generator) -> tuple[StageList, float]:
     """Divide a run of stages on one type into one or two stages more or fewer, of equal work.
 
     Returns:
         The plan, and the ratio of the new stages' work to that of the old ones.
     """
-    edges = np.append(np.flatnonzero(np.append(True, cut.types[1:] != cut.types[:-1])), len(cut.types))
+    edges = np.append(np.flatnonzero(np.append(True, stages.types[1:] != stages.types[:-1])), len(stages.types))
     run = int(generator.integers(len(edges) - 1))
     first, end = int(edges[run]), int(edges[run + 1])
     parts = max(1, end - first + int(generator.choice(_CHANGES, p=_CHANGE_ODDS)))
-    low, high, type_ = int(cut.bounds[first]), int(cut.bounds[end]), int(cut.types[first])
+    low, high, type_ = int(stages.bounds[first]), int(stages.bounds[end]), int(stages.types[first])
     work = np.maximum(_since(table.compute_s, low, high, type_), _since(table.data_s, low, high, type_))
     inner = low + np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
     inner = np.unique(inner[(low < inner) & (inner < high)])
     count = len(inner) + 1
-    divided, _ = apply(cut, [Move(0.0, first, end, inner.tolist(), [type_] * count)])
+    divided, _ = apply(stages, [Move(0.0, first, end, inner.tolist(), [type_] * count)])
     return divided, (end - first) / count
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from heterps_compile.cost.evaluate import slowest_batch_s
 from heterps_compile.cost.problem import Floats, Problem
 
-from .stage_list import Cut
+from .stage_list import StageList
 from .stage_prices import WORK_WEIGHT, StagePrices, Terms
 
 _LADDER = ((1.03, 2.0), (1.06, 5.0), (1.25, 32.0))  # ratio of neighbouring rungs, up to this multiple of the lowest
@@ -27,7 +27,7 @@ _WORK = 1 + 2 * WORK_WEIGHT  # what a price may be too high by: the work in it
 _LEAST_GAIN = 1e-9  # relative
 
 
-def ladder(problem: Problem, lowest: float, highest: float) -> list[Terms]:
+def ladder_terms(problem: Problem, lowest: float, highest: float) -> list[Terms]:
     """Return the rungs, from what a slow and cheap plan needs to a fast and dear one.
 
     Args:
@@ -61,13 +61,13 @@ class Rung:
     """Terms, and the cheapest plan known on them."""
 
     terms: Terms
-    cut: Cut
+    stages: StageList
 
 
-class Rungs:
+class Ladder:
     """The ladder, from the slowest rung to the fastest; every one has a plan."""
 
-    def __init__(self, prices: StagePrices, terms: Sequence[Terms], first: Cut) -> None:
+    def __init__(self, prices: StagePrices, terms: Sequence[Terms], first: StageList) -> None:
         self._prices = prices
         self._rungs = [Rung(t, first) for t in terms]
         self._all = _together(terms)
@@ -79,12 +79,12 @@ class Rungs:
     def __getitem__(self, index: int) -> Rung:
         return self._rungs[index]
 
-    def offer(self, cut: Cut) -> bool:
+    def offer(self, stages: StageList) -> bool:
         """Keep a plan wherever it is the cheapest; tell whether it is anywhere."""
-        paid, breach = self._prices.paid(cut, self._all)
+        paid, breach = self._prices.paid(stages, self._all)
         won = self._total(paid, breach) < self._total(self._paid, self._breach) * (1 - _LEAST_GAIN)
         for index in np.flatnonzero(won):
-            self._rungs[index] = replace(self._rungs[index], cut=cut)
+            self._rungs[index] = replace(self._rungs[index], stages=stages)
         self._paid, self._breach = np.where(won, paid, self._paid), np.where(won, breach, self._breach)
         return bool(np.any(won))
 
@@ -92,9 +92,9 @@ class Rungs:
         """Put a rung between one and the next, with the cheaper plan of the two; give its index."""
         pair = self._rungs[slow : slow + 2]
         middle = pair[0].terms.near(math.sqrt(pair[1].terms.batch_s / pair[0].terms.batch_s))
-        cut = min((rung.cut for rung in pair), key=lambda cut: self._prices.total(cut, middle))
-        paid, breach = self._prices.paid(cut, middle)
-        self._rungs.insert(slow + 1, Rung(middle, cut))
+        stages = min((rung.stages for rung in pair), key=lambda stages: self._prices.total(stages, middle))
+        paid, breach = self._prices.paid(stages, middle)
+        self._rungs.insert(slow + 1, Rung(middle, stages))
         self._all = _together([rung.terms for rung in self._rungs])
         self._paid, self._breach = np.insert(self._paid, slow + 1, paid), np.insert(self._breach, slow + 1, breach)
         return slow + 1

@@ -8,7 +8,7 @@ On fixed terms a plan's price is a sum over its stages, so a move costs no more 
     moves    | any type                   | npu      |     merge, another type
              | any type    | any type     | npu      |     split, shift the boundary, swap types, drop a middle one
 
-Every cut inside the window and every pair of types is tried. All windows with something new in them are looked at in
+Every stages inside the window and every pair of types is tried. All windows with something new in them are looked at in
 one round, and the best moves that do not overlap are made together. Where no window gains, runs of a few layers are
 carved out of stages, and both ends of a stage moved.
 
@@ -23,7 +23,7 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.passes.deadline import Deadline
 
-from .stage_list import Cut, Move, apart, apply
+from .stage_list import Move, StageList, apart, apply
 from .stage_prices import Priced, StagePrices, Terms
 
 _WIDEST = 3  # stages in a window
@@ -38,7 +38,7 @@ class _Round:
     """What all moves of a round share; only windows that begin or end at a marked bound are looked at.
 
     Attributes:
-        cut: The plan.
+        stages: The plan.
         price: [S], of its stages.
         units: [S], of its stages.
         used: [T], units of all stages.
@@ -49,7 +49,7 @@ class _Round:
         tail_at: [S + 1], where the block of tails of bound s ends.
     """
 
-    cut: Cut
+    stages: StageList
     price: Floats
     units: Floats
     used: Floats
@@ -66,34 +66,36 @@ class Polish:
         self._deadline = deadline or Deadline.after(None)
         self._limits = prices.limits
 
-    def descend(self, cut: Cut, terms: Terms, *, most_rounds: int = 60) -> Cut:
+    def descend(self, stages: StageList, terms: Terms, *, most_rounds: int = 60) -> StageList:
         """Improve a plan until no move helps.
 
         Args:
-            cut: Where to begin; it may be infeasible.
+            stages: Where to begin; it may be infeasible.
             terms: What stages are priced on.
             most_rounds: Stop after so many rounds in any case.
         """
-        total = self._prices.total(cut, terms)
-        new = np.ones((2, len(cut.types)), np.bool_)  # stages that no pair, and that no triple, has been tried on
+        total = self._prices.total(stages, terms)
+        new = np.ones((2, len(stages.types)), np.bool_)  # stages that no pair, and that no triple, has been tried on
         for _ in range(most_rounds):
             if self._deadline.left_s() < 0:
                 break
-            moves, is_triple = self._find_pairs(cut, terms, new[0]), False
+            moves, is_triple = self._find_pairs(stages, terms, new[0]), False
             if not moves:
                 new[0] = False
-                moves, is_triple = self._find_triples(cut, terms, new[1]), True
-            found = self._make(cut, terms, total, moves)
+                moves, is_triple = self._find_triples(stages, terms, new[1]), True
+            found = self._make(stages, terms, total, moves)
             if found is None:
                 break
-            cut, total, came_from, together = found
+            stages, total, came_from, together = found
             before = new.copy() if together else np.ones_like(new)
             before[0] &= not together
             before[1] &= not (together and is_triple)
             new = np.where(came_from < 0, True, before[:, came_from])
-        return cut
+        return stages
 
-    def _make(self, cut: Cut, terms: Terms, total: float, moves: list[Move]) -> tuple[Cut, float, Ints, bool] | None:
+    def _make(
+        self, stages: StageList, terms: Terms, total: float, moves: list[Move]
+    ) -> tuple[StageList, float, Ints, bool] | None:
         """Make moves that gain, all that do not overlap or else one; None where none gains.
 
         Returns:
@@ -104,16 +106,16 @@ class Polish:
         moves = sorted(moves, key=lambda move: -move.gain)
         together = apart(moves)
         for chosen in (together, *([move] for move in moves[:_ALONE])):
-            better, came_from = apply(cut, chosen)
+            better, came_from = apply(stages, chosen)
             price = self._prices.total(better, terms)
             if price < total * (1 - _LEAST_GAIN):
                 return better, price, came_from, chosen is together
         return None
 
-    def _begin_round(self, cut: Cut, terms: Terms, begins: Bools, ends: Bools) -> _Round:
+    def _begin_round(self, stages: StageList, terms: Terms, begins: Bools, ends: Bools) -> _Round:
         """Price what the windows that begin and end at some bounds [S + 1] need."""
-        bounds, count, prices = cut.bounds, len(cut.types), self._prices
-        price, units = prices.of_stages(bounds[:-1], bounds[1:], cut.types, terms)
+        bounds, count, prices = stages.bounds, len(stages.types), self._prices
+        price, units = prices.of_stages(bounds[:-1], bounds[1:], stages.types, terms)
         after = (bounds[np.minimum(np.arange(count) + _WIDEST, count)] - bounds[:-1]) * begins[:-1]
         before = (bounds - bounds[np.maximum(np.arange(count + 1) - _WIDEST, 0)]) * ends
         heads, tails = np.repeat(bounds[:-1], after), np.repeat(bounds - before, before)
@@ -123,18 +125,18 @@ class Polish:
             terms,
         )
         return _Round(
-            cut=cut,
+            stages=stages,
             price=price,
             units=units,
-            used=np.bincount(cut.types, units, len(self._limits)).astype(np.float64),
+            used=np.bincount(stages.types, units, len(self._limits)).astype(np.float64),
             priced=priced,
             head_at=np.cumsum(after) - after,
             tail_at=len(heads) + np.cumsum(before),
         )
 
-    def _find_pairs(self, cut: Cut, terms: Terms, new: Bools) -> list[Move]:
+    def _find_pairs(self, stages: StageList, terms: Terms, new: Bools) -> list[Move]:
         """Give, for every window with a new stage, the best one or two stages in its place, where that gains."""
-        bounds, count = cut.bounds, len(cut.types)
+        bounds, count = stages.bounds, len(stages.types)
         first = np.concatenate([np.arange(count - width + 1) for width in range(1, min(_WIDEST, count) + 1)])
         width = np.repeat(np.arange(1, min(_WIDEST, count) + 1), count - np.arange(min(_WIDEST, count)))
         news = np.append(0, np.cumsum(new))
@@ -142,7 +144,7 @@ class Polish:
         first, width = first[looked_at], width[looked_at]
         if not len(first):
             return []
-        now = self._begin_round(cut, terms, _marked(count, first), _marked(count, first + width))
+        now = self._begin_round(stages, terms, _marked(count, first), _marked(count, first + width))
         length = bounds[first + width] - bounds[first]
         window = np.repeat(np.arange(len(first)), length)  # of every choice: a cut at each position, no cut last
         place = _ranges(length)
@@ -205,7 +207,7 @@ class Polish:
     def _by_type(self, now: _Round) -> Floats:
         """Return [S, T], the units of every stage in the column of its type."""
         units = np.zeros((len(now.units), len(self._limits)))
-        units[np.arange(len(now.units)), now.cut.types] = now.units
+        units[np.arange(len(now.units)), now.stages.types] = now.units
         return units
 
     def _pairs_within_limits(
@@ -226,9 +228,9 @@ class Polish:
         types = flat.argmin(axis=1)
         return flat[np.arange(len(flat)), types], types
 
-    def _find_triples(self, cut: Cut, terms: Terms, new: Bools) -> list[Move]:
+    def _find_triples(self, stages: StageList, terms: Terms, new: Bools) -> list[Move]:
         """Return moves that put three stages in place of one or three; limits are left to whoever applies them."""
-        bounds, count = cut.bounds, len(cut.types)
+        bounds, count = stages.bounds, len(stages.types)
         windows = [(s, s + 1, *_carved(int(bounds[s]), int(bounds[s + 1]))) for s in range(count) if new[s]]
         windows += [(s, s + 3, *_shifted(bounds[s : s + 4])) for s in range(count - 2) if np.any(new[s : s + 3])]
         windows = [window for window in windows if len(window[2])]
@@ -238,7 +240,7 @@ class Polish:
         begins = np.concatenate([begins for _, _, begins, _ in windows])
         ends = np.concatenate([ends for _, _, _, ends in windows])
         first, end = (np.array([window[i] for window in windows]) for i in (0, 1))
-        now = self._begin_round(cut, terms, _marked(count, first), _marked(count, end))
+        now = self._begin_round(stages, terms, _marked(count, first), _marked(count, end))
         middle = self._prices.on_all_types(begins, ends, terms)
         head = np.repeat(now.head_at[first] - bounds[first], lengths) + begins - 1
         tail = np.repeat(now.tail_at[end] - bounds[end], lengths) + ends

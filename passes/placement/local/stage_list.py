@@ -12,7 +12,7 @@ from heterps_compile.cost.problem import Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cut:
+class StageList:
     """A plan as stages between positions.
 
     Attributes:
@@ -51,16 +51,16 @@ def apart(moves: Iterable[Move]) -> list[Move]:
     return chosen
 
 
-def apply(cut: Cut, moves: Iterable[Move]) -> tuple[Cut, Ints]:
+def apply(stages: StageList, moves: Iterable[Move]) -> tuple[StageList, Ints]:
     """Make moves that do not overlap.
 
     Returns:
         The new plan, and [S] which stage of the old one each of its stages is, -1 for a new one.
     """
-    bounds, types, came_from = cut.bounds, cut.types, np.arange(len(cut.types))
+    bounds, types, came_from = stages.bounds, stages.types, np.arange(len(stages.types))
     for move in sorted(moves, key=lambda move: -move.first):
         bounds = np.concatenate([bounds[: move.first + 1], np.array(move.inner, np.int64), bounds[move.end :]])
         types = np.concatenate([types[: move.first], np.array(move.types, np.int64), types[move.end :]])
         new = np.full(len(move.types), -1)
         came_from = np.concatenate([came_from[: move.first], new, came_from[move.end :]])
-    return Cut(bounds, types), came_from
+    return StageList(bounds, types), came_from

@@ -20,7 +20,7 @@ import numpy as np
 from heterps_compile.cost.problem import Floats, Ints
 
 from .segment_table import SegmentTable
-from .stage_list import Cut
+from .stage_list import StageList
 
 WORK_WEIGHT = 1e-3
 """Price of work, against the price of whole replicas."""
@@ -105,19 +105,23 @@ class StagePrices:
         """Price a number of stages that is out of bounds."""
         return self.excess_price * (max(self._fewest - stages, 0) + max(stages - self._most, 0))
 
-    def total(self, cut: Cut, terms: Terms) -> float:
+    def total(self, stages: StageList, terms: Terms) -> float:
         """Price a plan, with the price on what exceeds limits in it."""
-        return float(self.totals(cut, terms)[0])
+        return float(self.totals(stages, terms)[0])
 
-    def totals(self, cut: Cut, terms: Terms) -> Floats:
+    def totals(self, stages: StageList, terms: Terms) -> Floats:
         """Price a plan on R terms at once [R]."""
-        paid, breach = self.paid(cut, terms)
+        paid, breach = self.paid(stages, terms)
         return paid + self.excess_price * breach
 
-    def paid(self, cut: Cut, terms: Terms) -> tuple[Floats, Floats]:
+    def paid(self, stages: StageList, terms: Terms) -> tuple[Floats, Floats]:
         """Return [R], the price of a plan without what it exceeds limits by; and that, in units of ``excess_price``."""
-        price, units = (np.atleast_2d(x) for x in self.of_stages(cut.bounds[:-1], cut.bounds[1:], cut.types, terms))
+        price, units = (
+            np.atleast_2d(x) for x in self.of_stages(stages.bounds[:-1], stages.bounds[1:], stages.types, terms)
+        )
         used = np.zeros((len(self.limits), len(units)))
-        np.add.at(used, cut.types, units.T)
-        excess = np.maximum(used.T - self.limits, 0.0).sum(axis=1) + self.of_count(len(cut.types)) / self.excess_price
+        np.add.at(used, stages.types, units.T)
+        excess = (
+            np.maximum(used.T - self.limits, 0.0).sum(axis=1) + self.of_count(len(stages.types)) / self.excess_price
+        )
         return np.asarray(price.sum(axis=1)), np.asarray(excess)

@@ -6,10 +6,10 @@ from small_problems import plain_problem
 
 from heterps_compile.passes.placement.local.climb import cross, divide_run
 from heterps_compile.passes.placement.local.segment_table import segment_table
-from heterps_compile.passes.placement.local.stage_list import Cut
+from heterps_compile.passes.placement.local.stage_list import StageList
 
-PLAN = Cut(np.array([0, 3, 7, 10]), np.array([0, 1, 2]))
-DRAWN = Cut(np.array([0, 4, 10]), np.array([2, 0]))
+PLAN = StageList(np.array([0, 3, 7, 10]), np.array([0, 1, 2]))
+DRAWN = StageList(np.array([0, 4, 10]), np.array([2, 0]))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -34,7 +34,7 @@ def test_crossing_with_itself_may_cut_but_moves_no_layer() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_is_divided_into_equal_parts_on_its_own_type(seed: int) -> None:
     problem = plain_problem([[1.0, 1.0]] * 12, [1.0, 1.0])
-    plan = Cut(np.array([0, 4, 8, 12]), np.array([0, 0, 0]))
+    plan = StageList(np.array([0, 4, 8, 12]), np.array([0, 0, 0]))
     divided, ratio = divide_run(segment_table(problem), plan, np.random.default_rng(seed))
     parts = np.diff(divided.bounds)
     assert len(parts) in (1, 2, 4, 5)

@@ -9,15 +9,15 @@ from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.local.polish import Polish
 from heterps_compile.passes.placement.local.segment_table import segment_table
-from heterps_compile.passes.placement.local.stage_list import Cut, Move, apart, apply
+from heterps_compile.passes.placement.local.stage_list import Move, StageList, apart, apply
 from heterps_compile.passes.placement.local.stage_prices import WORK_WEIGHT, StagePrices, Terms
 
 
-def one_stage(problem: Problem, type_: int = 0) -> Cut:
-    return Cut(np.array([0, problem.layer_count]), np.array([type_]))
+def one_stage(problem: Problem, type_: int = 0) -> StageList:
+    return StageList(np.array([0, problem.layer_count]), np.array([type_]))
 
 
-def polished(problem: Problem, batch_s: float, start: Cut | None = None) -> str:
+def polished(problem: Problem, batch_s: float, start: StageList | None = None) -> str:
     prices = StagePrices(segment_table(problem))
     cut = Polish(prices).descend(start or one_stage(problem), Terms(batch_s))
     letters = [problem.type_names[t][0] * int(n) for t, n in zip(cut.types, np.diff(cut.bounds), strict=True)]
@@ -28,7 +28,7 @@ def polished(problem: Problem, batch_s: float, start: Cut | None = None) -> str:
 
 
 def test_a_move_puts_stages_in_the_place_of_others_and_tells_which_are_new() -> None:
-    cut = Cut(np.array([0, 2, 5, 9]), np.array([0, 1, 2]))
+    cut = StageList(np.array([0, 2, 5, 9]), np.array([0, 1, 2]))
     moved, came_from = apply(cut, [Move(1.0, 0, 2, [3], [2, 0])])
     assert moved.bounds.tolist() == [0, 3, 5, 9]
     assert moved.types.tolist() == [2, 0, 2]
@@ -36,7 +36,7 @@ def test_a_move_puts_stages_in_the_place_of_others_and_tells_which_are_new() -> 
 
 
 def test_moves_are_made_together_whatever_their_order() -> None:
-    cut = Cut(np.array([0, 2, 4, 6]), np.array([0, 1, 2]))
+    cut = StageList(np.array([0, 2, 4, 6]), np.array([0, 1, 2]))
     moved, came_from = apply(cut, [Move(1.0, 0, 1, [1], [0, 2]), Move(2.0, 2, 3, [], [1])])
     assert moved.bounds.tolist() == [0, 1, 2, 4, 6]
     assert moved.types.tolist() == [0, 2, 1, 1]
@@ -55,7 +55,7 @@ def test_the_price_of_a_plan_is_what_its_units_cost() -> None:
     # at 2 s a batch: 4 s on the cpu take 2 units at 1, 9 s on the gpu 5 units at 3
     problem = plain_problem([[4.0, 9.0], [4.0, 9.0]], [1.0, 3.0])
     prices = StagePrices(segment_table(problem))
-    cut = Cut(np.array([0, 1, 2]), np.array([0, 1]))
+    cut = StageList(np.array([0, 1, 2]), np.array([0, 1]))
     work = 1 * 4 / 2 + 3 * 9 / 2
     assert prices.total(cut, Terms(2.0)) == pytest.approx(2 * 1 + 5 * 3 + WORK_WEIGHT * work)
     assert prices.total(cut, Terms(2.0, work_weight=1.0)) == pytest.approx(17 + work)
@@ -67,7 +67,7 @@ def test_units_beyond_a_limit_and_stages_beyond_their_number_are_dear() -> None:
     prices = StagePrices(segment_table(problem))
     within, paid_excess = prices.paid(one_stage(problem), Terms(4.0, work_weight=0.0))
     assert (within.tolist(), paid_excess.tolist()) == ([2], [0])
-    _, excess = prices.paid(Cut(np.array([0, 1, 2]), np.array([0, 0])), Terms(2.0))
+    _, excess = prices.paid(StageList(np.array([0, 1, 2]), np.array([0, 0])), Terms(2.0))
     assert excess.tolist() == [2]  # 4 units of 3, 2 stages of 1
 
 
@@ -107,7 +107,7 @@ def test_a_run_whose_serial_part_blocks_is_divided() -> None:
 
 def test_stages_are_merged_where_a_unit_holds_them_all() -> None:
     problem = plain_problem([[1.0]] * 3, [1.0])
-    assert polished(problem, 3.0, Cut(np.array([0, 1, 2, 3]), np.zeros(3, np.int64))) == "ccc"
+    assert polished(problem, 3.0, StageList(np.array([0, 1, 2, 3]), np.zeros(3, np.int64))) == "ccc"
 
 
 def test_limits_on_units_push_a_stage_to_another_type() -> None:
@@ -127,7 +127,7 @@ def test_a_polished_plan_is_never_dearer_and_polishing_it_again_changes_nothing(
     problem = synthetic_problem(Recipe(seed=seed, layers=24, types=4, limited=seed % 2 == 1))
     prices, terms = StagePrices(segment_table(problem)), Terms(problem.batch / problem.min_throughput)
     polish, count = Polish(prices), len(prices.table.positions) - 1
-    start = Cut(np.array([0, count // 2, count]), np.array([0, 1]))
+    start = StageList(np.array([0, count // 2, count]), np.array([0, 1]))
     once = polish.descend(start, terms)
     assert prices.total(once, terms) < prices.total(start, terms)
     assert prices.total(polish.descend(once, terms), terms) == pytest.approx(prices.total(once, terms), rel=1e-6)
