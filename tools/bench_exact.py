@@ -40,6 +40,7 @@ FAMILIES: dict[str, tuple[tuple[int, int], dict[str, bool], int]] = {
     "chains of 300": ((300, 8), {}, 1),
     "chains of 1,000": ((1000, 8), {}, 1),
     "chains of 1,000, three stages": ((1000, 8), {}, 3),
+    "branches of 1,000, three stages": ((1000, 8), {"branched": True}, 3),
     "tight memory": ((300, 8), {"tight_memory": True}, 1),
     "branches": ((400, 6), {"branched": True}, 1),
     "limits": ((60, 8), {"limited": True}, 1),
