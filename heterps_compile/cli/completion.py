@@ -4,6 +4,8 @@ The script calls the command with the words typed so far; only click is imported
 that are asked for (pools, methods): never torch or onnx. What an option takes is known from its name or its metavar,
 so that a new command completes without a word here.
 
+The scripts are click's own; ours is what completes after an option: names of pools and methods, files, folders.
+
 Left out: names inside of models and plans; they are data, and the shell would run what it completes.
 """
 

@@ -13,6 +13,8 @@ A page says what ``--help`` says, in the sections that manual pages have::
 
 A block is a paragraph whose lines click keeps (it begins with ``\b``), the first of which is its title.
 
+click writes help and no manual pages: without this ``man heterps-compile-diff``, apropos and EXIT STATUS were lost.
+
 Left out: pages kept as files in the repository, which would be another place to forget an option in.
 """
 

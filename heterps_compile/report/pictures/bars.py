@@ -6,6 +6,7 @@ Left out: memory over time (``timeline.py``), which numbers there are (``plan_di
 from collections.abc import Sequence
 from math import isfinite
 
+from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan_diff.numbers import NumberChange
 from heterps_compile.plan_diff.sentences import change_of
@@ -29,28 +30,27 @@ _NUMBER_BAR, _NUMBER_ROW = 14.0, 44.0
 
 def memory_bars(plan: Plan) -> Picture:
     """Draw what one replica of every stage holds, part by part, beside what its device has where that is known."""
-    stages = [stage for stage in plan.stages if stage.memory is not None]
+    stages = [(stage, stage.memory) for stage in plan.stages if stage.memory is not None]
     shown = stages[:_MOST_ROWS]
-    most = max((stage.memory.total_bytes for stage in shown if stage.memory), default=0) or 1
+    most = max((memory.total_bytes for _, memory in shown), default=0) or 1
     scale = (WIDTH - _LEFT - _RIGHT) / most
     there = {device.name: device.memory_bytes for device in plan.devices}
     parts, x = [], 12.0
     for index, (name, colour) in enumerate(_PARTS):
-        if not any(_sizes(stage)[index] for stage in shown):
+        if not any(_sizes(memory)[index] for _, memory in shown):
             continue
         parts += [rect(x, 13, 14, 14, colour, ' rx="3"'), text(x + 20, 24, name)]
         x += 40 + 6.6 * len(name)
-    for index, stage in enumerate(shown):
+    for index, (stage, memory) in enumerate(shown):
         y = _TOP + index * (_ROW + _SPACE)
         parts += _label(plan, stage, y)
         left = _LEFT
-        for (name, colour), size in zip(_PARTS, _sizes(stage), strict=True):
+        for (name, colour), size in zip(_PARTS, _sizes(memory), strict=True):
             if size > 0:
                 bar = rect(left, y, size * scale, _ROW, colour)
                 parts.append(titled(bar, f"{name}: {format_bytes(size)}"))
                 left += size * scale
-        assert stage.memory is not None  # noqa: S101 - filtered above; this tells the type checker
-        parts.append(text(left + 8, y + 15, _against(stage, there.get(stage.device))))
+        parts.append(text(left + 8, y + 15, _against(memory.total_bytes, there.get(stage.device))))
     missing = _missing(parts, len(stages) - len(shown), len(shown))
     height = _TOP + len(shown) * (_ROW + _SPACE) + 12 + missing
     return picture("memory", "Memory of one replica of every stage", height, parts)
@@ -81,17 +81,12 @@ def _label(plan: Plan, stage: PlannedStage, y: float) -> list[str]:
     return [text(_LEFT - 10, y + 15, words, "ink", "end"), line(_LEFT - 2, y - 3, _LEFT - 2, y + _ROW + 3, "grid")]
 
 
-def _sizes(stage: PlannedStage) -> Sequence[float]:
-    memory = stage.memory
-    if memory is None:
-        return ()
+def _sizes(memory: MemoryParts) -> Sequence[float]:
     parts = (memory.weights_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.activations_bytes)
     return (*parts, memory.total_bytes - sum(parts))
 
 
-def _against(stage: PlannedStage, there: float | None) -> str:
-    assert stage.memory is not None  # noqa: S101 - the caller has filtered; this tells the type checker
-    used = stage.memory.total_bytes
+def _against(used: float, there: float | None) -> str:
     return format_bytes(used) if there is None else f"{format_bytes(used)} of {format_bytes(there)}"
 
 
