@@ -54,13 +54,12 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
 
     Ctrl-C ends the run after the step, with a checkpoint; twice, at once.
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    from heterps_compile.runtime.launch.rank_context import RankSpec  # noqa: PLC0415
-    from heterps_compile.runtime.launch.rendezvous import is_under_torchrun  # noqa: PLC0415
+    from heterps_compile.runtime.launch.membership import is_under_torchrun  # noqa: PLC0415
     from heterps_compile.runtime.launch.run_api import launch, run_rank  # noqa: PLC0415 - only when it runs
 
     made = make_run_options(ctx, directory)
     if is_under_torchrun(os.environ):
-        return run_rank(RankSpec(made, prints_summary=True)).exit_code
+        return run_rank(made, prints_summary=True).exit_code
     if made.hosts is not None:
         return _run_host(made, made.hosts, [directory, *given_words(ctx)])
     with result_stream() as stream, printing("the summary"):
@@ -77,6 +76,7 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
 
 def _run_host(made: "RunOptions", hosts: str, words: Sequence[str]) -> int:
     """Start the ranks of one host of several."""
+    from heterps_compile.runtime.launch.fork_server import PRELOADED, ForkServer  # noqa: PLC0415 - as below
     from heterps_compile.runtime.launch.host_ranks import start_host  # noqa: PLC0415 - only where there are several
     from heterps_compile.runtime.launch.hosts_file import check_hosts, read_hosts  # noqa: PLC0415
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415
@@ -85,7 +85,8 @@ def _run_host(made: "RunOptions", hosts: str, words: Sequence[str]) -> int:
         raise InputError("--hosts needs to know which of them this machine is (--host N); launch prints the lines")
     known = read_hosts(hosts)
     check_hosts(known, prepare(made))
-    return start_host(known, made.host, words)
+    with ForkServer(PRELOADED) as server:
+        return start_host(known, made.host, words, server)
 
 
 def _add_simulated(trace: str, plan: "Plan") -> None:

@@ -97,11 +97,16 @@ def start(written):
         process.communicate()
 
 
-def workers_of(launcher: int) -> list[int]:
+def children_of(process: int) -> list[int]:
     try:
-        return [int(word) for word in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     except OSError:
         return []
+
+
+def workers_of(launcher: int) -> list[int]:
+    """Return the ranks, which are forked from one process that the launcher has started."""
+    return [rank for server in children_of(launcher) for rank in children_of(server)]
 
 
 def is_alive(process: int) -> bool:

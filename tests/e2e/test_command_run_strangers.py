@@ -48,7 +48,11 @@ def attack(launcher: int, temporary: str, ports: frozenset[int], for_s: float) -
             with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
                 line.connect(str(folder / "store"))
                 opened.append("store")
-        for pid in (launcher, *children_of(launcher)):
+        for pid in (
+            launcher,
+            *(server := children_of(launcher)),
+            *(rank for one in server for rank in children_of(one)),
+        ):
             with suppress(OSError):
                 words.add(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace"))
                 seen.add(pid)

@@ -11,6 +11,7 @@ from heterps_compile.cli.main import run as command
 from heterps_compile.errors import RunError
 from heterps_compile.options import Amount, Size, Speeds, Whole, Wholes
 from heterps_compile.plan.command_options import SIMULATE
+from heterps_compile.runtime.launch.fork_server import ForkServer
 from heterps_compile.runtime.launch.run_options import RUN
 
 LOSS = TRAINING_FILE.partition("def optimizer")[0]
@@ -84,14 +85,11 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("words", "said"), FAULTS, ids=[" ".join(words[-2:]) for words, _ in FAULTS])
-def test_what_cannot_be_is_refused_in_one_sentence_before_any_process_starts(written, monkeypatch, capfd, words, said):
+def test_what_cannot_be_is_refused_in_one_sentence_before_any_rank_starts(written, monkeypatch, capfd, words, said):
     monkeypatch.chdir(written)
     parquet(written, sparse=[["a"]], label=["b"])
     started: list[object] = []
-    for module in ("local_ranks", "host_ranks"):
-        monkeypatch.setattr(
-            f"heterps_compile.runtime.launch.{module}.subprocess.Popen", lambda *given, **_: started.append(given)
-        )
+    monkeypatch.setattr(ForkServer, "start", lambda _self, *given, **_: started.append(given))
     shape = () if "--batch" in words else ("--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
     assert command(["run", "model2.heterps", *words, *shape]) == 1
     out, err = capfd.readouterr()

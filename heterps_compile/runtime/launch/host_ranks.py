@@ -12,7 +12,6 @@ Left out: the run itself (``worker.py``), how hosts find each other (``rendezvou
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import IO
 
 from heterps_compile.errors import SIGNALLED, InputError
 
+from .fork_server import ForkedProcess, ForkServer
 from .hosts_file import Hosts, ranks_of_hosts
 from .rendezvous import STARTER_VARIABLE
 from .stop_signals import heeded
@@ -31,13 +31,14 @@ _LEAVE_S = 30.0  # how long the others may take once a rank has failed: they hea
 _ERROR = "Error: "
 
 
-def start_host(hosts: Hosts, number: int, words: Sequence[str]) -> int:
+def start_host(hosts: Hosts, number: int, words: Sequence[str], server: ForkServer) -> int:
     """Start the ranks of one host and wait until all have left.
 
     Args:
         hosts: Of the run.
         number: Which of them this is, from 1.
         words: Of the command that every rank runs.
+        server: Starts the processes.
 
     Returns:
         What this process is to exit with.
@@ -51,18 +52,18 @@ def start_host(hosts: Hosts, number: int, words: Sequence[str]) -> int:
     caught: list[int] = []
     before = {each: signal.signal(each, lambda got, _frame: caught.append(got)) for each in heeded()}
     printed = _Printed()
-    started: list[subprocess.Popen[str]] = []
+    started: list[ForkedProcess] = []
     pumps: list[threading.Thread] = []
     try:
         for local, rank in enumerate(ranks):
-            process = _start(hosts, rank, local, len(ranks), words)
+            environment = _environment(hosts, rank, local, len(ranks))
+            process = server.start("heterps_compile.__main__", ["run", *words], environment, merges_output=False)
             started.append(process)
             pumps += [printed.pump(process.stdout, sys.stdout), printed.pump(process.stderr, sys.stderr)]
         return _wait(started, caught)
     finally:
         for process in started:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            process.kill_group()
             process.wait()
         for pump in pumps:
             pump.join(timeout=1.0)
@@ -70,7 +71,8 @@ def start_host(hosts: Hosts, number: int, words: Sequence[str]) -> int:
             signal.signal(each, handler)
 
 
-def _start(hosts: Hosts, rank: int, local: int, slots: int, words: Sequence[str]) -> "subprocess.Popen[str]":
+def _environment(hosts: Hosts, rank: int, local: int, slots: int) -> dict[str, str]:
+    """Return the environment of a rank, with what torchrun sets."""
     environment = {
         **os.environ,
         "RANK": str(rank),
@@ -80,31 +82,19 @@ def _start(hosts: Hosts, rank: int, local: int, slots: int, words: Sequence[str]
         "MASTER_ADDR": hosts.hosts[0].address,
         "MASTER_PORT": str(hosts.port),
         STARTER_VARIABLE: "1",
-        "PYTHONUNBUFFERED": "1",
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
-    environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and told in one line
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and module, and the words that this command was given
-        [sys.executable, "-P", "-m", "heterps_compile", "run", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
-    )
+    return environment
 
 
-def _wait(started: Sequence["subprocess.Popen[str]"], caught: list[int]) -> int:
+def _wait(started: Sequence[ForkedProcess], caught: list[int]) -> int:
     """Wait until all ranks have left, or until one has failed and the others have had time to hear of it."""
     passed_on = 0
     failed_s: float | None = None
     while any(process.poll() is None for process in started):
         for number in caught[passed_on:]:
             for process in started:
-                with suppress(ProcessLookupError):
-                    process.send_signal(number)
+                process.send_signal(number)
         passed_on = len(caught)
         if failed_s is None and any(process.poll() for process in started):
             failed_s = time.monotonic()
@@ -123,9 +113,8 @@ class _Printed:
         self._errors: set[str] = set()
         self._one_at_a_time = threading.Lock()
 
-    def pump(self, lines: IO[str] | None, to: IO[str]) -> threading.Thread:
+    def pump(self, lines: IO[str], to: IO[str]) -> threading.Thread:
         """Begin to pass on lines."""
-        assert lines is not None  # noqa: S101 - it was opened as a pipe
         thread = threading.Thread(target=self._pass_on, args=(lines, to), daemon=True)
         thread.start()
         return thread

@@ -3,12 +3,15 @@
 ::
 
     launcher   plan, layout  ->  store, ranks  ->  watches processes and heartbeats  ->  summary
-    rank r                       worker.py .............................................. leaves
+    rank r                       forked; worker.py ...................................... leaves
 
 A run ends in one of three ways: all ranks are done; somebody asked to stop (Ctrl-C), and all leave after the same
 step; or a rank is at fault, all print the same sentence, and what does not leave by itself is killed. No process
-outlives the launcher: each rank has a process group of its own, and on Linux the system kills it when the launcher
-dies.
+outlives the launcher: each rank has a process group of its own, and on Linux the system kills it when the process that
+it was forked from dies, which the launcher's end does (``fork_server.py``).
+
+Why not torch's elastic launcher: its store listens on every interface and takes what anybody writes, every rank imports
+for itself, and it tells how a process ended, not which stage and micro-batch did.
 
 Left out: what is printed meanwhile (``run_report.py``), other machines (``hosts_file.py``).
 """
@@ -16,8 +19,6 @@ Left out: what is printed meanwhile (``run_report.py``), other machines (``hosts
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,7 @@ from .addresses import loopback_interface
 from .checkpoint_folder import holding_checkpoints, tidy
 from .checkpoint_start import check_weights, find_start, start_notes
 from .faults import Fault, Place, exit_cause, fault_from_json
+from .fork_server import ForkedProcess, ForkServer
 from .heartbeats import Monitor, beat_key, done_key
 from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header
@@ -59,23 +61,26 @@ _START_S = 300.0  # before the first heartbeat: importing torch on a busy machin
 _CGROUP_EVENTS = Path("/sys/fs/cgroup/memory.events")
 
 
-@dataclass
-class _Process:
+@dataclass(frozen=True)
+class _Rank:
     """One rank's process and the thread that passes on what it prints."""
 
     place: Place
-    popen: "subprocess.Popen[str]"
+    process: ForkedProcess
     pump: threading.Thread
     progress_file: Path
     began_s: float = field(default_factory=time.monotonic)
 
 
-def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tuple[Result, RunReport]:
+def run_here(
+    options: RunOptions, prepared: Prepared, server: ForkServer, *, chatter: TextIO
+) -> tuple[Result, RunReport]:
     """Start the ranks and wait until all have left.
 
     Args:
         options: Of the run.
         prepared: What :func:`prepare` made of them.
+        server: Starts the processes.
         chatter: Takes what ranks print, with the rank before each line, and the live view.
 
     Returns:
@@ -97,7 +102,7 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
         try_data(options, prepared, telemetry)
         config = {
             "options": asdict(options),
-            "parent": os.getpid(),
+            "parent": server.pid,
             "world_size": prepared.world_size,
             "plan": prepared.plan_sha256,
             "telemetry": str(telemetry),
@@ -114,14 +119,14 @@ def run_here(options: RunOptions, prepared: Prepared, *, chatter: TextIO) -> tup
                     *(f"  {note}" for note in start_notes(options, prepared, start)),
                 ]:
                     show.line(line)
-            processes: list[_Process] = []
+            ranks: list[_Rank] = []
             try:
                 for place in prepared.places:
-                    processes.append(_start(place, directory, options, show))  # noqa: PERF401 - known one by one
-                _watch(processes, store, options, show, signals)
+                    ranks.append(_start(place, directory, options, server, show))  # noqa: PERF401 - known one by one
+                _watch(ranks, store, options, show, signals)
                 result = result_from_json(store.get(RESULT_KEY))
             finally:
-                _end(processes)
+                _end(ranks)
                 if options.checkpoint is not None:
                     with suppress(OSError):
                         tidy(Path(options.checkpoint))  # nobody builds there any more
@@ -145,47 +150,35 @@ def _devices(prepared: Prepared) -> list[str]:
     return [choose_device(prepared, rank, rank).type for rank in first]
 
 
-def _start(place: Place, directory: Path, options: RunOptions, show: RunReport) -> _Process:
-    # -P keeps the current folder off the path: a file of the user's named torch.py must not be taken for torch.
-    words = [sys.executable, "-P", "-m", "heterps_compile.runtime.launch.worker", str(directory), str(place.rank)]
-    popen = subprocess.Popen(  # noqa: S603 - our own interpreter, module and numbers
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=worker_environment(options.threads),
-        start_new_session=True,  # Ctrl-C reaches the launcher alone; and a group of its own can be killed whole
-    )
-    pump = threading.Thread(target=_pass_on, args=(popen, place, show), name=f"rank {place.rank}", daemon=True)
+def _start(place: Place, directory: Path, options: RunOptions, server: ForkServer, show: RunReport) -> _Rank:
+    words, environment = [str(directory), str(place.rank)], worker_environment(options.threads)
+    process = server.start("heterps_compile.runtime.launch.worker", words, environment, merges_output=True)
+    pump = threading.Thread(target=_pass_on, args=(process, place, show), name=f"rank {place.rank}", daemon=True)
     pump.start()
-    return _Process(place, popen, pump, _left_behind(directory, place))
+    return _Rank(place, process, pump, _left_behind(directory, place))
 
 
 def _left_behind(directory: Path, place: Place) -> Path:
     return directory / PROGRESS_NAME.format(rank=place.rank)
 
 
-def _pass_on(popen: "subprocess.Popen[str]", place: Place, show: RunReport) -> None:
-    assert popen.stdout is not None  # noqa: S101 - it was opened as a pipe; this tells the type checker
-    for line in popen.stdout:
-        show.line(f"[{place}] {printable(line.rstrip())}")
+def _pass_on(process: ForkedProcess, place: Place, show: RunReport) -> None:
+    with process.stdout:
+        for line in process.stdout:
+            show.line(f"[{place}] {printable(line.rstrip())}")
 
 
-def _watch(
-    processes: Sequence[_Process], store: RunStore, options: RunOptions, show: RunReport, signals: list[int]
-) -> None:
+def _watch(ranks: Sequence[_Rank], store: RunStore, options: RunOptions, show: RunReport, signals: list[int]) -> None:
     """Wait until every rank has left in good order.
 
     Raises:
         RunError: where one did not, or a fault was found otherwise.
     """
-    monitor = Monitor(store, [process.place for process in processes], options.hang_after_s)
+    monitor = Monitor(store, [rank.place for rank in ranks], options.hang_after_s)
     killed_before = _out_of_memory_kills()
     due_s = 0.0
     asked = 0
-    while any(process.popen.poll() is None for process in processes):
+    while any(rank.process.poll() is None for rank in ranks):
         if len(signals) > 1:
             raise RunKilledError("interrupted twice: the ranks were killed in the middle of a step", signals[0])
         if signals and not asked:
@@ -196,71 +189,68 @@ def _watch(
         fault: Fault | None = None
         if now >= due_s:
             due_s = now + _MONITOR_S
-            fault = _found(monitor, processes) or _find_late(processes, store, now)
+            fault = _found(monitor, ranks) or _find_late(ranks, store, now)
             show.poll()
-        fault = fault or _find_dead(processes, store, monitor, killed_before)
+        fault = fault or _find_dead(ranks, store, monitor, killed_before)
         if fault is not None:
             post_fault(store, fault)
         if store.check([FAULT_KEY]):
-            _raise(processes, fault_from_json(store.get(FAULT_KEY)))
+            _raise(ranks, fault_from_json(store.get(FAULT_KEY)))
         time.sleep(_POLL_S)
-    fault = _find_dead(processes, store, monitor, killed_before)
+    fault = _find_dead(ranks, store, monitor, killed_before)
     if fault is not None or store.check([FAULT_KEY]):
-        _raise(processes, post_fault(store, fault) if fault is not None else fault_from_json(store.get(FAULT_KEY)))
+        _raise(ranks, post_fault(store, fault) if fault is not None else fault_from_json(store.get(FAULT_KEY)))
     if not store.check([RESULT_KEY]):
         raise RunError("all ranks left, and none told the result of the run")
 
 
-def _raise(processes: Sequence[_Process], fault: Fault) -> None:
+def _raise(ranks: Sequence[_Rank], fault: Fault) -> None:
     """Let the ranks print the fault and leave; then raise it."""
     deadline_s = time.monotonic() + _LEAVE_S
-    while time.monotonic() < deadline_s and any(process.popen.poll() is None for process in processes):
+    while time.monotonic() < deadline_s and any(rank.process.poll() is None for rank in ranks):
         time.sleep(_POLL_S)
     raise RunError(str(fault))
 
 
-def _found(monitor: Monitor, processes: Sequence[_Process]) -> Fault | None:
+def _found(monitor: Monitor, ranks: Sequence[_Rank]) -> Fault | None:
     """Look at all heartbeats; a rank that gives none has left behind what it did last."""
     fault = monitor.find_fault()
     if fault is None:
         return None
-    progress = read_progress_file(processes[fault.place.rank].progress_file)
+    progress = read_progress_file(ranks[fault.place.rank].progress_file)
     return fault if progress is None else replace(fault, progress=progress)
 
 
-def _find_dead(processes: Sequence[_Process], store: RunStore, monitor: Monitor, killed_before: int) -> Fault | None:
+def _find_dead(ranks: Sequence[_Rank], store: RunStore, monitor: Monitor, killed_before: int) -> Fault | None:
     """Look for a process that ended other than it should."""
     if store.check([FAULT_KEY]):
         return None
-    for process in processes:
-        code = process.popen.poll()
-        if code is None or (code == 0 and store.check([done_key(process.place.rank)])):
+    for rank in ranks:
+        code = rank.process.poll()
+        if code is None or (code == 0 and store.check([done_key(rank.place.rank)])):
             continue
         cause = exit_cause(code, out_of_memory=_out_of_memory_kills() > killed_before)
-        progress = read_progress_file(process.progress_file) or monitor.last_progress(process.place.rank)
-        return Fault(process.place, progress, cause)
+        progress = read_progress_file(rank.progress_file) or monitor.last_progress(rank.place.rank)
+        return Fault(rank.place, progress, cause)
     return None
 
 
-def _find_late(processes: Sequence[_Process], store: RunStore, now: float) -> Fault | None:
+def _find_late(ranks: Sequence[_Rank], store: RunStore, now: float) -> Fault | None:
     """Look for a rank that has not given its first heartbeat."""
-    for process in processes:
-        waited_s = now - process.began_s
-        if waited_s > _START_S and not store.check([beat_key(process.place.rank)]):
-            return Fault(process.place, Monitor(store, [], 1).last_progress(-1), f"did not start in {waited_s:.0f} s")
+    for rank in ranks:
+        waited_s = now - rank.began_s
+        if waited_s > _START_S and not store.check([beat_key(rank.place.rank)]):
+            return Fault(rank.place, Monitor(store, [], 1).last_progress(-1), f"did not start in {waited_s:.0f} s")
     return None
 
 
-def _end(processes: Sequence[_Process]) -> None:
+def _end(ranks: Sequence[_Rank]) -> None:
     """Kill what is left, with all it started, and wait for it."""
-    for process in processes:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.popen.pid, signal.SIGKILL)
-    for process in processes:
-        process.popen.wait()
-        process.pump.join(timeout=_LEAVE_S)
-        if process.popen.stdout is not None and not process.pump.is_alive():
-            process.popen.stdout.close()
+    for rank in ranks:
+        rank.process.kill_group()
+    for rank in ranks:
+        rank.process.wait()
+        rank.pump.join(timeout=_LEAVE_S)
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, RunError
 
+from .membership import Membership
 from .prepare import Prepared
 from .progress import ProgressRecorder
-from .rendezvous import Membership
 from .run_options import RunOptions
 from .store_client import StorePlace
 from .training_file import Training

@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_bytes
 
@@ -28,6 +27,7 @@ from heterps_compile.errors import RunError
 from .addresses import is_loopback
 from .channel import SECRET_BYTES
 from .hosts_file import Hosts, read_hosts
+from .membership import Membership
 from .run_folder import PREFIX, is_held, make_run_folder, write_private, writing_temporary_files
 from .store_client import CONNECT_S, LOOPBACK, StorePlace
 
@@ -38,55 +38,7 @@ _AGENT_VARIABLE = "TORCHELASTIC_RUN_ID"  # set by torchrun's agent, which is the
 _SECRET_NAME = "secret"  # noqa: S105 - the name of its file
 _NOTE_NAME = "meeting.json"
 _LOOK_S = 0.05
-_LONGEST_PORT = 65535
 _PRIVATE_FOLDER = 0o700
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """Who a process is in its run, and where the run's store is.
-
-    Attributes:
-        rank: Of this process.
-        world_size: Processes in all.
-        local_rank: Among those of this machine.
-        address: At which ranks meet, as whoever started them says.
-        port: The same.
-    """
-
-    rank: int
-    world_size: int
-    local_rank: int
-    address: str
-    port: int
-
-
-def is_under_torchrun(environment: Mapping[str, str]) -> bool:
-    """Tell whether a process was started as one rank of several."""
-    return all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-
-
-def membership_of(environment: Mapping[str, str]) -> Membership:
-    """Read who this process is from what torchrun set.
-
-    Raises:
-        RunError: where a variable is no number, or out of range.
-    """
-    numbers = {}
-    for name, least in (("RANK", 0), ("WORLD_SIZE", 1), ("MASTER_PORT", 1)):
-        text = environment[name]
-        if not (text.isascii() and text.isdigit() and int(text) >= least):
-            raise RunError(
-                f"the environment has {name}={text!r}; expected a number of {least} or more, as torchrun sets"
-            )
-        numbers[name] = int(text)
-    rank, world_size, port = numbers["RANK"], numbers["WORLD_SIZE"], numbers["MASTER_PORT"]
-    if rank >= world_size or port > _LONGEST_PORT:
-        raise RunError(
-            f"the environment has RANK={rank}, WORLD_SIZE={world_size}, MASTER_PORT={port}; these do not fit"
-        )
-    local = environment.get("LOCAL_RANK", str(rank))
-    return Membership(rank, world_size, int(local) if local.isdigit() else rank, environment["MASTER_ADDR"], port)
 
 
 def has_agent(environment: Mapping[str, str]) -> bool:

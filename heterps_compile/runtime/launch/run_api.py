@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from heterps_compile.errors import InputError, RunError
 
-from .local_ranks import run_here
-from .prepare import prepare
-from .rank_context import RankSpec, Result
-from .rendezvous import is_under_torchrun, membership_of
+from .fork_server import PRELOADED, PRELOADED_TO_TRAIN, ForkServer
+from .membership import is_under_torchrun, membership_of
 from .run_options import FIELD_NAMES, GIVEN, RUN, RunOptions
-from .run_report import RunReport
 from .training_file import Training
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.data.sample_source import Source
+
+    from .rank_context import Result
+    from .run_report import RunReport
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
     train: str | Path | Training | None = None,
     data: "str | Source" = "",
     **options: Any,
-) -> Result:
+) -> "Result":
     """Run the stages of a compiled folder as a pipeline of processes.
 
     Under torchrun this process is one rank: all call this function alike. Otherwise a process is started for every
@@ -61,12 +61,11 @@ def run(
     names = {FIELD_NAMES.get(name, name) for name in options}
     made = make_options(directory, train=train, data=data, given=names, **options)
     if is_under_torchrun(os.environ):
-        spec = RankSpec(
+        return run_rank(
             made,
             training=train if isinstance(train, Training) else None,
             source=None if isinstance(data, str) else data,
         )
-        return run_rank(spec)
     result, _ = launch(made, sys.stderr)
     return result
 
@@ -110,8 +109,10 @@ def make_options(
     return made
 
 
-def launch(options: RunOptions, chatter: TextIO) -> tuple[Result, RunReport]:
-    """Run on this machine; give what it came to and what was seen of it.
+def launch(options: RunOptions, chatter: TextIO) -> "tuple[Result, RunReport]":
+    """Run on this machine; return what it came to and what was seen of it.
+
+    The process that ranks are forked from imports PyTorch while this one does, and reads and checks the run.
 
     Raises:
         HeterpsError: where the run cannot start or came to an end before its time.
@@ -121,23 +122,41 @@ def launch(options: RunOptions, chatter: TextIO) -> tuple[Result, RunReport]:
             "hosts are several machines, and this starts the ranks of one alone; type the lines that heterps-compile "
             "launch prints, or start this script on every rank (torchrun)"
         )
-    return run_here(options, prepare(options), chatter=chatter)
+    with ForkServer((*PRELOADED, *PRELOADED_TO_TRAIN) if options.training else PRELOADED) as server:
+        from .local_ranks import run_here  # noqa: PLC0415 - the import of torch is what takes long
+        from .prepare import prepare  # noqa: PLC0415 - as above
+
+        return run_here(options, prepare(options), server, chatter=chatter)
 
 
-def run_rank(spec: RankSpec) -> Result:
+def run_rank(
+    options: RunOptions,
+    *,
+    training: Training | None = None,
+    source: "Source | None" = None,
+    prints_summary: bool = False,
+) -> "Result":
     """Be one rank of those that torchrun started.
+
+    Args:
+        options: Of the run.
+        training: Loss and optimiser, where they are given as objects.
+        source: The data, where they are given as an object.
+        prints_summary: Whether rank 0 prints what the run came to.
 
     Raises:
         InputError: for an option that starts other ranks.
         RunError: where the environment is not torchrun's, or the run's store cannot be reached.
     """
-    from .worker import work  # noqa: PLC0415 - torch only where a run starts
-
     if not is_under_torchrun(os.environ):
         raise RunError("this process is no rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set")
-    if spec.options.host is not None:
+    if options.host is not None:
         raise InputError(
-            f"--host {spec.options.host} says whose ranks are to be started, and this process is a rank already "
+            f"--host {options.host} says whose ranks are to be started, and this process is a rank already "
             f"(RANK={os.environ['RANK']}); leave it out"
         )
+    from .rank_context import RankSpec  # noqa: PLC0415 - torch only where a run starts
+    from .worker import work  # noqa: PLC0415 - as above
+
+    spec = RankSpec(options, training=training, source=source, prints_summary=prints_summary)
     return work(membership_of(os.environ), spec)

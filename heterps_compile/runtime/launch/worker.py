@@ -9,8 +9,8 @@
     steps                                      loop.py
     last checkpoint, wait for all, leave
 
-``python -m heterps_compile.runtime.launch.worker DIRECTORY RANK`` is what the launcher starts; under torchrun,
-``heterps-compile run`` and ``api.run`` come here directly.
+The launcher starts :func:`main` with the run's folder and a rank; under torchrun, ``heterps-compile run`` and ``run()``
+of Python come here directly.
 
 Left out: the steps themselves (``pipeline/``), and how the launcher sees the end (``local_ranks.py``).
 """
@@ -20,7 +20,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -33,18 +32,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from heterps_compile.errors import HeterpsError, InputError, RunError
+from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
 from .addresses import check_reach, choose_address, own_address
 from .checkpoint_folder import holding_checkpoints
 from .faults import Place
+from .membership import Membership
 from .preflight import COME_S, agree, ranks_without, refuse_own_folders, statement
 from .prepare import check_world_size, choose_device, header, prepare
 from .progress import ProgressRecorder
 from .rank_context import RankContext, RankSpec, Result
-from .rendezvous import Membership, address_of, has_agent, meet, read_secret
+from .rendezvous import address_of, has_agent, meet, read_secret
 from .run_folder import PREFIX, make_run_folder
 from .run_options import RunOptions, options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
@@ -66,7 +66,6 @@ PROGRESS_NAME = "rank-{rank}.progress"
 _RUN_FOLDER = re.compile(rf"/(?:[^\0]{{0,4000}}/)?{PREFIX}[A-Za-z0-9_]{{1,64}}")
 _OUTSTAY_S = 5.0
 _PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TELEMETRY_KEY = "telemetry"
 _WIDTH = 120
 _RUNS = count()
@@ -205,7 +204,7 @@ def _make_telemetry_folder(context: RankContext) -> Path:
 
 
 def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any]]) -> None:
-    """Join the process group: nccl where every rank has a GPU of its own, else gloo, which copies through the host."""
+    """Join the group: NCCL where every rank has a GPU of its own, else gloo, which copies through the host."""
     import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
 
     from heterps_compile.runtime.c10d import PrefixStore, cpu_group_of_world  # noqa: PLC0415
@@ -257,9 +256,7 @@ def start(directory: Path, rank: int) -> int:
 
     Raises:
         InputError: where the launcher's file cannot be read.
-        RunError: where the launcher is gone.
     """
-    follow_parent()
     try:
         content = json.loads((directory / CONFIG_NAME).read_text("utf-8"))
         options = options_from_json(json.dumps(content["options"]))
@@ -267,8 +264,6 @@ def start(directory: Path, rank: int) -> int:
         place = StorePlace(read_secret(directory), folder=directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {str(directory / CONFIG_NAME)!r}: {error}") from error
-    if os.getppid() != parent:  # it died before the system was asked to tell
-        raise RunError("the launcher of this process is gone")
     telemetry = Path(content["telemetry"]) if content.get("telemetry") else None
     progress_file = directory / PROGRESS_NAME.format(rank=rank)
     spec = RankSpec(
@@ -283,22 +278,10 @@ def start(directory: Path, rank: int) -> int:
     return 0
 
 
-def follow_parent() -> None:
-    """Have the system kill this process when its launcher dies, where the system can; the watcher looks as well."""
-    if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 - Linux alone
-
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def main() -> int:
-    """Run ``worker DIRECTORY RANK``."""
+    """Be the rank that the words of this process name: the run's folder and a number."""
     try:
         return start(Path(sys.argv[1]), int(sys.argv[2]))
     except HeterpsError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from heterps_compile.cli.main import command
 from heterps_compile.cli.run import run
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.launch import host_ranks, hosts_file, prepare, worker
+from heterps_compile.runtime.launch import fork_server, host_ranks, hosts_file, local_ranks, prepare, worker
 from heterps_compile.runtime.launch import run_api as local_api
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
@@ -63,12 +63,13 @@ def runs(tmp_path, monkeypatch):
         seen.append(made)
         raise RunError("it would run")
 
-    monkeypatch.setattr(local_api, "run_here", lambda options, *_, **__: stop(options))
-    monkeypatch.setattr(local_api, "prepare", lambda options: None)
+    monkeypatch.setattr(fork_server.ForkServer, "__init__", lambda *_: None)
+    monkeypatch.setattr(fork_server.ForkServer, "__exit__", lambda *_: None)
+    monkeypatch.setattr(local_ranks, "run_here", lambda options, *_, **__: stop(options))
     monkeypatch.setattr(prepare, "prepare", lambda options: None)
     monkeypatch.setattr(hosts_file, "check_hosts", lambda *_: None)
-    monkeypatch.setattr(worker, "work", lambda _member, task: stop(task.options))
-    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words: stop(number, words))
+    monkeypatch.setattr(worker, "work", lambda _member, spec: stop(spec.options))
+    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words, server: stop(number, words))
     return seen
 
 

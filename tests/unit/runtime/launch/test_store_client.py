@@ -13,7 +13,7 @@ import pytest
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.channel import ANSWER_BYTES, Sealed, StrangerError
 from heterps_compile.runtime.launch.local_ranks import worker_environment
-from heterps_compile.runtime.launch.rendezvous import Membership, is_under_torchrun, membership_of
+from heterps_compile.runtime.launch.membership import Membership, is_under_torchrun, membership_of
 from heterps_compile.runtime.launch.store_client import StorePlace, connect_store, host_store
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "0"}

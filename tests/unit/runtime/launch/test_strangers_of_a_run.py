@@ -35,7 +35,8 @@ from heterps_compile.runtime.launch.checkpoint_format import (
     write_state,
 )
 from heterps_compile.runtime.launch.checkpoint_hashes import sealed
-from heterps_compile.runtime.launch.rendezvous import Membership, read_secret, write_secret
+from heterps_compile.runtime.launch.membership import Membership
+from heterps_compile.runtime.launch.rendezvous import read_secret, write_secret
 from heterps_compile.runtime.launch.run_folder import make_run_folder, write_private
 from heterps_compile.runtime.launch.store_client import StorePlace, connect_store, host_store
 from heterps_compile.runtime.launch.worker import unguarded_note

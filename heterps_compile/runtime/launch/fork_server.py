@@ -1,0 +1,294 @@
+"""Processes of one machine, forked from one that has imported PyTorch already.
+
+::
+
+    launcher                     fork server, one thread      rank
+    module, words, pipes  --->   fork                  --->   session and output of its own, then main()
+    its process id        <---
+    its exit code         <---   waits for it          <---   leaves
+
+Most of what a rank takes to start are imports: PyTorch with ``torch._dynamo``, which every optimiser loads, takes about
+three seconds of a core. So they are made once a machine, while the launcher still reads and checks the run. Forking is
+safe here because the server computes nothing: the threads of OpenMP and gloo, and CUDA, begin in the ranks. A launcher
+has threads, so that a fork of it could end in a deadlock; :mod:`multiprocessing` would run the caller's script again.
+
+The server leaves when its launcher does, since their socket closes; on Linux the system kills ranks with it.
+
+Left out: what ranks do (``worker.py``), what is made of their end (``local_ranks.py``, ``host_ranks.py``). NumPy's own
+matrix products keep to one thread in a rank, since NumPy counts its threads when it is imported.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from types import TracebackType
+from typing import IO, Any, Self
+
+from heterps_compile.errors import RunError
+
+from .faults import exit_cause
+
+PRELOADED = ("numpy", "torch", "safetensors.torch", "heterps_compile.runtime.launch.worker")
+"""What every rank imports."""
+
+PRELOADED_TO_TRAIN = ("torch._dynamo",)
+
+_LENGTH = struct.Struct(">I")
+_REPLY = struct.Struct(">qi?")  # process id, exit code, whether it has left
+_REAP_S = 0.05
+_MOST_PIPES = 2
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True, eq=False)
+class ForkedProcess:
+    """A process that a :class:`ForkServer` has started.
+
+    Attributes:
+        pid: Its number, and that of its process group.
+        stdout: What it prints; its errors too, where they are merged.
+        stderr: Its errors; the same where they are merged.
+        server: That started it.
+    """
+
+    pid: int
+    stdout: IO[str]
+    stderr: IO[str]
+    server: "ForkServer"
+
+    def poll(self) -> int | None:
+        """Return its exit code, minus the number of the signal that killed it; None while it runs.
+
+        Raises:
+            RunError: where the server was killed, so that nobody knows.
+        """
+        return self.server.exit_code(self.pid)
+
+    def wait(self) -> None:
+        """Wait until it has left."""
+        self.server.wait(self.pid)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process, if it still runs."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill_group(self) -> None:
+        """Kill the process with all it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class ForkServer:
+    """Starts processes quickly; as a context, ends its server with the block."""
+
+    def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
+        """Begin to import.
+
+        Args:
+            preloaded: Modules; one that cannot be imported is left to the processes that need it.
+        """
+        self._codes: dict[int, int] = {}
+        self._line, theirs = socket.socketpair()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and told in one line
+        with theirs:
+            # -P keeps the current folder off the path: a file of the user's named torch.py must not be taken for torch.
+            self._server = subprocess.Popen(  # noqa: S603 - our own interpreter, module and names
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), *preloaded],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C reaches the launcher alone
+            )
+
+    @property
+    def pid(self) -> int:
+        """Return the number of the server, which is the parent of all that it starts."""
+        return self._server.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.kill()
+        self._server.wait()
+        self._line.close()
+
+    def start(
+        self, module: str, words: Sequence[str], environment: Mapping[str, str], *, merges_output: bool
+    ) -> ForkedProcess:
+        """Run ``main()`` of a module in a process with a session of its own.
+
+        Args:
+            module: Its name.
+            words: What stands in ``sys.argv`` after the name of the program.
+            environment: The process's.
+            merges_output: Whether what it prints and its errors come through one pipe.
+
+        Raises:
+            RunError: where the server was killed.
+        """
+        pipes = [os.pipe() for _ in range(1 if merges_output else _MOST_PIPES)]
+        request = json.dumps({"module": module, "words": list(words), "environment": dict(environment)}).encode()
+        try:
+            socket.send_fds(self._line, [_LENGTH.pack(len(request))], [writer for _, writer in pipes])
+            self._line.sendall(request)
+        except OSError:
+            pass  # it is gone, which the next line tells
+        finally:
+            for _, writer in pipes:
+                os.close(writer)
+        while (pid := self._take()) is None:
+            pass
+        streams = [os.fdopen(reader, encoding="utf-8", errors="replace") for reader, _ in pipes]
+        return ForkedProcess(pid, streams[0], streams[-1], self)
+
+    def exit_code(self, pid: int) -> int | None:
+        """Return the exit code of a process; None while it runs.
+
+        Raises:
+            RunError: where the server was killed, so that nobody knows.
+        """
+        while pid not in self._codes and select.select([self._line], [], [], 0)[0]:
+            self._take()
+        return self._codes.get(pid)
+
+    def wait(self, pid: int) -> None:
+        """Wait until a process has left; where the server was killed, the system has killed the process."""
+        with suppress(RunError):
+            while pid not in self._codes:
+                self._take()
+
+    def _take(self) -> int | None:
+        """Take one reply in; return the process that was started, None where one has left.
+
+        Raises:
+            RunError: where the server was killed.
+        """
+        reply = _read_exactly(self._line, _REPLY.size)
+        if reply is None:
+            cause = exit_cause(self._server.wait())
+            raise RunError(f"the process that the ranks are forked from {cause}; start the run again")
+        pid, code, has_left = _REPLY.unpack(reply)
+        if not has_left:
+            return int(pid)
+        self._codes[pid] = code
+        return None
+
+
+def main() -> int:
+    """Be the server, and in every process that it forks what was asked for; return that one's exit code."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    for name in sys.argv[2:]:
+        with suppress(ImportError):  # the process that needs it says what is missing
+            import_module(name)
+    gc.freeze()  # else the collector would touch, and so copy, every page that processes share
+    request = _serve(line)
+    if request is None:
+        return 0
+    code: int | None = import_module(request["module"]).main()
+    return code or 0
+
+
+def _serve(line: socket.socket) -> dict[str, Any] | None:
+    """Fork what is asked for; return the request in the new process, None in the server once its launcher is gone."""
+    running: set[int] = set()
+    while True:
+        is_asked = bool(select.select([line], [], [], _REAP_S if running else None)[0])
+        try:
+            for pid in [one for one in running if _reap(line, one)]:
+                running.remove(pid)
+            if not is_asked:
+                continue
+            received = _receive(line)
+        except OSError:
+            return None
+        if received is None:
+            return None
+        request, pipes = received
+        server = os.getpid()
+        pid = os.fork()
+        if not pid:
+            line.close()
+            _take_place(request, pipes, server)
+            return request
+        running.add(pid)
+        for pipe in pipes:
+            os.close(pipe)
+        with suppress(OSError):
+            line.sendall(_REPLY.pack(pid, 0, False))
+
+
+def _reap(line: socket.socket, pid: int) -> bool:
+    """Tell the launcher of a process that has left; return whether it has."""
+    found, status = os.waitpid(pid, os.WNOHANG)
+    if not found:
+        return False
+    line.sendall(_REPLY.pack(pid, os.waitstatus_to_exitcode(status), True))
+    return True
+
+
+def _receive(line: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Receive a request and the pipes to print to; None where the launcher is gone."""
+    head, pipes, _, _ = socket.recv_fds(line, _LENGTH.size, _MOST_PIPES)
+    rest = _read_exactly(line, _LENGTH.size - len(head)) if head else None
+    content = None if rest is None else _read_exactly(line, _LENGTH.unpack(head + rest)[0])
+    return None if content is None else (json.loads(content), pipes)
+
+
+def _read_exactly(line: socket.socket, size: int) -> bytes | None:
+    """Read so many bytes; None where the other side is gone."""
+    content = b""
+    while len(content) < size:
+        try:
+            part = line.recv(size - len(content))
+        except ConnectionError:
+            return None
+        if not part:
+            return None
+        content += part
+    return content
+
+
+def _take_place(request: Mapping[str, Any], pipes: Sequence[int], server: int) -> None:
+    """Make a forked process what a new one would be: its session, output, environment, words and random numbers."""
+    os.setsid()
+    end_with_parent(server)
+    os.dup2(pipes[0], sys.stdout.fileno())
+    os.dup2(pipes[-1], sys.stderr.fileno())
+    for pipe in pipes:
+        os.close(pipe)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [request["module"], *request["words"]]
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # Python's own are seeded anew by Python
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the system kill this process when its parent dies, where the system can; the watcher of a rank looks too."""
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - Linux alone
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the system was asked
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
