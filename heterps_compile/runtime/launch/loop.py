@@ -3,17 +3,16 @@
 Left out: a step (``pipeline/engine.py``), where a run begins and how it ends (``worker.py``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.pipeline.engine import Engine
-from heterps_compile.runtime.pipeline.layout import Layout
 
 from .checkpoint_collective import Checkpoints
-from .outputs import write_outputs
+from .outputs import OutputFiles
 from .progress import SAVING, UPDATING, ProgressRecorder
 from .training_file import in_function
 from .watch import Watch
@@ -27,102 +26,85 @@ if TYPE_CHECKING:
 Loss = Callable[[Any, Mapping[str, "Tensor"]], "Tensor"]
 
 
-def train(
-    engine: Engine,
-    optimizer: "Optimizer | None",
-    reader: "Reader | None",
-    steps: range,
-    *,
-    step_schedule: Callable[[float | None], None] | None = None,
-    watch: Watch,
-    progress: ProgressRecorder,
-    checkpoints: Checkpoints | None,
-    every: int | None = None,
-) -> int:
-    """Train until the last step, or until somebody asks to stop; a checkpoint stands at the end.
+@dataclass(frozen=True, slots=True)
+class StepLoop:
+    """The steps of one rank, until the last one or until somebody asks to stop.
 
-    Args:
-        engine: Of this rank.
-        optimizer: Of its parameters; None where it has none.
-        reader: Of its data; None where it reads none.
+    Attributes:
+        engine: Runs a step.
+        reader: Of this rank's data; None where it reads none.
         steps: To run.
-        step_schedule: Sets the learning rates of the next step, given the loss where this rank knows it; None where
-            they stay.
         watch: Says which step is the last.
         progress: Is told what goes on.
-        checkpoints: Of the run; None for none.
-        every: Steps between two checkpoints; None for the one at the end alone.
-
-    Returns:
-        The steps that are done, those before this run included.
     """
-    saved = done = steps.start
-    for step in steps:
-        if not watch.may_begin(step):
-            break
-        progress.begin_step(step)
-        loss = engine.train_step(step, _read_nothing if reader is None else reader.of_step(step))
-        if optimizer is not None:
-            with progress.during(UPDATING):
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                if step_schedule is not None:
-                    step_schedule(loss)
-        done = step + 1
-        if checkpoints is not None and every is not None and done % every == 0:
-            with progress.during(SAVING):
+
+    engine: Engine
+    reader: "Reader | None"
+    steps: range
+    watch: Watch
+    progress: ProgressRecorder
+
+    def train(
+        self,
+        optimizer: "Optimizer | None",
+        step_schedule: Callable[[float | None], None] | None = None,
+        checkpoints: Checkpoints | None = None,
+        every: int | None = None,
+    ) -> int:
+        """Train; a checkpoint stands at the end.
+
+        Args:
+            optimizer: Of this rank's parameters; None where it has none.
+            step_schedule: Sets the learning rates of the next step, given the loss where this rank knows it; None where
+                they stay.
+            checkpoints: Of the run; None for none.
+            every: Steps between two checkpoints; None for the one at the end alone.
+
+        Returns:
+            The steps that are done, those before this run included.
+        """
+        saved = done = self.steps.start
+        for step in self._steps():
+            loss = self.engine.train_step(step, self._read(step))
+            if optimizer is not None:
+                with self.progress.during(UPDATING):
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                    if step_schedule is not None:
+                        step_schedule(loss)
+            done = step + 1
+            if checkpoints is not None and every is not None and done % every == 0:
+                with self.progress.during(SAVING):
+                    checkpoints.write(done)
+                saved = done
+        if checkpoints is not None and saved != done:
+            with self.progress.during(SAVING):
                 checkpoints.write(done)
-            saved = done
-    if checkpoints is not None and saved != done:
-        with progress.during(SAVING):
-            checkpoints.write(done)
-    return done
+        return done
 
+    def infer(self, files: OutputFiles | None) -> int:
+        """Run the forwards; return the steps that are done.
 
-def infer(
-    engine: Engine,
-    reader: "Reader | None",
-    steps: range,
-    *,
-    layout: Layout,
-    watch: Watch,
-    progress: ProgressRecorder,
-    names: Sequence[str],
-    folder: Path | None,
-    file_format: str,
-    samples: int,
-) -> int:
-    """Run the forwards of all steps, or until somebody asks to stop; keep what they give.
+        Args:
+            files: For what they give; None where nobody wants it.
+        """
+        done = self.steps.start
+        for step in self._steps():
+            found = self.engine.infer(step, self._read(step))
+            if files is not None:
+                files.write(step, found)
+            done = step + 1
+        return done
 
-    Args:
-        engine: Of this rank.
-        reader: Of its data; None where it reads none.
-        steps: To run.
-        layout: Says which samples a micro-batch has.
-        watch: Says which step is the last.
-        progress: Is told what goes on.
-        names: Of the graph outputs, in order.
-        folder: For the outputs; None where nobody wants them.
-        file_format: Of these files.
-        samples: In all; what is given for others, which fill the last step up, is dropped.
+    def _steps(self) -> Iterator[int]:
+        for step in self.steps:
+            if not self.watch.may_begin(step):
+                return
+            self.progress.begin_step(step)
+            yield step
 
-    Returns:
-        The steps that are done.
-    """
-    done = steps.start
-    for step in steps:
-        if not watch.may_begin(step):
-            break
-        progress.begin_step(step)
-        found = engine.infer(step, _read_nothing if reader is None else reader.of_step(step))
-        if folder is not None:
-            for micro_batch, values in found.items():
-                first = step * layout.batch + micro_batch * layout.micro_batch_size
-                count = min(layout.micro_batch_size, samples - first)
-                if count > 0:
-                    write_outputs(folder, file_format, first, names, _first_of(values, count, layout.micro_batch_size))
-        done = step + 1
-    return done
+    def _read(self, step: int) -> "Callable[[int, Sequence[str]], Mapping[str, Tensor]]":
+        return _read_nothing if self.reader is None else self.reader.of_step(step)
 
 
 def checked_loss(loss: Loss, progress: ProgressRecorder) -> Loss:
@@ -144,10 +126,3 @@ def checked_loss(loss: Loss, progress: ProgressRecorder) -> Loss:
 
 def _read_nothing(micro_batch: int, names: Sequence[str]) -> Mapping[str, "Tensor"]:
     return {}
-
-
-def _first_of(values: Mapping[str, Any], count: int, size: int) -> Mapping[str, Any]:
-    """Return the outputs of the first samples of a micro-batch; what is no row for every sample stays whole."""
-    if count == size:
-        return values
-    return {name: v[:count] if getattr(v, "shape", ())[:1] == (size,) else v for name, v in values.items()}

@@ -7,10 +7,12 @@ Left out: putting them together; sorted by name they are in the order of the sam
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.pipeline.layout import Layout
 
 
 def write_outputs(folder: Path, file_format: str, first: int, names: Sequence[str], values: Mapping[str, Any]) -> Path:
@@ -50,6 +52,38 @@ def write_outputs(folder: Path, file_format: str, first: int, names: Sequence[st
     return path
 
 
+@dataclass(frozen=True, slots=True)
+class OutputFiles:
+    """The files of a run.
+
+    Attributes:
+        folder: It exists.
+        file_format: ``"safetensors"`` or ``"npz"``.
+        names: Of the graph outputs, in order.
+        layout: Says which samples a micro-batch has.
+        samples: In all; what is given for others, which fill the last step up, is dropped.
+    """
+
+    folder: Path
+    file_format: str
+    names: Sequence[str]
+    layout: Layout
+    samples: int
+
+    def write(self, step: int, found: Mapping[int, Mapping[str, Any]]) -> None:
+        """Write the outputs of a step's micro-batches.
+
+        Raises:
+            RunError: where a file cannot be written.
+        """
+        size = self.layout.micro_batch_size
+        for micro_batch, values in found.items():
+            first = step * self.layout.batch + micro_batch * size
+            count = min(size, self.samples - first)
+            if count > 0:
+                write_outputs(self.folder, self.file_format, first, self.names, _first_of(values, count, size))
+
+
 def make_output_folder(path: str) -> Path:
     """Make the folder for outputs.
 
@@ -64,3 +98,10 @@ def make_output_folder(path: str) -> Path:
     except OSError as error:
         raise RunError(f"cannot make the folder {path!r} for the outputs: {error.strerror}") from error
     return folder
+
+
+def _first_of(values: Mapping[str, Any], count: int, size: int) -> Mapping[str, Any]:
+    """Return the outputs of the first samples of a micro-batch; what is no row for every sample stays whole."""
+    if count == size:
+        return values
+    return {name: v[:count] if getattr(v, "shape", ())[:1] == (size,) else v for name, v in values.items()}

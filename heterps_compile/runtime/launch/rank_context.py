@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, RunError
+from heterps_compile.runtime.pipeline.layout import Layout
 
 from .membership import Membership
 from .prepare import Prepared
@@ -57,6 +58,7 @@ class RankContext:
     """What a rank has once all agree.
 
     Attributes:
+        spec: What it was started with.
         member: Who it is.
         prepared: The run.
         store: The main thread's connection to the store.
@@ -65,12 +67,28 @@ class RankContext:
         device: Where it computes.
     """
 
+    spec: RankSpec
     member: Membership
     prepared: Prepared
     store: "Store"
     watch: Watch
     progress: ProgressRecorder
     device: "torch.device"
+
+    @property
+    def options(self) -> RunOptions:
+        """Return the options of the run."""
+        return self.spec.options
+
+    @property
+    def layout(self) -> Layout:
+        """Return the layout of the run's ranks."""
+        return self.prepared.layout
+
+    @property
+    def rank(self) -> int:
+        """Return its number."""
+        return self.member.rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from heterps_compile.schedule.order import Phase
 from .faults import innermost, is_of_data
 from .prepare import Prepared
 from .progress import READING, ProgressRecorder
-from .rank_context import RankContext, RankSpec
+from .rank_context import RankContext
 from .run_options import GIVEN, RunOptions
 from .training_file import Training, in_function, may_define, two_sources
 
@@ -49,6 +49,23 @@ _OF_IDS = (torch.int64, torch.int32)
 _DATA_KEY = "data"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """What a rank takes of the data.
+
+    Attributes:
+        wanted: Graph inputs it reads; ``"*"`` among them for every column.
+        inputs: What the model takes, by name; None where nobody knows.
+        prepare: Makes inputs and targets out of raw columns.
+        device: Where tensors are put.
+    """
+
+    wanted: Sequence[str]
+    inputs: Mapping[str, InputSpec] | None = None
+    prepare: "Prepare | None" = None
+    device: "torch.device | None" = None
+
+
 class MicroBatches:
     """Reads what a rank needs, ahead of its steps.
 
@@ -62,12 +79,8 @@ class MicroBatches:
         layout: Layout,
         rank: int,
         steps: range,
-        *,
-        wanted: Sequence[str],
+        feed: Feed,
         progress: ProgressRecorder,
-        inputs: Mapping[str, InputSpec] | None = None,
-        prepare: "Prepare | None" = None,
-        device: "torch.device | None" = None,
     ) -> None:
         """Begin to read.
 
@@ -76,24 +89,22 @@ class MicroBatches:
             layout: Says which micro-batches are this rank's.
             rank: This one.
             steps: That will be run.
-            wanted: Graph inputs this rank reads; ``"*"`` among them for every column.
+            feed: What this rank takes of them.
             progress: Is told while the rank waits for data.
-            inputs: What the model takes, by name; None where nobody knows.
-            prepare: Makes inputs and targets out of raw columns.
-            device: Where tensors are put.
 
         Raises:
             InputError: where the source lacks a column.
         """
         self._layout = layout
         self._progress = progress
-        self._prepare = prepare
-        self._device = device
-        needs_all = prepare is not None or ALL in wanted
-        names = [name for name in wanted if name != ALL]
-        if prepare is None:
+        self._prepare = feed.prepare
+        self._device = feed.device
+        needs_all = feed.prepare is not None or ALL in feed.wanted
+        names = [name for name in feed.wanted if name != ALL]
+        if feed.prepare is None:
             require_columns(source, names, "the data")
-        self._inputs = {name: InputSpec() if inputs is None else inputs.get(name, InputSpec()) for name in names}
+        inputs = feed.inputs or {}
+        self._inputs = {name: inputs.get(name, InputSpec()) for name in names}
         self.columns = tuple(source.columns) if needs_all else tuple(names)
         actions = (action for action in layout.actions(rank) if action.phase is Phase.FORWARD)
         mine = tuple(dict.fromkeys(action.micro_batch for action in actions))
@@ -176,14 +187,14 @@ def _check_prepared(found: object, names: Sequence[str], samples: int) -> None:
             )
 
 
-def open_data(context: RankContext, spec: RankSpec, training: Training | None) -> tuple[Source, Identity]:
+def open_data(context: RankContext, training: Training | None) -> tuple[Source, Identity]:
     """Open the data of a run; what ends is repeated.
 
     Raises:
         HeterpsError: where there are none, or they cannot be read.
     """
-    source = _open(context, spec, training)
-    identity = identity_of(source, name_of_data(spec.options, spec.source))
+    source = _open(context, training)
+    identity = identity_of(source, name_of_data(context.options, context.spec.source))
     return (source if source.samples is None else Epochs(source)), identity
 
 
@@ -243,7 +254,8 @@ def check_same_data(store: "Store", rank: int, identity: Identity) -> None:
         )
 
 
-def _open(context: RankContext, spec: RankSpec, training: Training | None) -> Source:
+def _open(context: RankContext, training: Training | None) -> Source:
+    spec = context.spec
     if training is not None and training.data is not None and (spec.source is not None or spec.options.data):
         raise RunError(two_sources("the training file", name_of_data(spec.options, spec.source)))
     if spec.source is not None:

@@ -19,21 +19,18 @@ from .rank_context import RankContext, RankSpec, Result
 from .run_options import ServerOptions
 
 
-def make_spec(
-    prepared: Prepared, options: ServerOptions, *, wire: str, first_step: int, checkpoint: Path | None
-) -> ServerSpec | None:
+def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> ServerSpec | None:
     """Return what the servers of a run hold, the same on every rank; None where there are none.
 
     Args:
-        prepared: The run.
-        options: Of its servers.
-        wire: What rows travel as.
-        first_step: The run begins with.
+        context: Of any rank.
         checkpoint: It goes on from; None where it starts at the beginning.
+        steps: Of the run.
 
     Raises:
         RunError: where the plan has no tables that could be served.
     """
+    prepared, options = context.prepared, context.options.servers
     if not options.count:
         return None
     folder, plan, layout = prepared.folder, prepared.plan, prepared.layout
@@ -53,29 +50,26 @@ def make_spec(
         staleness=options.staleness,
         memory_bytes=options.memory_bytes,
         directory=Path(options.directory or tempfile.gettempdir()),
-        wire=wire,
-        first_step=first_step,
+        wire=context.options.wire,
+        first_step=steps.start,
         resume=None if checkpoint is None else checkpoint / SERVERS_NAME,
     )
 
 
-def run_server_rank(context: RankContext, spec: RankSpec, checkpoint: Path | None, steps: range) -> Result:
+def run_server_rank(context: RankContext, checkpoint: Path | None, steps: range) -> Result:
     """Serve tables until every rank that looks rows up has what it needs.
 
     Raises:
         HeterpsError: where tables cannot be read, do not fit, or a request cannot be right.
     """
-    options = spec.options
-    served = make_spec(
-        context.prepared, options.servers, wire=options.wire, first_step=steps.start, checkpoint=checkpoint
-    )
+    served = make_spec(context, checkpoint, steps)
     if served is None:
-        raise RunError(f"rank {context.member.rank} is a parameter server, and the run has none")
+        raise RunError(f"rank {context.rank} is a parameter server, and the run has none")
 
     def heard(step: int) -> None:
         context.progress.begin_step(step)
         context.progress.enter(SERVING)
 
     context.progress.enter(SERVING)
-    serve_forever(served, context.member.rank, heard=heard)
-    return Result(steps.start, steps.stop, context.prepared.layout.batch)
+    serve_forever(served, context.rank, heard=heard)
+    return Result(steps.start, steps.stop, context.layout.batch)

@@ -33,6 +33,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, HeterpsError, RunError
@@ -72,6 +73,26 @@ def post_fault(store: "Store", fault: Fault) -> Fault:
     return fault_from_json(store.compare_set(FAULT_KEY, "", fault.to_json()))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervision:
+    """Who watches over a rank beside itself, and how patient they are.
+
+    Attributes:
+        hang_after_s: Seconds without progress that count as a hang.
+        monitored: Ranks whose heartbeat this rank's watcher looks at.
+        parent: The process whose end is this rank's too; None where it is not ours to follow.
+        late_s: How long to stay, once a fault is known, for ranks that have not come yet; None leaves at once, since a
+            launcher stays.
+        host: The rank that hosts the store; None where the launcher does.
+    """
+
+    hang_after_s: float
+    monitored: Sequence[int] = ()
+    parent: int | None = None
+    late_s: float | None = None
+    host: int | None = None
+
+
 class Watch:
     """The watcher of one rank.
 
@@ -85,12 +106,7 @@ class Watch:
         places: Sequence[Place],
         rank: int,
         progress: ProgressRecorder,
-        *,
-        hang_after_s: float,
-        monitored: Sequence[int] = (),
-        parent: int | None = None,
-        late_s: float | None = None,
-        host: int | None = None,
+        supervision: Supervision,
     ) -> None:
         """Set up; :meth:`start` begins.
 
@@ -99,23 +115,19 @@ class Watch:
             places: Of all ranks.
             rank: This one.
             progress: What it does.
-            hang_after_s: Seconds without progress that count as a hang.
-            monitored: Ranks whose heartbeat this watcher looks at.
-            parent: The launcher's process; None where it is not ours to follow.
-            late_s: How long to stay, once a fault is known, for ranks that have not come yet; None leaves at once,
-                since a launcher stays.
-            host: The rank that hosts the store; None where the launcher does.
+            supervision: Who else watches, and how patient they are.
         """
         self.stopped_by: int | None = None
         self._store = store
         self._places = {place.rank: place for place in places}
         self._rank = rank
         self._progress = progress
-        self._hang_after_s = hang_after_s
-        self._monitor = Monitor(store, [self._places[other] for other in monitored], hang_after_s)
-        self._parent = parent
-        self._late_s = late_s
-        self._host = host
+        self._hang_after_s = supervision.hang_after_s
+        monitored = [self._places[other] for other in supervision.monitored]
+        self._monitor = Monitor(store, monitored, supervision.hang_after_s)
+        self._parent = supervision.parent
+        self._late_s = supervision.late_s
+        self._host = supervision.host
         self._signals: int | None = None
         self._listening = threading.Lock()
         self._asked_s: float | None = None
@@ -130,7 +142,7 @@ class Watch:
         self._over = threading.Event()
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._silence = WatchdogTimer(hang_after_s, self._end_alone)
+        self._silence = WatchdogTimer(supervision.hang_after_s, self._end_alone)
 
     def start(self) -> None:
         """Begin to watch."""

@@ -54,7 +54,7 @@ from .stop_signals import stopping_on_signals
 from .store_client import LOOPBACK, StorePlace, connect_store, host_store, read_word
 from .store_server import tell_on_stderr
 from .telemetry_relay import TelemetryCollector, TelemetrySender
-from .watch import Watch
+from .watch import Supervision, Watch
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
@@ -87,27 +87,15 @@ def work(member: Membership, spec: RankSpec) -> Result:
     place = spec.store or meet(member, spec.options.hosts, str(next(_RUNS)), os.environ)
     hosted = host_store(place) if member.rank == 0 and not is_launched else None
     member = replace(member, address=address_of(member, place))
-    connect = partial(connect_store, place, f"rank {member.rank}")
-    come_s = COME_S if spec.options.hosts is None else place.patience_s
-    monitored = [] if is_launched else list(range(member.world_size)) if member.rank == 0 else [0]
-    watch = Watch(
-        connect(),
-        [Place(rank) for rank in range(member.world_size)],
-        member.rank,
-        progress,
-        hang_after_s=spec.options.hang_after_s,
-        monitored=[rank for rank in monitored if rank != member.rank],
-        late_s=None if is_launched else place.patience_s,
-        parent=os.getppid() if spec.parent is None and has_agent(os.environ) else spec.parent,
-        host=None if is_launched else 0,
-    )
+    places = [Place(rank) for rank in range(member.world_size)]
+    watch = Watch(connect_store(place, f"rank {member.rank}"), places, member.rank, progress, _supervision(member, spec, place))
     if hosted is not None and place.folder is not None:
         watch.before_end(remove := partial(shutil.rmtree, place.folder, ignore_errors=True))
         atexit.register(remove)
     watch.start()
     with stopping_on_signals(watch.listen):
         try:
-            result = _run(member, spec, connect, watch, progress, come_s=come_s)
+            result = _run(member, spec, place, watch, progress)
             watch.finish()
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
@@ -119,18 +107,24 @@ def work(member: Membership, spec: RankSpec) -> Result:
     return result
 
 
-def _run(
-    member: Membership,
-    spec: RankSpec,
-    connect: "Callable[[], Store]",
-    watch: Watch,
-    progress: ProgressRecorder,
-    *,
-    come_s: float,
-) -> Result:
+def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Supervision:
+    """Return who watches over a rank: the launcher, or where there is none rank 0 over all, and all over rank 0."""
+    hang_after_s = spec.options.hang_after_s
+    if spec.parent is not None:
+        return Supervision(hang_after_s=hang_after_s, parent=spec.parent)
+    monitored = range(1, member.world_size) if member.rank == 0 else (0,)
+    parent = os.getppid() if has_agent(os.environ) else None
+    return Supervision(
+        hang_after_s=hang_after_s, monitored=monitored, parent=parent, late_s=place.patience_s, host=0
+    )
+
+
+def _run(member: Membership, spec: RankSpec, place: StorePlace, watch: Watch, progress: ProgressRecorder) -> Result:
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
+    connect = partial(connect_store, place, f"rank {member.rank}")
     store = connect()
+    come_s = COME_S if spec.options.hosts is None else place.patience_s
     prepared = prepare(spec.options, checked_sha256=spec.checked_sha256)
     check_world_size(prepared, member.world_size)
     watch.know(prepared.places)
@@ -143,7 +137,7 @@ def _run(
     if own:
         check_reach(store, member.rank, member.world_size, own)
     _join_group(member, store, said)
-    context = RankContext(member, prepared, store, watch, progress, device)
+    context = RankContext(spec, member, prepared, store, watch, progress, device)
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
         for line in header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds]):
@@ -152,38 +146,38 @@ def _run(
         if spec.options.checkpoint is not None:
             refuse_own_folders(store, member.rank, member.world_size, Path(spec.options.checkpoint))
         with holding_checkpoints(spec.options.checkpoint if member.rank == 0 else None):
-            return _run_and_tell(context, spec, connect())
-    return _run_part(context, spec)
+            return _run_and_tell(context, connect())
+    return _run_part(context)
 
 
-def _run_part(context: RankContext, spec: RankSpec) -> Result:
-    if context.prepared.places[context.member.rank].stages:
-        return run_stage_rank(context, spec)
-    checkpoint, steps = steps_to_run(context, spec.options)
-    return run_server_rank(context, spec, checkpoint, steps)
+def _run_part(context: RankContext) -> Result:
+    if context.prepared.places[context.rank].stages:
+        return run_stage_rank(context)
+    checkpoint, steps = steps_to_run(context)
+    return run_server_rank(context, checkpoint, steps)
 
 
-def _run_and_tell(context: RankContext, spec: RankSpec, store: "Store") -> Result:
+def _run_and_tell(context: RankContext, store: "Store") -> Result:
     """Run, and have rank 0 do what the launcher does elsewhere: the live view, the log, the summary."""
-    folder, without = _telemetry_folder(context, spec.options)
-    spec = replace(spec, telemetry=folder)
-    if context.member.rank in without:
-        with closing(TelemetrySender(store, folder, context.member.rank)):
-            return _run_part(context, spec)
-    if context.member.rank != 0:
-        return _run_part(context, spec)
+    folder, without = _telemetry_folder(context)
+    context = replace(context, spec=replace(context.spec, telemetry=folder))
+    if context.rank in without:
+        with closing(TelemetrySender(store, folder, context.rank)):
+            return _run_part(context)
+    if context.rank != 0:
+        return _run_part(context)
     collector = TelemetryCollector(store, folder, without)
-    with RunReport(context.prepared, spec.options, folder, sys.stderr) as show, show.following(collector):
-        result = _run_part(context, spec)
+    with RunReport(context.prepared, context.options, folder, sys.stderr) as show, show.following(collector):
+        result = _run_part(context)
         collector.wait_for_last()
-    if spec.prints_summary:
+    if context.spec.prints_summary:
         print_summary(Console(file=sys.stdout, markup=False, highlight=False, width=_WIDTH), result, show)
     return result
 
 
-def _telemetry_folder(context: RankContext, options: RunOptions) -> tuple[Path, list[int]]:
+def _telemetry_folder(context: RankContext) -> tuple[Path, list[int]]:
     """Return where this rank tells of its steps, and the ranks that do not share the folder of rank 0."""
-    store, rank = context.store, context.member.rank
+    store, rank, options = context.store, context.rank, context.options
     if rank == 0:
         if options.telemetry is None:
             folder = _make_telemetry_folder(context)

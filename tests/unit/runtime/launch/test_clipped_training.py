@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.loop import train
+from heterps_compile.runtime.launch.loop import StepLoop
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
@@ -94,13 +94,8 @@ def trained(
     scheduler = warm_up_and_cosine(optimizer)
     reads: Any = SimpleNamespace(of_step=lambda step: reader(step, []))
     watch: Any = SimpleNamespace(may_begin=lambda step: True)
-    train(
-        *(engine, optimizer, reads, range(STEPS)),
-        step_schedule=lambda loss: scheduler.step(),
-        watch=watch,
-        progress=ProgressRecorder(),
-        checkpoints=None,
-    )
+    loop = StepLoop(engine, reads, range(STEPS), watch, ProgressRecorder())
+    loop.train(optimizer, step_schedule=lambda loss: scheduler.step())
     engine.finish()
     weights = {f"{i}.{name}": p.flatten().tolist() for i in own for name, p in stages[i].named_parameters()}
     return weights, norms.told

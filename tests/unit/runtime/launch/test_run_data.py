@@ -9,7 +9,7 @@ from heterps_compile.runtime.data.model_inputs import InputSpec
 from heterps_compile.runtime.data.sample_source import TensorSource
 from heterps_compile.runtime.launch.faults import exception_cause
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.launch.run_data import MicroBatches, telling_ids
+from heterps_compile.runtime.launch.run_data import Feed, MicroBatches, telling_ids
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 
 LAYOUT = make_layout(PLAN, training=False, replicas=[2, 1], step=StepShape(micro_batches=4, batch=8))
@@ -20,7 +20,7 @@ def numbered(*names: str) -> TensorSource:
 
 
 def reader(source, rank=0, steps=range(3), wanted=("ids",), **given) -> MicroBatches:
-    return MicroBatches(source, LAYOUT, rank, steps, wanted=wanted, progress=ProgressRecorder(), **given)
+    return MicroBatches(source, LAYOUT, rank, steps, Feed(wanted=wanted, **given), ProgressRecorder())
 
 
 def test_a_rank_reads_its_own_micro_batches_of_every_step():

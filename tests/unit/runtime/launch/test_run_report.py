@@ -11,7 +11,7 @@ from heterps_compile.runtime.launch.faults import Fault, Place, Progress
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.rank_context import Result
 from heterps_compile.runtime.launch.run_report import print_summary
-from heterps_compile.runtime.launch.watch import Watch, post_fault
+from heterps_compile.runtime.launch.watch import Supervision, Watch, post_fault
 
 SHOW = SimpleNamespace(last_loss=0.5, summary=lambda: None)
 RESULT = Result(0, 10_000, 8)
@@ -38,7 +38,7 @@ def tell(store: HashStore, ranks: int, capfd, **given) -> int:
     fault = Fault(Place(0, (0,), 0), Progress(), "was killed by SIGKILL")
     post_fault(store, fault)
     places = [Place(rank, (0,), rank) for rank in range(ranks)]
-    watches = [Watch(store, places, rank, ProgressRecorder(), hang_after_s=10, **given) for rank in range(ranks)]
+    watches = [Watch(store, places, rank, ProgressRecorder(), Supervision(hang_after_s=10, **given)) for rank in range(ranks)]
     telling = [threading.Thread(target=watch._tell, args=(fault,)) for watch in watches]
     for thread in telling:
         thread.start()

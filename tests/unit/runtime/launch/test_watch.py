@@ -13,7 +13,7 @@ from heterps_compile.runtime.launch import watch as watch_module
 from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, progress_to_json
 from heterps_compile.runtime.launch.heartbeats import Monitor, beat_key, done_key
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.launch.watch import Watch, post_fault
+from heterps_compile.runtime.launch.watch import Supervision, Watch, post_fault
 
 PLACES = [Place(0, (0,), 0), Place(1, (1,), 0), Place(2, (1,), 1)]
 
@@ -100,7 +100,7 @@ def test_the_first_fault_is_the_one_all_tell():
 def watches_in(*steps: int) -> list[Watch]:
     """Return the watchers of ranks that have begun these steps; -1 for none."""
     store = HashStore()
-    made = [Watch(store, PLACES, rank, ProgressRecorder(), hang_after_s=60.0) for rank in range(3)]
+    made = [Watch(store, PLACES, rank, ProgressRecorder(), Supervision(hang_after_s=60.0)) for rank in range(3)]
     for watch, step in zip(made, steps, strict=True):
         assert step < 0 or watch.may_begin(step)
     return made
@@ -143,7 +143,7 @@ def test_a_stop_before_the_first_step_runs_none():
 def test_a_stop_that_comes_before_the_plan_has_been_read_waits_for_it():
     store = HashStore()
     strangers = [Place(rank) for rank in range(3)]
-    watches = [Watch(store, strangers, rank, ProgressRecorder(), hang_after_s=60.0) for rank in range(3)]
+    watches = [Watch(store, strangers, rank, ProgressRecorder(), Supervision(hang_after_s=60.0)) for rank in range(3)]
     watches[0].ask_to_stop(signal.SIGINT)
     all_look(watches)
     for watch in watches:
@@ -176,7 +176,7 @@ class Visited:
 
 
 def one_of_two(store) -> Watch:
-    return Watch(store, PLACES[:2], 0, ProgressRecorder(), hang_after_s=10.0, late_s=3600.0)
+    return Watch(store, PLACES[:2], 0, ProgressRecorder(), Supervision(hang_after_s=10.0, late_s=3600.0))
 
 
 def test_a_rank_that_comes_late_still_hears_of_the_fault():
@@ -224,7 +224,7 @@ def test_a_rank_ends_though_nobody_reads_what_it_says(monkeypatch, is_alone):
     reader, writer = os.pipe()
     os.close(reader)
     monkeypatch.setattr(os, "_exit", end)
-    watch = Watch(HashStore(), PLACES[:2], 0, ProgressRecorder(), hang_after_s=10.0, late_s=0.0)
+    watch = Watch(HashStore(), PLACES[:2], 0, ProgressRecorder(), Supervision(hang_after_s=10.0, late_s=0.0))
     watch.before_end(a_broken_tidy)
     with os.fdopen(writer, "w", buffering=1) as gone, monkeypatch.context() as streams:
         streams.setattr(sys, "stderr", gone)
