@@ -10,7 +10,7 @@
 Most of what a rank takes to start are imports: PyTorch with ``torch._dynamo``, which every optimiser loads, takes about
 three seconds of a core. So they are made once a machine, while the launcher still reads and checks the run. Forking is
 safe here because the server computes nothing: the threads of OpenMP and gloo, and CUDA, begin in the ranks. A launcher
-has threads, so that a fork of it could end in a deadlock; :mod:`multiprocessing` would run the caller's script again.
+has threads, so that a fork of it could end in a deadlock; ``multiprocessing`` would run the caller's script again.
 
 The server leaves when its launcher does, since their socket closes; on Linux the system kills ranks with it.
 

@@ -79,6 +79,7 @@ class MicroBatches:
         layout: Layout,
         rank: int,
         steps: range,
+        *,
         feed: Feed,
         progress: ProgressRecorder,
     ) -> None:

@@ -13,10 +13,8 @@ from heterps_compile.runtime.servers.spec import ServerSpec
 from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 
 from .checkpoint_format import SERVERS_NAME
-from .prepare import Prepared
 from .progress import SERVING
-from .rank_context import RankContext, RankSpec, Result
-from .run_options import ServerOptions
+from .rank_context import RankContext, Result
 
 
 def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> ServerSpec | None:

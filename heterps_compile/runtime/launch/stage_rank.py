@@ -5,8 +5,9 @@ Left out: joining the run (``worker.py``), the loop over steps (``loop.py``).
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,21 +24,21 @@ from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 from heterps_compile.runtime.servers.client import Client
-from heterps_compile.runtime.servers.row_prefetch import Reader, RowPrefetch
+from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
 from heterps_compile.runtime.servers.served_table import serve_tables
+from heterps_compile.runtime.servers.spec import ServerSpec
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 
 from .checkpoint_collective import Checkpoints
 from .checkpoint_folder import STEP_PATTERN, find_checkpoints
 from .checkpoint_format import read_state
 from .checkpoint_start import check_weights, find_start, start_notes
-from .loop import checked_loss, infer, train
+from .loop import StepLoop, checked_loss
 from .optimizer_state import take_schedule
-from .outputs import make_output_folder
+from .outputs import OutputFiles, make_output_folder
 from .prepare import count_steps
-from .rank_context import RESULT_KEY, RankContext, RankSpec, Result
-from .run_data import ALL, MicroBatches, check_same_data, open_data, say_data, telling_ids
-from .run_options import RunOptions
+from .rank_context import RESULT_KEY, RankContext, Result
+from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_data, telling_ids
 from .server_rank import make_spec
 from .store_client import read_number, read_word
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file, step_scheduler
@@ -54,33 +55,86 @@ _TRACED_STEPS = 20  # a trace of more is slow to look at
 _WARM_STEPS = 2
 
 
-def run_stage_rank(context: RankContext, spec: RankSpec) -> Result:
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What a rank has built before its first step; None for what it has not.
+
+    Attributes:
+        engine: Runs a step.
+        training: Loss, optimiser and what raw columns become.
+        checkpoints: Of the run, with this rank's optimiser and scheduler.
+        source: The data, where they have been opened.
+        client: Of the parameter servers.
+        prefetched: Its rows.
+        telemetry: Takes down what this rank does.
+    """
+
+    engine: Engine
+    training: Training | None
+    checkpoints: Checkpoints
+    source: Source | None
+    client: Client | None
+    prefetched: RowPrefetch | None
+    telemetry: TelemetryRecorder | None
+
+
+def run_stage_rank(context: RankContext) -> Result:
     """Run the stages of one rank until the run is over.
 
     Raises:
         HeterpsError: where something cannot be read, or a step fails.
     """
-    options, rank = spec.options, context.member.rank
-    training = spec.training
+    options, rank = context.options, context.rank
+    training = context.spec.training
     if training is None and options.train is not None:
         training = read_training_file(options.train, has_data=bool(options.data))
     source = data = None
     if rank == 0:
-        source, data = open_data(context, spec, training)
-        data = _decide_steps(context, spec, source, data)
-    checkpoint, steps = steps_to_run(context, options)
+        source, data = open_data(context, training)
+        data = _decide_steps(context, source, data)
+    checkpoint, steps = steps_to_run(context)
+    built = _build(context, training, source, data, (checkpoint, steps))
+    done = _run_steps(context, built, steps)
+    found = [] if options.checkpoint is None else find_checkpoints(Path(options.checkpoint))
+    last = str(found[-1]) if found else ""
+    filled = _filled(context) if done == steps.stop else 0
+    result = Result(steps.start, done, context.layout.batch, context.watch.stopped_by or 0, last, filled)
+    if rank == 0:
+        context.store.set(RESULT_KEY, result.to_json())
+    return result
+
+
+def _build(
+    context: RankContext,
+    training: Training | None,
+    source: Source | None,
+    data: Identity | None,
+    start: tuple[Path | None, range],
+) -> _Built:
+    """Read the stages and a checkpoint, and build what runs them.
+
+    Args:
+        context: Of this rank.
+        training: How the model is trained; None for inference.
+        source: The data, where this rank has opened them.
+        data: What a checkpoint keeps of them, where this rank knows it.
+        start: The checkpoint to go on from, and the steps to run.
+    """
+    options, rank, layout = context.options, context.rank, context.layout
+    checkpoint, steps = start
     folder, plan = context.prepared.folder, context.prepared.plan
-    stages = {i: read_stage(folder, plan, i, context.device) for i in context.prepared.layout.stages_of(rank)}
-    if options.output is not None and context.prepared.layout.stage_count - 1 in stages:
+    stages = {i: read_stage(folder, plan, i, context.device) for i in layout.stages_of(rank)}
+    if options.output is not None and layout.stage_count - 1 in stages:
         make_output_folder(options.output)  # its machine may have a disk of its own; nobody writes before all are here
-    telemetry = _telemetry(context, spec, steps)
+    telemetry = _telemetry(context, steps)
     recorder = Recorders([context.progress] if telemetry is None else [context.progress, telemetry])
-    client = _connect_servers(context, spec, stages, checkpoint, steps, recorder=recorder)
-    ahead = None if client is None else RowPrefetch(client, context.prepared.layout.actions(rank), steps)
+    served = make_spec(context, checkpoint, steps)
+    client = None if served is None or rank not in served.workers else _serve(served, stages, rank, recorder)
+    ahead = None if client is None else RowPrefetch(client, layout.actions(rank), steps)
     engine = Engine(
         RankParts(
             plan,
-            context.prepared.layout,
+            layout,
             rank,
             stages,
             tied=read_tied(folder, plan),
@@ -99,128 +153,11 @@ def run_stage_rank(context: RankContext, spec: RankSpec) -> Result:
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
     if telemetry is not None:
         telemetry.optimizer = optimizer
-    scheduler = _scheduler(context, options, training, optimizer)
-    checkpoints = _checkpoints(context, spec, stages, client, optimizer=optimizer, scheduler=scheduler, data=data)
-    _restore(checkpoints, checkpoint, options)
-    wanted = (*engine.needs, *((ALL,) if engine.wants_targets else ()))
-    with ExitStack() as closing:
-        reader = None
-        if wanted:
-            if source is None:
-                source, mine = open_data(context, spec, training)
-                check_same_data(context.store, rank, mine)
-            reader = _reader(context, source, training, wanted, steps)
-            closing.callback(reader.close)
-        feed = reader if reader is None or ahead is None else ahead.around(reader)
-        if telemetry is not None:
-            closing.callback(telemetry.close)
-        set_rates = None if training is None or scheduler is None else partial(step_scheduler, training, scheduler)
-        with telling_ids(reader):
-            done = _steps(context, spec, engine, feed, steps, checkpoints=checkpoints, step_schedule=set_rates)
-        engine.finish()
-        if client is not None:
-            client.close()
-    found = [] if options.checkpoint is None else find_checkpoints(Path(options.checkpoint))
-    last = str(found[-1]) if found else ""
-    filled = _filled(context) if done == steps.stop else 0
-    result = Result(steps.start, done, context.prepared.layout.batch, context.watch.stopped_by or 0, last, filled)
-    if rank == 0:
-        context.store.set(RESULT_KEY, result.to_json())
-    return result
-
-
-def _steps(
-    context: RankContext,
-    spec: RankSpec,
-    engine: Engine,
-    reader: Reader | None,
-    steps: range,
-    *,
-    checkpoints: Checkpoints,
-    step_schedule: Callable[[float | None], None] | None,
-) -> int:
-    """Run the steps; give how many are done in all."""
-    options = spec.options
-    if context.prepared.layout.training:
-        return train(
-            engine,
-            checkpoints.optimizer,
-            reader,
-            steps,
-            step_schedule=step_schedule,
-            watch=context.watch,
-            progress=context.progress,
-            checkpoints=checkpoints if options.checkpoint is not None else None,
-            every=options.every,
-        )
-    return infer(
-        engine,
-        reader,
-        steps,
-        layout=context.prepared.layout,
-        watch=context.watch,
-        progress=context.progress,
-        names=context.prepared.plan.graph_outputs,
-        folder=None if options.output is None else Path(options.output),
-        file_format=options.output_format,
-        samples=steps.stop * context.prepared.layout.batch - _filled(context),
-    )
-
-
-def _restore(checkpoints: Checkpoints, checkpoint: Path | None, options: RunOptions) -> None:
-    """Put in what a run begins with, where that is not what was compiled."""
-    if checkpoint is not None:
-        checkpoints.restore(checkpoint)
-    elif options.weights is not None:
-        checkpoints.restore_weights(Path(options.weights))
-
-
-def _reader(
-    context: RankContext, source: Source, training: Training | None, wanted: Sequence[str], steps: range
-) -> MicroBatches:
-    prepared = context.prepared
-    return MicroBatches(
-        source,
-        prepared.layout,
-        context.member.rank,
-        steps,
-        wanted=wanted,
-        progress=context.progress,
-        inputs=inputs_of_plan(prepared.plan, prepared.folder),
-        prepare=None if training is None else training.prepare,
-        device=context.device,
-    )
-
-
-def _scheduler(
-    context: RankContext, options: RunOptions, training: Training | None, optimizer: "Optimizer | None"
-) -> Scheduler | None:
-    """Make the scheduler of this rank, and see before the first step that a checkpoint can hold it."""
-    if training is None or not context.prepared.layout.training:
-        return None
-    layout = context.prepared.layout
-    knows_loss = all(layout.stage_count - 1 in layout.stages_of(rank) for rank in range(layout.world_size))
-    scheduler = make_scheduler(training, optimizer, knows_loss=knows_loss)
-    if scheduler is not None and options.checkpoint is not None:
-        take_schedule(scheduler)
-    return scheduler
-
-
-def _checkpoints(
-    context: RankContext,
-    spec: RankSpec,
-    stages: Mapping[int, RunnableStage],
-    client: Client | None,
-    *,
-    optimizer: "Optimizer | None",
-    scheduler: Scheduler | None,
-    data: Identity | None,
-) -> Checkpoints:
-    rank = context.member.rank
-    return Checkpoints(
+    scheduler = _scheduler(context, training, optimizer)
+    checkpoints = Checkpoints(
         context.prepared,
-        spec.options,
-        Path(spec.options.checkpoint or ""),
+        options,
+        Path(options.checkpoint or ""),
         context.store,
         rank,
         parameters={index: _tensors(stage, trained=True) for index, stage in stages.items()},
@@ -231,24 +168,79 @@ def _checkpoints(
         servers=client if client is not None and client.spec.workers[0] == rank else None,
         tied_as={index: getattr(stage, "tied_as", {}) for index, stage in stages.items()},
     )
+    if checkpoint is not None:
+        checkpoints.restore(checkpoint)
+    elif options.weights is not None:
+        checkpoints.restore_weights(Path(options.weights))
+    return _Built(engine, training, checkpoints, source, client, ahead, telemetry)
 
 
-def _connect_servers(
-    context: RankContext,
-    spec: RankSpec,
-    stages: Mapping[int, RunnableStage],
-    checkpoint: Path | None,
-    steps: range,
-    *,
-    recorder: Recorder,
-) -> Client | None:
-    """Put served tables in place of those of the stages; None where this rank has none, or there are no servers."""
-    options, rank = spec.options, context.member.rank
-    served = make_spec(
-        context.prepared, options.servers, wire=options.wire, first_step=steps.start, checkpoint=checkpoint
-    )
-    if served is None or rank not in served.workers:
+def _run_steps(context: RankContext, built: _Built, steps: range) -> int:
+    """Run the steps; return how many are done in all."""
+    engine, training, checkpoints = built.engine, built.training, built.checkpoints
+    wanted = (*engine.needs, *((ALL,) if engine.wants_targets else ()))
+    with ExitStack() as closing:
+        reader = None
+        if wanted:
+            source = built.source
+            if source is None:
+                source, mine = open_data(context, training)
+                check_same_data(context.store, context.rank, mine)
+            feed = _feed(context, training, wanted)
+            reader = MicroBatches(source, context.layout, context.rank, steps, feed=feed, progress=context.progress)
+            closing.callback(reader.close)
+        reads = reader if reader is None or built.prefetched is None else built.prefetched.around(reader)
+        if built.telemetry is not None:
+            closing.callback(built.telemetry.close)
+        loop = StepLoop(engine, reads, steps, context.watch, context.progress)
+        with telling_ids(reader):
+            if context.layout.training:
+                set_rates = None
+                if training is not None and checkpoints.scheduler is not None:
+                    set_rates = partial(step_scheduler, training, checkpoints.scheduler)
+                kept = checkpoints if context.options.checkpoint is not None else None
+                done = loop.train(checkpoints.optimizer, set_rates, kept, context.options.every)
+            else:
+                done = loop.infer(_output_files(context, steps))
+        engine.finish()
+        if built.client is not None:
+            built.client.close()
+    return done
+
+
+def _output_files(context: RankContext, steps: range) -> OutputFiles | None:
+    """Return the files for what inference gives; None where nobody wants it."""
+    options, layout = context.options, context.layout
+    if options.output is None:
         return None
+    samples = steps.stop * layout.batch - _filled(context)
+    names = context.prepared.plan.graph_outputs
+    return OutputFiles(Path(options.output), options.output_format, names, layout, samples)
+
+
+def _feed(context: RankContext, training: Training | None, wanted: Sequence[str]) -> Feed:
+    return Feed(
+        wanted=wanted,
+        inputs=inputs_of_plan(context.prepared.plan, context.prepared.folder),
+        prepare=None if training is None else training.prepare,
+        device=context.device,
+    )
+
+
+def _scheduler(context: RankContext, training: Training | None, optimizer: "Optimizer | None") -> Scheduler | None:
+    """Make the scheduler of this rank, and see before the first step that a checkpoint can hold it."""
+    layout = context.layout
+    if training is None or not layout.training:
+        return None
+    knows_loss = all(layout.stage_count - 1 in layout.stages_of(rank) for rank in range(layout.world_size))
+    scheduler = make_scheduler(training, optimizer, knows_loss=knows_loss)
+    if scheduler is not None and context.options.checkpoint is not None:
+        take_schedule(scheduler)
+    return scheduler
+
+
+def _serve(served: ServerSpec, stages: Mapping[int, RunnableStage], rank: int, recorder: Recorder) -> Client:
+    """Put served tables in place of those of the stages; return what asks for their rows."""
     client = Client(served, rank, recorder=recorder)
     for stage in stages.values():
         if isinstance(stage, Module):
@@ -256,15 +248,16 @@ def _connect_servers(
     return client
 
 
-def _decide_steps(context: RankContext, spec: RankSpec, source: Source, data: Identity) -> Identity:
+def _decide_steps(context: RankContext, source: Source, data: Identity) -> Identity:
     """Find out which steps are to be run, and from which checkpoint, and tell all; rank 0 does this.
 
-    Gives what a checkpoint keeps of the data.
+    Returns:
+        What a checkpoint keeps of the data.
     """
-    options, store = spec.options, context.store
+    options, store = context.options, context.store
     if options.output is not None:
         make_output_folder(options.output)
-    is_launched = spec.parent is not None  # the launcher has checked the files
+    is_launched = context.spec.parent is not None  # the launcher has checked the files
     check_weights(options, context.prepared, files_too=not is_launched)
     if options.checkpoint is not None:
         data = with_contents(data, source)
@@ -272,7 +265,7 @@ def _decide_steps(context: RankContext, spec: RankSpec, source: Source, data: Id
     for note in () if is_launched or options.quiet else start_notes(options, context.prepared, checkpoint):
         print(f"  {note}", file=sys.stderr, flush=True)
     say_data(store, data)
-    samples, batch = _samples(source), context.prepared.layout.batch
+    samples, batch = _samples(source), context.layout.batch
     steps = count_steps(samples, options, batch)
     filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
     store.set(_FILLED_KEY, str(filled))
@@ -281,12 +274,13 @@ def _decide_steps(context: RankContext, spec: RankSpec, source: Source, data: Id
     return data
 
 
-def steps_to_run(context: RankContext, options: RunOptions) -> tuple[Path | None, range]:
+def steps_to_run(context: RankContext) -> tuple[Path | None, range]:
     """Wait for what rank 0 decides: the checkpoint to go on from, and the steps to run.
 
     Raises:
         RunError: where this rank cannot see the checkpoint.
     """
+    options = context.options
     name = read_word(context.store, _START_KEY, _CHECKPOINT_OR_NONE, "the name of a checkpoint")
     last = read_number(context.store, _STEPS_KEY, "the count of steps")
     if not name or options.checkpoint is None:
@@ -294,7 +288,7 @@ def steps_to_run(context: RankContext, options: RunOptions) -> tuple[Path | None
     checkpoint = Path(options.checkpoint) / name
     if not checkpoint.is_dir():
         raise RunError(
-            f"{str(checkpoint)!r}, which rank 0 goes on from, is not there for rank {context.member.rank}: the folder "
+            f"{str(checkpoint)!r}, which rank 0 goes on from, is not there for rank {context.rank}: the folder "
             f"of checkpoints must be one that all machines share"
         )
     first = read_state(checkpoint).step
@@ -311,17 +305,17 @@ def _samples(source: Source) -> int | None:
     return source.source.samples if isinstance(source, Epochs) else source.samples
 
 
-def _telemetry(context: RankContext, spec: RankSpec, steps: range) -> TelemetryRecorder | None:
-    if spec.telemetry is None:
+def _telemetry(context: RankContext, steps: range) -> TelemetryRecorder | None:
+    if context.spec.telemetry is None:
         return None
-    layout, rank = context.prepared.layout, context.member.rank
+    layout, rank = context.layout, context.rank
     traced = range(steps.start + _WARM_STEPS, steps.start + _WARM_STEPS + _TRACED_STEPS)
     return TelemetryRecorder(
-        spec.telemetry,
+        context.spec.telemetry,
         rank_starts(
             rank, position=layout.position_of(rank), replica=layout.replica_of(rank), stages=layout.stages_of(rank)
         ),
-        trace_steps=traced if spec.options.trace is not None else range(0),
+        trace_steps=traced if context.options.trace is not None else range(0),
         gpu_index=context.device.index,
     )
 

@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -46,7 +46,7 @@ from .progress import ProgressRecorder
 from .rank_context import RankContext, RankSpec, Result
 from .rendezvous import address_of, has_agent, meet, read_secret
 from .run_folder import PREFIX, make_run_folder
-from .run_options import RunOptions, options_from_json
+from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
 from .server_rank import run_server_rank
 from .stage_rank import run_stage_rank, steps_to_run
@@ -88,7 +88,9 @@ def work(member: Membership, spec: RankSpec) -> Result:
     hosted = host_store(place) if member.rank == 0 and not is_launched else None
     member = replace(member, address=address_of(member, place))
     places = [Place(rank) for rank in range(member.world_size)]
-    watch = Watch(connect_store(place, f"rank {member.rank}"), places, member.rank, progress, _supervision(member, spec, place))
+    watch = Watch(
+        connect_store(place, f"rank {member.rank}"), places, member.rank, progress, _supervision(member, spec, place)
+    )
     if hosted is not None and place.folder is not None:
         watch.before_end(remove := partial(shutil.rmtree, place.folder, ignore_errors=True))
         atexit.register(remove)
@@ -114,9 +116,7 @@ def _supervision(member: Membership, spec: RankSpec, place: StorePlace) -> Super
         return Supervision(hang_after_s=hang_after_s, parent=spec.parent)
     monitored = range(1, member.world_size) if member.rank == 0 else (0,)
     parent = os.getppid() if has_agent(os.environ) else None
-    return Supervision(
-        hang_after_s=hang_after_s, monitored=monitored, parent=parent, late_s=place.patience_s, host=0
-    )
+    return Supervision(hang_after_s=hang_after_s, monitored=monitored, parent=parent, late_s=place.patience_s, host=0)
 
 
 def _run(member: Membership, spec: RankSpec, place: StorePlace, watch: Watch, progress: ProgressRecorder) -> Result:

@@ -20,7 +20,7 @@ def numbered(*names: str) -> TensorSource:
 
 
 def reader(source, rank=0, steps=range(3), wanted=("ids",), **given) -> MicroBatches:
-    return MicroBatches(source, LAYOUT, rank, steps, Feed(wanted=wanted, **given), ProgressRecorder())
+    return MicroBatches(source, LAYOUT, rank, steps, feed=Feed(wanted=wanted, **given), progress=ProgressRecorder())
 
 
 def test_a_rank_reads_its_own_micro_batches_of_every_step():

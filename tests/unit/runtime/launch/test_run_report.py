@@ -38,7 +38,9 @@ def tell(store: HashStore, ranks: int, capfd, **given) -> int:
     fault = Fault(Place(0, (0,), 0), Progress(), "was killed by SIGKILL")
     post_fault(store, fault)
     places = [Place(rank, (0,), rank) for rank in range(ranks)]
-    watches = [Watch(store, places, rank, ProgressRecorder(), Supervision(hang_after_s=10, **given)) for rank in range(ranks)]
+    watches = [
+        Watch(store, places, rank, ProgressRecorder(), Supervision(hang_after_s=10, **given)) for rank in range(ranks)
+    ]
     telling = [threading.Thread(target=watch._tell, args=(fault,)) for watch in watches]
     for thread in telling:
         thread.start()
