@@ -38,7 +38,7 @@ from heterps_compile.errors import RunError
 
 from .faults import exit_cause
 
-PRELOADED = ("numpy", "torch", "safetensors.torch", "heterps_compile.runtime.launch.worker")
+PRELOADED = ("numpy", "torch.nn", "safetensors.torch", "heterps_compile.runtime.launch.worker")
 """What every rank imports."""
 
 PRELOADED_TO_TRAIN = ("torch._dynamo",)
