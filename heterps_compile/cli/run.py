@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from heterps_compile.runtime.launch.run_options import RunOptions
 
 
-_SERVER_FIELDS = {
-    "parameter_servers": "count",
-    "server_optimizer": "optimizer",
-    "server_learning_rate": "learning_rate",
-    "staleness": "staleness",
-    "server_memory": "memory_bytes",
-    "server_directory": "directory",
-}
-"""What options of servers are called in :class:`ServerOptions`."""
-
-
 @click.command("run")
 @click.argument("directory", metavar="DIR")
 @options.takes(RUN)
@@ -103,13 +92,9 @@ def _add_simulated(trace: str, plan: "Plan") -> None:
 def make_run_options(ctx: click.Context, directory: str) -> "RunOptions":
     """Return the options of a run out of those of the command."""
     from heterps_compile.runtime.launch.run_api import make_options  # noqa: PLC0415 - only when it runs
-    from heterps_compile.runtime.launch.run_options import ServerOptions  # noqa: PLC0415
 
     with options.asked_of(ctx, RUN, INFERENCE if ctx.params["train"] is None else TRAINING) as asked:
         given = {name: asked[name] for name in asked.given}
-    rest = dict(given)
-    servers = {_SERVER_FIELDS[name]: rest.pop(name) for name in given if name in _SERVER_FIELDS}
-    if "hang_after" in rest:
-        rest["hang_after_s"] = rest.pop("hang_after")
-    train, data = rest.pop("train", None), rest.pop("data", "")
-    return make_options(directory, train=train, data=data, given=given, servers=ServerOptions(**servers), **rest)
+    train, data = given.get("train"), given.get("data", "")
+    rest = {name: value for name, value in given.items() if name not in ("train", "data")}
+    return make_options(directory, train=train, data=data, given=given, **rest)

@@ -13,7 +13,7 @@ from heterps_compile.errors import InputError, RunError
 
 from .fork_server import PRELOADED, PRELOADED_TO_TRAIN, ForkServer
 from .membership import is_under_torchrun, membership_of
-from .run_options import FIELD_NAMES, GIVEN, RUN, RunOptions
+from .run_options import GIVEN, RUN, RunOptions, by_field, option_names
 from .training_file import Training
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(
         directory: A folder that ``save`` or the command wrote.
         train: The training file, or under torchrun a :class:`Training`; None for inference.
         data: What is read, as ``--data`` takes it, or under torchrun a source.
-        options: Others of :class:`RunOptions`, such as ``steps=100`` or ``replicas=(2, 1)``.
+        options: Others of the command's, by the same names, such as ``steps=100`` or ``replicas=(2, 1)``.
 
     Returns:
         The steps that were done.
@@ -58,8 +58,7 @@ def run(
             f"a {what} cannot be sent to other processes; name a file instead (train=FILE.py, data=FILE), or start "
             f"this script on every rank (torchrun)"
         )
-    names = {FIELD_NAMES.get(name, name) for name in options}
-    made = make_options(directory, train=train, data=data, given=names, **options)
+    made = make_options(directory, train=train, data=data, given=option_names(options), **options)
     if is_under_torchrun(os.environ):
         return run_rank(
             made,
@@ -85,12 +84,13 @@ def make_options(
         train: As in :func:`run`.
         data: As in :func:`run`.
         given: Names of declared options that the user gave, be it with their default value.
-        options: Others of :class:`RunOptions`.
+        options: Others, by their names on the command line or those of :class:`RunOptions`.
 
     Raises:
         InputError: for an option that is unknown, makes no sense, or means nothing for this run.
     """
     file = None if train is None else GIVEN if isinstance(train, Training) else os.path.abspath(train)
+    options = by_field(options)
     for name in ("replicas", "speeds"):
         if options.get(name) is not None:
             options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])

@@ -1,15 +1,31 @@
-"""The options of a run, each declared once, and their values as one that travels to its processes as JSON.
+"""The options of a run, and their values as one that travels to its processes as JSON.
+
+Each field of :class:`RunOptions` and :class:`ServerOptions` declares its option: how it is called and written, its
+default and its help. The options of the commands, the keywords of ``run()`` and what ranks are sent are made from these
+declarations.
 
 Left out: what needs the plan to check it (``prepare.py``), and the plan itself, which every rank reads and hashes.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from heterps_compile.errors import InputError, UnknownNameError
-from heterps_compile.options import MOST_WHOLE, Amount, Command, Flag, Option, Size, Speeds, Whole, Wholes
+from heterps_compile.options import (
+    MOST_WHOLE,
+    Amount,
+    Command,
+    Flag,
+    Option,
+    OptionType,
+    Size,
+    Speeds,
+    Text,
+    Whole,
+    Wholes,
+)
 
 WIRES = ("float32", "float16", "bfloat16")
 OUTPUT_FORMATS = ("safetensors", "npz")
@@ -21,280 +37,215 @@ MOST_SEED = 2**63 - 1
 _SERVED = ("parameter_servers",)
 _KEPT = ("checkpoint",)
 
-RUN = Command(
-    "run",
-    (TRAINING, INFERENCE),
-    (
-        Option(
-            name="train", words="--train", metavar="FILE.py", subjects=(TRAINING,),
-            help="Train with the loss and the optimizer of this file.",
-        ),
-        Option(
-            name="data", words="--data", metavar="SPEC", default="",
-            help="x.parquet, a folder of such, x.tsv, or random.",
-        ),
-        Option(
-            name="steps", words="--steps", metavar="N", type=Whole(), help="In all.",
-            default_words="all that the data have", against=("epochs",),
-        ),
-        Option(name="epochs", words="--epochs", metavar="N", type=Whole(), default=1, help="Over the data."),
-        Option(
-            name="replicas", words="--replicas", metavar="N,N,...", type=Wholes("counts", "2,1"), default=(),
-            help="Of every stage.", default_words="the plan's",
-        ),
-        Option(
-            name="schedule", words="--schedule", metavar="NAME", help="gpipe, 1f1b or interleaved-1f1b.",
-            default_words="the plan's",
-        ),
-        Option(
-            name="micro_batches", words="--micro-batches", metavar="N", type=Whole(), help="In a step.",
-            default_words="the plan's",
-        ),
-        Option(
-            name="batch", words="--batch", metavar="N", type=Whole(), help="Samples in a step.",
-            default_words="the plan's",
-        ),
-        Option(
-            name="speeds", words="--speeds", metavar="A,B;C", type=Speeds(), default=(),
-            help="Of replicas that differ, stage by stage.",
-        ),
-        Option(
-            name="wire", words="--wire", metavar="DTYPE", default=WIRES[0], help="Of floats between stages."
-        ),
-        Option(
-            name="exact_sums", words="--exact-sums", type=Flag(), default=False, subjects=(TRAINING,),
-            help="Sum gradients in one process's order, to its very bits; slower.",
-        ),
-        Option(
-            name="clip_norm", words="--clip-norm", metavar="X", type=Amount(above_zero=True), subjects=(TRAINING,),
-            help="Clip the norm of the whole model's gradients to this.",
-        ),
-        Option(
-            name="seed", words="--seed", metavar="N", type=Whole(0, MOST_SEED), default=0, help="Of chance."
-        ),
-        Option(
-            name="threads", words="--threads", metavar="N", type=Whole(1, 1024), default=1, help="Of every process."
-        ),
-        Option(
-            name="weights", words="--weights", metavar="DIR/step-N",
-            help="Begin with the weights of this checkpoint.",
-        ),
-        Option(
-            name="checkpoint", words="--checkpoint", metavar="DIR", subjects=(TRAINING,),
-            help="Keep checkpoints there; one at the end, and when interrupted.",
-        ),
-        Option(
-            name="every", words="--every", metavar="N", type=Whole(), subjects=(TRAINING,), needs=_KEPT,
-            help="Steps between two checkpoints.",
-        ),
-        Option(
-            name="keep", words="--keep", metavar="N", type=Whole(), default=3, subjects=(TRAINING,), needs=_KEPT,
-            help="Checkpoints kept.",
-        ),
-        Option(
-            name="resume", words="--resume", type=Flag(), default=False, subjects=(TRAINING,), needs=_KEPT,
-            help="Go on from the last checkpoint, with other replicas or cuts too.",
-        ),
-        Option(
-            name="hang_after", words="--hang-after", metavar="SECONDS", type=Amount(above_zero=True), default=10.0,
-            help="A process that makes no progress for so long hangs.",
-        ),
-        Option(
-            name="parameter_servers", words="--parameter-servers", metavar="N", type=Whole(0), default=0,
-            subjects=(TRAINING,), help="Serve embedding tables from N.",
-        ),
-        Option(
-            name="server_optimizer", words="--server-optimizer", metavar="NAME", default=SERVER_OPTIMIZERS[0],
-            subjects=(TRAINING,), needs=_SERVED, help="sgd, adagrad or adam.",
-        ),
-        Option(
-            name="server_learning_rate", words="--server-learning-rate", metavar="X", type=Amount(above_zero=True),
-            default=0.01, subjects=(TRAINING,), needs=_SERVED, help="Of that optimizer.",
-        ),
-        Option(
-            name="server_memory", words="--server-memory", metavar="SIZE", type=Size(), subjects=(TRAINING,),
-            needs=_SERVED, help="Of each server; the rest of the rows lies on disk.",
-        ),
-        Option(
-            name="server_directory", words="--server-directory", metavar="DIR", subjects=(TRAINING,),
-            needs=("parameter_servers", "server_memory"), help="Where the rest lies.",
-            default_words="a temporary folder",
-        ),
-        Option(
-            name="staleness", words="--staleness", metavar="STEPS", type=Whole(0), default=0, subjects=(TRAINING,),
-            needs=_SERVED, help="By how many steps pulls may miss pushes.",
-        ),
-        Option(
-            name="expect_sha256", words="--expect-sha256", metavar="HEX",
-            help="Of the folder's plan.json: refuse another, its stages may be code.",
-        ),
-        Option(
-            name="hosts", words="--hosts", metavar="FILE.toml", help="Several machines and the secret they share.",
-            default_words="this one",
-        ),
-        Option(
-            name="host", words="--host", metavar="N", type=Whole(), needs=("hosts",),
-            help="Which of them, from 1, this machine is: start its ranks.",
-        ),
-        Option(
-            name="trace", words="--trace", metavar="FILE.json",
-            help="Write some steps as a Chrome trace, for ui.perfetto.dev.",
-        ),
-        Option(name="log", words="--log", metavar="FILE.jsonl", help="Write a line of JSON for every step."),
-        Option(name="telemetry", words="--telemetry", metavar="DIR", help="Keep there what every rank tells."),
-        Option(name="tensorboard", words="--tensorboard", metavar="DIR", help="Write scalars for TensorBoard."),
-        Option(
-            name="output", words="--output", metavar="DIR", subjects=(INFERENCE,), help="Keep what inference gives."
-        ),
-        Option(
-            name="output_format", words="--output-format", metavar="NAME", default=OUTPUT_FORMATS[0],
-            subjects=(INFERENCE,), needs=("output",), help="safetensors or npz.",
-        ),
-        Option(name="quiet", words="-q, --quiet", type=Flag(), default=False, help="Only the summary."),
-    ),
-)  # fmt: skip
-
 GIVEN = "<object>"
 """What stands for a training file or data that are given as objects."""
 
 
-FIELD_NAMES = {
-    "hang_after_s": "hang_after",
-    "servers.count": "parameter_servers",
-    "servers.optimizer": "server_optimizer",
-    "servers.learning_rate": "server_learning_rate",
-    "servers.staleness": "staleness",
-    "servers.memory_bytes": "server_memory",
-    "servers.directory": "server_directory",
-}
-"""What an option is declared as, where its field has another name."""
-
-_DEFAULTS = {option.name: option.default for option in RUN.options}
-_DECLARED = {*_DEFAULTS, "hang_after_s"}
+def _option(words: str, kind: OptionType, help_text: str, **more: Any) -> Any:
+    """Return a field with its option; ``name`` is what it is asked for by, where the field has another name."""
+    option = Option(name=more.pop("name", ""), words=words, type=kind, help=help_text, **more)
+    return field(default=option.default, metadata={"option": option})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """The parameter servers of a run.
-
-    Attributes:
-        count: Processes; 0 for none, and the tables stay in their stages.
-        optimizer: One of :data:`SERVER_OPTIMIZERS`.
-        learning_rate: Of that optimiser.
-        staleness: Steps that a pull may be ahead of the pushes of others; 0 is synchronous.
-        memory_bytes: Of rows and their index that one server keeps in memory; None for all.
-        directory: Where the other rows lie.
-    """
+    """The parameter servers of a run; the help of each option says what it is."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
-    count: int = 0
-    optimizer: str = "sgd"
-    learning_rate: float = 0.01
-    staleness: int = 0
-    memory_bytes: int | None = None
-    directory: str | None = None
+    count: int = _option(
+        "--parameter-servers",
+        Whole(0),
+        "Serve embedding tables from N.",
+        metavar="N",
+        default=0,
+        name="parameter_servers",
+        subjects=(TRAINING,),
+    )
+    optimizer: str = _option(
+        "--server-optimizer",
+        Text(),
+        "sgd, adagrad or adam.",
+        metavar="NAME",
+        default=SERVER_OPTIMIZERS[0],
+        name="server_optimizer",
+        subjects=(TRAINING,),
+        needs=_SERVED,
+    )
+    learning_rate: float = _option(
+        "--server-learning-rate",
+        Amount(above_zero=True),
+        "Of that optimizer.",
+        metavar="X",
+        default=0.01,
+        name="server_learning_rate",
+        subjects=(TRAINING,),
+        needs=_SERVED,
+    )
+    memory_bytes: int | None = _option(
+        "--server-memory",
+        Size(),
+        "Of each server; the rest of the rows lies on disk.",
+        metavar="SIZE",
+        name="server_memory",
+        subjects=(TRAINING,),
+        needs=_SERVED,
+    )
+    directory: str | None = _option(
+        "--server-directory",
+        Text(),
+        "Where the rest lies.",
+        metavar="DIR",
+        default_words="a temporary folder",
+        name="server_directory",
+        subjects=(TRAINING,),
+        needs=("parameter_servers", "server_memory"),
+    )
+    staleness: int = _option(
+        "--staleness",
+        Whole(0),
+        "By how many steps pulls may miss pushes.",
+        metavar="STEPS",
+        default=0,
+        subjects=(TRAINING,),
+        needs=_SERVED,
+    )
 
     def __post_init__(self) -> None:
-        _at_least(0, parameter_servers=self.count, staleness=self.staleness)
+        _check_numbers(self)
         _one_of("optimiser of parameter servers", self.optimizer, SERVER_OPTIMIZERS)
-        _positive(server_learning_rate=self.learning_rate)
-        if self.memory_bytes is not None:
-            _at_least(1, server_memory=self.memory_bytes)
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise InputError(f"--server-memory is {self.memory_bytes}; it must be 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """One run.
-
-    Attributes:
-        directory: The compiled folder.
-        data: What is read (``data/open_source.py``); "" where the training file has ``data()``.
-        train: Path of the training file; None for inference.
-        steps: In all, those before a resume included; None for all that the data have.
-        epochs: Times the data are gone through, where ``steps`` is None.
-        replicas: Of every stage; empty for the plan's.
-        schedule: Its name; None for the plan's.
-        micro_batches: In a step; None for the plan's.
-        batch: Samples in a step; None for the plan's.
-        speeds: Per position of the pipeline, how fast each replica is beside the others; empty for equal ones.
-        wire: What float32 values travel as.
-        exact_sums: Whether gradients are added up in the order of one process.
-        clip_norm: Of the gradients of the whole model, at most; None for any.
-        seed: Of dropout, shuffling and generated data.
-        threads: Of every process.
-        weights: Folder of one checkpoint, whose weights the run begins with; None for those that were compiled.
-        checkpoint: Folder of the checkpoints; None for none.
-        every: Steps between two of them; None for one at the end alone.
-        keep: How many are kept.
-        resume: Whether to go on from the last one.
-        hang_after_s: Seconds without progress after which a process is taken to hang.
-        trace: File for a Chrome trace of the run; None for none.
-        log: File for JSON lines of every step; None for none.
-        telemetry: Folder that all machines share, for what ranks tell of their steps; None for a temporary one.
-        tensorboard: Folder for TensorBoard scalars; None for none.
-        output: Folder for what inference gives; None where it is thrown away.
-        output_format: One of :data:`OUTPUT_FORMATS`.
-        quiet: Whether the run says nothing but its summary.
-        expect_sha256: Of the folder's ``plan.json``, from somewhere that can be trusted; None to take its own word.
-        hosts: File of hosts, where ranks are of several machines; None where they are of one.
-        host: Which of them this machine is, from 1; None where a rank is started already.
-        servers: The parameter servers.
-    """
+    """One run: the compiled folder, and its options, of which the help of each says what it is."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
     directory: str
-    data: str = ""
-    train: str | None = None
-    steps: int | None = None
-    epochs: int = 1
-    replicas: tuple[int, ...] = ()
-    schedule: str | None = None
-    micro_batches: int | None = None
-    batch: int | None = None
-    speeds: tuple[tuple[float, ...], ...] = ()
-    wire: str = WIRES[0]
-    exact_sums: bool = False
-    clip_norm: float | None = None
-    seed: int = 0
-    threads: int = 1
-    weights: str | None = None
-    checkpoint: str | None = None
-    every: int | None = None
-    keep: int = 3
-    resume: bool = False
-    hang_after_s: float = 10.0
-    trace: str | None = None
-    log: str | None = None
-    telemetry: str | None = None
-    tensorboard: str | None = None
-    output: str | None = None
-    output_format: str = OUTPUT_FORMATS[0]
-    quiet: bool = False
-    expect_sha256: str | None = None
-    hosts: str | None = None
-    host: int | None = None
+    train: str | None = _option(
+        "--train",
+        Text(),
+        "Train with the loss and the optimizer of this file.",
+        metavar="FILE.py",
+        subjects=(TRAINING,),
+    )
+    data: str = _option("--data", Text(), "x.parquet, a folder of such, x.tsv, or random.", metavar="SPEC", default="")
+    steps: int | None = _option(
+        "--steps", Whole(), "In all.", metavar="N", default_words="all that the data have", against=("epochs",)
+    )
+    epochs: int = _option("--epochs", Whole(), "Over the data.", metavar="N", default=1)
+    replicas: tuple[int, ...] = _option(
+        "--replicas",
+        Wholes("counts", "2,1"),
+        "Of every stage.",
+        metavar="N,N,...",
+        default=(),
+        default_words="the plan's",
+    )
+    schedule: str | None = _option(
+        "--schedule", Text(), "gpipe, 1f1b or interleaved-1f1b.", metavar="NAME", default_words="the plan's"
+    )
+    micro_batches: int | None = _option(
+        "--micro-batches", Whole(), "In a step.", metavar="N", default_words="the plan's"
+    )
+    batch: int | None = _option("--batch", Whole(), "Samples in a step.", metavar="N", default_words="the plan's")
+    speeds: tuple[tuple[float, ...], ...] = _option(
+        "--speeds", Speeds(), "Of replicas that differ, stage by stage.", metavar="A,B;C", default=()
+    )
+    wire: str = _option("--wire", Text(), "Of floats between stages.", metavar="DTYPE", default=WIRES[0])
+    exact_sums: bool = _option(
+        "--exact-sums",
+        Flag(),
+        "Sum gradients in one process's order, to its very bits; slower.",
+        default=False,
+        subjects=(TRAINING,),
+    )
+    clip_norm: float | None = _option(
+        "--clip-norm",
+        Amount(above_zero=True),
+        "Clip the norm of the whole model's gradients to this.",
+        metavar="X",
+        subjects=(TRAINING,),
+    )
+    seed: int = _option("--seed", Whole(0, MOST_SEED), "Of chance.", metavar="N", default=0)
+    threads: int = _option("--threads", Whole(1, 1024), "Of every process.", metavar="N", default=1)
+    weights: str | None = _option(
+        "--weights", Text(), "Begin with the weights of this checkpoint.", metavar="DIR/step-N"
+    )
+    checkpoint: str | None = _option(
+        "--checkpoint",
+        Text(),
+        "Keep checkpoints there; one at the end, and when interrupted.",
+        metavar="DIR",
+        subjects=(TRAINING,),
+    )
+    every: int | None = _option(
+        "--every", Whole(), "Steps between two checkpoints.", metavar="N", subjects=(TRAINING,), needs=_KEPT
+    )
+    keep: int = _option(
+        "--keep", Whole(), "Checkpoints kept.", metavar="N", default=3, subjects=(TRAINING,), needs=_KEPT
+    )
+    resume: bool = _option(
+        "--resume",
+        Flag(),
+        "Go on from the last checkpoint, with other replicas or cuts too.",
+        default=False,
+        subjects=(TRAINING,),
+        needs=_KEPT,
+    )
+    hang_after_s: float = _option(
+        "--hang-after",
+        Amount(above_zero=True),
+        "A process that makes no progress for so long hangs.",
+        metavar="SECONDS",
+        default=10.0,
+        name="hang_after",
+    )
     servers: ServerOptions = field(default_factory=ServerOptions)
+    expect_sha256: str | None = _option(
+        "--expect-sha256", Text(), "Of the folder's plan.json: refuse another, its stages may be code.", metavar="HEX"
+    )
+    hosts: str | None = _option(
+        "--hosts", Text(), "Several machines and the secret they share.", metavar="FILE.toml", default_words="this one"
+    )
+    host: int | None = _option(
+        "--host", Whole(), "Which of them, from 1, this machine is: start its ranks.", metavar="N", needs=("hosts",)
+    )
+    trace: str | None = _option(
+        "--trace", Text(), "Write some steps as a Chrome trace, for ui.perfetto.dev.", metavar="FILE.json"
+    )
+    log: str | None = _option("--log", Text(), "Write a line of JSON for every step.", metavar="FILE.jsonl")
+    telemetry: str | None = _option("--telemetry", Text(), "Keep there what every rank tells.", metavar="DIR")
+    tensorboard: str | None = _option("--tensorboard", Text(), "Write scalars for TensorBoard.", metavar="DIR")
+    output: str | None = _option("--output", Text(), "Keep what inference gives.", metavar="DIR", subjects=(INFERENCE,))
+    output_format: str = _option(
+        "--output-format",
+        Text(),
+        "safetensors or npz.",
+        metavar="NAME",
+        default=OUTPUT_FORMATS[0],
+        subjects=(INFERENCE,),
+        needs=("output",),
+    )
+    quiet: bool = _option("-q, --quiet", Flag(), "Only the summary.", default=False)
 
     def __post_init__(self) -> None:
-        _at_least(1, steps=self.steps, epochs=self.epochs, micro_batches=self.micro_batches, batch=self.batch)
-        _at_least(1, threads=self.threads, every=self.every, keep=self.keep)
-        _at_least(0, seed=self.seed)
+        _check_numbers(self)
         for replicas in self.replicas:
-            _at_least(1, replicas=replicas)
+            _at_least("--replicas", replicas, 1)
         for speeds in self.speeds:
             for speed in speeds:
-                _positive(speeds=speed)
-        _positive(hang_after=self.hang_after_s)
+                _positive("--speeds", speed)
         if self.hang_after_s > MOST_WHOLE:
             raise InputError(f"--hang-after is {self.hang_after_s:g}; it must be {MOST_WHOLE} seconds or fewer")
-        if self.clip_norm is not None:
-            _positive(clip_norm=self.clip_norm)
         _one_of("wire format", self.wire, WIRES)
         _one_of("output format", self.output_format, OUTPUT_FORMATS)
         values = self.by_name
-        RUN.refuse(values, [name for name, value in values.items() if value != _DEFAULTS[name]], self.subject)
+        given = [option.name for option in RUN.options if values[option.name] != option.default]
+        RUN.refuse(values, given, self.subject)
         if self.weights is not None and (self.servers.count or self.resume):
             name = "--resume" if self.resume else "--parameter-servers"
             raise InputError(f"--weights and {name} do not go together; to go on from a checkpoint take --resume alone")
@@ -309,8 +260,8 @@ class RunOptions:
     @property
     def by_name(self) -> dict[str, Any]:
         """Return the values by the names that the options are declared under."""
-        own = {FIELD_NAMES.get(f.name, f.name): getattr(self, f.name) for f in fields(self) if f.name in _DECLARED}
-        return own | {FIELD_NAMES[f"servers.{f.name}"]: getattr(self.servers, f.name) for f in fields(self.servers)}
+        own = {option.name: getattr(self, name) for name, option in _declared(RunOptions)}
+        return own | {option.name: getattr(self.servers, name) for name, option in _declared(ServerOptions)}
 
     @property
     def subject(self) -> str:
@@ -336,6 +287,42 @@ class RunOptions:
         return agreed | {name: getattr(self, name) is not None for name in ("train", "checkpoint", "weights", "output")}
 
 
+def _declared(of: type[RunOptions] | type[ServerOptions]) -> Iterator[tuple[str, Option]]:
+    """Yield the fields that declare an option, with it."""
+    for one in fields(of):
+        if (option := one.metadata.get("option")) is not None:
+            yield one.name, replace(option, name=option.name or one.name)
+
+
+def _in_order() -> Iterator[Option]:
+    """Yield the options of a run in the order of the help: those of servers where their field stands."""
+    own = dict(_declared(RunOptions))
+    for one in fields(RunOptions):
+        if one.name == "servers":
+            yield from (option for _, option in _declared(ServerOptions))
+        elif one.name in own:
+            yield own[one.name]
+
+
+RUN = Command("run", (TRAINING, INFERENCE), tuple(_in_order()))
+
+_FIELDS = {option.name: name for name, option in _declared(RunOptions)}
+_SERVER_FIELDS = {option.name: name for name, option in _declared(ServerOptions)}
+
+
+def by_field(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by the fields of :class:`RunOptions`, where they are given by these or by the options' names."""
+    found = {_FIELDS.get(name, name): value for name, value in values.items() if name not in _SERVER_FIELDS}
+    servers = {_SERVER_FIELDS[name]: value for name, value in values.items() if name in _SERVER_FIELDS}
+    return {**found, "servers": replace(found.get("servers", ServerOptions()), **servers)} if servers else found
+
+
+def option_names(values: Mapping[str, Any]) -> set[str]:
+    """Return the names of the options that are given, be it by the names of their fields."""
+    named = {name: option for option, name in _FIELDS.items()}
+    return {named.get(name, name) for name in values}
+
+
 def options_from_json(text: str) -> RunOptions:
     """Read what :meth:`RunOptions.to_json` wrote.
 
@@ -352,22 +339,26 @@ def options_from_json(text: str) -> RunOptions:
         raise InputError(f"options of the run: {place}: {first['msg']}") from error
 
 
-def _at_least(least: int, **numbers: int | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and number < least:
-            raise InputError(f"{_option(name)} is {number}; it must be {least} or more")
+def _check_numbers(options: RunOptions | ServerOptions) -> None:
+    """Check the single numbers as their options declare them."""
+    for name, option in _declared(type(options)):
+        value = getattr(options, name)
+        if value is not None and isinstance(option.type, Whole):
+            _at_least(option.word, value, option.type.least)
+        elif value is not None and isinstance(option.type, Amount):
+            _positive(option.word, value)
 
 
-def _positive(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not (math.isfinite(number) and number > 0):
-            raise InputError(f"{_option(name)} is {number}; it must be above zero and finite")
+def _at_least(word: str, number: int, least: int) -> None:
+    if number < least:
+        raise InputError(f"{word} is {number}; it must be {least} or more")
+
+
+def _positive(word: str, number: float) -> None:
+    if not (math.isfinite(number) and number > 0):
+        raise InputError(f"{word} is {number}; it must be above zero and finite")
 
 
 def _one_of(what: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         raise UnknownNameError(what, name, known)
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -1,9 +1,14 @@
 """``run()`` from Python: what it refuses before anything starts."""
 
+import os
+
 import pytest
 
 from heterps_compile.errors import InputError
+from heterps_compile.options import Amount, Flag, Size, Text, Whole
+from heterps_compile.runtime.launch import run_options
 from heterps_compile.runtime.launch.run_api import make_options, run
+from heterps_compile.runtime.launch.run_options import RUN, ServerOptions, options_from_json
 from heterps_compile.runtime.launch.training_file import Training
 
 TRAINING = Training(loss=lambda outputs, batch: outputs, optimizer=lambda parameters: None)
@@ -30,3 +35,27 @@ def test_paths_are_absolute_and_lists_become_tuples(tmp_path, monkeypatch):
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         run(tmp_path / "nowhere", data="random", steps=1)
+
+
+@pytest.mark.parametrize("option", RUN.options, ids=lambda option: option.name)
+def test_an_option_goes_by_the_name_that_it_is_declared_under(option):
+    """In Python as on the command line; what another needs is given too."""
+    samples = {
+        str: "x", int: 3, float: 0.5, bool: True, "replicas": (2, 1), "speeds": ((1.0, 2.0),), "wire": "float16",
+        "server_optimizer": "adam", "output_format": "npz", "train": "/t.py", "data": "/d.tsv",
+    }  # fmt: skip
+    kinds = {Whole: int, Amount: float, Size: int, Flag: bool, Text: str}
+    one = {each.name: samples.get(each.name, samples.get(kinds.get(type(each.type)))) for each in RUN.options}
+    is_training = not option.subjects or run_options.TRAINING in option.subjects
+    words = {"train": "/t.py" if is_training else None, "data": "/d.tsv", option.name: one[option.name]}
+    words |= {name: one[name] for name in option.needs}
+    made = make_options("m", **words)
+    assert made.by_name[option.name] == (one[option.name] if option.name != "hosts" else os.path.abspath("x"))
+    assert options_from_json(made.to_json()) == made
+
+
+def test_an_option_may_go_by_its_field_too():
+    options = {"train": "t.py", "data": "random", "hang_after_s": 5.0, "servers": ServerOptions(count=2)}
+    assert make_options("m", **options) == make_options(
+        "m", train="t.py", data="random", hang_after=5.0, parameter_servers=2
+    )
