@@ -203,7 +203,6 @@ def is_from_a_peer(error: BaseException) -> bool:
         "gloo",
         "connection closed by peer",
         "connection reset",
-        "nccl",
         "broken pipe",
         "distnetwork",
     )

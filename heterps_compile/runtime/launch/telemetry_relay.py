@@ -23,20 +23,30 @@ if TYPE_CHECKING:
 
 _EVERY_S = 0.5
 _LAST_S = 5.0  # ranks end the last step at much the same time
-_LARGEST_CHUNK_BYTES = 2**20
 
 
 class TelemetrySender:
     """Sends the lines of one rank as it writes them, from a thread of its own."""
 
-    def __init__(self, store: "Store", folder: Path, rank: int) -> None:
+    def __init__(
+        self,
+        store: "Store",
+        folder: Path,
+        rank: int,
+        *,
+        chunk_bytes: int = 2**20,
+        release_every_bytes: int = RELEASE_EVERY_BYTES,
+    ) -> None:
         """Begin; the file need not be there yet.
 
         Args:
             store: A connection that nobody else uses: the rank may wait in its own for long.
             folder: That the rank writes to.
             rank: Its number.
+            chunk_bytes: Of the file that travel at once, at most.
+            release_every_bytes: After how many of them the file gives its room on disk back.
         """
+        self._chunk_bytes, self._release_every_bytes = chunk_bytes, release_every_bytes
         self._store = store
         self._file = folder / FILE_NAME.format(rank=rank)
         self._rank = rank
@@ -62,11 +72,11 @@ class TelemetrySender:
             return
         with self._file.open("rb") as file:
             file.seek(self._sent_bytes)
-            while chunk := file.read(_LARGEST_CHUNK_BYTES):
+            while chunk := file.read(self._chunk_bytes):
                 self._store.set(_chunk_key(self._rank, self._chunks), chunk.decode("ascii"))
                 self._chunks += 1
                 self._sent_bytes += len(chunk)
-        if self._sent_bytes - self._released_bytes >= RELEASE_EVERY_BYTES:
+        if self._sent_bytes - self._released_bytes >= self._release_every_bytes:
             self._released_bytes = self._sent_bytes
             release(self._file, self._sent_bytes)
 

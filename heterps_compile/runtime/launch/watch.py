@@ -63,7 +63,6 @@ FAULT_KEY = "fault"
 STOP_KEY = "stop"
 
 BEAT_S = 0.25
-_HEAR_S = 2.0  # in which ranks that are there hear of a fault; they look four times a second
 _EXIT_FAULT = 1
 _SIGNALS_READ = 64
 
@@ -84,6 +83,7 @@ class Supervision:
         late_s: How long to stay, once a fault is known, for ranks that have not come yet; None leaves at once, since a
             launcher stays.
         host: The rank that hosts the store; None where the launcher does.
+        hear_s: In which ranks that are there hear of a fault; they look four times a second.
     """
 
     hang_after_s: float
@@ -91,6 +91,7 @@ class Supervision:
     parent: int | None = None
     late_s: float | None = None
     host: int | None = None
+    hear_s: float = 2.0
 
 
 class Watch:
@@ -128,6 +129,7 @@ class Watch:
         self._parent = supervision.parent
         self._late_s = supervision.late_s
         self._host = supervision.host
+        self._hear_s = supervision.hear_s
         self._signals: int | None = None
         self._listening = threading.Lock()
         self._asked_s: float | None = None
@@ -285,7 +287,7 @@ class Watch:
             now = time.monotonic()
             if not self._store.check(beats):
                 all_there_s = now
-            if now - all_there_s > _HEAR_S or now - began_s > late_s:
+            if now - all_there_s > self._hear_s or now - began_s > late_s:
                 break
             time.sleep(BEAT_S)
 

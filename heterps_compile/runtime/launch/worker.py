@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -52,7 +51,6 @@ from .server_rank import run_server_rank
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
 from .store_client import LOOPBACK, StorePlace, connect_store, host_store, read_word
-from .store_server import tell_on_stderr
 from .telemetry_relay import TelemetryCollector, TelemetrySender
 from .watch import Supervision, Watch
 
@@ -136,7 +134,7 @@ def _run(member: Membership, spec: RankSpec, place: StorePlace, watch: Watch, pr
     own = choose_address([str(said_by.get("address", "")) for said_by in said])
     if own:
         check_reach(store, member.rank, member.world_size, own)
-    _join_group(member, store, said)
+    _join_group(member, store)
     context = RankContext(spec, member, prepared, store, watch, progress, device)
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
@@ -197,45 +195,22 @@ def _make_telemetry_folder(context: RankContext) -> Path:
     return folder
 
 
-def _join_group(member: Membership, store: "Store", said: Sequence[dict[str, Any]]) -> None:
-    """Join the group: NCCL where every rank has a GPU of its own, else gloo, which copies through the host."""
+def _join_group(member: Membership, store: "Store") -> None:
+    """Join the group of all ranks.
+
+    Ranks of one machine talk through memory that both map, others over gloo, which copies tensors of a GPU through the
+    CPU's memory; nothing goes over NCCL.
+    """
     import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
 
     from heterps_compile.runtime.c10d import PrefixStore, cpu_group_of_world  # noqa: PLC0415
 
-    has_own_gpu = have_own_gpus(said)
-    rank, world_size = member.rank, member.world_size
-    note = unguarded_note(said)
-    if rank == 0 and note is not None:
-        tell_on_stderr(note)
-
     def join(tried: "Store", timeout: timedelta) -> Any:
-        name = "nccl" if has_own_gpu else "gloo"
-        dist.init_process_group(name, store=tried, rank=rank, world_size=world_size, timeout=timeout)
-        return None if has_own_gpu else cpu_group_of_world()
+        dist.init_process_group("gloo", store=tried, rank=member.rank, world_size=member.world_size, timeout=timeout)
+        return cpu_group_of_world()
 
     group = PrefixStore("group", store)
-    if has_own_gpu:
-        join(group, _PATIENCE)
-    else:
-        connect_without_strangers(join, _leave, group, rank, world_size, patience=_PATIENCE)
-
-
-def have_own_gpus(said: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether every rank has a GPU of its own, as NCCL needs, by what the ranks say of themselves."""
-    homes = {tuple(said_by.get(key) for key in ("address", "host", "device")) for said_by in said}
-    return all(str(device).startswith("cuda") for _, _, device in homes) and len(homes) == len(said)
-
-
-def unguarded_note(said: Sequence[Mapping[str, Any]]) -> str | None:
-    """Say that nothing guards what goes between machines over NCCL; None where it does not."""
-    machines = {(said_by.get("address"), said_by.get("host")) for said_by in said}
-    if len(machines) < 2 or not have_own_gpus(said):
-        return None
-    return (
-        f"the GPUs of {len(machines)} machines are connected by NCCL, which neither greets nor encrypts: who can reach "
-        f"its ports can end this run or take part in it; keep the machines on a network of their own"
-    )
+    connect_without_strangers(join, _leave, group, member.rank, member.world_size, patience=_PATIENCE)
 
 
 def _leave() -> None:

@@ -13,7 +13,7 @@ The guard (``port_guard.py``) costs a second, so that it stands only where someb
 an earlier group of any member.
 
 Left out: secrecy, and strangers who sit on the wire between machines and change what goes by: gloo neither encrypts nor
-signs what it sends. NCCL, which connects GPUs in its own way.
+signs what it sends.
 """
 
 from collections.abc import Callable

@@ -8,14 +8,12 @@ from torch.distributed import HashStore
 from heterps_compile.runtime.launch.telemetry_relay import TelemetryCollector, TelemetrySender
 
 
-def test_lines_are_carried_as_they_were_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "heterps_compile.runtime.launch.telemetry_relay._LARGEST_CHUNK_BYTES", 7
-    )  # wherever a chunk ends
+def test_lines_are_carried_as_they_were_written(tmp_path):
+    """Wherever a chunk ends."""
     store, here, there = HashStore(), tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
         folder.mkdir()
-    with closing(TelemetrySender(store, there, 2)), (there / "rank-0002.jsonl").open("w") as file:
+    with closing(TelemetrySender(store, there, 2, chunk_bytes=7)), (there / "rank-0002.jsonl").open("w") as file:
         for step in range(9):
             file.write(f'{{"step": {step}}}\n')
     collector = TelemetryCollector(store, here, [2])
@@ -26,12 +24,11 @@ def test_lines_are_carried_as_they_were_written(tmp_path, monkeypatch):
 
 
 def test_lines_that_were_sent_take_no_room(tmp_path, monkeypatch):
-    monkeypatch.setattr("heterps_compile.runtime.launch.telemetry_relay.RELEASE_EVERY_BYTES", 7)
     released: list[int] = []
     monkeypatch.setattr(
         "heterps_compile.runtime.launch.telemetry_relay.release", lambda _, size_bytes: released.append(size_bytes)
     )
-    with closing(TelemetrySender(HashStore(), tmp_path, 2)):
+    with closing(TelemetrySender(HashStore(), tmp_path, 2, release_every_bytes=7)):
         (tmp_path / "rank-0002.jsonl").write_text("nine bytes\n")
     assert released == [11]
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 import pytest
 from torch.distributed import HashStore
 
-from heterps_compile.runtime.launch import watch as watch_module
 from heterps_compile.runtime.launch.faults import WAITING, Fault, Place, Progress, progress_to_json
 from heterps_compile.runtime.launch.heartbeats import Monitor, beat_key, done_key
 from heterps_compile.runtime.launch.progress import ProgressRecorder
@@ -175,8 +174,8 @@ class Visited:
         return self.store.check(keys)
 
 
-def one_of_two(store) -> Watch:
-    return Watch(store, PLACES[:2], 0, ProgressRecorder(), Supervision(hang_after_s=10.0, late_s=3600.0))
+def one_of_two(store, **given: float) -> Watch:
+    return Watch(store, PLACES[:2], 0, ProgressRecorder(), Supervision(hang_after_s=10.0, late_s=3600.0, **given))
 
 
 def test_a_rank_that_comes_late_still_hears_of_the_fault():
@@ -189,12 +188,11 @@ def test_a_rank_that_comes_late_still_hears_of_the_fault():
     assert store.store.check(["heard/0", "heard/1"])
 
 
-def test_a_rank_that_never_hears_is_not_waited_for_long(monkeypatch):
-    monkeypatch.setattr(watch_module, "_HEAR_S", 0.0)
+def test_a_rank_that_never_hears_is_not_waited_for_long():
     store = Visited(1, lambda store: store.set("beat/1", "1"))
-    one_of_two(store).stay_until_heard(3600.0)
+    one_of_two(store, hear_s=0.0).stay_until_heard(3600.0)
     assert not store.store.check(["heard/1"])
-    one_of_two(HashStore()).stay_until_heard(0.0)
+    one_of_two(HashStore(), hear_s=0.0).stay_until_heard(0.0)
 
 
 def test_who_stays_leaves_when_told_to():
