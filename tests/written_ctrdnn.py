@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import heterps_compile
 from heterps_compile.examples.ctrdnn import CTRDNN, ctrdnn
-from heterps_compile.runtime.data.model_inputs import Wanted
+from heterps_compile.runtime.data.model_inputs import InputSpec
 from heterps_compile.runtime.data.open_source import open_source
 
 MICRO_BATCH, MICRO_BATCHES = 4, 4
@@ -62,7 +62,7 @@ def write_ctrdnn(folder: Path, *, stages: int = 2, mode: str = "training", dense
 
 def samples(first: int, count: int, columns: Sequence[str] = ("sparse", "dense", "label")) -> dict[str, Tensor]:
     """Return the samples that the runs read."""
-    wanted = {"sparse": Wanted("int64", (FIELDS,)), "dense": Wanted("float32", (DENSE,))}
+    wanted = {"sparse": InputSpec("int64", (FIELDS,)), "dense": InputSpec("float32", (DENSE,))}
     return open_source(DATA, wanted=wanted, seed=0).read(first, count, columns)
 
 

@@ -54,7 +54,7 @@ from heterps_compile.profiling.link import measure_link
 from heterps_compile.profiling.profile_model import Settings, profile_model
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.routes import Route, make_routes
-from heterps_compile.runtime.predict import Overheads, Prediction, predict
+from heterps_compile.runtime.predict import Messages, Overheads, Prediction, predict
 from heterps_compile.schedule.order import Phase
 
 _ROUNDS = 5
@@ -219,8 +219,7 @@ class Bench:
             compiled.micro_batches(),
             self.cores,
             overheads=self.overheads,
-            link=self.link,
-            message_bytes=partial(message_bytes, graph, layout.micro_batch_size),
+            messages=Messages(partial(message_bytes, graph, layout.micro_batch_size), self.link),
         )
         runs = [self.measure(case, plan, compiled.folder) for _ in range(_RUNS)]
         results = sorted(runs, key=measured_step_s)[_RUNS // 2]

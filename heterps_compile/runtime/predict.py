@@ -54,6 +54,23 @@ class Overheads:
     switched: float = 1.0
 
 
+def _one_byte(_route: Route, _is_backward: bool) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What goes between ranks.
+
+    Attributes:
+        size_bytes: Of a route's message, and of its gradients; nobody waits for a message of 0 bytes.
+        link: That carries them; None for one that takes no time.
+    """
+
+    size_bytes: Callable[[Route, bool], float] = _one_byte
+    link: LinkProfile | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Of one run: the time of an action by stage and phase, and of a step where step follows step."""
@@ -89,8 +106,7 @@ def predict(
     cores: int,
     *,
     overheads: Overheads | None = None,
-    link: LinkProfile | None = None,
-    message_bytes: Callable[[Route, bool], float] = lambda _route, _is_backward: 1.0,
+    messages: Messages | None = None,
 ) -> Prediction:
     """Predict a run.
 
@@ -100,10 +116,9 @@ def predict(
         times: [S], of a micro-batch of every stage.
         cores: That all ranks share.
         overheads: What the runtime adds; None for nothing.
-        link: Between ranks; None for one that takes no time.
-        message_bytes: Of a route's message, and of its gradients; nobody waits for a message of 0 bytes.
+        messages: Between ranks; None for some that take no time.
     """
-    run = _Run(layout, routes, message_bytes, link)
+    run = _Run(layout, routes, messages or Messages())
     added = overheads or Overheads()
     actions_s: dict[tuple[int, str], list[float]] = {}
     queues: list[list[Job]] = [[] for _ in run.actions]
@@ -140,11 +155,11 @@ class _Run:
         self,
         layout: Layout,
         routes: Sequence[Route],
-        message_bytes: Callable[[Route, bool], float],
-        link: LinkProfile | None,
+        messages: Messages,
     ) -> None:
         self.actions = [layout.actions(rank) for rank in range(layout.world_size)]
-        self._layout, self._routes, self._message_bytes = layout, routes, message_bytes
+        link = messages.link
+        self._layout, self._routes, self._message_bytes = layout, routes, messages.size_bytes
         self._latency_s = link.latency_s if link is not None else 0.0
         self._byte_s = 1 / link.bytes_per_s if link is not None else 0.0
         self._place = {

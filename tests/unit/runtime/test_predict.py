@@ -9,7 +9,7 @@ from heterps_compile.cost.profile import LinkProfile
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.runtime.pipeline.routes import Route
-from heterps_compile.runtime.predict import Overheads, predict, step_on_cores
+from heterps_compile.runtime.predict import Messages, Overheads, predict, step_on_cores
 
 
 def layout(*widths: int, training: bool = False, schedule: str = "gpipe", micro_batches: int = 4) -> Layout:
@@ -57,11 +57,10 @@ def test_the_runtime_adds_to_every_action_and_to_the_loss():
 def test_a_message_takes_the_time_of_the_link_and_nobody_waits_for_an_empty_one():
     link = LinkProfile(bytes_per_s=10, bytes_per_s_error=0, latency_s=0.25, latency_s_error=0, between="cores")
     training = layout(1, 1, training=True, micro_batches=1)
-    there_and_back = predict(training, chain(2), times(1, 1, backward_s=1), 2, link=link, message_bytes=lambda *_: 5)
+    there_and_back = predict(training, chain(2), times(1, 1, backward_s=1), 2, messages=Messages(lambda *_: 5, link))
     assert there_and_back.step_s == pytest.approx(4 + 2 * (0.25 + 0.5))
-    no_gradients = predict(
-        training, chain(2), times(1, 1, backward_s=1), 2, link=link, message_bytes=lambda _, back: 0 if back else 5
-    )
+    forwards = Messages(lambda _, back: 0 if back else 5, link)
+    no_gradients = predict(training, chain(2), times(1, 1, backward_s=1), 2, messages=forwards)
     assert no_gradients.step_s < 4
 
 

@@ -122,7 +122,7 @@ def test_the_server_leaves_when_its_launcher_is_gone(server):
     assert server._server.wait(PATIENCE_S) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # imports torch once more
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists threads")
 def test_what_ranks_are_forked_from_has_one_thread_and_has_not_begun_with_a_gpu(start):
     with ForkServer((*PRELOADED, *PRELOADED_TO_TRAIN)) as server:
