@@ -19,12 +19,12 @@ from heterps_compile.cli import options as cli_options
 from heterps_compile.cli.main import command, run
 from heterps_compile.errors import InputError, OptionError
 from heterps_compile.options import (
+    Asked,
     Choice,
     Command,
     Flag,
     Option,
     Pairs,
-    PendingPull,
     Percent,
     Pins,
     Repeated,
@@ -301,7 +301,7 @@ def test_an_option_that_a_command_does_not_read_ends_it():
 
 
 def test_what_is_not_declared_for_an_input_cannot_be_read():
-    asked = PendingPull(COMPILE, {option.name: None for option in COMPILE.options}, (), WORKLOAD)
+    asked = Asked(COMPILE, {option.name: None for option in COMPILE.options}, (), WORKLOAD)
     with pytest.raises(AssertionError, match="budget is not declared for a workload file"):
         asked["budget"]
 

@@ -48,3 +48,9 @@ def test_any_other_budget_is_refused(budget: str | float, fault: str) -> None:
 def test_a_number_that_makes_no_sense_is_told(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(InputError, match=fault):
         make_request("USD", **options)
+
+
+def test_as_many_stages_at_most_as_at_least_are_exactly_so_many() -> None:
+    assert make_request("USD", min_stages=2, max_stages=2).max_stages == 2
+    with pytest.raises(InputError, match="at least 3 and at most 2 stages are asked for; no plan has both"):
+        make_request("USD", min_stages=3, max_stages=2)
