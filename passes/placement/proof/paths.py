@@ -67,21 +67,8 @@ class SegmentPrices:
     def of(self, demand: ReplicaDemand, types: Ints | tuple[slice, None, None]) -> Floats:
         """Return the cost of segments of the given types; inf where they are impossible alone."""
         problem, rate = self.problem, self.problem.price_per_hour[types]
-        if problem.objective == "cost":
-            units, cost = demand.units_and_bound(self.slow_s * (1 + ROUNDING))
-        else:
-            units = self.units(demand)
         with np.errstate(invalid="ignore"):  # 0 * inf, which the last line answers
-            if problem.objective == "cost":
-                if self.fast_s > 0:
-                    np.maximum(cost, units * self.fast_s, out=cost)
-                cost *= rate
-            elif problem.objective == "throughput":
-                cost = rate * units
-            elif problem.objective == "max-load":
-                cost = units.copy()
-            else:
-                cost = demand.fixed_compute_s + demand.shared_compute_s + demand.fixed_data_s + demand.shared_data_s
+            units, cost = self._units_and_cost(demand, rate)
             if np.any(self.multipliers > 0):
                 cost += self.multipliers[types] * units
             beyond = units > problem.max_units[types]
@@ -89,6 +76,21 @@ class SegmentPrices:
                 beyond |= rate * units > problem.budget_per_hour * (1 + BUDGET_TOLERANCE)
         cost[beyond] = np.inf
         return cost
+
+    def _units_and_cost(self, demand: ReplicaDemand, rate: Floats) -> tuple[Floats, Floats]:
+        """Return the fewest units at the slow end, and the cost without multipliers, anything where impossible."""
+        if self.problem.objective == "cost":
+            units, cost = demand.units_and_bound(self.slow_s * (1 + ROUNDING))
+            if self.fast_s > 0:
+                np.maximum(cost, units * self.fast_s, out=cost)
+            return units, np.multiply(cost, rate, out=cost)
+        units = self.units(demand)
+        if self.problem.objective == "throughput":
+            return units, rate * units
+        if self.problem.objective == "max-load":
+            return units, units.copy()
+        work_s = demand.fixed_compute_s + demand.shared_compute_s + demand.fixed_data_s + demand.shared_data_s
+        return units, np.asarray(work_s)
 
 
 @dataclass(frozen=True, slots=True)
