@@ -12,7 +12,8 @@ three seconds of a core. So they are made once a machine, while the launcher sti
 safe here because the server computes nothing: the threads of OpenMP and gloo, and CUDA, begin in the ranks. A launcher
 has threads, so that a fork of it could end in a deadlock; ``multiprocessing`` would run the caller's script again.
 
-The server leaves when its launcher does, since their socket closes; on Linux the system kills ranks with it.
+The server leaves when its launcher does, since their socket closes. A rank notices that it has another parent then, and
+one that only this machine's launcher watches over has the system kill it (:func:`end_with_parent`).
 
 Left out: what ranks do (``worker.py``), what is made of their end (``local_ranks.py``, ``host_ranks.py``). NumPy's own
 matrix products keep to one thread in a rank, since NumPy counts its threads when it is imported.
@@ -169,7 +170,7 @@ class ForkServer:
         return self._codes.get(pid)
 
     def wait(self, pid: int) -> None:
-        """Wait until a process has left; where the server was killed, the system has killed the process."""
+        """Wait until a process has left; not where the server was killed, so that nobody hears of it."""
         with suppress(RunError):
             while pid not in self._codes:
                 self._take()
@@ -221,11 +222,10 @@ def _serve(line: socket.socket) -> dict[str, Any] | None:
         if received is None:
             return None
         request, pipes = received
-        server = os.getpid()
         pid = os.fork()
         if not pid:
             line.close()
-            _take_place(request, pipes, server)
+            _take_place(request, pipes)
             return request
         running.add(pid)
         for pipe in pipes:
@@ -265,10 +265,9 @@ def _read_exactly(line: socket.socket, size: int) -> bytes | None:
     return content
 
 
-def _take_place(request: Mapping[str, Any], pipes: Sequence[int], server: int) -> None:
+def _take_place(request: Mapping[str, Any], pipes: Sequence[int]) -> None:
     """Make a forked process what a new one would be: its session, output, environment, words and random numbers."""
     os.setsid()
-    end_with_parent(server)
     os.dup2(pipes[0], sys.stdout.fileno())
     os.dup2(pipes[-1], sys.stderr.fileno())
     for pipe in pipes:

@@ -38,6 +38,7 @@ from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 from .addresses import check_reach, choose_address, own_address
 from .checkpoint_folder import holding_checkpoints
 from .faults import Place
+from .fork_server import end_with_parent
 from .membership import Membership
 from .preflight import COME_S, agree, ranks_without, refuse_own_folders, statement
 from .prepare import check_world_size, choose_device, header, prepare
@@ -233,6 +234,7 @@ def start(directory: Path, rank: int) -> int:
         place = StorePlace(read_secret(directory), folder=directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read {str(directory / CONFIG_NAME)!r}: {error}") from error
+    end_with_parent(parent)
     telemetry = Path(content["telemetry"]) if content.get("telemetry") else None
     progress_file = directory / PROGRESS_NAME.format(rank=rank)
     spec = RankSpec(

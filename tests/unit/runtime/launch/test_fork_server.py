@@ -31,6 +31,8 @@ def main():
         }))
         print("an error", file=sys.stderr)
     if what == "wait":
+        from heterps_compile.runtime.launch.fork_server import end_with_parent
+        end_with_parent(os.getppid())
         print("waits", flush=True)
         while True:
             __import__("time").sleep(1)
@@ -105,7 +107,7 @@ def test_how_a_process_ended_is_told(start):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills what a process has started with it")
-def test_processes_end_with_their_server(server, start):
+def test_processes_that_ask_for_it_end_with_their_server(server, start):
     process = start("wait")
     assert process.stdout.readline() == "waits\n"
     os.kill(server.pid, signal.SIGKILL)
