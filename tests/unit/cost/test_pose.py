@@ -169,6 +169,9 @@ def test_links_replace_what_two_types_pay_to_talk() -> None:
     assert problem.link_latency_s is not None
     assert problem.link_seconds_per_byte.tolist() == [[0.1, 0.025], [0.025, 0.1]]
     assert problem.link_latency_s.tolist() == [[0.5, 0.25], [0.25, 0.5]]
+    # whoever is at the other end, no transfer takes less
+    assert problem.seconds_per_byte.tolist() == [0.025, 0.025]
+    assert problem.latency_s.tolist() == [0.25, 0.25]
     assert problem.seconds_per_byte.tolist() == [0.025, 0.025]
     assert posed().link_seconds_per_byte is None
 

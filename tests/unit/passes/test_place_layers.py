@@ -8,6 +8,7 @@ from drafts import DRAFT
 from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
 from heterps_compile.passes.place_layers import PlaceLayers, warm_start_of
 from heterps_compile.passes.placement.baselines.fixed import CpuOnly
@@ -105,6 +106,13 @@ def test_a_certificate_never_weakens_a_bound_or_moves_a_plan_that_is_best() -> N
     assert (certified.placement, certified.found_by) == (result.placement, "")
     proven = replace(result, bound=result.value)
     assert certify(PROBLEM, proven) is proven
+
+
+def test_a_proof_that_is_out_of_time_claims_no_more_than_it_has_shown() -> None:
+    problem = synthetic_problem(Recipe(seed=3, layers=40, types=4))
+    optimum, result = find_method("exact")(problem).value, find_method("gpu-only")(problem)
+    certified = certify(problem, replace(result, bound=0.0), 0.0)
+    assert certified.bound <= optimum * (1 + 1e-9) < certified.value
 
 
 def stages(*groups: tuple[str, tuple[str, ...]]) -> tuple[PlannedStage, ...]:

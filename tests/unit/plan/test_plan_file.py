@@ -145,6 +145,7 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ),
         ("decisions.stages[1].kind", "npu", "stages[1].kind: device 'v100' is of kind 'gpu', not 'npu'"),
         ("decisions.stages[1].replicas", 2, "stages[1].price_per_hour: 2.42 for 2 units of 'v100' at 2.42 each"),
+        ("cluster.devices[0].max_units", 11, "replicas: with this stage's, 12 units of 'cpu' are taken of 11"),
         ("decisions.stages[0].layers[0].fingerprint", "x", "fingerprint: String should match pattern"),
         ("cluster.devices[0].name", "v100", "cluster.devices[0].name: device 'v100' stands there twice"),
         (

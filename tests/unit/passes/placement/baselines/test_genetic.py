@@ -50,3 +50,9 @@ def test_patience_ends_the_genetic_search() -> None:
 
 def test_bayes_counts_its_trials_and_the_simple_plans() -> None:
     assert Bayes(trials=7)(PROBLEM).evaluations == 7 + 3
+
+
+def test_of_three_that_meet_the_fittest_has_the_children() -> None:
+    types, begins, fitness = np.array([[0, 0], [1, 1], [1, 1], [1, 1]]), np.ones((4, 2), bool), np.arange(4.0)
+    children, _ = Genetic(mutations=0.0)._children(types, begins, fitness, 2, np.random.default_rng(0))
+    assert np.mean(children == 0) == pytest.approx(1 - (3 / 4) ** 3, abs=0.1)

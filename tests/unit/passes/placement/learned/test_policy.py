@@ -76,7 +76,6 @@ def test_a_stage_goes_where_its_layers_scores_add_up_to_most() -> None:
     assert np.all(draws.types == [0, 0, 1, 1])
 
 
-@pytest.mark.slow  # repeats rounds of learning
 def test_reinforce_makes_better_plans_likelier() -> None:
     problem = plain_problem([[1.0, 9.0], [9.0, 1.0]] * 4, [1.0, 1.0])
     learner = Learner(problem, fresh_policy(problem, "lstm", 0), Learning(), np.random.default_rng(0))
