@@ -4,13 +4,17 @@ import math
 from dataclasses import replace
 
 import pytest
+from drafts import DRAFT
+from plans import PLAN
 
 from heterps_compile.api import compile as compile_model
 from heterps_compile.bench.compare_methods import compare_methods
+from heterps_compile.cluster.devices import ParameterServer
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.examples import EXAMPLES
-from heterps_compile.plan.plan import Plan
+from heterps_compile.passes.provision import _parameter_servers
+from heterps_compile.plan.plan import ParameterServers, Plan
 
 FLOOR = 2_000_000.0
 
@@ -37,6 +41,17 @@ def test_parameter_servers_carry_twice_the_parameters_of_every_replica_in_the_ti
     assert planned.value == pytest.approx(planned.price_per_hour / 3600 / planned.throughput_samples_per_s * 1e6)
     assert planned.bound < planned.value
     assert any("parameter servers" in note for note in planned.notes)
+
+
+def test_two_replicas_need_servers_and_one_needs_none() -> None:
+    draft, server = DRAFT, ParameterServer(0.5, "the vendor", "2026-01-01", 1.0)
+
+    def servers(replicas: int) -> ParameterServers:
+        return _parameter_servers(draft, server, [replace(stage, replicas=replicas) for stage in PLAN.stages])
+
+    assert servers(1) == ParameterServers()
+    assert servers(2).count > 0
+    assert servers(2).price_per_hour == 0.5 * servers(2).count
 
 
 def test_without_servers_there_are_none_to_pay() -> None:
