@@ -72,8 +72,8 @@ def test_a_plan_below_its_floor_fails():
 
 
 def test_a_limit_on_units_that_the_plan_breaks_fails():
-    many = with_replicas(200, *(stage.replicas for stage in PLAN.stages[1:]))
-    assert check(many).fault == "the plan uses 200 units of 'cpu', and the pool has 100"
+    many = with_replicas(101, *(stage.replicas for stage in PLAN.stages[1:]))
+    assert check(many).fault == "the plan uses 101 units of 'cpu', and the pool has 100"
 
 
 def test_a_device_that_left_the_pool_fails():
