@@ -11,8 +11,8 @@ Floor: what a message takes from process to process where nobody computes: throu
 over gloo, where its buffer is ready.
 Mechanism (`--without NAME`): steps of our own with and without one part of the shared-memory transport, in turns in the
 same processes, instead of all that: `memory` (gloo over loopback in its place), `spin` (sleep at once), `adaptation`
-(spin 2 ms every time), `doorbell` (wake by the socket instead of an eventfd), `late-freeing` (look after every message
-which buffers are free), `allocator` (glibc's own settings; processes of their own, in turns).
+(spin 2 ms every time), `doorbell` (wake by the socket instead of an eventfd), `allocator` (glibc's own settings;
+processes of their own, in turns).
 One thread a process, gloo over loopback. Two processes want two cores: on a machine that does other work at the same
 time the overhead tells of that work, and the ratio of processor time, which both processes spend in a step, is what
 can be trusted.
@@ -74,7 +74,7 @@ MICRO_BATCHES = 8
 WARM_UP = 2
 ROUND_TRIPS = 20
 STEPS_A_ROUND = 5
-MECHANISMS = ("memory", "spin", "adaptation", "doorbell", "late-freeing", "allocator")
+MECHANISMS = ("memory", "spin", "adaptation", "doorbell", "allocator")
 
 
 @dataclass(frozen=True)
@@ -319,18 +319,10 @@ class SocketDoorbell(Neighbours):
                 self._gone.update(self._others)
 
 
-class EagerIn(MemoryIn):
-    """Looks after every message which buffers are free."""
-
-    held_bytes = 0
-
-
 def without(mechanism: str) -> AbstractContextManager[Any]:
     """Return what turns a mechanism off for the engines made in its block."""
     if mechanism == "memory":
         return patch.object(neighbours_module, "machine", lambda: "")
-    if mechanism == "late-freeing":
-        return patch.object(transport, "MemoryIn", EagerIn)
     instead: dict[str, Any] = {
         "spin": partial(Neighbours, wait=WaitPolicy(spin_s=0.0)),
         "adaptation": partial(Neighbours, wait=WaitPolicy(most_short=0)),
@@ -339,85 +331,81 @@ def without(mechanism: str) -> AbstractContextManager[Any]:
     return patch.object(transport, "Neighbours", instead[mechanism])
 
 
+Took = tuple[float, float]
+"""The seconds of a step on a rank, and those of processor time in it."""
+
+
+def timed_round(run: Callable[[int], None], number: int) -> Took:
+    """Return what a step takes, the mean of some in a row."""
+    dist.barrier()
+    began_s, spent_s = time.perf_counter(), time.process_time()
+    for _ in range(STEPS_A_ROUND):
+        run(number)
+    return (time.perf_counter() - began_s) / STEPS_A_ROUND, (time.process_time() - spent_s) / STEPS_A_ROUND
+
+
+def chain_step(rank: int, folder: Path, size: Size, schedule: str) -> Callable[[int], None]:
+    """Return what runs one step of our pipeline on random data."""
+    plan, _ = read_folder(folder)
+    step = StepShape(schedule, MICRO_BATCHES, size.batch)
+    layout = make_layout(plan, training=True, replicas=[1] * POSITIONS, step=step)
+    torch.manual_seed(1)
+    return ours(folder, layout, rank, *(torch.randn(size.batch, size.width) for _ in range(2)), Actions())
+
+
 def measure_without(
     rank: int, work: Sequence[tuple[Path, Size, str]], mechanism: str, rounds: int
-) -> list[list[tuple[float, float]]]:
-    """Return the seconds of steps with and without a mechanism, for every work and round."""
+) -> list[list[tuple[Took, Took]]]:
+    """Return what steps take with and without a mechanism, for every work and round."""
     made = []
     for folder, size, schedule in work:
-        plan, _ = read_folder(folder)
-        step = StepShape(schedule, MICRO_BATCHES, size.batch)
-        layout = make_layout(plan, training=True, replicas=[1] * POSITIONS, step=step)
-        torch.manual_seed(1)
-        x, target = torch.randn(size.batch, size.width), torch.randn(size.batch, size.width)
         runs = []
         for context in (nullcontext(), without(mechanism)):
             with context:
-                runs.append(ours(folder, layout, rank, x, target, Actions()))
-        times = []
-        for number in range(-WARM_UP, rounds):
-            took_s = [0.0, 0.0]
-            for place in (0, 1) if number % 2 else (1, 0):
-                dist.barrier()
-                began_s = time.perf_counter()
-                for _ in range(STEPS_A_ROUND):
-                    runs[place](number + WARM_UP)
-                took_s[place] = (time.perf_counter() - began_s) / STEPS_A_ROUND
-            times.append((took_s[0], took_s[1]))
-        made.append(times[WARM_UP:])
+                runs.append(chain_step(rank, folder, size, schedule))
+        rows = []
+        for number in range(WARM_UP + rounds):
+            took = {place: timed_round(runs[place], number) for place in ((0, 1) if number % 2 else (1, 0))}
+            rows.append((took[0], took[1]))
+        made.append(rows[WARM_UP:])
     return made
 
 
 def measure_allocator(
     rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int, *, keeps: bool
-) -> list[list[float]]:
-    """Return the seconds of steps where the C library keeps freed memory, or not."""
+) -> list[list[Took]]:
+    """Return what steps take where the C library keeps freed memory, or not."""
     if keeps:
         keep_freed_memory()
-    made = []
-    for folder, size, schedule in work:
-        plan, _ = read_folder(folder)
-        step = StepShape(schedule, MICRO_BATCHES, size.batch)
-        layout = make_layout(plan, training=True, replicas=[1] * POSITIONS, step=step)
-        run = ours(folder, layout, rank, *(torch.randn(size.batch, size.width) for _ in range(2)), Actions())
-        times = []
-        for number in range(WARM_UP + rounds):
-            dist.barrier()
-            began_s = time.perf_counter()
-            for _ in range(STEPS_A_ROUND):
-                run(number)
-            times.append((time.perf_counter() - began_s) / STEPS_A_ROUND)
-        made.append(times[WARM_UP:])
-    return made
+    runs = [chain_step(rank, folder, size, schedule) for folder, size, schedule in work]
+    return [[timed_round(run, number) for number in range(WARM_UP + rounds)][WARM_UP:] for run in runs]
 
 
 def show_gain(mechanism: str, work: Sequence[tuple[Path, Size, str]], rounds: int) -> None:
-    """Print what a mechanism gains: the time of a step without it over that with it."""
-    times: list[list[tuple[float, float]]]
+    """Print what a mechanism gains: what a step takes without it over what it takes with it."""
+    with_it: list[list[Sequence[Took]]] = [[] for _ in work]  # by work and round, of every rank
+    without_it: list[list[Sequence[Took]]] = [[] for _ in work]
     if mechanism == "allocator":
-        of_both: dict[bool, list[list[float]]] = {True: [[] for _ in work], False: [[] for _ in work]}
         for keeps in (True, False, False, True):
             found = run_ranks(partial(measure_allocator, keeps=keeps), POSITIONS, work, rounds // 2, timeout_s=1200)
             for place, of_ranks in enumerate(zip(*found, strict=True)):
-                of_both[keeps][place] += [max(of_round) for of_round in zip(*of_ranks, strict=True)]
-        times = [list(zip(mine, other, strict=True)) for mine, other in zip(of_both[True], of_both[False], strict=True)]
+                (with_it if keeps else without_it)[place] += list(zip(*of_ranks, strict=True))
     else:
-        measured = run_ranks(measure_without, POSITIONS, work, mechanism, rounds, timeout_s=1200)
-        times = [
-            [(max(r[0] for r in of_ranks), max(r[1] for r in of_ranks)) for of_ranks in zip(*by_rank, strict=True)]
-            for by_rank in zip(*measured, strict=True)
-        ]
-    for (_, size, schedule), of_work in zip(work, times, strict=True):
-        columns = list(zip(*of_work, strict=True))
-        (median_s, other_s), (best_s, other_best_s) = (
-            [measure_(column) for column in columns] for measure_ in (statistics.median, min)
-        )
-        print(
-            f"{mechanism:14} {size.name:8} {schedule:18} median {1e3 * median_s:7.2f} ms with, {1e3 * other_s:7.2f} "
-            f"without: {other_s / median_s:5.2f}x; best {1e3 * best_s:7.2f} and {1e3 * other_best_s:7.2f}: "
-            f"{other_best_s / best_s:5.2f}x",
-            flush=True,
-        )
+        found = run_ranks(measure_without, POSITIONS, work, mechanism, rounds, timeout_s=1200)
+        for place, of_ranks in enumerate(zip(*found, strict=True)):
+            for of_round in zip(*of_ranks, strict=True):
+                with_it[place].append([both[0] for both in of_round])
+                without_it[place].append([both[1] for both in of_round])
+    for (_, size, schedule), mine, other in zip(work, with_it, without_it, strict=True):
+        shown = []
+        for name, figure in (
+            ("median", lambda rows: statistics.median(max(wall_s for wall_s, _ in row) for row in rows)),
+            ("best", lambda rows: min(max(wall_s for wall_s, _ in row) for row in rows)),
+            ("processor", lambda rows: statistics.median(sum(spent_s for _, spent_s in row) for row in rows)),
+        ):
+            there_s, gone_s = figure(mine), figure(other)
+            shown.append(f"{name} {1e3 * there_s:6.2f} ms with, {1e3 * gone_s:6.2f} without {gone_s / there_s:5.2f}x")
+        print(f"{mechanism:13} {size.name:7} {schedule:17} {'; '.join(shown)}", flush=True)
 
 
 def measure_all(rank: int, work: Sequence[tuple[Path, Size, str]], rounds: int) -> list[tuple[list[Round], list[Told]]]:

@@ -1,7 +1,7 @@
 """Give back the disk's room for the part of a file that has been read, so that a run may last as long as it likes.
 
 The file keeps its size and whoever writes goes on where it is; what lies before becomes a hole. A rank writes about
-600 bytes a step, so a day of steps of 10 ms would take 5 GB a rank without it, in the run's own folder; with it, a
+400 bytes a step, so a day of steps of 10 ms would take 3.5 GB a rank without it, in the run's own folder; with it, a
 file holds 1 MiB at most (``tests/unit/runtime/telemetry/test_follow.py``). Both who follows a rank's file and who
 forwards it to another machine read it so.
 

@@ -74,11 +74,9 @@ class MemoryIn:
 
     Attributes:
         wants_buffers: Whether receives have to be posted ahead.
-        held_bytes: What it holds at most, though nobody needs it any more, before it looks which of it is free.
     """
 
     wants_buffers = False
-    held_bytes = 2**20
 
     def __init__(self, neighbours: Neighbours, peer: int, shown: str) -> None:
         self._neighbours, self._peer, self._mailboxes = neighbours, peer, neighbours.inbox(peer)
@@ -100,9 +98,7 @@ class MemoryIn:
 
     def take(self, packing: Packing, tag: int) -> Sequence[Tensor | None]:
         """Wait for a message and give the views of its values."""
-        held = self._held
-        if len(held) * packing.size_bytes > self.held_bytes:
-            self._free_some()
+        self._free_some()
         mailboxes, mailbox = self._mailboxes, 2 * tag
         if not mailboxes[mailbox]:
             self._neighbours.wait_for(self._peer, mailbox)
@@ -110,7 +106,7 @@ class MemoryIn:
         if buffer is None:
             buffer = self._buffers[mailboxes[mailbox]] = self._map(mailboxes[mailbox], mailboxes[mailbox + 1], packing)
         mailboxes[mailbox] = 0
-        held.append(buffer)
+        self._held.append(buffer)
         return buffer.views
 
     def _free_some(self) -> None:
