@@ -12,7 +12,7 @@ How a run uses them, on every rank::
         client = Client(spec, rank, recorder=recorder)
         serve_tables(stage, client)
         prefetch = RowPrefetch(client, actions, steps)            row_prefetch.py: between the engine and its data
-        Engine(..., hooks=[client, prefetch])
+        Engine(RankParts(..., hooks=[client, prefetch]), options)
         client.save(folder)                                       one worker, after a step
         client.close()                                            every worker, at the end
 """
