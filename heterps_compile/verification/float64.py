@@ -105,8 +105,9 @@ def _choice(graph: Graph) -> str:
         return ""
     name = printable(shorten(chooses[0].name, _NAME_SHOWN))
     return (
-        f"look whether node {name!r} ({chooses[0].op}) chooses among equal values, and runtimes choose differently: "
-        f"make them differ, or take the backend of the model's own family; else report it with the model"
+        f"the stages compute something else, or node {name!r} ({chooses[0].op}) chooses among equal values, where "
+        f"runtimes differ: make them differ, or take the backend of the model's own family; else please report it with "
+        f"the model"
     )
 
 
