@@ -1,11 +1,14 @@
-"""What is used of ``torch.distributed`` that it has and does not declare (seen in PyTorch 2.13); nothing else uses it.
+"""What is used of ``torch.distributed`` that it has and does not declare; nothing else uses it.
 
 ========================  =========================================================================================
 ``Store`` and its kinds   ``torch.distributed`` has them, and its types do not say so
-``default_store``         groups of some ranks need the store of the world; ``dist.new_group`` takes all (groups.py)
+``default_store``         groups of some ranks need the store of the world; ``dist.new_group`` takes all (rank_group.py)
 ``cpu_group_of_world``    who is connected to whom is asked of gloo's own group (strangers.py)
 ``wait_so_long``          a group connects within seconds, and then waits for messages of hours
 ========================  =========================================================================================
+
+Looked at and tried in PyTorch 2.13, the version that is pinned; others that may be installed (2.6 and later) are not
+tried.
 """
 
 from datetime import timedelta
