@@ -36,3 +36,16 @@ def test_a_running_sum_is_with_the_element_or_before_it(exclusive: int, reverse:
 @pytest.mark.parametrize(("auto_pad", "expected"), [("SAME_UPPER", [(1, 2)]), ("SAME_LOWER", [(2, 1)])])
 def test_an_odd_padding_lies_where_its_name_says(auto_pad: str, expected: list[tuple[int, int]]) -> None:
     assert edges(auto_pad, None, (5,), [4], (1,)) == expected
+
+
+def test_an_odd_norm_is_one_of_absolute_values() -> None:
+    x = np.array([[[-1.0, -2.0, 3.0]]], np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("GlobalLpPool", ["x"], ["y"], p=3)],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 1, 1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
+    (found,) = run_onnx.run_onnx(model, [x])
+    assert found.item() == pytest.approx(36 ** (1 / 3))

@@ -71,6 +71,11 @@ def test_a_plan_below_its_floor_fails():
     assert "and the floor is" in check(slow).fault
 
 
+def test_a_plan_above_its_budget_fails():
+    asked = replace(REQUEST, objective="throughput", min_throughput=0.0, budget_per_hour=0.7 * PLAN.price_per_hour)
+    assert "and the budget is" in check(replace(PLAN, request=asked)).fault
+
+
 def test_a_limit_on_units_that_the_plan_breaks_fails():
     many = with_replicas(101, *(stage.replicas for stage in PLAN.stages[1:]))
     assert check(many).fault == "the plan uses 101 units of 'cpu', and the pool has 100"
