@@ -58,7 +58,8 @@ def _explain(layer: str | None, asked: Asked) -> None:
             from heterps_compile.review.infeasible import why_infeasible  # noqa: PLC0415 - onnx
 
             assert asked["infeasible"]  # noqa: S101 - or a layer is named
-            told = why_infeasible(model, **asked.some(*HANDED_ON) | {"cluster": cluster or DEFAULT_CLUSTER})
+            options: dict[str, Any] = asked.some(*HANDED_ON) | {"cluster": cluster or DEFAULT_CLUSTER}
+            told = why_infeasible(model, **options)
             progress.close()
             with printing("the explanation"):
                 stream.write(told.to_json() if as_json else told.to_text())
