@@ -8,6 +8,7 @@ import pytest
 from plans import PLAN, as_read, with_stage, write_two_stages
 
 from heterps_compile.errors import BackendError, InputError, PlanError, StalePlanError
+from heterps_compile.plan import folder
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.folder import check_target, read_folder, write_folder
 from heterps_compile.plan.readme import readme
@@ -286,3 +287,12 @@ def test_names_in_the_readme_are_only_names(tmp_path):
     assert "\x1b" not in text
     assert [line for line in text.splitlines() if line.startswith("#")][1:] == ["## Run it", "## Stages"]
     assert r"\[link\](http:\//x)" in text
+
+
+def test_a_text_of_one_byte_too_many_is_refused_and_not_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "MAX_TEXT_BYTES", 8)
+    (tmp_path / "plan.json").write_text("12345678", "utf-8")
+    assert folder.read_text(tmp_path / "plan.json") == "12345678"
+    (tmp_path / "plan.json").write_text("123456789", "utf-8")
+    with pytest.raises(ValueError, match="larger than 8"):
+        folder.read_text(tmp_path / "plan.json")

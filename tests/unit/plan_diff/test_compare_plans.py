@@ -54,6 +54,12 @@ def test_one_layer_that_moved_out_of_the_middle_splits_its_stage():
     assert changes.regrouped == ()
 
 
+def test_a_new_stage_comes_from_the_one_that_most_of_its_layers_were_in():
+    changes = diff("1 v100: a b c d e | 1 cpu: f g h", "1 v100: a b c | 1 cpu: g h | 1 v100: d e f")
+    assert moved(changes) == ["f: cpu -> v100"]
+    assert events(changes) == ["split [0] [0, 2] v100"]
+
+
 def test_stages_that_became_one_were_merged():
     changes = diff("1 v100: a | 1 v100: b c", "1 v100: a b c")
     assert (moved(changes), events(changes)) == ([], ["merged [0, 1] [0] v100"])
