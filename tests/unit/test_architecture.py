@@ -55,7 +55,7 @@ def test_a_drawing_that_lies_is_found():
 def test_every_folder_of_the_package_is_in_the_drawing():
     drawn = {part for _, names in entries(TEXT) for name in names for part in name.split("/")}
     folders = {part for name in package_folders() for part in name.split(".")[1:]}
-    assert folders - drawn == {"ops", "onnx_ops"}  # the two tables of ops, inside of their backends
+    assert folders <= drawn
 
 
 def walk() -> str:

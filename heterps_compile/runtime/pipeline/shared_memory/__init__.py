@@ -28,5 +28,5 @@ compute on as well::
 
 The last three were not measured with a free core for every rank, which is what they are for. Which ranks are neighbours
 is no matter of speed but of safety: by a scan of its sockets a machine is told from a clone, which has the same boot
-id. Giving back the room of files that were read (``telemetry/punch_hole.py``) is no part of the transport.
+id. Giving back the room of files that were read (``runtime/telemetry/punch_hole.py``) is no part of the transport.
 """
