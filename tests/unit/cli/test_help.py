@@ -13,7 +13,7 @@ from heterps_compile.cli.main import command, run
 from heterps_compile.cli.man import contexts, help_text, manual_page, page_name
 
 PROJECT = Path(__file__).parents[3]
-ROOT = click.Context(command, info_name="heterps-compile")
+ROOT = click.Context(command, info_name="heterps-compile", **command.context_settings)
 CONTEXTS = {page_name(context): context for context in contexts(ROOT)}
 every_command = pytest.mark.parametrize("name", CONTEXTS)
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
