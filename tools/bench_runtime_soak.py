@@ -1,9 +1,9 @@
 """Soak: train while workers are killed, stopped and interrupted at random, resume each time, lose no step.
 
 A small CTRDNN in two stages (two replicas and one) trains with a checkpoint every few steps. Again and again a random
-worker gets SIGKILL or SIGSTOP, or the launcher SIGINT or SIGKILL; the run must end as it should, leave no process, and
-go on with --resume. In the end every step must be in the log, steps that ran twice with the same loss, and all weights
-must be bit for bit those of a run that nobody disturbed.
+worker gets SIGKILL or SIGSTOP, the process that they are forked from SIGKILL, or the launcher SIGINT or SIGKILL; the
+run must end as it should, leave no process, and go on with --resume. In the end every step must be in the log, steps
+that ran twice with the same loss, and all weights must be bit for bit those of a run that nobody disturbed.
 
     python tools/bench_runtime_soak.py                 two minutes
     python tools/bench_runtime_soak.py --minutes 30
@@ -31,7 +31,7 @@ EVERY = 20
 BATCH, MICRO_BATCHES = 32, 4
 LEAVE_LIMIT_S = 15.0
 PATIENCE_S = 120.0  # a busy machine takes its time to start processes
-HAPPENINGS = ("SIGKILL worker",) * 5 + ("SIGSTOP worker", "SIGINT launcher", "SIGKILL launcher")
+HAPPENINGS = ("SIGKILL worker",) * 5 + ("SIGSTOP worker", "SIGKILL server", "SIGINT launcher", "SIGKILL launcher")
 
 TRAINING_FILE = f"""
 import os, time
@@ -89,10 +89,9 @@ def start(folder: Path, steps: int, checkpoints: str, log: str, *, sleep_s: floa
     )
 
 
-def workers_of(launcher: int) -> list[int]:
-    """Return the processes that a launcher has started."""
+def children_of(process: int) -> list[int]:
     try:
-        text = Path(f"/proc/{launcher}/task/{launcher}/children").read_text("ascii")
+        text = Path(f"/proc/{process}/task/{process}/children").read_text("ascii")
     except OSError:
         return []
     return [int(word) for word in text.split()]
@@ -131,11 +130,13 @@ def disturb(
     run: subprocess.Popen[str], what: str, dice: random.Random, figures: Figures, *, leave_limit_s: float
 ) -> None:
     """Do something to a run and check that it ends as it should."""
-    workers = workers_of(run.pid)
+    (server,) = children_of(run.pid)
+    workers = children_of(server)
     name, target = what.split()
+    victim = {"launcher": run.pid, "server": server}.get(target) or dice.choice(workers)
     number = getattr(signal, name)
     began_s = time.monotonic()
-    os.kill(run.pid if target == "launcher" else dice.choice(workers), number)
+    os.kill(victim, number)
     printed, _ = run.communicate(timeout=PATIENCE_S)
     left_s = time.monotonic() - began_s
     expected = {"SIGINT launcher": 130, "SIGKILL launcher": -9}.get(what, 1)
@@ -147,12 +148,14 @@ def disturb(
             figures.faults.append(f"{what}: took {left_s:.1f} s to end")
         last = printed.strip().splitlines()[-1]
         where = ("last micro-batch", "before its first micro-batch")  # the latter where it had just gone on
-        if not all(word in last for word in ("Error: stage", "replica")) or not any(word in last for word in where):
+        words = ("forked from was killed",) if target == "server" else ("Error: stage", "replica")
+        if not all(word in last for word in words) or not (target == "server" or any(word in last for word in where)):
             figures.faults.append(f"{what}: the message names not all: {last}")
     deadline_s = time.monotonic() + 2
-    while any(map(is_alive, workers)) and time.monotonic() < deadline_s:
+    started = [server, *workers]
+    while any(map(is_alive, started)) and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    figures.faults += [f"{what}: process {worker} is left" for worker in workers if is_alive(worker)]
+    figures.faults += [f"{what}: process {process} is left" for process in started if is_alive(process)]
     figures.happened[what] = figures.happened.get(what, 0) + 1
 
 
