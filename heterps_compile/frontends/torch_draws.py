@@ -5,8 +5,7 @@ An op that may draw has PyTorch's own tag. Of those whose arguments say that the
 
 Of those that draw, :func:`drops` finds the dropouts.
 
-Left out: modules and functions that are called as one (``torch_module.py`` watches them run), dropout between recurrent
-layers (``backends/comparable.py``).
+Left out: modules and functions that are called as one (``torch_module.py`` watches them run).
 """
 
 from collections.abc import Mapping
@@ -37,6 +36,11 @@ _DROPOUT = frozenset(  # each (x, ratio, whether in training)
 )
 _ATTENTION = (torch.ops.aten.scaled_dot_product_attention.default, nn.functional.scaled_dot_product_attention)
 _RATIO = 4  # the place of dropout_p in it
+_LAYERS = {  # by op that drops between its layers: the place of their number among its arguments
+    form: [argument.name for argument in form._schema.arguments].index("num_layers")
+    for op in (torch.ops.aten.lstm, torch.ops.aten.gru, torch.ops.aten.rnn_tanh, torch.ops.aten.rnn_relu)
+    for form in (op.input, op.data)
+}
 _DROPOUT_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
@@ -89,13 +93,25 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
         return func(*args, **(kwargs or {}))
 
 
+def _ratio(module: nn.Module) -> float:
+    """Return the share that a module which is called as one drops in training mode."""
+    if isinstance(module, _DROPOUT_MODULES):
+        return float(module.p)
+    if isinstance(module, nn.RNNBase):
+        return float(module.dropout) if module.num_layers > 1 else 0.0
+    return float(module.dropout) if isinstance(module, nn.MultiheadAttention) else 0.0
+
+
 def drops(graph: Graph, node: fx.Node) -> bool:
     """Say whether a node of the traced model drops at random, as it is called."""
     if node.op == "call_module":
         module = graph.source.modules[str(node.target)]
-        return isinstance(module, _DROPOUT_MODULES) and module.training and bool(module.p)
+        return module.training and bool(_ratio(module))
     if node.target in _ATTENTION:
         return bool(node.kwargs.get("dropout_p", node.args[_RATIO] if len(node.args) > _RATIO else 0.0))
+    if node.target in _LAYERS:
+        layers: Any = node.args[_LAYERS[node.target]]
+        return layers > 1 and op_draws(node.target, node.args, node.kwargs)
     if node.target not in _DROPOUT:
         return False
     _, ratio, training = (*node.args, *(None,) * 3)[:3]

@@ -132,6 +132,29 @@ def test_functions_that_drop_are_refused_before_the_search(
         refuse_unsupported(BACKEND, graph)
 
 
+@pytest.mark.parametrize("trace", [lambda model: model, torch.fx.symbolic_trace], ids=["exported", "traced"])
+@pytest.mark.parametrize("recurrent", [torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM])
+@pytest.mark.parametrize(("layers", "training", "drops"), [(2, True, True), (1, True, False), (2, False, False)])
+@pytest.mark.filterwarnings("ignore:dropout option adds dropout")
+def test_recurrent_layers_that_drop_between_them_are_refused_before_the_search(
+    trace: Any, recurrent: Any, layers: int, training: bool, drops: bool
+) -> None:
+    class Reads(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = recurrent(4, 3, num_layers=layers, dropout=0.2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)[0]
+
+    graph = import_torch(trace(Reads().train(training)), (torch.ones(5, 2, 4),))
+    if drops:
+        with pytest.raises(BackendError, match="drops elements at random"):
+            refuse_unsupported(BACKEND, graph)
+    else:
+        refuse_unsupported(BACKEND, graph)
+
+
 def test_values_that_numpy_does_not_have_are_named() -> None:
     class Halves(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
