@@ -109,7 +109,7 @@ def drops(graph: Graph, node: fx.Node) -> bool:
         return module.training and bool(_ratio(module))
     if node.target in _ATTENTION:
         return bool(node.kwargs.get("dropout_p", node.args[_RATIO] if len(node.args) > _RATIO else 0.0))
-    if node.target in _LAYERS:
+    if isinstance(node.target, torch._ops.OpOverload) and node.target in _LAYERS:
         layers: Any = node.args[_LAYERS[node.target]]
         return layers > 1 and op_draws(node.target, node.args, node.kwargs)
     if node.target not in _DROPOUT:

@@ -197,9 +197,10 @@ class RangeSearch:
     def _open(self, node: _Range) -> list[_Range]:
         """Bound a range; give the parts of it that may hold a better plan."""
         effort = self._effort.ranges
+        goal = self._ceiling(node)  # one while the bound is raised: a plan found meanwhile lowers it
         begin = self._lagrangian.solve(node.segments, node.slow_s, node.fast_s, node.multipliers)
         steps = effort.steps_first if node.fast_s == 0 else effort.steps
-        solution = self._lagrangian.raised(begin, node.segments, lambda: self._ceiling(node), steps)
+        solution = self._lagrangian.raised(begin, node.segments, lambda: goal, steps)
         bound = max(node.bound, solution.bound)
         if bound >= self._ceiling(node):
             return []
