@@ -71,7 +71,7 @@ class ForkedProcess:
         """Return its exit code, minus the number of the signal that killed it; None while it runs.
 
         Raises:
-            RunError: where the server was killed, so that nobody knows.
+            RunError: where the server was killed or stopped, so that nobody knows.
         """
         return self.server.exit_code(self.pid)
 
@@ -142,7 +142,7 @@ class ForkServer:
             merges_output: Whether what it prints and its errors come through one pipe.
 
         Raises:
-            RunError: where the server was killed.
+            RunError: where the server was killed or stopped.
         """
         pipes = [os.pipe() for _ in range(1 if merges_output else _MOST_PIPES)]
         request = json.dumps({"module": module, "words": list(words), "environment": dict(environment)}).encode()
@@ -163,14 +163,14 @@ class ForkServer:
         """Return the exit code of a process; None while it runs.
 
         Raises:
-            RunError: where the server was killed, so that nobody knows.
+            RunError: where the server was killed or stopped, so that nobody knows.
         """
-        while pid not in self._codes and select.select([self._line], [], [], 0)[0]:
+        while pid not in self._codes and self._has_reply(within_s=0):
             self._take()
         return self._codes.get(pid)
 
     def wait(self, pid: int) -> None:
-        """Wait until a process has left; not where the server was killed, so that nobody hears of it."""
+        """Wait until a process has left; not where the server was killed or stopped, so that nobody hears of it."""
         with suppress(RunError):
             while pid not in self._codes:
                 self._take()
@@ -179,8 +179,10 @@ class ForkServer:
         """Take one reply in; return the process that was started, None where one has left.
 
         Raises:
-            RunError: where the server was killed.
+            RunError: where the server was killed or stopped.
         """
+        while not self._has_reply(within_s=_REAP_S):
+            pass
         reply = _read_exactly(self._line, _REPLY.size)
         if reply is None:
             cause = exit_cause(self._server.wait())
@@ -190,6 +192,21 @@ class ForkServer:
             return int(pid)
         self._codes[pid] = code
         return None
+
+    def _has_reply(self, within_s: float) -> bool:
+        """Return whether a reply, or the server's end, can be read; wait for it so long.
+
+        Raises:
+            RunError: where there is none and the server was stopped, so that there will be none.
+        """
+        if select.select([self._line], [], [], within_s)[0]:
+            return True
+        if self._server.poll() is None and hasattr(os, "waitid"):  # which Python 3.11 has not on macOS
+            stopped = os.waitid(os.P_PID, self._server.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if stopped is not None:
+                name = signal.Signals(stopped.si_status).name
+                raise RunError(f"the process that the ranks are forked from was stopped ({name}); start the run again")
+        return False
 
 
 def main() -> int:

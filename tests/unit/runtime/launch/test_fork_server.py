@@ -119,6 +119,18 @@ def test_processes_that_ask_for_it_end_with_their_server(server, start):
         start("wait")
 
 
+def test_a_server_that_was_stopped_is_told_whoever_waits_for_it(server, start):
+    process = start("wait")
+    assert process.poll() is None
+    os.kill(server.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)
+    for what in (process.poll, lambda: start("tell")):
+        with pytest.raises(RunError, match=r"was stopped \(SIGSTOP\); start the run again"):
+            what()
+    process.wait()  # does not wait for ever either
+    process.kill_group()
+
+
 def test_the_server_leaves_when_its_launcher_is_gone(server):
     server._line.close()
     assert server._server.wait(PATIENCE_S) == 0
