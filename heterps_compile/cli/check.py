@@ -14,8 +14,10 @@ import click
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import CHECK, ONNX
 from heterps_compile.plan.whole_file import write_whole
+from heterps_compile.plan_diff.verdict import REVIEW_EXIT_CODES, Verdict
 
 from . import options
+from .judged import judged
 from .output import Progress, append_summary, printing, quiet_libraries, result_stream
 from .pictures import check_file, write_changes
 
@@ -24,14 +26,11 @@ if TYPE_CHECKING:
     from heterps_compile.review.check import CheckResult
 
 
-@click.command(
-    "check",
-    epilog="Exit codes: 0 the plan may stay, or was updated; 1 it may not, or an error told on stderr; 2 wrong usage; "
-    "130 interrupted.",
-)
+@click.command("check", epilog=REVIEW_EXIT_CODES)
 @click.argument("model", metavar="MODEL.onnx")
 @options.takes(CHECK)
 @click.pass_context
+@judged
 def check(ctx: click.Context, /, model: str, **_: Any) -> int:
     """Check the committed plan of MODEL.onnx: compile again, without building stages, and compare.
 
@@ -90,10 +89,10 @@ def _check(model: str, asked: Asked) -> int:
 
             append_summary(check_markdown(checked, against))
         if not update or not checked.is_worth_writing:
-            return int(not checked.passes)
+            return Verdict.FINE if checked.passes else Verdict.FAILS
         _update(checked.found, model, against, cluster, profile)
         click.echo(f"Wrote {path_of(against)!r} anew.", err=True)
-        return 0
+        return Verdict.FINE
 
 
 def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:

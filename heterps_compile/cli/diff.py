@@ -7,29 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heterps_compile.errors import HeterpsError
-from heterps_compile.escape import one_line
 from heterps_compile.plan.command_options import DIFF, TWO_PLANS
+from heterps_compile.plan_diff.verdict import REVIEW_EXIT_CODES, Verdict
 
 from . import options
+from .judged import judged
 from .output import append_summary, printing, result_stream
 from .pictures import check_file, write_changes
 
 if TYPE_CHECKING:
     from heterps_compile.plan_diff.compare_plans import PlanDiff
 
-_WRONG_USAGE = 2
 
-
-@click.command(
-    "diff",
-    epilog="Exit codes: 0 the same, or nothing that --fail-on names; 1 changed; 2 wrong usage, or no plan to read; "
-    "130 interrupted.",
-)
+@click.command("diff", epilog=REVIEW_EXIT_CODES)
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @options.takes(DIFF)
 @click.pass_context
+@judged
 def diff(ctx: click.Context, /, old: str, new: str, **_: Any) -> int:
     """Compare two plans: what moved, which stages split or merged, and what that does to price and throughput.
 
@@ -61,22 +56,16 @@ def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None
     from heterps_compile.plan.source import path_of, read_plan_text  # noqa: PLC0415
     from heterps_compile.plan_diff.fail_on import met, parse_criteria  # noqa: PLC0415 - only what the command needs
 
-    try:
-        criteria = None if fail_on is None else parse_criteria(fail_on)
-        text = read_plan_text(new)
-        before, after = from_json(read_plan_text(old), old), from_json(text, new)
-        check_file("--report", report)
-    except HeterpsError as error:
-        return _refused(error)
+    criteria = None if fail_on is None else parse_criteria(fail_on)
+    text = read_plan_text(new)
+    before, after = from_json(read_plan_text(old), old), from_json(text, new)
+    check_file("--report", report)
     from heterps_compile.plan_diff.compare_plans import diff as diff_plans  # noqa: PLC0415 - as above
 
     changes = diff_plans(before, after)
     failed = [] if criteria is None else met(criteria, changes)
     if report is not None:
-        try:
-            write_changes(report, before, after, changes)
-        except HeterpsError as error:
-            return _refused(error)
+        write_changes(report, before, after, changes)
     with result_stream() as stream, printing("the diff"):
         stream.write(_shown(form, changes, (old, new), (path_of(new), text), failed))
         stream.flush()
@@ -84,13 +73,8 @@ def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None
         from heterps_compile.plan_diff.formats import diff_markdown  # noqa: PLC0415 - only the format asked for
 
         append_summary(diff_markdown(changes, old, new, failed))
-    return int(bool(failed) if criteria is not None else not changes.is_empty)
-
-
-def _refused(error: HeterpsError) -> int:
-    """Print an error; return an exit code other than 1, which means changed."""
-    click.echo(f"Error: {one_line(str(error))}", err=True)
-    return _WRONG_USAGE
+    counts = bool(failed) if criteria is not None else not changes.is_empty
+    return Verdict.FAILS if counts else Verdict.FINE
 
 
 def _shown(form: str, changes: "PlanDiff", where: tuple[str, str], file: tuple[str, str], failed: list[str]) -> str:

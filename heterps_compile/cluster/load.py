@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
+from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, UnknownNameError
 
 from .devices import Cluster, DeviceType, Link, ParameterServer
@@ -71,7 +72,7 @@ def _parse(text: str, name: str, source: str) -> Cluster:
     try:
         pool = parse_pool(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{source} is not TOML: {error}") from error
+        raise InputError(f"{source} {unmerged(text) or f'is not TOML: {error}'}") from error
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     server = pool.parameter_server

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, shorten
 from heterps_compile.ir.graph import OpKind
@@ -206,6 +207,8 @@ def from_json(text: str, where: str) -> made.Profile:
     try:
         document = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
+        if conflict := unmerged(text):
+            raise InputError(f"{where} {conflict}") from error
         raise InputError(
             f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; make it with "
             f"heterps-compile profile"

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import PlanError
 from heterps_compile.escape import shorten
 
@@ -50,6 +51,8 @@ def from_json(text: str, where: str) -> Plan:
     try:
         document = json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
+        if conflict := unmerged(text):
+            raise PlanError(f"{where} {conflict}") from error
         raise PlanError(f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
     except _BadJsonError as error:
         raise PlanError(f"{where}: {error}") from error

@@ -137,12 +137,18 @@ def test_a_shallow_checkout_fetches_the_base(repository, tmp_path):
         ({"base": "0" * 40}, 0, "No commit to compare plan.json with."),
         ({"base": ""}, 0, "No commit to compare plan.json with."),
         ({"base": "HEAD", "plan": "new/plan.json"}, 0, "new/plan.json is new"),
+        ({"base": "HEAD", "plan": "nowhere/plan.json"}, 2, "no plan to review at nowhere/plan.json"),
+        ({"base": "", "plan": "nowhere/plan.json"}, 2, "no plan to review at nowhere/plan.json"),
+        ({"base": "HEAD", "plan": "broken.json"}, 2, "no plan to review at broken.json"),
         ({"base": "--upload-pack=touch pwned"}, 2, "the base is no commit"),
-        ({"base": "HEAD~1", "plan": "$(touch pwned)"}, 0, "is new"),
+        ({"base": "HEAD~1", "plan": "$(touch pwned)"}, 2, "no plan to review at $(touch pwned)"),
         ({"base": "HEAD~1", "fail-on": "price>$(touch pwned)"}, 2, "is nothing to fail on"),
     ],
 )
 def test_odd_inputs_end_well(repository, inputs, expected, said):
+    (repository / "new").mkdir()
+    (repository / "new" / "plan.json").write_text(to_json(NEW), "ascii")
+    (repository / "broken.json").write_text("{}", "ascii")
     code, log, _, _ = step(repository, "Compare the plan with the base", **inputs)
     assert code == expected, log
     assert said in log

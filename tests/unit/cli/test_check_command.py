@@ -65,7 +65,7 @@ def test_a_page_shows_the_committed_plan_beside_the_one_found(capsys):
     page = Path("check.html").read_text("utf-8")
     assert '<section id="layers-before"' in page
     assert "replicas, had" in page or "replica, had" in page
-    assert run(["check", MODEL, "--against", "plan.json", "--report", "no/check.html"]) == 1
+    assert run(["check", MODEL, "--against", "plan.json", "--report", "no/check.html"]) == 2
     assert "its folder does not exist" in capsys.readouterr().err
 
 
@@ -102,10 +102,10 @@ def test_other_formats_are_printed_alone(capsys, form):
     [
         (["check", MODEL], (2, "Missing option '--against'")),
         (["check", MODEL, "--against", "plan.json", "--tolerance", "1"], (2, "is no share in percent")),
-        (["check", MODEL, "--against", "git:HEAD:plan.json", "--update"], (1, "cannot read 'git:HEAD:plan.json'")),
-        (["check", MODEL, "--against", "missing.json"], (1, "there is no plan at 'missing.json'")),
-        (["check", "missing.onnx", "--against", "plan.json"], (1, "missing.onnx")),
-        (["check", MODEL, "--against", "plan.json", "--cluster", "nowhere"], (1, "unknown cluster 'nowhere'")),
+        (["check", MODEL, "--against", "git:HEAD:plan.json", "--update"], (2, "cannot read 'git:HEAD:plan.json'")),
+        (["check", MODEL, "--against", "missing.json"], (2, "there is no plan at 'missing.json'")),
+        (["check", "missing.onnx", "--against", "plan.json"], (2, "missing.onnx")),
+        (["check", MODEL, "--against", "plan.json", "--cluster", "nowhere"], (2, "unknown cluster 'nowhere'")),
     ],
 )
 def test_what_cannot_be_checked_is_one_clear_error(capsys, monkeypatch, tmp_path, arguments, ends):
@@ -125,7 +125,7 @@ def test_a_plan_that_cannot_be_written_is_told(capsys, monkeypatch):
 
     monkeypatch.setattr("tempfile.mkstemp", full)
     before = Path("plan.json").read_text()
-    assert run(["check", MODEL, "--against", "plan.json", "--update"]) == 1
+    assert run(["check", MODEL, "--against", "plan.json", "--update"]) == 2
     assert "cannot write the plan 'plan.json': No space left on device" in capsys.readouterr().err
     assert Path("plan.json").read_text() == before
 

@@ -1,0 +1,35 @@
+"""How a command that reviews ends: with a verdict, also where an error kept it from one.
+
+Left out: what the verdicts are (``plan_diff/verdict.py``).
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
+import click
+
+from heterps_compile.errors import HeterpsError, InfeasibleError, StalePlanError
+from heterps_compile.escape import one_line
+from heterps_compile.plan_diff.verdict import Verdict
+
+P = ParamSpec("P")
+
+
+def judged(review: Callable[Concatenate[click.Context, P], int]) -> Callable[Concatenate[click.Context, P], int]:
+    """Return a command's function that tells an error in one line and gives the exit code of what it means."""
+
+    @wraps(review)
+    def run(ctx: click.Context, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return review(ctx, *args, **kwargs)
+        except HeterpsError as error:
+            click.echo(f"Error: {one_line(str(error))}", err=True)
+            return verdict_of(error)
+
+    return run
+
+
+def verdict_of(error: HeterpsError) -> Verdict:
+    """Return what an error says of a plan: one that fits the model no more, or that none can replace, fails."""
+    return Verdict.FAILS if isinstance(error, (InfeasibleError, StalePlanError)) else Verdict.NOT_JUDGED
