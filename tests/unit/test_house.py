@@ -129,6 +129,12 @@ def test_passes_and_backends_are_links_to_the_top():
     assert (PACKAGE / "backends").readlink() == Path("../backends")
 
 
+def test_an_editable_installation_adds_a_folder_with_nothing_but_the_package():
+    assert project()["tool"]["setuptools"]["package-dir"] == {"": "src"}
+    assert [path.name for path in (ROOT / "src").iterdir()] == ["heterps_compile"]
+    assert (ROOT / "src/heterps_compile").readlink() == Path("../heterps_compile")
+
+
 def test_a_wheel_has_every_file_of_every_package(tmp_path):
     tree = tmp_path / "tree"
     skipped = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "demo-out", "tests")

@@ -5,11 +5,12 @@ Left out: the command (``cli/run.py``).
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypedDict, Unpack
 
-from heterps_compile.errors import InputError, RunError
+from heterps_compile.errors import InputError, RunError, UnknownNameError
 
 from .fork_server import PRELOADED, PRELOADED_TO_TRAIN, ForkServer
 from .membership import is_under_torchrun, membership_of
@@ -23,12 +24,54 @@ if TYPE_CHECKING:
     from .run_report import RunReport
 
 
+class RunKeywords(TypedDict, total=False):
+    """The options of :func:`run` beside its own parameters: those of ``heterps-compile run``, by the same names.
+
+    What each means, its unit and its default stand in ``heterps-compile run --help``.
+    """
+
+    steps: int | None
+    epochs: int
+    replicas: Sequence[int]
+    schedule: str | None
+    micro_batches: int | None
+    batch: int | None
+    speeds: Sequence[Sequence[float]]
+    wire: str
+    exact_sums: bool
+    clip_norm: float | None
+    seed: int
+    threads: int
+    weights: str | None
+    checkpoint: str | None
+    every: int | None
+    keep: int
+    resume: bool
+    hang_after: float
+    parameter_servers: int
+    server_optimizer: str
+    server_learning_rate: float
+    server_memory: int | None
+    server_directory: str | None
+    staleness: int
+    expect_sha256: str | None
+    hosts: str | None
+    host: int | None
+    trace: str | None
+    log: str | None
+    telemetry: str | None
+    tensorboard: str | None
+    output: str | None
+    output_format: str
+    quiet: bool
+
+
 def run(
     directory: str | Path,
     *,
     train: str | Path | Training | None = None,
     data: "str | Source" = "",
-    **options: Any,
+    **options: Unpack[RunKeywords],
 ) -> "Result":
     """Run the stages of a compiled folder as a pipeline of processes.
 
@@ -38,11 +81,12 @@ def run(
     Args:
         directory: A folder that ``save`` or the command wrote.
         train: The training file, or under torchrun a :class:`Training`; None for inference.
-        data: What is read, as ``--data`` takes it, or under torchrun a source.
-        options: Others of the command's, by the same names, such as ``steps=100`` or ``replicas=(2, 1)``.
+        data: What is read, as ``--data`` takes it (``"clicks.parquet"``, ``"random"``), or under torchrun a source.
+        options: Others of the command ``heterps-compile run``, by the same names, such as ``steps=100`` or
+            ``replicas=(2, 1)``; its ``--help`` has the list with units and defaults.
 
     Returns:
-        The steps that were done.
+        What the run came to: its steps, the samples in each, its last checkpoint, and the signal that ended it early.
 
     Raises:
         HeterpsError: one of its kinds, where the run cannot start or came to an end before its time.
@@ -87,7 +131,8 @@ def make_options(
         options: Others, by their names on the command line or those of :class:`RunOptions`.
 
     Raises:
-        InputError: for an option that is unknown, makes no sense, or means nothing for this run.
+        UnknownNameError: for an option that is none.
+        InputError: for one that makes no sense, or means nothing for this run.
     """
     file = None if train is None else GIVEN if isinstance(train, Training) else os.path.abspath(train)
     options = by_field(options)
@@ -96,15 +141,16 @@ def make_options(
             options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])
     if options.get("hosts") is not None:
         options["hosts"] = os.path.abspath(options["hosts"])
-    try:
-        made = RunOptions(
-            directory=os.path.abspath(directory),
-            train=file,
-            data=data if isinstance(data, str) else GIVEN,
-            **options,
-        )
-    except TypeError as error:
-        raise InputError(f"run() does not know an option: {error}") from error
+    known = {one.name for one in fields(RunOptions)}
+    for name in options:
+        if name not in known:
+            raise UnknownNameError("option of run()", name, [option.name for option in RUN.options])
+    made = RunOptions(
+        directory=os.path.abspath(directory),
+        train=file,
+        data=data if isinstance(data, str) else GIVEN,
+        **options,
+    )
     RUN.refuse(made.by_name, given, made.subject)
     return made
 

@@ -1,13 +1,14 @@
 """``run()`` from Python: what it refuses before anything starts."""
 
+import inspect
 import os
 
 import pytest
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.options import Amount, Flag, Size, Text, Whole
 from heterps_compile.runtime.launch import run_options
-from heterps_compile.runtime.launch.run_api import make_options, run
+from heterps_compile.runtime.launch.run_api import RunKeywords, make_options, run
 from heterps_compile.runtime.launch.run_options import RUN, ServerOptions, options_from_json
 from heterps_compile.runtime.launch.training_file import Training
 
@@ -20,7 +21,7 @@ def test_functions_do_not_travel_to_other_processes():
 
 
 def test_an_option_that_nobody_knows_is_told():
-    with pytest.raises(InputError, match="unexpected keyword argument 'setps'"):
+    with pytest.raises(UnknownNameError, match=r"unknown option of run\(\) 'setps'; did you mean 'steps'\?"):
         run("model.heterps", data="random", setps=1)
 
 
@@ -52,6 +53,11 @@ def test_an_option_goes_by_the_name_that_it_is_declared_under(option):
     made = make_options("m", **words)
     assert made.by_name[option.name] == (one[option.name] if option.name != "hosts" else os.path.abspath("x"))
     assert options_from_json(made.to_json()) == made
+
+
+def test_type_checkers_know_every_option():
+    own = set(inspect.signature(run).parameters) - {"directory", "options"}
+    assert own | set(RunKeywords.__annotations__) == {option.name for option in RUN.options}
 
 
 def test_an_option_may_go_by_its_field_too():
