@@ -16,7 +16,7 @@ from heterps_compile.ir.partition import StageCut
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.fingerprint import make_fingerprints
-from heterps_compile.plan.plan import Plan, PlannedStage, PoolDevice
+from heterps_compile.plan.plan import Plan, PlannedStage, PoolDevice, readings_of
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
@@ -30,7 +30,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
     used = {stage.device for stage in stages}
     free = any(device.price_per_hour == 0 for device in pool.device_types)
     servers = draft.parameter_servers
-    throughput = min(graph.batch / stage.time_s for stage in stages)
+    throughput = readings_of(graph.batch, stages, draft.schedule).steady_state.throughput_samples_per_s
     value, bound = search.value, search.bound
     if draft.request.objective == "cost":  # what is free has a price to the search, not to the user
         paid = sum(stage.price_per_hour for stage in stages) + servers.price_per_hour

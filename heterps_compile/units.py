@@ -131,11 +131,12 @@ def format_count(number: float) -> str:
 
 def format_rate(samples_per_s: float) -> str:
     """Print a throughput: "12,300 samples/s"."""
-    if samples_per_s >= 1e15:
-        return f"{samples_per_s:.3g} samples/s"
-    if samples_per_s >= 100:
-        return f"{samples_per_s:,.0f} samples/s"
-    return f"{samples_per_s:.3g} samples/s"
+    return f"{rate_number(samples_per_s)} samples/s"
+
+
+def rate_number(samples_per_s: float) -> str:
+    """Print a throughput without its unit, for a column that names it: "12,300"."""
+    return f"{samples_per_s:,.0f}" if 100 <= samples_per_s < 1e15 else f"{samples_per_s:.3g}"
 
 
 def format_money(amount: float) -> str:
@@ -143,6 +144,11 @@ def format_money(amount: float) -> str:
     if amount == 0:
         return "0"
     return f"{amount:,.2f}" if abs(amount) >= 1 else f"{amount:.3g}"
+
+
+def format_share(share: float) -> str:
+    """Print a part of a whole: "4.8 %" of 0.048."""
+    return format_percent(100 * share)
 
 
 def format_percent(percent: float) -> str:

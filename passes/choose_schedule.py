@@ -6,9 +6,8 @@ fill the pipeline better and pay more of it, so that the best M lies between 1 a
 stage after the way over what connects the two; schedules that have few micro-batches under way wait for it most.
 
 The shortest step wins; among equals, and with as many micro-batches among those at most 2 % longer, the one that holds
-the fewest bytes of activations: 1F1B waits for every delay between stages and holds a part of what GPipe holds. In
-training the bubble is that of one step, which ends before the next begins; in inference batches follow one another
-without a pause, and the bubble is what stages wait for the slowest.
+the fewest bytes of activations: 1F1B waits for every delay between stages and holds a part of what GPipe holds. The
+step is one batch alone, in inference too, where batches may follow one another (``schedule/readings.py``).
 
 Two schedules are simulated and never chosen, and the reason tells where they would be shorter: zero-bubble needs
 gradients of inputs and of weights apart, which no backend computes, and interleaved 1F1B needs every stage in two
@@ -60,7 +59,6 @@ class _Trial:
     name: str
     micro_batches: int
     step_s: float
-    bubble: float
     held_bytes: float
     peak_in_flight: tuple[int, ...]
 
@@ -113,8 +111,7 @@ def _scheduled(
     draft: Provisioned, best: _Trial, reason: str, loads: Sequence[StageLoad], *, training: bool
 ) -> Scheduled:
     """Fill in the schedule, and the stages' micro-batches and memory under it."""
-    bubble = best.bubble if training else _steady_bubble(loads)
-    schedule = Schedule(best.name, best.micro_batches, reason, best.step_s, bubble)
+    schedule = Schedule(best.name, best.micro_batches, reason, best.step_s)
     stages = tuple(
         replace(
             stage,
@@ -222,7 +219,7 @@ def _try(name: str, loads: Sequence[StageLoad], count: int, *, training: bool) -
     timeline = simulate_step(name, loads, count, training=training)
     held = held_bytes(loads, timeline, count, training=training)
     in_all = sum(load.replicas * held_by_one for load, held_by_one in zip(loads, held, strict=True))
-    return _Trial(name, count, timeline.makespan_s, timeline.bubble, in_all, timeline.peak_in_flight)
+    return _Trial(name, count, timeline.makespan_s, in_all, timeline.peak_in_flight)
 
 
 def _shorter(best: _Trial, loads: Sequence[StageLoad]) -> str:
@@ -233,13 +230,6 @@ def _shorter(best: _Trial, loads: Sequence[StageLoad]) -> str:
         for other, why in others
         if other.step_s * _SAME_TIME < best.step_s
     )
-
-
-def _steady_bubble(loads: Sequence[StageLoad]) -> float:
-    """Return the share of time that replicas wait while batches follow one another at the slowest stage's pace."""
-    times_s = [load.micro_batch(1).whole_s / load.replicas for load in loads]
-    busy_s = sum(load.replicas * time_s for load, time_s in zip(loads, times_s, strict=True))
-    return 1 - busy_s / (max(times_s) * sum(load.replicas for load in loads))
 
 
 def _shortest_step_s(loads: Sequence[StageLoad], count: int, *, training: bool) -> float:

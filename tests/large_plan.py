@@ -69,7 +69,7 @@ def large_findings(layers: int, stages: int, *, training: bool = False) -> Findi
         replicated=(),
         request=replace(PLAN.request, mode="training" if training else "inference"),
         stages=planned,
-        schedule=Schedule("1f1b" if training else "gpipe", 16, "the shortest step", 0.05, 0.2),
+        schedule=Schedule("1f1b" if training else "gpipe", 16, "the shortest step", 0.05),
     )
     return Findings(plan, rows)
 

@@ -49,7 +49,7 @@ def planned(stages: list[PlannedStage]) -> Plan:
     return replace(
         PLAN,
         stages=tuple(replace(stage, index=index) for index, stage in enumerate(stages)),
-        schedule=Schedule("gpipe", 4, "drawn", 0.009, 0.25),
+        schedule=Schedule("gpipe", 4, "drawn", 0.009),
         throughput_samples_per_s=throughput,
         value=price / 3600 / throughput * 1e6,
         bound=0.0,

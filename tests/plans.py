@@ -61,7 +61,7 @@ PLAN = Plan(
             price_per_hour=2.42,
         ),
     ),
-    schedule=Schedule("gpipe", 4, "4 micro-batches take 9 ms, 1 takes 12 ms", 0.009, 0.25),
+    schedule=Schedule("gpipe", 4, "4 micro-batches take 9 ms, 1 takes 12 ms", 0.009),
     value=2.9 / 3600 / 16000.0 * 1e6,
     bound=0.05,
     method="rl",

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 @options.takes(SIMULATE)
 @click.pass_context
 def simulate(ctx: click.Context, /, plan: str, **_: Any) -> None:
-    """Simulate a step of a plan under every schedule: its time, how long stages wait, what they hold.
+    """Simulate one batch alone, a step, under every schedule: its time, how long units wait, what they hold.
+
+    The plan's own numbers stand above: in the steady state, where batches follow one another and the floor is held,
+    and for one batch alone.
 
     PLAN is a plan.json, a FOLDER is a compiled one; git:REV:PATH names either in a commit. Micro-batches must divide
     the plan's batch. Its pool, and the --model where that is named, must be those that the plan was made from.
@@ -59,9 +62,6 @@ def _simulate(plan: str, asked: Asked) -> None:
         read_plan(plan), model, asked["cluster"], profile, allow_stale=asked["allow_stale"]
     )
     _check_count(read, micro_batches)
-    if read.request.mode == "inference" and len(read.stages) > 1:
-        bubble = f"{100 * read.schedule.bubble:.3g} %"
-        notes.append(f"a step is one batch alone; where batches follow one another, stages wait {bubble} of the time")
     if len(read.stages) > 1 and schedule in (None, "interleaved-1f1b"):
         notes.append(
             "interleaved-1f1b spreads each half of the model over all stages: another placement than the plan's"

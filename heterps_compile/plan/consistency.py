@@ -8,6 +8,7 @@ Left out: what needs the model or the pool itself (``review/``).
 from collections.abc import Callable, Iterator
 from math import isclose
 
+from heterps_compile.schedule.readings import busy_time, one_batch_alone, steady_state
 from heterps_compile.units import counted
 
 from .schema import PlanFile
@@ -122,6 +123,36 @@ def _throughput_is_that_of_the_slowest_stage(plan: PlanFile) -> Iterator[Fault]:
         yield "estimates.throughput_samples_per_s", fault
 
 
+def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
+    schedule = plan.decisions.schedule
+    stages = plan.decisions.stages
+    if len(plan.estimates.stages) != len(stages):
+        return
+    replicas = [stage.replicas for stage in stages]
+    times_s = [max(stage.compute_s, stage.data_s) for stage in plan.estimates.stages]
+    busy_s = sum(
+        busy_time(schedule.micro_batches, stage.micro_batch_forward_s + stage.micro_batch_backward_s, count * time_s)
+        for stage, count, time_s in zip(plan.estimates.stages, replicas, times_s, strict=True)
+    )
+    batch = plan.model.batch
+    for name, given, computed in (
+        ("steady_state", plan.estimates.steady_state, steady_state(batch, times_s, replicas)),
+        (
+            "one_batch_alone",
+            plan.estimates.one_batch_alone,
+            one_batch_alone(batch, busy_s, replicas, plan.estimates.schedule.step_s),
+        ),
+    ):
+        for key, number in () if given is None else computed.to_json().items():
+            told = getattr(given, key)
+            if told is None or number is None:
+                is_same = told is number
+            else:
+                is_same = isclose(told, number, rel_tol=_RECOMPUTED, abs_tol=1e-9)
+            if not is_same:
+                yield f"estimates.{name}.{key}", f"{told!r}, but the other estimates give {number!r}"
+
+
 def _value_is_that_of_the_objective(plan: PlanFile) -> Iterator[Fault]:
     estimates = plan.estimates
     if plan.request.objective == "cost":
@@ -159,6 +190,7 @@ LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
     _unused_devices_are_unused,
     _stages_cost_what_their_units_do,
     _throughput_is_that_of_the_slowest_stage,
+    _readings_are_those_of_the_stages,
     _value_is_that_of_the_objective,
     _bound_is_no_higher_than_the_value,
 )

@@ -3,12 +3,23 @@
 Left out: the file it is kept in (``file.py``) and the passes that make it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
+from heterps_compile.schedule.readings import (
+    ONE_BATCH_ALONE,
+    STEADY_STATE,
+    Readings,
+    alone_words,
+    busy_time,
+    one_batch_alone,
+    steady_state,
+    steady_words,
+)
+from heterps_compile.units import format_rate
 
 from .request import Request
 
@@ -74,15 +85,13 @@ class Schedule:
         name: ``"gpipe"`` or ``"1f1b"``.
         micro_batches: Micro-batches in one step; they divide the batch.
         reason: Why this schedule and this count.
-        step_s: Simulated time of one step, fill and drain included.
-        bubble: Share of the stages' time in which they wait, in [0, 1).
+        step_s: Simulated time of one batch alone, fill and drain included.
     """
 
     name: str
     micro_batches: int
     reason: str
     step_s: float
-    bubble: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +202,7 @@ class Plan:
         found_by: The part of the run that came upon the plan: ``"proof"``, ``"warm start"``, another method's name, a
             part of the method such as ``"polish"``; "" where the method does not say, or the plan is older.
         evaluations: Placements the search evaluated.
-        throughput_samples_per_s: min over stages of batch / ET.
+        throughput_samples_per_s: In the steady state: min over stages of batch / ET.
         parameter_servers: Through which replicas synchronise.
         unused_devices: Device types of the pool that no stage uses.
         replicated: Parameters that several stages hold.
@@ -253,13 +262,59 @@ class Plan:
 
     @property
     def price_per_million_samples(self) -> float:
-        """Return what a million samples cost at the plan's throughput."""
-        return self.price_per_hour / 3600 / self.throughput_samples_per_s * 1e6
+        """Return what a million samples cost in the steady state."""
+        return self.price_at(self.throughput_samples_per_s)
+
+    @property
+    def readings(self) -> Readings:
+        """Return what the plan does in the steady state, and what one batch alone takes."""
+        return readings_of(self.batch, self.stages, self.schedule)
+
+    @property
+    def schedule_bubble(self) -> float:
+        """Return the bubble that files and documents have beside the schedule: of one reading, by the mode.
+
+        That of the steady state in inference, of one batch alone in training, where steps cannot overlap.
+        """
+        readings = self.readings
+        return (readings.one_batch_alone if self.request.mode == "training" else readings.steady_state).bubble
+
+    def price_at(self, samples_per_s: float) -> float:
+        """Return what a million samples cost at a throughput."""
+        return self.price_per_hour / 3600 / samples_per_s * 1e6
 
     @property
     def gap(self) -> float:
         """Return (value - bound) / value, 0 where both are 0."""
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)
+
+
+def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) -> Readings:
+    """Return what stages under a schedule do in the steady state, and what one batch alone takes."""
+    replicas = [stage.replicas for stage in stages]
+    busy_s = sum(
+        busy_time(
+            schedule.micro_batches,
+            stage.micro_batch_forward_s + stage.micro_batch_backward_s,
+            stage.replicas * stage.time_s,
+        )
+        for stage in stages
+    )
+    return Readings(
+        steady_state(batch, [stage.time_s for stage in stages], replicas),
+        one_batch_alone(batch, busy_s, replicas, schedule.step_s),
+    )
+
+
+def reading_rows(plan: Plan) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return what the plan does in each of its readings, and which of them the floor and a training run are held in."""
+    floor, readings = plan.request.min_throughput, plan.readings
+    held = f" (floor {format_rate(floor)}, held here)" if floor else ""
+    trained = " (a training run's, where steps cannot overlap)" if plan.request.mode == "training" else ""
+    return (
+        (STEADY_STATE, steady_words(readings.steady_state) + held),
+        (ONE_BATCH_ALONE, alone_words(readings.one_batch_alone) + trained),
+    )
 
 
 def what_the_bound_proves(plan: Plan) -> str:

@@ -4,7 +4,8 @@ Left out: what ``plan.json`` says better (every layer, every value).
 """
 
 from heterps_compile.escape import for_markdown
-from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Estimate, alone_words, steady_words
+from heterps_compile.units import format_bytes, format_money, format_seconds
 
 from .plan import Plan, what_the_bound_proves
 
@@ -50,14 +51,19 @@ def readme(plan: Plan) -> str:
             f"| {stage.index} | {for_markdown(stage.device)} | {stage.replicas} | {len(stage.layers)} | "
             f"{format_seconds(stage.time_s)} | {memory} | {', '.join(f'`{a.file}`' for a in files)} |"
         )
-    schedule = plan.schedule
+    schedule, readings = plan.schedule, plan.readings
+    held, training = plan.request.min_throughput > 0, plan.request.mode == "training"
     lines += [
         "",
         f"Schedule: {for_markdown(schedule.name)}, micro-batches {schedule.micro_batches} "
         f"({for_markdown(schedule.reason)}).",
         "",
-        f"Estimated: {format_rate(plan.throughput_samples_per_s)} for {format_money(plan.price_per_hour)} "
-        f"{plan.currency}/h, {format_money(plan.price_per_million_samples)} {plan.currency} per million samples.",
+        f"Estimated for {format_money(plan.price_per_hour)} {plan.currency}/h:",
+        "",
+        f"- {STEADY_STATE} (batches follow one another{', and the floor is held here' if held else ''}): "
+        f"{steady_words(readings.steady_state)}, {_per_million(plan, readings.steady_state)}",
+        f"- {ONE_BATCH_ALONE} ({'a step of a training run' if training else 'fill and drain included'}): "
+        f"{alone_words(readings.one_batch_alone)}, {_per_million(plan, readings.one_batch_alone)}",
     ]
     if proven := what_the_bound_proves(plan):
         lines += ["", f"Proven of these estimates: {proven}."]
@@ -66,6 +72,11 @@ def readme(plan: Plan) -> str:
         gradients = f", of gradients {found.gradients_max_rel:.3g} of their scale" if found.gradients else ""
         lines += ["", f"Verified against the whole model: largest difference {found.max_abs:.3g}{gradients}."]
     return "\n".join(lines) + "\n"
+
+
+def _per_million(plan: Plan, reading: Estimate) -> str:
+    price = format_money(plan.price_at(reading.throughput_samples_per_s))
+    return f"{price} {plan.currency} per million samples"
 
 
 def _scoring(plan: Plan) -> list[str]:

@@ -47,10 +47,11 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "value": plan.value,
             "bound": plan.bound,
             "throughput_samples_per_s": plan.throughput_samples_per_s,
+            **plan.readings.to_json(),
             "stages": [_stage_estimate(stage) for stage in plan.stages],
             "schedule": {
                 "step_s": plan.schedule.step_s,
-                "bubble": plan.schedule.bubble,
+                "bubble": plan.schedule_bubble,
                 "reason": plan.schedule.reason,
             },
             "parameter_servers_price_per_hour": plan.parameter_servers.price_per_hour,
@@ -177,7 +178,7 @@ def to_plan(file: schema.PlanFile) -> Plan:
             )
             for index, (decided, estimated) in enumerate(zip(decisions.stages, estimates.stages, strict=True))
         ),
-        schedule=Schedule(**_fields(decisions.schedule), **_fields(estimates.schedule)),
+        schedule=Schedule(**_fields(decisions.schedule), **_fields(estimates.schedule, "bubble")),
         value=estimates.value,
         bound=estimates.bound,
         method=file.provenance.method,

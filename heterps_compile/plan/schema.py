@@ -200,12 +200,29 @@ class StageEstimate(Part):
     memory: MemoryEstimate | None
 
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+_BUBBLE = "That of the steady state in inference, of one batch alone in training; either has a place of its own above."
+
+
 class ScheduleEstimate(Part):
-    """What the schedule is thought to give, and why it was chosen."""
+    """What the schedule is thought to give to one batch alone, and why it was chosen."""
 
     step_s: Amount
-    bubble: Annotated[float, Field(ge=0, lt=1)]
+    bubble: Annotated[Share, Field(description=_BUBBLE)]
     reason: str
+
+
+class ReadingEstimate(Part):
+    """Time of a batch, throughput (null where that time is 0) and share of time in which units wait."""
+
+    batch_s: Amount
+    throughput_samples_per_s: Amount | None
+    bubble: Share
+
+
+_STEADY = "Batches follow one another without end, each as long as the slowest stage takes; the floor is held here."
+_ALONE = "One batch through the schedule, fill, drain and ways included; what a step of training takes."
 
 
 _BOUND = (
@@ -220,7 +237,9 @@ class Estimates(Part):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     value: Amount
     bound: Annotated[Amount, Field(description=_BOUND)]
-    throughput_samples_per_s: Annotated[float, Field(gt=0)]
+    throughput_samples_per_s: Annotated[float, Field(gt=0, description="In the steady state.")]
+    steady_state: Annotated[ReadingEstimate | None, Field(description=_STEADY)] = None
+    one_batch_alone: Annotated[ReadingEstimate | None, Field(description=_ALONE)] = None
     stages: list[StageEstimate]
     schedule: ScheduleEstimate
     parameter_servers_price_per_hour: Amount

@@ -42,7 +42,7 @@ def diff_markdown(changes: PlanDiff, old: str, new: str, failed: Sequence[str] =
         lines += [f"- **{sentence.kind}**: {sentence.text}" for sentence in told]
         lines += [""] if told else []
         lines += ["| | old | new | change |", "|---|---:|---:|---:|"]
-        lines += [f"| {n.name} | {n.old_text} | {n.new_text} | {change_of(n)} |" for n in changes.numbers]
+        lines += [f"| {n.label} | {n.old_text} | {n.new_text} | {change_of(n)} |" for n in changes.numbers]
         lines.append("")
     told_notes = notes(changes, for_markdown)
     lines += [f"- note: {note}" for note in told_notes]
@@ -72,7 +72,7 @@ def diff_text(changes: PlanDiff, failed: Sequence[str] = ()) -> str:
 
 
 def _numbers(changes: PlanDiff) -> list[str]:
-    rows = [(n.name, n.old_text, n.new_text, change_of(n) if n.has_changed else "same") for n in changes.numbers]
+    rows = [(n.label, n.old_text, n.new_text, change_of(n) if n.has_changed else "same") for n in changes.numbers]
     name, old, new = (max(len(row[i]) for row in rows) for i in range(3))
     return [f"{r[0].ljust(name)}  {r[1].rjust(old)}  →  {r[2].rjust(new)}  {r[3]}".rstrip() for r in rows]
 
@@ -90,7 +90,7 @@ def diff_github(changes: PlanDiff, path: str, text: str, failed: Sequence[str] =
         return ""
     found = [(sentence.kind, sentence.text, sentence.layer) for sentence in sentences(changes, printable)]
     numbers = [
-        f"{n.name} {n.old_text} → {n.new_text}{f' ({change_of(n)})' if change_of(n) else ''}"
+        f"{n.label} {n.old_text} → {n.new_text}{f' ({change_of(n)})' if change_of(n) else ''}"
         for n in changes.numbers
         if n.has_changed
     ]
@@ -155,6 +155,7 @@ def diff_document(changes: PlanDiff, old: str, new: str, failed: Sequence[str] =
         "estimates": {
             number.name: {
                 "unit": number.unit or None,
+                "reading": number.reading or None,
                 "old": number.old,
                 "new": number.new,
                 "change_percent": number.percent if isfinite(number.percent) else None,

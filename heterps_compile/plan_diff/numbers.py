@@ -9,6 +9,7 @@ from math import inf, isclose
 from types import MappingProxyType
 
 from heterps_compile.plan.plan import Plan
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import format_bytes, format_money, format_rate, format_seconds
 
 _ROUNDING = 1e-9  # relative; what two computations of one number may differ by
@@ -20,17 +21,24 @@ class NumberChange:
 
     Attributes:
         name: A key of :data:`NUMBERS`.
+        reading: Which reading of a plan it is of (``schedule/readings.py``); "" where it is of both.
         unit: Of both; "" where they are in different currencies, so that they cannot be compared.
         old, new: The numbers.
         old_text, new_text: The same for people, with their units.
     """
 
     name: str
+    reading: str
     unit: str
     old: float
     new: float
     old_text: str
     new_text: str
+
+    @property
+    def label(self) -> str:
+        """Return the name for people: ``"throughput, steady state"``."""
+        return f"{self.name}, {self.reading}" if self.reading else self.name
 
     @property
     def has_changed(self) -> bool:
@@ -52,6 +60,7 @@ class _Number:
     unit: Callable[[Plan], str]
     of: Callable[[Plan], float]
     text: Callable[[Plan, float], str]
+    reading: str = ""
 
 
 def total_memory_bytes(plan: Plan) -> int:
@@ -70,14 +79,19 @@ _TABLE: Mapping[str, _Number] = MappingProxyType(
             lambda plan: f"{plan.currency} per million samples",
             lambda plan: plan.price_per_million_samples,
             lambda plan, number: f"{format_money(number)} {plan.currency} per million samples",
+            STEADY_STATE,
         ),
         "throughput": _Number(
             lambda _plan: "samples/s",
             lambda plan: plan.throughput_samples_per_s,
             lambda _plan, number: format_rate(number),
+            STEADY_STATE,
         ),
         "step": _Number(
-            lambda _plan: "s", lambda plan: plan.schedule.step_s, lambda _plan, number: format_seconds(number)
+            lambda _plan: "s",
+            lambda plan: plan.schedule.step_s,
+            lambda _plan, number: format_seconds(number),
+            ONE_BATCH_ALONE,
         ),
         "memory": _Number(lambda _plan: "B", total_memory_bytes, lambda _plan, number: format_bytes(number)),
     }
@@ -92,6 +106,7 @@ def compare_numbers(old: Plan, new: Plan) -> tuple[NumberChange, ...]:
     return tuple(
         NumberChange(
             name,
+            number.reading,
             number.unit(new) if number.unit(old) == number.unit(new) else "",
             number.of(old),
             number.of(new),

@@ -3,7 +3,9 @@
 Its keys are a promise: keys may be added, none goes and none changes its meaning. Every number has its unit in its
 name or beside it; a number that is not finite is null. Prices in ``price_usd_per_hour`` and
 ``usd_per_million_samples`` are null for a pool that is priced in another currency, which the same numbers without
-"usd" in their names are in.
+"usd" in their names are in. Throughput, and prices of samples, without the name of a reading are of the steady state,
+``schedule.step_s`` is one batch alone, and ``schedule.bubble`` is of the steady state in inference, of one batch alone
+in training; ``steady_state`` and ``one_batch_alone`` have each reading whole.
 
 Left out: what only the plan file has (``plan/file.py``): values that cross, hashes of artefacts.
 """
@@ -55,6 +57,7 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
         "gap": plan.gap,
         "evaluations": plan.evaluations,
         "throughput_samples_per_s": plan.throughput_samples_per_s,
+        **plan.readings.to_json(),
         "price_usd_per_hour": price if is_usd else None,
         "usd_per_million_samples": per_million if is_usd else None,
         "price_per_hour": price,
@@ -65,7 +68,7 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
             "name": plan.schedule.name,
             "micro_batches": plan.schedule.micro_batches,
             "step_s": plan.schedule.step_s,
-            "bubble": plan.schedule.bubble,
+            "bubble": plan.schedule_bubble,
             "reason": plan.schedule.reason,
         },
         "verification": None

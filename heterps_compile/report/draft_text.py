@@ -25,7 +25,8 @@ from heterps_compile.passes.drafts import (
     Scheduled,
     filled_in,
 )
-from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.plan.plan import PlannedStage, readings_of
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words, steady_words
 from heterps_compile.units import counted, format_bytes, format_count, format_money, format_seconds
 
 
@@ -151,10 +152,10 @@ def _parameter_servers(draft: Provisioned) -> Iterator[str]:
 
 def _schedule(draft: Scheduled) -> Iterator[str]:
     schedule = draft.schedule
-    yield (
-        f"{schedule.name}, micro-batches {schedule.micro_batches}, step {format_seconds(schedule.step_s)}, "
-        f"bubble {100 * schedule.bubble:.3g} %"
-    )
+    readings = readings_of(draft.graph.batch, draft.stages, schedule)
+    yield f"{schedule.name}, micro-batches {schedule.micro_batches}"
+    yield f"{STEADY_STATE}: {steady_words(readings.steady_state)}"
+    yield f"{ONE_BATCH_ALONE}: {alone_words(readings.one_batch_alone)}"
     yield schedule.reason
 
 

@@ -22,11 +22,11 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan_diff.sentences import change_of, sentences
 from heterps_compile.plan_diff.sentences import notes as change_notes
-from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
+from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds, format_share
 
 from .findings import Findings
 from .pictures.svg import NAME_WIDTH, device_classes
-from .tables import notes, plan_totals
+from .tables import TIME_SPENT, notes, plan_totals
 
 _MOST_STAGES = 400  # rows of the table
 _MOST_CHANGES = 200  # sentences
@@ -40,7 +40,7 @@ def html_report(findings: Findings) -> str:
     Args:
         findings: What is known of the plan; sections without anything to tell are left out.
     """
-    plan = findings.plan
+    plan = findings.plan  # the page leaves out the time spent, which is not over while it is written
     script = _template("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -50,6 +50,7 @@ def html_report(findings: Findings) -> str:
     environment.filters["bytes"] = format_bytes
     environment.filters["money"] = format_money
     environment.filters["rate"] = format_rate
+    environment.filters["share"] = format_share
     environment.filters["change"] = change_of
     changes = findings.changes
     return environment.from_string(
@@ -62,7 +63,7 @@ def html_report(findings: Findings) -> str:
         script=Markup(script),  # noqa: S704 - as above
         data=Markup(for_script(layer_facts(findings))),  # noqa: S704 - escaped for where it stands
         pictures=[(drawn, Markup(drawn.svg)) for drawn in findings.pictures()],  # noqa: S704 - made of escaped text
-        totals=plan_totals(plan),
+        totals=[row for row in plan_totals(plan) if row[0] != TIME_SPENT],
         notes=notes(plan),
         stages=plan.stages[:_MOST_STAGES],
         more_stages=max(0, len(plan.stages) - _MOST_STAGES),

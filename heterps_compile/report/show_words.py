@@ -11,10 +11,10 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import counted, format_bytes
 
-from .tables import notes, plan_totals, stage_table
+from .tables import TIME_SPENT, notes, plan_totals, stage_table
 
 _HASH_SHOWN = 12  # hexadecimal digits
-_NOT_KEPT = frozenset({"time spent", "method"})
+_NOT_KEPT = frozenset({TIME_SPENT, "method"})
 
 
 def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: str | None = None) -> None:

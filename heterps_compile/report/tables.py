@@ -16,11 +16,20 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.console import add_numbers, add_text, name_text, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import NOT_VERIFIED, Plan, PlannedStage, Verification, what_the_bound_proves
-from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds
+from heterps_compile.plan.plan import (
+    NOT_VERIFIED,
+    Plan,
+    PlannedStage,
+    Verification,
+    reading_rows,
+    what_the_bound_proves,
+)
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
+from heterps_compile.units import format_bytes, format_count, format_money, format_seconds, rate_number
 
 from .rows import LayerRow
 
+TIME_SPENT = "time spent"
 LAYERS_SHOWN = 16  # of a longer table, first and last ones in equal parts
 _NARROW = 100  # columns; below, the tables leave out what the totals or the folder tell as well
 _FILES_SHOWN = 6
@@ -99,7 +108,7 @@ def stage_table(plan: Plan, width: int) -> Table:
     if width >= _NARROW:
         add_text(table, "file")
     for stage in plan.stages:
-        rate = format_count(plan.batch / stage.time_s) if stage.time_s > 0 else "-"
+        samples_per_s = rate_number(plan.batch / stage.time_s) if stage.time_s > 0 else "-"
         file = plan.artifacts[stage.index][0].file if plan.artifacts else "-"
         table.add_row(
             Text(f"{stage.index}"),
@@ -107,7 +116,7 @@ def stage_table(plan: Plan, width: int) -> Table:
             name_text(stage.device, width),
             Text(f"{stage.replicas}"),
             Text(format_seconds(stage.time_s)),
-            Text(rate),
+            Text(samples_per_s),
             Text(format_bytes(stage.memory.total_bytes) if stage.memory else "-"),
             Text(format_money(stage.price_per_hour)),
             *([Text(file)] if width >= _NARROW else []),
@@ -148,14 +157,11 @@ def _unverified(plan: Plan) -> str:
 
 def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str]]:
     """Return what the whole plan reaches and costs, as pairs of what it is and how much."""
-    floor, budget = plan.request.min_throughput, plan.request.budget_per_hour
+    budget, alone = plan.request.budget_per_hour, plan.readings.one_batch_alone
     schedule, verification = plan.schedule, plan.verification
     totals = [
         ("model", f"{printable(plan.model)}, {plan.request.mode}, batch {plan.batch}"),
-        (
-            "throughput",
-            format_rate(plan.throughput_samples_per_s) + (f" (floor {format_rate(floor)})" if floor else ""),
-        ),
+        *reading_rows(plan),
         (
             "price",
             f"{format_money(plan.price_per_hour)} {plan.currency}/h"
@@ -163,12 +169,15 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
         ),
         *_objective(plan),
         *_servers(plan),
-        ("per million samples", f"{format_money(plan.price_per_million_samples)} {plan.currency}"),
+        (
+            "per million samples",
+            f"{format_money(plan.price_per_million_samples)} {plan.currency} ({STEADY_STATE}), "
+            f"{format_money(plan.price_at(alone.throughput_samples_per_s))} {plan.currency} ({ONE_BATCH_ALONE})",
+        ),
         ("proven bound", _bound(plan)),
         (
             "schedule",
-            f"{printable(schedule.name)}, micro-batches {schedule.micro_batches}, step "
-            f"{format_seconds(schedule.step_s)}, bubble {100 * schedule.bubble:.3g} %",
+            f"{printable(schedule.name)}, micro-batches {schedule.micro_batches}",
         ),
         (
             "method",
@@ -178,7 +187,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
             "verified",
             _unverified(plan) if verification is None else _verified(verification),
         ),
-        ("time spent", format_seconds(plan.total_s)),
+        (TIME_SPENT, format_seconds(plan.total_s)),
     ]
     if directory is not None:
         totals.append(("written to", printable(directory)))

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from heterps_compile.errors import HeterpsError
 
 from .order import Action, Phase, deal
+from .readings import idle_share
 
 WEIGHT_SHARE = 0.5
 """Of a backward: a matrix product's two gradients, of its input and of its weight, have as many operations each."""
@@ -165,10 +166,8 @@ def _timeline(
     peaks = [0] * len(replicas)
     for (stage, _), done in zip(workers, spans, strict=True):
         peaks[stage] = max(peaks[stage], peak_held(span.action for span in done))
-    bubble = 1 - busy_s / (len(workers) * makespan_s) if makespan_s > 0 else 0.0
-    return Timeline(
-        tuple(s for done in spans for s in done), replicas, makespan_s, max(0.0, bubble), tuple(peaks), chunks
-    )
+    bubble = idle_share(busy_s, len(workers), makespan_s)
+    return Timeline(tuple(s for done in spans for s in done), replicas, makespan_s, bubble, tuple(peaks), chunks)
 
 
 def peak_held(actions: Iterable[Action]) -> int:

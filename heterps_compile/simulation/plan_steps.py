@@ -24,6 +24,7 @@ from heterps_compile.schedule.load import (
     simulate_step,
 )
 from heterps_compile.schedule.names import SCHEDULES
+from heterps_compile.schedule.readings import Estimate, rate
 from heterps_compile.schedule.simulate import Timeline, held_over_time, worker_spans
 
 _SAME_TIME = 1 + 1e-9  # times closer than this factor differ by rounding alone
@@ -57,9 +58,9 @@ class Step:
         return self.timeline.makespan_s
 
     @property
-    def samples_per_s(self) -> float:
-        """Return the throughput of steps that run one after the other."""
-        return self.samples / self.step_s if self.step_s > 0 else float("inf")
+    def estimate(self) -> Estimate:
+        """Return what one batch alone takes where it is one step; of several, what they take together."""
+        return Estimate(self.step_s, rate(self.samples, self.step_s), self.timeline.bubble)
 
     @property
     def peak_bytes(self) -> tuple[float, ...]:

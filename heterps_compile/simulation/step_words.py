@@ -12,8 +12,9 @@ from rich.text import Text
 
 from heterps_compile.console import add_numbers, add_text, name_text, plain_table
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import Plan
-from heterps_compile.units import counted, format_bytes, format_count, format_seconds
+from heterps_compile.plan.plan import Plan, reading_rows
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE
+from heterps_compile.units import counted, format_bytes, format_seconds, format_share, rate_number
 
 from .plan_steps import Step
 
@@ -22,7 +23,7 @@ _STAGES_SHOWN = 40
 
 
 def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequence[str]) -> None:
-    """Print a row a schedule, then what one replica of every stage holds at most under each.
+    """Print the plan's readings, a row a schedule for one batch alone, then what replicas hold at most.
 
     Args:
         console: Where to.
@@ -31,8 +32,8 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
         notes: What the reader should know of the numbers.
     """
     table = plain_table()
-    add_text(table, "schedule")
-    add_numbers(table, "micro-batches", "step", "samples/s", "waiting", "most memory")
+    add_text(table, ONE_BATCH_ALONE)
+    add_numbers(table, "micro-batches", "step", "samples/s", "bubble", "most memory")
     add_text(table, "")
     shortest_s = min(step.step_s for step in steps)
     for step in steps:
@@ -43,14 +44,19 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
             step.schedule,
             f"{step.micro_batches}",
             format_seconds(step.step_s),
-            format_count(step.samples_per_s),
-            f"{100 * step.timeline.bubble:.3g} %",
+            rate_number(step.estimate.throughput_samples_per_s),
+            format_share(step.estimate.bubble),
             format_bytes(max(step.peak_bytes)),
             ", ".join(marks),
         ]
         table.add_row(*map(Text, cells))
     stages = counted(len(plan.stages), "stage")
     console.print(Text(f"{printable(plan.model)}: {plan.request.mode}, batch {plan.batch}, {stages}"))
+    console.print()
+    rows = reading_rows(plan)
+    width = max(len(name) for name, _ in rows)
+    for name, words in rows:
+        console.print(Text(f"{name.ljust(width)}  {words}"))
     console.print()
     console.print(table)
     console.print()
@@ -76,6 +82,8 @@ def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:
 def steps_document(plan: Plan, steps: Sequence[Step], notes: Sequence[str]) -> str:
     """Return the simulated steps as a JSON document; its keys are a promise, as those of a compilation's document are.
 
+    The plan's own readings stand above the schedules; every one of these is one batch alone.
+
     Memory over time is that of every replica: pairs of the time of a change, in seconds, and the bytes from then on.
     """
     document = {
@@ -83,6 +91,7 @@ def steps_document(plan: Plan, steps: Sequence[Step], notes: Sequence[str]) -> s
         "model": plan.model,
         "mode": plan.request.mode,
         "batch": plan.batch,
+        **plan.readings.to_json(),
         "planned": {"schedule": plan.schedule.name, "micro_batches": plan.schedule.micro_batches},
         "schedules": [_step(plan, step) for step in steps],
         "notes": list(notes),
@@ -98,8 +107,8 @@ def _step(plan: Plan, step: Step) -> dict[str, Any]:
         "schedule": step.schedule,
         "micro_batches": step.micro_batches,
         "step_s": step.step_s,
-        "samples_per_s": step.samples_per_s if step.step_s > 0 else None,
-        "bubble": step.timeline.bubble,
+        "samples_per_s": step.estimate.to_json()["throughput_samples_per_s"],
+        "bubble": step.estimate.bubble,
         "stages": [
             {
                 "device": stage.device,

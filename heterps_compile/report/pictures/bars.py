@@ -24,7 +24,7 @@ _PARTS = (
     ("activations", "p3"),
     ("safety margin", "grid-fill"),
 )
-_NUMBER_LEFT, _NUMBER_RIGHT, _NUMBER_TOP = 110.0, 330.0, 50.0
+_NUMBER_LEFT, _NUMBER_RIGHT, _NUMBER_TOP = 190.0, 330.0, 50.0
 _NUMBER_BAR, _NUMBER_ROW = 14.0, 44.0
 
 
@@ -106,7 +106,7 @@ def number_bars(numbers: Sequence[NumberChange]) -> Picture:
     for index, number in enumerate(numbers):
         y = _NUMBER_TOP + index * _NUMBER_ROW
         parts += [
-            text(_NUMBER_LEFT - 10, y + 20, number.name, "ink", "end"),
+            text(_NUMBER_LEFT - 10, y + 20, number.label, "ink", "end"),
             line(_NUMBER_LEFT - 2, y - 3, _NUMBER_LEFT - 2, y + 31, "grid"),
         ]
         most = max(number.old, number.new) or 1.0

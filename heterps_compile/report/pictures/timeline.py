@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.order import Phase
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words
 from heterps_compile.schedule.simulate import Span, worker_spans
 from heterps_compile.simulation.plan_steps import Step
-from heterps_compile.units import counted, format_bytes, format_seconds
+from heterps_compile.units import counted, format_bytes, format_seconds, format_share
 
 from .svg import WIDTH, Picture, device_classes, fitting, line, picture, rect, text, ticks, titled
 
@@ -40,7 +41,7 @@ def timeline(plan: Plan, step: Step) -> Picture:
         own = spans[worker]
         parts += _pieces(own, y, scale) if len(own) <= room else _blocks(own, y, scale)
     height = bottom + 34 + _left_out(parts, step, rows, bottom)
-    return picture("timeline", f"Timeline: {_summary(step)}", height, parts)
+    return picture("timeline", f"Timeline: {_summary(plan, step)}", height, parts)
 
 
 def memory_over_time(plan: Plan, step: Step) -> Picture:
@@ -69,12 +70,16 @@ def memory_over_time(plan: Plan, step: Step) -> Picture:
     )
 
 
-def _summary(step: Step) -> str:
+def _summary(plan: Plan, step: Step) -> str:
+    """Say what is drawn; of several batches, that begin in an empty pipeline, neither reading is, so both are told."""
     count = counted(step.micro_batches, "micro-batch")
-    waiting = f"{100 * step.timeline.bubble:.3g} % waiting"
-    if step.steps > 1:
-        return f"{step.steps} batches one after the other, {count} each, {format_seconds(step.step_s)}, {waiting}"
-    return f"one step, {step.schedule}, {count}, {format_seconds(step.step_s)}, {waiting}"
+    if step.steps == 1:
+        return f"{ONE_BATCH_ALONE}, {step.schedule}, {count}, {alone_words(step.estimate)}"
+    steady, alone = plan.readings.steady_state, plan.readings.one_batch_alone
+    return (
+        f"the first {step.steps} batches, {count} each; bubble {format_share(steady.bubble)} in the {STEADY_STATE}, "
+        f"{format_share(alone.bubble)} of {ONE_BATCH_ALONE}"
+    )
 
 
 def _rows(step: Step) -> list[tuple[int, int]]:

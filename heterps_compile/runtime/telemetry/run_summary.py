@@ -17,7 +17,8 @@ from rich.text import Text
 
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
-from heterps_compile.units import format_bytes, format_percent, format_rate, format_seconds
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
+from heterps_compile.units import format_bytes, format_rate, format_seconds, format_share
 
 from .events import RankStart
 from .step_report import StepReport, stage_link_bytes
@@ -130,7 +131,7 @@ def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool, share
         is_known = as_planned and planned > 0
         ratio = f"{measured / planned:.2f}" if is_known else "-"
         table.add_row(Text(what), Text(show(planned) if as_planned else "-"), Text(show(measured)), Text(ratio))
-        if what == _STEP and shared_step_s > 0:
+        if what.startswith(_STEP) and shared_step_s > 0:
             ratio = f"{measured / shared_step_s:.2f}"
             table.add_row(Text("  ranks sharing cores"), Text(show(shared_step_s)), Text(show(measured)), Text(ratio))
     return table
@@ -163,16 +164,19 @@ def place_name(position: int) -> str:
 
 
 _SHOW: Mapping[str, Callable[[float], str]] = MappingProxyType(
-    {"s": format_seconds, "samples/s": format_rate, "share": lambda share: format_percent(100 * share)}
+    {"s": format_seconds, "samples/s": format_rate, "share": format_share}
 )
 
 
 def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]]:
-    planned_s = plan.schedule.step_s
+    # steps of inference overlap, as batches do in the steady state; those of training end with the update
+    is_alone = plan.request.mode == "training"
+    planned = plan.readings.one_batch_alone if is_alone else plan.readings.steady_state
+    name = ONE_BATCH_ALONE if is_alone else STEADY_STATE
     rows = [
-        ("throughput", plan.batch / planned_s if planned_s > 0 else 0.0, summary.samples_per_s, "samples/s"),
-        (_STEP, planned_s, summary.step_s, "s"),
-        ("bubble", plan.schedule.bubble, summary.bubble, "share"),
+        (f"throughput, {name}", planned.throughput_samples_per_s, summary.samples_per_s, "samples/s"),
+        (f"{_STEP}, {name}", planned.batch_s, summary.step_s, "s"),
+        (f"bubble, {name}", planned.bubble, summary.bubble, "share"),
     ]
     for stage, time_s in summary.stage_s.items():
         device = shorten(printable(plan.stages[stage].device), _LONGEST_NAME)

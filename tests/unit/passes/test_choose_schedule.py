@@ -117,12 +117,6 @@ def test_without_fixed_costs_the_pipeline_is_cut_as_finely_as_allowed():
     assert schedule.step_s == pytest.approx((32 + 1) / 32)
 
 
-def test_in_inference_the_bubble_is_what_stages_wait_for_the_slowest():
-    assert chosen((1.0, 1), (1.0, 1)).bubble == pytest.approx(0)
-    assert chosen((1.0, 1), (0.5, 1)).bubble == pytest.approx(1 / 4)
-    assert chosen((1.0, 3), (0.5, 1)).bubble == pytest.approx(1 / 8)
-
-
 def test_launches_make_coarser_micro_batches_better():
     """A step takes (M + 1)(1 + 0.04 (M - 1)) / M: 2, 1.56, 1.4, 1.44 for 1, 2, 4, 8."""
     schedule = chosen((1.0, 1), (1.0, 1), launch_s=0.004, operations=10)
@@ -141,7 +135,7 @@ def test_latency_is_paid_by_every_micro_batch_of_a_stage_bound_by_data():
 
 def test_one_stage_has_nobody_to_overlap_with():
     schedule = chosen((1.0, 1), launch_s=1e-3)
-    assert (schedule.micro_batches, schedule.step_s, schedule.bubble) == (1, 1.0, 0.0)
+    assert (schedule.micro_batches, schedule.step_s) == (1, 1.0)
     assert schedule.reason == (
         "1 micro-batch: 1 s a step, and each further one would pay 10 ms of launches and latency again; "
         "forward only, the next batch follows at once"

@@ -24,7 +24,7 @@ def test_the_keys_are_these():
         "evaluations", "found_by", "throughput_samples_per_s", "price_usd_per_hour", "usd_per_million_samples",
         "price_per_hour",
         "price_per_million_samples", "stages", "layers", "schedule", "parameter_servers", "verification",
-        "unused_devices", "replicated_parameters", "notes", "search_s", "total_s",
+        "unused_devices", "replicated_parameters", "notes", "search_s", "total_s", "steady_state", "one_batch_alone",
     }  # fmt: skip
 
 
@@ -33,6 +33,8 @@ def test_the_keys_inside_are_these():
     assert set(found["objective"]) == {"name", "value", "unit"}
     compared = {"outputs", "calls", "gradients"}
     assert set(found["verification"]) == {"max_abs", "max_rel", "gradients_max_rel", "tolerance", *compared}
+    assert set(found["steady_state"]) == {"batch_s", "throughput_samples_per_s", "bubble"}
+    assert set(found["one_batch_alone"]) == {"batch_s", "throughput_samples_per_s", "bubble"}
     assert set(found["schedule"]) == {"name", "micro_batches", "step_s", "bubble", "reason"}
     assert set(found["stages"][0]) == {
         "device", "replicas", "layers", "time_s", "compute_s", "data_s", "throughput_samples_per_s", "memory_bytes",

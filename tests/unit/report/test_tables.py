@@ -96,7 +96,15 @@ def test_parameters_are_counted_in_elements_and_tied_ones_once():
         ({"bound": 0.0}, "proven bound         none"),
         ({"verification": None}, "verified             no (--no-verify)"),
         ({"currency": "EUR"}, "price                2.90 EUR/h"),
-        ({"request": replace(PLAN.request, min_throughput=0.0)}, "throughput           16,000 samples/s\n"),
+        (
+            {},
+            "steady state         16,000 samples/s, a batch every 4 ms, bubble 1.92 % (floor 1,000 samples/s",
+        ),
+        (
+            {"request": replace(PLAN.request, min_throughput=0.0)},
+            "16,000 samples/s, a batch every 4 ms, bubble 1.92 %\n",
+        ),
+        ({"request": replace(PLAN.request, mode="training")}, "(a training run's, where steps cannot overlap)"),
     ],
 )
 def test_the_totals_say(changes, said):

@@ -13,7 +13,7 @@ def plan_of(*replicas: int, micro_batches: int = 4, batch: int = 64, backend: st
     stages = tuple(
         replace(PLAN.stages[0], index=index, replicas=count, backend=backend) for index, count in enumerate(replicas)
     )
-    schedule = Schedule("1f1b", micro_batches, "made up", 0.1, 0.1)
+    schedule = Schedule("1f1b", micro_batches, "made up", 0.1)
     return replace(PLAN, stages=stages, schedule=schedule, batch=batch)
 
 

@@ -166,15 +166,16 @@ def test_measured_stands_beside_planned(followed):
         steps.add(report)
     summary = steps.summary(starts)
     assert summary is not None
-    plan = replace(PLAN, batch=8, schedule=replace(PLAN.schedule, step_s=0.05, bubble=0.5))
+    request = replace(PLAN.request, mode="training")
+    plan = replace(PLAN, batch=8, request=request, schedule=replace(PLAN.schedule, step_s=0.05))
     assert drawn(comparison_table(plan, summary, as_planned=True)) == "\n".join(
         [
-            "                      planned       measured  measured / planned",
-            "throughput      160 samples/s  100 samples/s                0.63",
-            "step                    50 ms          60 ms                1.20",
-            "bubble                   50 %         55.6 %                1.11",
-            "stage 0 (cpu)            4 ms          20 ms                5.00",
-            "stage 1 (v100)           3 ms          40 ms               13.33",
+            "                                   planned       measured  measured / planned",
+            "throughput, one batch alone  160 samples/s  100 samples/s                0.63",
+            "step, one batch alone                50 ms          60 ms                1.20",
+            "bubble, one batch alone             92.2 %         55.6 %                0.60",
+            "stage 0 (cpu)                         4 ms          20 ms                5.00",
+            "stage 1 (v100)                        3 ms          40 ms               13.33",
         ]
     )
     shared = drawn(comparison_table(plan, summary, as_planned=True, shared_step_s=0.048)).splitlines()
@@ -195,6 +196,9 @@ def test_measured_stands_beside_planned(followed):
     other = drawn(comparison_table(plan, summary, as_planned=False))
     assert "160 samples/s" not in other
     assert "100 samples/s" in other
+    served = drawn(comparison_table(replace(plan, request=PLAN.request), summary, as_planned=True))
+    assert "throughput, steady state  2,000 samples/s" in served
+    assert "step, steady state                   4 ms" in served
 
 
 def test_the_summary_says_waits_messages_and_memory(followed):
