@@ -7,11 +7,15 @@ Left out: JSON (``json`` escapes everything outside printable ASCII by itself), 
 """
 
 import re
+from collections.abc import Callable
 
 # Markup anywhere, what makes a list or heading at the start, and what GitHub turns into links and formulas.
 _MARKDOWN = re.compile(r"[\\`*_\[\]#|~@$]|^[-+=]|(?<=^\d)[.)]|(?<=:)//|(?<=www)\.")
 
 _SHOWN = 60
+
+Escape = Callable[[str], str]
+"""What makes a name harmless where it is shown: one of the functions below."""
 
 
 def printable(text: str) -> str:

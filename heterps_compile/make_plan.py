@@ -16,7 +16,7 @@ from heterps_compile.ir.partition import StageCut
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.fingerprint import make_fingerprints
-from heterps_compile.plan.plan import Plan, PlannedStage, PoolDevice, readings_of
+from heterps_compile.plan.plan import Plan, PlannedStage, readings_of
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
@@ -70,9 +70,9 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         ),
         hashes=make_hashes(graph, pool, draft.request, draft.measurements),
         versions=installed_versions(SHAPE_PLANS),
-        devices=tuple(
-            PoolDevice(d.name, d.kind, d.price_per_hour, d.max_units, d.memory_bytes) for d in pool.device_types
-        ),
+        devices=pool.device_types,
+        links=pool.links,
+        parameter_server=pool.parameter_server,
         fingerprints=make_fingerprints(draft.layers),
         search_s=search.search_s,
     )

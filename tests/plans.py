@@ -2,16 +2,43 @@
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from heterps_compile.cluster.devices import DeviceType, Link, ParameterServer
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.plan.file import to_json
-from heterps_compile.plan.plan import Plan, PlannedStage, PoolDevice, Schedule, Verification
+from heterps_compile.plan.plan import Plan, PlannedStage, Schedule, Verification
 from heterps_compile.plan.request import Request
 
 VERSIONS = {"heterps-compile": "0.1.0", "numpy": "2.0.0"}
+
+
+def pool_device(name: str, kind: str, price_per_hour: float, max_units: int, memory_bytes: float) -> DeviceType:
+    """Return a device type with a data sheet; GPUs run compute alone and share a storage."""
+    return DeviceType(
+        name,
+        kind,
+        price_per_hour,
+        "a price list",
+        max_units,
+        memory_bytes,
+        MappingProxyType({"float16": 2e13, "float32": 1e13}),
+        9e11,
+        1.25e9,
+        5e-5,
+        2e9,
+        5e-6,
+        0.5,
+        0.95,
+        0.9,
+        "2026-11-20",
+        3e9 if kind == "gpu" else inf,
+        ("compute",) if kind == "gpu" else None,
+    )
+
 
 PLAN = Plan(
     model="ctr",
@@ -77,10 +104,12 @@ PLAN = Plan(
     ),
     versions=MappingProxyType(VERSIONS),
     devices=(
-        PoolDevice("cpu", "cpu", 0.04, 1000, 4e9),
-        PoolDevice("v100", "gpu", 2.42, 64, 16e9),
-        PoolDevice("t4", "gpu", 0.35, 8, 16e9),
+        pool_device("cpu", "cpu", 0.04, 1000, 4e9),
+        pool_device("v100", "gpu", 2.42, 64, 16e9),
+        pool_device("t4", "gpu", 0.35, 8, 16e9),
     ),
+    links=(Link(("cpu", "v100"), 1e9, 1e-5),),
+    parameter_server=ParameterServer(0.05, "a price list", "2026-11", 2e9),
     fingerprints=MappingProxyType(
         {
             "emb": "00000000000a-1a0000000000-2a0000000000",
@@ -113,9 +142,19 @@ def write_two_stages(folder: Path) -> list[list[str]]:
     return [["stage_0.onnx"], ["stage_1.onnx", "stage_1.onnx.data"]]
 
 
+def version_2() -> dict[str, Any]:
+    """Return the plan as version 2 of the file had it."""
+    document: dict[str, Any] = json.loads(to_json(PLAN))
+    document["version"] = 2
+    del document["cluster"]["links"], document["cluster"]["parameter_server"]
+    for device in document["cluster"]["devices"]:
+        del device["data_sheet"]
+    return document
+
+
 def version_1() -> dict[str, Any]:
     """Return the plan as version 1 of the file had it."""
-    document = json.loads(to_json(PLAN))
+    document = version_2()
     document["version"] = 1
     document["decisions"] = {"cluster": document.pop("cluster")["name"], **document["decisions"]}
     for stage in document["decisions"]["stages"]:

@@ -22,6 +22,7 @@ from .output import Progress, append_summary, printing, quiet_libraries, result_
 from .pictures import check_file, write_changes
 
 if TYPE_CHECKING:
+    from heterps_compile.cluster.devices import Cluster
     from heterps_compile.plan.plan import Plan
     from heterps_compile.review.check import CheckResult
 
@@ -90,7 +91,7 @@ def _check(model: str, asked: Asked) -> int:
             append_summary(check_markdown(checked, against))
         if not update or not checked.is_worth_writing:
             return Verdict.FINE if checked.passes else Verdict.FAILS
-        _update(checked.found, model, against, cluster, profile)
+        _update(checked.found, model, against, posed.draft.cluster, profile)
         click.echo(f"Wrote {path_of(against)!r} anew.", err=True)
         return Verdict.FINE
 
@@ -107,7 +108,7 @@ def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:
     return check_words.check_text(checked)
 
 
-def _update(found: "Plan", model: str, against: str, cluster: str | None, profile: str | None) -> None:
+def _update(found: "Plan", model: str, against: str, cluster: "Cluster", profile: str | None) -> None:
     """Write the plan found; a compiled folder is compiled anew, since its stages are those of the old plan."""
     from heterps_compile.plan.file import to_json  # noqa: PLC0415 - pydantic
     from heterps_compile.plan.folder import compiled_folder  # noqa: PLC0415 - as above

@@ -70,10 +70,14 @@ def _explain(layer: str | None, asked: Asked) -> None:
         from heterps_compile.review.explain import explain_layer  # noqa: PLC0415 - onnx
         from heterps_compile.review.explain_words import explanation_document, print_explanation  # noqa: PLC0415 - rich
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
+        from heterps_compile.review.stale import pool_has_moved_on  # noqa: PLC0415 - as above
 
-        posed = pose_again(model, read_plan(asked["plan"]), cluster=cluster, profile=profile)
+        plan = read_plan(asked["plan"])
+        posed = pose_again(model, plan, cluster=plan.pool if cluster is None else cluster, profile=profile)
         found = explain_layer(posed, layer, allow_stale=asked["allow_stale"])
         progress.close()
+        if cluster is None and (note := pool_has_moved_on(plan)):
+            click.echo(f"note: {note}", err=True)
         with printing("the explanation"):
             if as_json:
                 stream.write(explanation_document(found))

@@ -98,14 +98,10 @@ def _read(plans: tuple[str, ...], today: _Today | None) -> "Iterator[Plan]":
 
 def _noting_another_pool(plan: "Plan") -> "Plan":
     """Note where the built-in pool of that name is not the one any more that the plan was made for."""
-    from heterps_compile.cluster.load import builtin_names, load_cluster  # noqa: PLC0415 - pydantic
-    from heterps_compile.review.stale import is_other_pool  # noqa: PLC0415 - as above
+    from heterps_compile.review.stale import pool_has_moved_on  # noqa: PLC0415 - pydantic
 
-    if plan.cluster not in builtin_names() or not is_other_pool(plan, load_cluster(plan.cluster)):
-        return plan
-    return replace(
-        plan, notes=(*plan.notes, f"the pool {plan.cluster!r} is another one today: prices and times are those of then")
-    )
+    note = pool_has_moved_on(plan)
+    return replace(plan, notes=(*plan.notes, note)) if note else plan
 
 
 def _as_file(plan: "Plan") -> str:

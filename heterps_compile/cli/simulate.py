@@ -102,24 +102,26 @@ def _today(
     plan: "Plan", model: str | None, cluster: str | None, profile: str | None, *, allow_stale: bool
 ) -> "tuple[Plan, Cluster | None, Mapping[str, int], list[str]]":
     """Return the plan with the estimates to simulate, its device types, operations of layers, and notes."""
+    from heterps_compile.review.stale import pool_has_moved_on, pool_of_today  # noqa: PLC0415 - pydantic
+
+    moved = pool_has_moved_on(plan) if cluster is None and plan.pool is not None else ""
+    notes = [moved] if moved else []
     if model is not None:
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - onnx
         from heterps_compile.review.today import plan_today  # noqa: PLC0415 - as above
 
         with quiet_libraries(verbose=False):
-            posed = pose_again(model, plan, cluster=cluster, profile=profile)
+            posed = pose_again(model, plan, cluster=plan.pool if cluster is None else cluster, profile=profile)
             now = plan_today(posed, allow_stale=allow_stale)
-        return now.plan, now.pool, now.operations, []
-    from heterps_compile.review.stale import pool_of_today  # noqa: PLC0415 - pydantic
-
+        return now.plan, now.pool, now.operations, notes
     pool = pool_of_today(plan, cluster, allow_stale=allow_stale)
     if plan.schedule.micro_batches > 1 and all(stage.micro_batch_forward_s > 0 for stage in plan.stages):
-        return plan, pool, {}, []
+        return plan, pool, {}, notes
     if pool is None:
         note = (
-            f"the pool {plan.cluster!r} is no built-in one, so that launches and latencies are not counted; "
-            f"name its file (--cluster FILE)"
+            f"the plan does not record its pool {plan.cluster!r}, no built-in one, so that launches and latencies are "
+            f"not counted; name its file (--cluster FILE)"
         )
     else:
         note = "every layer is taken to start one operation; with --model they are counted"
-    return plan, pool, {}, [note]
+    return plan, pool, {}, [*notes, note]

@@ -161,7 +161,7 @@ BENCH = Command(
 )
 
 _TODAY = (
-    _option("cluster", "--cluster", Text(), "Pool of today.", "NAME|FILE", default_words="the plan's, where built in"),
+    _option("cluster", "--cluster", Text(), "Pool of today.", "NAME|FILE", default_words="the plan's own"),
     _option("profile", "--profile", Text(), "Measured times of layers, as compile takes them.", _SHOWN_AS),
     _option(
         "allow_stale", "--allow-stale", Flag(), "Go on where the plan was made from something else.", default=False
@@ -181,7 +181,7 @@ CHECK = Command(
             required=True,
         ),
         _option("tolerance", "--tolerance", Percent(), "How much better a plan may exist.", "N%", default=0.01),
-        replace(_TODAY[0], default_words="the plan's, where it is built in"),
+        replace(_TODAY[0], default_words="the plan's: the built-in one, or as recorded"),
         _option(
             "update", "--update", Flag(),
             "Write the plan found now, where the committed one is not as good or as new.", default=False,

@@ -45,5 +45,17 @@ def _stage_from_1(stage: Any) -> Any:
     return stage | {"layers": [{"name": name, "fingerprint": ""} for name in stage["layers"]]}
 
 
-MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = MappingProxyType({1: _from_1})
+def _from_2(document: dict[str, Any]) -> dict[str, Any]:
+    """Version 3 keeps the whole pool by value; of version 2's, data sheets and links are not known."""
+    cluster = document.get("cluster")
+    changed: dict[str, Any] = {"version": 3}
+    if isinstance(cluster, dict):
+        devices = cluster.get("devices")
+        if isinstance(devices, list):
+            devices = [device | {"data_sheet": None} if isinstance(device, dict) else device for device in devices]
+        changed["cluster"] = cluster | {"devices": devices, "links": [], "parameter_server": None}
+    return document | changed
+
+
+MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = MappingProxyType({1: _from_1, 2: _from_2})
 """By the version they start from: one for every version before today's."""

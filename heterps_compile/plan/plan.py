@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from heterps_compile.cluster.devices import Cluster, DeviceType, Link, ParameterServer
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
 from heterps_compile.schedule.readings import (
@@ -96,7 +97,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class PoolDevice:
-    """A device type of the pool, as it was when the plan was made.
+    """What a plan of version 2 tells of a device type of its pool.
 
     Attributes:
         name: Unique in the pool.
@@ -190,7 +191,9 @@ class Plan:
         bindings: Number of every symbolic dimension.
         request: What was asked.
         cluster: Name of the pool.
-        devices: Its device types; empty for a plan that does not know them.
+        devices: Its device types, whole; of a plan of an older version what it tells, which may be none.
+        links: What connects units of its device types.
+        parameter_server: A core of its parameter servers, where it has any.
         currency: Of every price.
         backend: Name of the backend that wrote the stages; ``"mixed"`` where they have different ones.
         signature: How calls map to graph inputs and graph outputs to results, as JSON; "" for plain tensors by name.
@@ -242,13 +245,23 @@ class Plan:
     notes: tuple[str, ...] = ()
     hashes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    devices: tuple[PoolDevice, ...] = ()
+    devices: tuple[DeviceType | PoolDevice, ...] = ()
+    links: tuple[Link, ...] = ()
+    parameter_server: ParameterServer | None = None
     fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     artifacts: tuple[tuple[Artifact, ...], ...] = ()
     verification: Verification | None = None
     scoring: Scoring | None = None
     search_s: float = 0.0
     total_s: float = 0.0
+
+    @property
+    def pool(self) -> Cluster | None:
+        """Return the pool as it was when the plan was made; None where the plan is of an older version."""
+        devices = tuple(device for device in self.devices if isinstance(device, DeviceType))
+        if not devices or len(devices) < len(self.devices):
+            return None
+        return Cluster(self.cluster, "", self.currency, devices, "the plan", self.links, self.parameter_server)
 
     @property
     def search(self) -> str:

@@ -12,7 +12,8 @@ from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 
 from . import schema
-from .plan import Artifact, ParameterServers, Plan, PlannedStage, PoolDevice, Schedule, Scoring, Verification
+from .plan import Artifact, ParameterServers, Plan, PlannedStage, Schedule, Scoring, Verification
+from .pool_record import devices_of, links_of, pool_part, server_of
 from .request import Request
 
 
@@ -30,10 +31,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "signature": plan.signature,
         },
         "request": _request_part(request),
-        "cluster": {
-            "name": plan.cluster,
-            "devices": [{name: getattr(device, name) for name in PoolDevice.__slots__} for device in plan.devices],
-        },
+        "cluster": pool_part(plan),
         "decisions": {
             "backend": plan.backend,
             "stages": [_stage_decision(stage, plan.fingerprints) for stage in plan.stages],
@@ -159,7 +157,9 @@ def to_plan(file: schema.PlanFile) -> Plan:
         bindings=MappingProxyType(file.model.bindings),
         request=_request(file.request),
         cluster=file.cluster.name,
-        devices=tuple(PoolDevice(**_fields(device)) for device in file.cluster.devices),
+        devices=devices_of(file.cluster),
+        links=links_of(file.cluster),
+        parameter_server=server_of(file.cluster),
         currency=estimates.currency,
         backend=decisions.backend,
         signature=file.model.signature,

@@ -1,4 +1,4 @@
-"""The schema of ``plan.json``, version 2.
+"""The schema of ``plan.json``, version 3.
 
 Decisions (what was chosen) and estimates (what it is thought to do) are separate parts, stage by stage in the same
 order, so that a change of placement reads as one in a diff even where every estimate moved with it. Strict:
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-VERSION = 2
+VERSION = 3
 SCHEMA_NAME = "plan.schema.json"
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
@@ -38,6 +38,8 @@ Name = str
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Positive = Annotated[int, Field(ge=1, le=_MOST)]
 Amount = Annotated[float, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 Sha256 = Annotated[str, Field(pattern=_SHA256)]
 
 
@@ -83,6 +85,24 @@ class RequestPart(Part):
     time_limit_s: Amount | None
 
 
+class DataSheet(Part):
+    """Where a price was read, and what the cost model knows of a device type; null stands for no limit."""
+
+    price_source: str
+    price_date: str
+    peak_flops: dict[Name, Rate]
+    memory_bytes_per_s: Rate
+    network_bytes_per_s: Rate
+    network_latency_s: Amount
+    input_bytes_per_s: Rate
+    shared_input_bytes_per_s: Rate | None
+    launch_s: Amount
+    efficiency: Fraction
+    compute_parallel: Fraction
+    data_parallel: Fraction
+    supports: list[Name] | None
+
+
 class DevicePart(Part):
     """A device type of the pool, as it was; ``price_per_hour`` is of one unit."""
 
@@ -91,13 +111,33 @@ class DevicePart(Part):
     price_per_hour: Amount
     max_units: Count
     memory_bytes: Annotated[float, Field(gt=0)]
+    data_sheet: Annotated[DataSheet | None, Field(description="Null where the plan was of version 2.")]
+
+
+class LinkPart(Part):
+    """What connects units of two device types, or of one, in place of what their own networks give."""
+
+    between: Annotated[list[Name], Field(min_length=2, max_length=2)]
+    bytes_per_s: Rate
+    latency_s: Amount
+
+
+class ServerPart(Part):
+    """A core of the pool's parameter servers."""
+
+    price_per_hour: Amount
+    price_source: str
+    price_date: str
+    bytes_per_s: Rate
 
 
 class ClusterPart(Part):
-    """The pool; no devices in a plan of version 1, which did not list them."""
+    """The pool, as it was; no devices in a plan of version 1, which did not list them."""
 
     name: Name
     devices: list[DevicePart]
+    links: list[LinkPart]
+    parameter_server: ServerPart | None
 
 
 class LayerDecision(Part):
@@ -259,7 +299,7 @@ class Provenance(Part):
 class PlanFile(Part):
     """The whole file."""
 
-    version: Literal[2]
+    version: Literal[3]
     model: ModelPart
     request: RequestPart
     cluster: ClusterPart

@@ -28,6 +28,7 @@ from heterps_compile.plan.plan import Plan
 from .decisions import Decisions, Setting, StageDecisions, decisions, settings
 from .match_layers import match_layers
 from .numbers import NumberChange, compare_numbers
+from .pool_changes import PoolChange, compare_pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ class PlanDiff:
         events: What became of stages.
         settings: Options that changed.
         numbers: Throughput, prices, times and memory of both plans.
+        pool: What their pools say otherwise; nothing where a plan of an older version does not tell.
         hashes: Names of the hashes that differ.
     """
 
@@ -128,6 +130,7 @@ class PlanDiff:
     events: tuple[StageEvent, ...]
     settings: tuple[SettingChange, ...]
     numbers: tuple[NumberChange, ...]
+    pool: tuple[PoolChange, ...]
     hashes: tuple[str, ...]
 
     @cached_property
@@ -232,6 +235,7 @@ def diff(old: Plan | str | PathLike[str], new: Plan | str | PathLike[str]) -> Pl
             if then.settings[name] != value
         ),
         numbers=compare_numbers(before, after),
+        pool=() if before.pool is None or after.pool is None else compare_pools(before.pool, after.pool),
         hashes=tuple(n for n in sorted({*before.hashes, *after.hashes}) if before.hashes.get(n) != after.hashes.get(n)),
     )
 

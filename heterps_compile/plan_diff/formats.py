@@ -162,6 +162,7 @@ def diff_document(changes: PlanDiff, old: str, new: str, failed: Sequence[str] =
             }
             for number in changes.numbers
         },
+        "pool": [asdict(change) for change in changes.pool],
         "changed_hashes": list(changes.hashes),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

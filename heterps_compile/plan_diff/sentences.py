@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from math import isfinite
 from types import MappingProxyType
 
+from heterps_compile.escape import Escape
 from heterps_compile.units import format_money, format_percent, format_rate, format_seconds
 
 from .compare_plans import LayerChange, PlacedLayer, PlanDiff, StageChange, StageEvent
 from .decisions import Setting
 from .numbers import NumberChange
+from .pool_changes import told_together
 
-Escape = Callable[[str], str]
 NAMES_SHOWN = 12
 _UNITS: Mapping[str, Callable[[float], str]] = MappingProxyType(
     {
@@ -63,6 +64,8 @@ def notes(changes: PlanDiff, escape: Escape) -> list[str]:
         shown = [f"{escape(old)} → {escape(new)}" for old, new in list(changes.renamed.items())[:3]]
         more = f" and {count - 3:,} more" if count > 3 else ""
         found.append(f"{_count(count, 'layer')} renamed, which is no change of the plan: {', '.join(shown)}{more}")
+    if changes.pool:
+        found.append(f"the pool changed: {told_together(changes.pool, escape)}")
     if changes.hashes:
         names = ", ".join(HASHED.get(name, escape(name)) for name in changes.hashes)
         found.append(f"made from something else: the hash of {names} differs")

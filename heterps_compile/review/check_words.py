@@ -6,9 +6,10 @@ Left out: what changed from the committed plan to the one found (``plan_diff/for
 import json
 
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
-from heterps_compile.escape import for_markdown, printable
+from heterps_compile.escape import Escape, for_markdown, printable
 from heterps_compile.plan_diff.formats import diff_document, diff_markdown, diff_text, workflow_command
-from heterps_compile.plan_diff.sentences import HASHED, Escape
+from heterps_compile.plan_diff.pool_changes import told_together
+from heterps_compile.plan_diff.sentences import HASHED
 from heterps_compile.units import format_percent
 
 from .check import CheckResult
@@ -88,6 +89,8 @@ def _notes(checked: CheckResult, escape: Escape) -> list[str]:
     if checked.stale:
         names = ", ".join(HASHED.get(name, escape(name)) for name in checked.stale)
         notes.append(f"since the plan was made, {names} changed (by hash)")
+    if checked.changes.pool:
+        notes.append(f"the pool changed: {told_together(checked.changes.pool, escape)}")
     if checked.value is not None and abs(checked.value - checked.committed.value) > 1e-6 * checked.committed.value:
         now, then = _described(checked, checked.value), _described(checked, checked.committed.value)
         notes.append(f"the plan's value is {now} today, and its file says {then}")

@@ -101,7 +101,7 @@ def pose_again(
         model: What :func:`heterps_compile.compile` takes.
         plan: The committed plan.
         example_inputs: Of a PyTorch model.
-        cluster: The pool of today; None for the plan's own where it is built in.
+        cluster: The pool of today; None for the built-in one of that name, else for the one that the plan recorded.
         profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
         reading: ``example_kwargs``, ``dynamic_shapes``, ``batch`` and ``shapes``, as :func:`heterps_compile.compile`
             takes them; without ``batch`` and ``shapes`` those of the plan.
@@ -128,17 +128,20 @@ def pose_again(
     return PosedAgain(plan, draft, make_hashes(graph, pool, plan.request, measurements), matched, misfit, placement)
 
 
-def pool_of(plan: Plan) -> str:
-    """Return the name of a plan's pool where it is a built-in one.
+def pool_of(plan: Plan) -> str | Cluster:
+    """Return the name of a plan's pool where it is a built-in one; else the pool as the plan recorded it.
 
     Raises:
-        InputError: where it is not.
+        InputError: where it is not built in, and the plan is of a version that records none.
     """
-    if plan.cluster not in builtin_names():
+    if plan.cluster in builtin_names():
+        return plan.cluster
+    if plan.pool is None:
         raise InputError(
-            f"the plan was made for the pool {plan.cluster!r}, which is not built in; name its file (--cluster FILE)"
+            f"the plan was made for the pool {plan.cluster!r}, which is not built in, and does not record it; name its "
+            f"file (--cluster FILE)"
         )
-    return plan.cluster
+    return plan.pool
 
 
 def _fit(plan: Plan, problem: Problem, matched: Mapping[str, str]) -> tuple[str, Placement | None]:

@@ -6,7 +6,8 @@ The rule, for every command that reads a plan:
 what is at hand                     what happens
 ==================================  ==============================================================================
 the plan alone                      what follows from other numbers in the file is computed again (``consistency``)
-the plan and its pool               the pool's hash must be the plan's
+the plan alone, which records it    its pool is the one of then, by value; that it is another one today is told
+the plan and a pool that is named   the pool's hash must be the plan's
 the plan, its pool and its model    every estimate is computed again; the hashes of model, pool, profile and options
                                     must be the plan's
 ==================================  ==============================================================================
@@ -23,8 +24,10 @@ from pathlib import Path
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import builtin_names, load_cluster
 from heterps_compile.errors import InputError, StalePlanError
+from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.provenance import hash_cluster
+from heterps_compile.plan_diff.pool_changes import compare_pools, told_together
 
 _NO_MATTER = frozenset({"weights"})  # no cost depends on what the weights are
 
@@ -48,17 +51,19 @@ def refuse_stale(changed: Sequence[str], *, allow_stale: bool) -> None:
 
 
 def pool_of_today(plan: Plan, cluster: str | Path | None = None, *, allow_stale: bool = False) -> Cluster | None:
-    """Return the pool of a plan; None where it is not built in and no file is named.
+    """Return the pool of a plan; None where it neither records one, nor is it built in, nor is a file named.
 
     Args:
         plan: The plan.
-        cluster: Name or file of its pool; None for the plan's own where it is built in.
+        cluster: Name or file of its pool; None for the one that the plan recorded, else for the built-in one.
         allow_stale: Take a pool that is another one than the plan was made for.
 
     Raises:
         StalePlanError: where it is another one, and that is not allowed.
         InputError: where the pool cannot be read, or has not the device types of the plan.
     """
+    if cluster is None and plan.pool is not None:
+        return plan.pool
     if cluster is None and plan.cluster not in builtin_names():
         return None
     pool = load_cluster(cluster if cluster is not None else plan.cluster)
@@ -70,6 +75,21 @@ def pool_of_today(plan: Plan, cluster: str | Path | None = None, *, allow_stale:
         )
     refuse_stale(["cluster"] if is_other_pool(plan, pool) else [], allow_stale=allow_stale)
     return pool
+
+
+def pool_has_moved_on(plan: Plan) -> str:
+    """Say that the built-in pool of that name is another one today, and how where the plan recorded it; else ""."""
+    if plan.cluster not in builtin_names():
+        return ""
+    today = load_cluster(plan.cluster)
+    if not is_other_pool(plan, today):
+        return ""
+    told = "" if plan.pool is None else told_together(compare_pools(plan.pool, today), printable)
+    way_out = f" (--cluster {plan.cluster} takes today's)"
+    return (
+        f"the pool {plan.cluster!r} is another one today: prices and times are those of then"
+        f"{f'; {told}' if told else ''}{way_out if plan.pool is not None else ''}"
+    )
 
 
 def is_other_pool(plan: Plan, pool: Cluster) -> bool:

@@ -69,7 +69,7 @@ def test_a_pool_that_is_not_built_in_is_said(plan):
     (plan / "mine.json").write_text(to_json(mine))
     done = heterps("simulate", "mine.json", cwd=plan)
     assert done.returncode == 0, done.stderr
-    assert "the pool 'mine' is no built-in one" in done.stdout
+    assert "does not record its pool 'mine', no built-in one" in done.stdout
 
 
 def test_a_plan_of_another_pool_is_refused_and_may_be_allowed(plan):

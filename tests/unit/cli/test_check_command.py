@@ -8,6 +8,7 @@ from light_models import path
 
 import heterps_compile
 from heterps_compile.cli.main import run
+from heterps_compile.cluster.load import pool_text
 from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.folder import read_folder
 from heterps_compile.plan.plan import Plan
@@ -135,3 +136,19 @@ def test_the_updated_plan_is_a_plan(committed):
     spoil()
     run(["check", MODEL, "--against", "plan.json", "--update"])
     assert from_json(Path("plan.json").read_text(), "plan.json").stages == committed.stages
+
+
+def test_the_plans_own_pool_needs_no_file_and_a_file_that_changed_is_told(capsys):
+    pool = pool_text("heterps-paper")
+    Path("mine.toml").write_text(pool)
+    plan = heterps_compile.compile(MODEL, cluster="mine.toml", method="greedy", min_stages=2, verify=False).plan
+    Path("plan.json").write_text(to_json(plan), "ascii")
+    Path("mine.toml").unlink()
+    assert run(["check", MODEL, "--against", "plan.json"]) == 0
+    assert run(["simulate", "plan.json"]) == 0
+    assert run(["explain", plan.stages[0].layers[0], "--model", MODEL, "--plan", "plan.json"]) == 0
+    assert "changed" not in capsys.readouterr().out
+    price = next(line for line in pool.splitlines() if line.startswith("price = "))
+    Path("mine.toml").write_text(pool.replace(price, 'price = "0.06 USD/h"', 1))
+    run(["check", MODEL, "--against", "plan.json", "--cluster", "mine.toml"])
+    assert "note: the pool changed: price of cpu-core is 0.06 USD/h, was 0.04 USD/h\n" in capsys.readouterr().out

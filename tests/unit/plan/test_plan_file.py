@@ -114,10 +114,10 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("version", ..., 'expected a record with "version": 2'),
-        ("version", "1", 'expected a record with "version": 2'),
-        ("version", True, 'expected a record with "version": 2'),
-        ("version", 3, "has version 3, this heterps-compile reads version 2: a newer release wrote it, so upgrade"),
+        ("version", ..., 'expected a record with "version": 3'),
+        ("version", "1", 'expected a record with "version": 3'),
+        ("version", True, 'expected a record with "version": 3'),
+        ("version", 4, "has version 4, this heterps-compile reads version 3: a newer release wrote it, so upgrade"),
         ("version", 0, "has version 0, and there is none below 1: the file is damaged or no plan; compile again"),
         ("model.batch", "64", "model.batch: Input should be a valid integer, got '64'"),
         (
@@ -192,8 +192,8 @@ def test_a_wrong_place_is_named(path, value, said):
     [
         ("", "is not JSON: Expecting value at line 1, column 1"),
         ("[1, 2", "is not JSON: Expecting ',' delimiter at line 1, column 6"),
-        ("[]", 'expected a record with "version": 2'),
-        ("null", 'expected a record with "version": 2'),
+        ("[]", 'expected a record with "version": 3'),
+        ("null", 'expected a record with "version": 3'),
         ('{"version": NaN}', "NaN is no number"),
         ('{"version": -Infinity}', "-Infinity is no number"),
         ('{"version": 1, "version": 1}', "the key 'version' stands twice"),

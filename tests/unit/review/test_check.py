@@ -108,9 +108,10 @@ def test_a_search_that_ends_above_the_plan_begins_from_it():
     assert [stage.device for stage in checked.found.stages] == ["cpu", "gpu"]
 
 
-def test_a_plan_of_a_pool_that_is_not_built_in_needs_its_file():
-    with pytest.raises(InputError, match=r"the pool 'mine', which is not built in; name its file \(--cluster FILE\)"):
-        check(cluster=None)
+def test_a_pool_that_is_not_built_in_is_the_one_that_the_plan_recorded():
+    assert check(cluster=None).passes
+    with pytest.raises(InputError, match="the pool 'mine', which is not built in, and does not record it; name its"):
+        check(replace(PLAN, devices=()), cluster=None)
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("inf"), float("nan")])
