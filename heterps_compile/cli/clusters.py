@@ -40,12 +40,11 @@ def list_clusters() -> None:
       heterps-compile clusters list
     """  # noqa: D301 - as above
     from heterps_compile.cluster.load import builtin_names, load_cluster  # noqa: PLC0415 - pydantic
+    from heterps_compile.console import make_console, pairs_table  # noqa: PLC0415 - rich
 
-    names = builtin_names()
-    width = max(map(len, names))
+    pools = [(name, load_cluster(name).description) for name in builtin_names()]
     with printing("the pools"):
-        for name in names:
-            click.echo(f"{name.ljust(width)}  {printable(load_cluster(name).description)}")
+        make_console(sys.stdout, terminal_width(sys.stdout)).print(pairs_table(pools))
 
 
 @clusters.command("show")

@@ -71,7 +71,10 @@ def quiet_libraries(*, verbose: bool) -> Iterator[None]:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Return the columns of the terminal that a stream writes to, or None where it is none."""
+    """Return the columns that a stream has: those of ``COLUMNS``, else of its terminal, or None where it is none."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else None
     except (OSError, ValueError):

@@ -27,6 +27,16 @@ from .request import Request
 NOT_VERIFIED = "not verified"
 """How a note of a plan begins that says which outputs were not compared, and why."""
 
+_FOUND_BY = MappingProxyType(
+    {
+        "policy": "the learned policy",
+        "polish": "local search",
+        "proof": "the exact search",
+        "simple plan": "trying the simple plans",
+        "warm start": "starting from the older plan",
+    }
+)  # the parts of a search, in words
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
@@ -265,8 +275,9 @@ class Plan:
 
     @property
     def search(self) -> str:
-        """Say which method ran, and who found the plan where that is known: ``"rl, plan found by the proof"``."""
-        return f"{self.method}, plan found by the {self.found_by}" if self.found_by else self.method
+        """Say which method ran, and who found the plan where that is known: ``"rl, found by the exact search"``."""
+        found_by = _FOUND_BY.get(self.found_by, self.found_by)
+        return f"{self.method}, found by {found_by}" if found_by else self.method
 
     @property
     def price_per_hour(self) -> float:

@@ -6,7 +6,7 @@ Left out: times that were spent (the file does not keep them), single layers' co
 from rich.console import Console
 from rich.text import Text
 
-from heterps_compile.console import add_numbers, add_text, plain_table
+from heterps_compile.console import add_numbers, add_text, note_text, pairs_table, plain_table
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import counted, format_bytes
@@ -47,12 +47,11 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: 
     rows.append(("pool", _pool(plan)))
     rows.append(("made by", ", ".join(f"{name} {version}" for name, version in sorted(plan.versions.items()))))
     rows += [(f"hash of {name}", f"{digest[:_HASH_SHOWN] or 'none'}") for name, digest in sorted(plan.hashes.items())]
-    rows += [] if file_sha256 is None else [("SHA-256", f"{file_sha256} (of plan.json, for --expect-sha256)")]
-    width = max(len(key) for key, _ in rows)
-    for key, text in rows:
-        console.print(Text(f"{printable(key).ljust(width)}  {printable(text)}"))
+    console.print(pairs_table(rows))
     for note in notes(plan):
-        console.print(Text(f"note: {printable(note)}"))
+        console.print(note_text(note))
+    if file_sha256 is not None:
+        console.print(Text(f"SHA-256 of plan.json, for --expect-sha256: {file_sha256}"))
 
 
 def _memory(plan: Plan) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.console import add_numbers, add_text, name_text, plain_table
+from heterps_compile.console import add_numbers, add_text, name_text, note_text, pairs_table, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import (
@@ -54,7 +54,7 @@ def print_plan(
     console.print()
     console.print(totals_table(plan, directory))
     for note in notes(plan):
-        console.print(Text(f"note: {printable(note)}"))
+        console.print(note_text(note))
 
 
 def layer_table(rows: Sequence[LayerRow], width: int, *, all_layers: bool) -> Table:
@@ -72,7 +72,10 @@ def layer_table(rows: Sequence[LayerRow], width: int, *, all_layers: bool) -> Ta
         add_numbers(table, "stage")
     add_numbers(table, "params", "FLOPs", "bytes")
     add_text(table, "bound by", no_wrap=True)
-    add_text(table, "because", min_width=width // 5)
+    if width >= _NARROW:
+        add_text(table, "because", min_width=width // 5)
+    else:
+        add_numbers(table, "FLOP/B")
     hidden = 0 if all_layers else max(0, len(rows) - LAYERS_SHOWN)
     first = len(rows) if not hidden else LAYERS_SHOWN // 2
     for row in rows[:first]:
@@ -94,7 +97,7 @@ def _layer_cells(row: LayerRow, width: int) -> list[Text]:
         Text(format_count(cost.flops)),
         Text(format_bytes(cost.moved_bytes)),
         Text(cost.label),
-        Text(printable(cost.reason)),
+        Text(printable(cost.reason) if width >= _NARROW else f"{cost.flop_per_byte:.3g}"),
     ]
 
 
@@ -134,12 +137,7 @@ def _layers_of(stage: PlannedStage, width: int) -> Text:
 
 def totals_table(plan: Plan, directory: str | None) -> Table:
     """Draw what the whole plan reaches, costs and is proven to be close to."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for key, text in plan_totals(plan, directory):
-        table.add_row(Text(key), Text(text))
-    return table
+    return pairs_table(plan_totals(plan, directory))
 
 
 def _verified(found: Verification) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from heterps_compile.console import add_numbers, add_text, name_text, plain_table
+from heterps_compile.console import add_numbers, add_text, name_text, note_text, pairs_table, plain_table
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan, reading_rows
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
@@ -32,7 +32,7 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
         notes: What the reader should know of the numbers.
     """
     table = plain_table()
-    add_text(table, ONE_BATCH_ALONE)
+    add_text(table, ONE_BATCH_ALONE, no_wrap=True)
     add_numbers(table, "micro-batches", "step", "samples/s", "bubble", "most memory")
     add_text(table, "")
     shortest_s = min(step.step_s for step in steps)
@@ -53,16 +53,13 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
     stages = counted(len(plan.stages), "stage")
     console.print(Text(f"{printable(plan.model)}: {plan.request.mode}, batch {plan.batch}, {stages}"))
     console.print()
-    rows = reading_rows(plan)
-    width = max(len(name) for name, _ in rows)
-    for name, words in rows:
-        console.print(Text(f"{name.ljust(width)}  {words}"))
+    console.print(pairs_table(reading_rows(plan)))
     console.print()
     console.print(table)
     console.print()
     _print_memory(console, plan, steps)
     for note in notes:
-        console.print(Text(f"note: {printable(note)}"))
+        console.print(note_text(note))
 
 
 def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:

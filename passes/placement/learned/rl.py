@@ -151,10 +151,14 @@ class Rl:
         return result, trace
 
     def _notes(self, problem: Problem, trace: RlTrace, *, is_late: bool) -> tuple[str, ...]:
-        notes, unit = [], OBJECTIVES[problem.objective].unit(problem.currency).strip()
+        notes, objective = [], OBJECTIVES[problem.objective]
         if np.isfinite(trace.policy_value):
-            before, after = trace.policy_value, trace.polished_value
-            notes.append(f"the best plan drawn has the value {before:.6g}, after the polish {after:.6g} {unit}")
+            before, after = (
+                objective.describe(value, problem.batch, problem.currency)
+                for value in (trace.policy_value, trace.polished_value)
+            )
+            better = "found none better" if trace.polished_value == trace.policy_value else f"made that {after}"
+            notes.append(f"the best plan of the learned policy: {before}; local search {better}")
         if is_late:
             notes.append(f"the time limit ended the search, after {trace.rounds} of {self.rounds} rounds of learning")
         return tuple(notes)
