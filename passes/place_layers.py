@@ -1,7 +1,8 @@
 """Place layers on device types: run a search method, prove a bound, and keep the best plan that any of it came upon.
 
 The method of the request goes first. Other methods, where some are named, the old plan and the proof are asked too;
-whoever has the best plan, it is the result, and the result says who that was.
+whoever has the best plan, it is the result, and the result says who that was. Of its interchangeable layers the stages
+get even shares (``placement/deal_alike.py``).
 
 Left out: the methods (``placement/``), replicas in the plan (``provision.py``).
 """
@@ -21,6 +22,7 @@ from heterps_compile.units import counted
 
 from .deadline import Deadline
 from .drafts import Placed, Posed, advance
+from .placement.deal_alike import deal_alike
 from .placement.method import PlacementMethod, proves
 from .placement.methods import METHODS, find_method
 from .placement.proof.certificate import better_of, certify
@@ -92,6 +94,8 @@ class PlaceLayers:
         else:
             if not is_exact:
                 result = certify(problem, result, left_s(self.proof_s), [] if old is None else [old])
+        if result.found_by != WARM_START:  # an old plan that is as good is kept as it is
+            result = deal_alike(problem, result)
         return advance(draft, Placed, search=result, tried=tuple(_row(name, found) for name, found in runs))
 
 
