@@ -12,7 +12,7 @@ from rich.text import Text
 from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.escape import printable, shorten
-from heterps_compile.units import counted, format_money, format_rate, format_seconds
+from heterps_compile.units import counted, format_money, format_seconds, rate_number
 
 from .comparison import Comparison
 
@@ -50,12 +50,11 @@ def _provisionings(comparison: Comparison) -> Table:
     exact = comparison.provisionings[0].value
     for row in comparison.provisionings:
         if math.isfinite(row.value):
-            rate = format_rate(row.throughput_samples_per_s).removesuffix(" samples/s")
             cells = [
                 value_text(comparison, row.value),
                 f"{row.value / exact:.3f}",
                 format_money(row.price_per_hour),
-                rate,
+                rate_number(row.throughput_samples_per_s),
             ]
         else:
             cells = ["no plan", "-", "-", "-"]

@@ -44,6 +44,19 @@ class Objective:
         """Return the unit of its values."""
         return f"{currency} per million samples" if self.name == "cost" else "seconds per batch"
 
+    def change(self, value: float, other: float) -> float:
+        """Return how the number that is printed changes from one value to another: 0.05 for +5 %.
+
+        A throughput grows as its value, the time of a batch, falls; of the other objectives the value is printed.
+        """
+        if self.name != "throughput":
+            return other / value - 1
+        return value / other - 1 if other > 0 else float("inf")
+
+    def better_by(self, value: float, other: float) -> float:
+        """Return by which part of the printed number another value is better; below 0 where it is worse."""
+        return self.change(value, other) * (1 if self.name == "throughput" else -1)
+
     def describe(self, value: float, batch: int, currency: str) -> str:
         """Print a value for people: a price, a throughput, a time."""
         if self.name == "cost":

@@ -346,8 +346,8 @@ def what_the_bound_proves(plan: Plan) -> str:
     if plan.bound <= 0:
         return ""
     objective = OBJECTIVES[plan.request.objective]
-    as_rate = objective.name == "throughput" and plan.gap > 0
-    return what_is_proven(objective, _layer_count(plan), plan.value / plan.bound - 1 if as_rate else plan.gap)
+    better_by = max(0.0, objective.better_by(plan.value, plan.bound))
+    return what_is_proven(objective, _layer_count(plan), better_by)
 
 
 def what_the_bound_holds_for(plan: Plan) -> str:

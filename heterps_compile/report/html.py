@@ -68,6 +68,7 @@ def html_report(findings: Findings) -> str:
         stages=plan.stages[:_MOST_STAGES],
         more_stages=max(0, len(plan.stages) - _MOST_STAGES),
         older=findings.older,
+        old_numbers={} if changes is None else {number.name: number.old_text for number in changes.numbers},
         has_facts=bool(findings.rows),
         changes=changes,
         change_sentences=[] if changes is None else sentences(changes, printable),

@@ -38,7 +38,7 @@ def check_text(checked: CheckResult) -> str:
     shown = "\n".join(lines) + "\n"
     if checked.passes:
         return shown
-    return f"{shown}\nFrom the plan to the one found now:\n{diff_text(checked.changes)}"
+    return f"{shown}\nFrom the plan {_priced(checked)} to the one found now:\n{diff_text(checked.changes)}"
 
 
 def check_markdown(checked: CheckResult, plan: str) -> str:
@@ -46,7 +46,7 @@ def check_markdown(checked: CheckResult, plan: str) -> str:
     lines = ["### Placement check", "", _sentence(verdict(checked, for_markdown)), ""]
     lines += [f"- note: {note}" for note in _notes(checked, for_markdown)]
     if not checked.passes:
-        lines += ["", diff_markdown(checked.changes, plan, "what the search finds now")]
+        lines += ["", diff_markdown(checked.changes, f"{plan} {_priced(checked)}", "what the search finds now")]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -73,10 +73,16 @@ def check_document(checked: CheckResult, plan: str) -> str:
         "found_value": checked.found.value,
         "gain_percent": 100 * checked.gain,
         "tolerance_percent": 100 * checked.tolerance,
+        "estimates_of_the_plan": "today" if checked.is_priced else "file",
         "changed_hashes": list(checked.stale),
         "changes": changes,
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _priced(checked: CheckResult) -> str:
+    """Say what the numbers of the plan are that those of the plan found stand beside."""
+    return "at today's costs and prices" if checked.is_priced else "with the estimates in its file"
 
 
 def _described(checked: CheckResult, value: float) -> str:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from heterps_compile.cost.evaluate import Fault, PlacementDetail, detail
 from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.layer_times import ESTIMATED
+from heterps_compile.cost.objective import OBJECTIVES, Objective
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import UnknownNameError
+from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
 from .pose import PosedAgain
@@ -122,7 +124,7 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         value=now.value,
         choices=choices,
         binding=tuple(_binding(posed, now, index, stage)),
-        reason=_reason(choices, now.value),
+        reason=_reason(OBJECTIVES[problem.objective], choices, now.value),
         times=_times(posed, index),
     )
 
@@ -197,9 +199,8 @@ def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) ->
             f"stage {stage} is the slowest, {format_seconds(mine.time_s)} a batch for {what}: it sets the throughput"
         )
     if problem.min_throughput > 0 and now.throughput <= problem.min_throughput * (1 + _NEAR):
-        found.append(
-            f"the throughput floor binds: {format_rate(now.throughput)} for {format_rate(problem.min_throughput)}"
-        )
+        rates = f"{format_rate(now.throughput)} for {format_rate(problem.min_throughput)}"
+        found.append(f"the throughput floor binds in the {STEADY_STATE}: {rates}")
     if now.price_per_hour >= problem.budget_per_hour * (1 - _NEAR):
         found.append(f"the budget binds: {format_money(problem.budget_per_hour)} {posed.draft.cluster.currency}/h")
     used, most = sum(part.replicas for part in now.stages if part.type == mine.type), int(problem.max_units[mine.type])
@@ -215,14 +216,14 @@ def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) ->
     return found
 
 
-def _reason(choices: tuple[DeviceChoice, ...], value: float) -> str:
+def _reason(objective: Objective, choices: tuple[DeviceChoice, ...], value: float) -> str:
     (chosen,) = (choice for choice in choices if choice.is_chosen)
     others = [choice for choice in choices if not choice.is_chosen]
     possible = [choice for choice in others if not choice.fault]
     if not possible:
         return f"{chosen.device!r} is the only type it can stand on while all other layers stay where they are"
     best = min(possible, key=lambda choice: choice.value)
-    change = best.value / value - 1 if value > 0 else 0.0
+    change = -objective.better_by(value, best.value) if value > 0 else 0.0
     if change > _SAME:
         return f"alone on {best.device!r}, the next best, it would make the plan {format_percent(100 * change)} worse"
     if change < -_SAME:

@@ -14,7 +14,7 @@ from rich.text import Text
 from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
-from heterps_compile.units import format_bytes, format_count, format_money, format_percent, format_rate, format_seconds
+from heterps_compile.units import format_bytes, format_count, format_money, format_percent, format_seconds, rate_number
 
 from .explain import DeviceChoice, Explanation
 
@@ -90,9 +90,9 @@ def _device(explained: Explanation) -> str:
 
 
 def _cells(explained: Explanation, choice: DeviceChoice) -> list[str]:
-    change = 100 * (choice.value / explained.value - 1) if explained.value > 0 and isfinite(choice.value) else 0.0
-    is_plan = isfinite(choice.value)
-    described = OBJECTIVES[explained.objective].describe(choice.value, explained.batch, explained.currency)
+    objective, is_plan = OBJECTIVES[explained.objective], isfinite(choice.value)
+    change = 100 * objective.change(explained.value, choice.value) if explained.value > 0 and is_plan else 0.0
+    described = objective.describe(choice.value, explained.batch, explained.currency)
     return [
         printable(choice.device),
         format_seconds(choice.compute_s) if isfinite(choice.compute_s) else "-",
@@ -100,7 +100,7 @@ def _cells(explained: Explanation, choice: DeviceChoice) -> list[str]:
         format_money(choice.price) if isfinite(choice.price) else "-",
         described.removesuffix(" per million samples") if is_plan else "-",
         "" if choice.is_chosen or not is_plan else f"{'+' if change > 0 else ''}{format_percent(change)}",
-        format_rate(choice.throughput).removesuffix(" samples/s") if is_plan else "-",
+        rate_number(choice.throughput) if is_plan else "-",
         "chosen" if choice.is_chosen else printable(choice.fault),
     ]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from heterps_compile.api import choose_backend
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.evaluate import Fault, detail
 from heterps_compile.cost.problem import SearchResult
 from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.choose_schedule import ChooseSchedule
@@ -21,9 +21,9 @@ from heterps_compile.passes.drafts import Emitted, Provisioned, advance
 from heterps_compile.passes.emit_stages import EmitStages
 from heterps_compile.passes.pipeline import run_passes
 from heterps_compile.passes.provision import priced_stages
-from heterps_compile.plan.plan import ParameterServers, Plan
+from heterps_compile.plan.plan import Plan
 
-from .check import backend_name, judge
+from .judge import backend_name, judge, servers_today
 from .pose import PosedAgain
 
 
@@ -40,6 +40,14 @@ class PlanToday:
     plan: Plan
     operations: Mapping[str, int]
     pool: Cluster
+
+
+def can_be_priced(posed: PosedAgain) -> bool:
+    """Whether a plan has estimates today: it fits, and no layer stands where it cannot run or a stage be cut."""
+    if posed.placement is None:
+        return False
+    replicas = np.array([stage.replicas for stage in posed.plan.stages], np.float64)
+    return not detail(posed.problem, posed.placement, replicas).faults & (Fault.FORBIDDEN | Fault.UNCUTTABLE)
 
 
 def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
@@ -64,7 +72,7 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     search = SearchResult(placement, value, bound, plan.method, plan.request.seed, plan.evaluations, 0.0)
     search = replace(search, found_by=plan.found_by)
     stages = priced_stages(posed.draft, posed.stages(), priced.stages)
-    servers = _parameter_servers(posed)
+    servers = servers_today(posed)
     provisioned = advance(posed.draft, Provisioned, search=search, stages=stages, parameter_servers=servers)
     backend = choose_backend(posed.draft.graph, backend_name(plan)).on(stages)
     schedule = ChooseSchedule(plan.schedule.name, plan.schedule.micro_batches)
@@ -73,8 +81,3 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     notes = (f"the plan does not hold any more: {broken}",) if broken else ()
     operations = {layer.name: cost.operations for layer, cost in zip(draft.layers.layers, draft.costs, strict=True)}
     return PlanToday(replace(made, notes=(*made.notes, *notes)), operations, draft.cluster)
-
-
-def _parameter_servers(posed: PosedAgain) -> ParameterServers:
-    count, server = posed.plan.parameter_servers.count, posed.draft.cluster.parameter_server
-    return ParameterServers(count, count * server.price_per_hour if server is not None else 0.0)

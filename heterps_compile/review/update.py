@@ -12,7 +12,7 @@ from heterps_compile.compiled_model import CompiledModel
 from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.plan.plan import Plan
 
-from .check import backend_name
+from .judge import backend_name
 from .pose import pool_of
 
 

@@ -11,6 +11,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.review.check import DEFAULT_TOLERANCE, CheckResult, check_plan
 from heterps_compile.review.check_words import check_document, check_github, check_markdown, check_text, verdict
 from heterps_compile.review.pose import pose_again
+from heterps_compile.units import format_percent
 
 PLAN = from_json(to_json(plan()), "plan.json")
 
@@ -66,9 +67,30 @@ def test_a_better_plan_than_the_tolerance_fails_and_its_gain_is_told():
     assert check(checked.committed, tolerance=0.99).passes
 
 
+@pytest.mark.parametrize(("objective", "number"), [("cost", "cost"), ("throughput", "throughput")])
+def test_the_verdict_and_the_table_tell_one_gain(objective, number):
+    """Both compare the plan at today's prices with the one found, whatever its file says of other prices."""
+    budget = 9 * PLAN.price_per_hour if objective == "throughput" else None
+    asked = replace(REQUEST, objective=objective, min_throughput=0.0, budget_per_hour=budget)
+    dearer = replace(POOL, device_types=(CPU, replace(GPU, price_per_hour=3.0)))
+    plan = replace(with_replicas(*(stage.replicas + 1 for stage in PLAN.stages)), request=asked)
+    checked = check(plan, cluster=dearer)
+    (change,) = (each.percent for each in checked.changes.numbers if each.name == number)
+    assert not checked.passes
+    assert abs(change) == pytest.approx(100 * checked.gain)
+    assert f"is {format_percent(abs(change))} {'cheaper' if number == 'cost' else 'faster'} exists" in verdict(checked)
+
+
+def test_a_plan_that_cannot_be_priced_stands_with_the_estimates_of_its_file():
+    checked = check(text=MODEL.replace("    gemm fc2 : b w2 -> c 64x4096 flops=2147483648\n", "").replace(": c", ": b"))
+    assert "From the plan with the estimates in its file to the one found now:\n" in check_text(checked)
+    (price,) = (each.old for each in checked.changes.numbers if each.name == "price")
+    assert price == PLAN.price_per_hour
+
+
 def test_a_plan_below_its_floor_fails():
     slow = replace(PLAN, request=replace(REQUEST, min_throughput=PLAN.throughput_samples_per_s * 1.5))
-    assert "and the floor is" in check(slow).fault
+    assert "in the steady state today, and the floor is" in check(slow).fault
 
 
 def test_a_plan_above_its_budget_fails():
@@ -122,7 +144,7 @@ def test_a_tolerance_that_is_none_is_refused(tolerance):
 
 def test_every_format_tells_the_verdict():
     failed = check(with_replicas(*(stage.replicas + 3 for stage in PLAN.stages)))
-    assert "From the plan to the one found now:\n" in check_text(failed)
+    assert "From the plan at today's costs and prices to the one found now:\n" in check_text(failed)
     assert "### Placement plan" in check_markdown(failed, "plan.json")
     assert check_github(failed, "plan.json").startswith(
         "::error file=plan.json,line=1,title=placement check::a plan that"

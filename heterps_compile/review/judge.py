@@ -1,0 +1,74 @@
+"""A committed plan by the measure of today: which limit it breaks, and what its decisions are worth.
+
+Left out: other decisions, which ``check.py`` searches for; all of its estimates (``today.py``).
+"""
+
+import numpy as np
+
+from heterps_compile.backends.mixed import MIXED
+from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
+from heterps_compile.plan.plan import ParameterServers, Plan
+from heterps_compile.schedule.readings import STEADY_STATE
+from heterps_compile.units import counted, format_bytes, format_money, format_rate
+
+from .pose import PosedAgain
+
+_BROKEN = {
+    Fault.FORBIDDEN: "a layer stands on a device type that a pin, or what the type supports, forbids today",
+    Fault.UNCUTTABLE: "a stage begins where the model cannot be cut any more",
+    Fault.STAGE_COUNT: "the plan has fewer or more stages than were asked for",
+}
+
+
+def judge(posed: PosedAgain) -> tuple[str, float | None]:
+    """Return why the plan cannot stay, or the value of its decisions today."""
+    if posed.placement is None:
+        return posed.misfit, None
+    plan, pool = posed.plan, posed.draft.cluster
+    priced = detail(posed.problem, posed.placement, np.array([stage.replicas for stage in plan.stages], np.float64))
+    paid = sum(pool.device_type(stage.device).price_per_hour * stage.replicas for stage in plan.stages)
+    paid += servers_today(posed).price_per_hour
+    fault = _broken_limit(posed, priced, paid)
+    if fault:
+        return fault, None
+    if posed.problem.objective != "cost":
+        return "", priced.value
+    return "", paid / 3600 / priced.throughput * 1e6
+
+
+def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> str:
+    """Return the first limit that the plan breaks today; "" where it keeps all of them."""
+    plan, problem, currency = posed.plan, posed.problem, posed.draft.cluster.currency
+    if priced.throughput < problem.min_throughput * (1 - FLOOR_TOLERANCE):
+        floor = format_rate(problem.min_throughput)
+        reached = format_rate(priced.throughput)
+        return f"the plan reaches {reached} in the {STEADY_STATE} today, and the floor is {floor}"
+    if paid > problem.budget_per_hour * (1 + FLOOR_TOLERANCE):
+        budget = format_money(problem.budget_per_hour)
+        return f"the plan costs {format_money(paid)} {currency}/h today, and the budget is {budget}"
+    for index, name in enumerate(problem.type_names):
+        used = sum(stage.replicas for stage in plan.stages if stage.device == name)
+        if used > problem.max_units[index]:
+            return f"the plan uses {counted(used, 'unit')} of {name!r}, and the pool has {problem.max_units[index]}"
+    for index, stage in enumerate(priced.stages):
+        if priced.faults & Fault.MEMORY and stage.memory_bytes > problem.memory_bytes[stage.type]:
+            has = format_bytes(problem.memory_bytes[stage.type])
+            name = problem.type_names[stage.type]
+            return f"stage {index} needs {format_bytes(stage.memory_bytes)} today, and {name!r} has {has}"
+    return next((text for bit, text in _BROKEN.items() if priced.faults & bit), "")
+
+
+def servers_today(posed: PosedAgain) -> ParameterServers:
+    """Return the plan's parameter servers at today's price."""
+    count, server = posed.plan.parameter_servers.count, posed.draft.cluster.parameter_server
+    return ParameterServers(count, count * server.price_per_hour if server is not None else 0.0)
+
+
+def backend_name(plan: Plan) -> str:
+    """Return what the option ``--backend`` was for a plan, or what stands for it."""
+    if plan.backend != MIXED:
+        return plan.backend
+    by_device = {stage.device: stage.backend for stage in plan.stages}
+    for stage in plan.stages:  # so that a device type the plan did not use yet has a backend too
+        by_device.setdefault(stage.kind, stage.backend)
+    return ",".join(f"{device}={backend}" for device, backend in by_device.items())
