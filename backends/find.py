@@ -1,17 +1,20 @@
 """Find a backend by name: the built-in ones, and third parties' through entry points.
 
-A backend's module is imported only when it is asked for.
+What the built-in ones can do stands here, so that it is known where their packages are not installed; a backend's
+module is imported only when it is asked for.
 """
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
-from heterps_compile.errors import InputError, PlugInError, UnknownNameError
+from heterps_compile.errors import InputError, MissingPackageError, PlugInError, UnknownNameError
 from heterps_compile.ir.graph import ONNX, TORCH
+from heterps_compile.packages import need
 from heterps_compile.plug_ins import make_plug_in
 
 from .contract import Backend, Capabilities, StageDevice
@@ -21,11 +24,44 @@ GROUP = "heterps_compile.backends"
 BACKEND_MEMBERS = tuple(sorted({"name", "families", *Backend.__abstractmethods__}))
 """What the contract asks a backend to have."""
 
-BACKENDS: Mapping[str, str] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A backend that ships with the package.
+
+    Attributes:
+        home: Module and class.
+        extra: The extra that installs what it runs on.
+        families: The graph families it can take.
+        capabilities: What its stages can do.
+    """
+
+    home: str
+    extra: str
+    families: tuple[str, ...]
+    capabilities: Capabilities
+
+
+BACKENDS: Mapping[str, BuiltIn] = MappingProxyType(
     {
-        "onnxruntime": "heterps_compile.backends.onnxruntime.backend:OnnxRuntimeBackend",
-        "torch": "heterps_compile.backends.torch.backend:TorchBackend",
-        "jax": "heterps_compile.backends.jax.backend:JaxBackend",
+        "onnxruntime": BuiltIn(
+            "heterps_compile.backends.onnxruntime.backend:OnnxRuntimeBackend",
+            "onnx",
+            (ONNX, TORCH),
+            Capabilities(stages_are_data=True),
+        ),
+        "torch": BuiltIn(
+            "heterps_compile.backends.torch.backend:TorchBackend",
+            "torch",
+            (TORCH, ONNX),
+            Capabilities(trains=True, is_module=True, draws_as=(TORCH,)),
+        ),
+        "jax": BuiltIn(
+            "heterps_compile.backends.jax.backend:JaxBackend",
+            "jax",
+            (ONNX, TORCH),
+            Capabilities(trains=True, own_threads=True, exports=("stablehlo",)),
+        ),
     }
 )
 """Built-in backends by name."""
@@ -50,6 +86,7 @@ def find_backend(name: str) -> Backend:
 
     Raises:
         UnknownNameError: with the known names and the nearest.
+        MissingPackageError: where what it runs on is not installed.
         PlugInError: where a third party's does not load, or is no backend.
         InputError: where the device types are not written so.
     """
@@ -58,7 +95,8 @@ def find_backend(name: str) -> Backend:
 
         return parse_backends(name)
     if name in BACKENDS:
-        module, _, cls = BACKENDS[name].partition(":")
+        need(f"the backend {name!r}", BACKENDS[name].extra)
+        module, _, cls = BACKENDS[name].home.partition(":")
         made: Backend = getattr(import_module(module), cls)()
         return made
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -73,10 +111,12 @@ def differentiating_backend() -> Backend:
 
 
 def trains(name: str) -> bool:
-    """Say whether the stages of a backend train; those of one that is not installed here do not."""
+    """Say whether the stages of a backend train; those of a third party's that is not installed here do not."""
+    if name in BACKENDS:
+        return BACKENDS[name].capabilities.trains
     try:
         return find_backend(name).capabilities.trains
-    except (UnknownNameError, PlugInError):
+    except (UnknownNameError, PlugInError, MissingPackageError):
         return False
 
 
@@ -87,7 +127,7 @@ def training_backends() -> tuple[str, ...]:
 
 def exporting_backends(form: str) -> tuple[str, ...]:
     """Return the names of the built-in backends that write a format besides their own."""
-    return tuple(name for name in BACKENDS if form in find_backend(name).capabilities.exports)
+    return tuple(name for name in BACKENDS if form in BACKENDS[name].capabilities.exports)
 
 
 def _adapted(made: Any) -> Backend:

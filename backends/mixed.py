@@ -9,12 +9,14 @@ Left out: gradients across backends, which ranks of a pipeline send each other (
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from heterps_compile.errors import BackendError, InputError
 from heterps_compile.ir.graph import TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
+from heterps_compile.packages import need_all
 
 from .borders import as_array, as_tensor
 from .contract import Backend, Capabilities, Reference, Stage, StageDevice
@@ -32,16 +34,18 @@ def parse_backends(text: str) -> "MixedBackend":
     Raises:
         InputError: showing what is not of that form.
         UnknownNameError: naming a backend nobody knows.
+        MissingPackageError: where what some of them run on is not installed.
     """
-    by_device: dict[str, Backend] = {}
+    names: dict[str, str] = {}
     for part in text.split(","):
         device, _, name = (piece.strip() for piece in part.rpartition("="))
         if not device or not name:
             raise InputError(f"{part!r} is not DEVICE=BACKEND, such as cpu=onnxruntime; write one for each device type")
-        if device in by_device:
-            raise InputError(f"{device!r} is given two backends, {by_device[device].name!r} and {name!r}; give it one")
-        by_device[device] = find_backend(name)
-    return MixedBackend(by_device)
+        if device in names:
+            raise InputError(f"{device!r} is given two backends, {names[device]!r} and {name!r}; give it one")
+        names[device] = name
+    need_all([partial(find_backend, name) for name in dict.fromkeys(names.values())])
+    return MixedBackend({device: find_backend(name) for device, name in names.items()})
 
 
 @dataclass(slots=True, eq=False)

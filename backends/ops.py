@@ -5,7 +5,7 @@ Left out: ops of PyTorch graphs, which the torch backend runs as PyTorch does, a
 
 from collections.abc import Sequence
 
-from heterps_compile.errors import BackendError, UnsupportedOpError
+from heterps_compile.errors import BackendError, MissingPackageError, UnsupportedOpError
 from heterps_compile.ir.graph import Graph
 
 from .contract import Backend, OpName
@@ -40,13 +40,26 @@ def backends_that_run(graph: Graph, without: str) -> list[str]:
         try:
             backend = find_backend(name)
             missing = backend.unsupported(graph)
-        except BackendError:
+        except (BackendError, MissingPackageError):
             continue  # not installed
         if name == without or graph.family not in backend.families or missing:
             continue
         if not backend.cannot_open(graph):
             found.append(name)
     return found
+
+
+def backends_that_list_ops() -> tuple[tuple[str, ...], tuple[MissingPackageError, ...]]:
+    """Return the built-in backends that can list their ops with what is installed, and what the others lack."""
+    found, missing = [], []
+    for name in BACKENDS:
+        try:
+            find_backend(name).declared_ops()
+        except MissingPackageError as error:
+            missing.append(error)
+        else:
+            found.append(name)
+    return tuple(found), tuple(missing)
 
 
 def ops_by_backend(names: Sequence[str]) -> dict[OpName, dict[str, tuple[int, ...]]]:

@@ -6,6 +6,7 @@ Left out: how each step works (its own module), and the command line (``cli/``).
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.make_plan import make_plan
 from heterps_compile.options import MOST_WHOLE, is_whole
+from heterps_compile.packages import PYTORCH, need, need_all
 from heterps_compile.passes.contract import Observer, Pass
 from heterps_compile.passes.drafts import Draft, Emitted
 from heterps_compile.passes.pipeline import DEFAULT, as_pipeline, pipeline_text, run_passes
@@ -135,10 +137,12 @@ def compile(  # noqa: A001 - the product's verb
     measurements = None if profile is None else read_measurements(pool, profile)
     pipeline = as_pipeline(passes)
     progress = _Steps(pipeline, on_progress, observer, verify=verify)
-    for name in (method, *baselines):
-        find_method(name)  # an unknown name is told before the long work
-    if backend is not None:
-        find_backend(backend)
+    # an unknown name and what is not installed are told before the long work
+    asked: list[Callable[[], object]] = [partial(_need_front_end, model)]
+    asked += [partial(find_method, name) for name in (method, *baselines)]
+    asked += [] if backend is None else [partial(find_backend, backend)]
+    asked += [partial(need, "compiling for training", PYTORCH)] if mode == "training" else []
+    need_all(asked)
     progress.begin()
 
     def read(model: Any) -> Graph:
@@ -340,6 +344,7 @@ def read_model(
             f"{str(model)!r} is a workload file: costs without operations, from which no stages can be made; solve it "
             f"with the command (heterps-compile FILE)"
         )
+    _need_front_end(model)
     if _subject(model) == ONNX:
         from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
@@ -353,6 +358,19 @@ def read_model(
         return import_torch(
             module, tuple(example_inputs), example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
         )
+
+
+def _need_front_end(model: Any) -> None:
+    """Refuse a model that cannot be read with what is installed.
+
+    Raises:
+        MissingPackageError: naming what to install.
+    """
+    family = _subject(model)
+    if family == ONNX:
+        need("reading an ONNX model", "onnx")
+    elif family == TORCH:
+        need("reading a PyTorch model", PYTORCH)
 
 
 def _subject(model: Any) -> str:
@@ -406,7 +424,7 @@ def choose_backend(graph: Graph, name: str | None) -> Backend:
         return own_backend(graph.family)
     backend = find_backend(name)
     if graph.family not in backend.families:
-        fitting = [n for n in BACKENDS if graph.family in find_backend(n).families]
+        fitting = [name for name, built_in in BACKENDS.items() if graph.family in built_in.families]
         raise InputError(
             f"the backend {name!r} takes models of {' or '.join(backend.families)}, and {graph.name!r} is of "
             f"{graph.family}; backends that take it: {', '.join(fitting)}"

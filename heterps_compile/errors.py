@@ -10,6 +10,7 @@
     ├── UnknownNameError          a name nobody knows (name, the known ones, the nearest)
     ├── InfeasibleError           a request no plan meets (constraint, by how much, cheapest relaxation)
     ├── PartitionError            a partition breaks a law (law, stage)
+    ├── MissingPackageError       what is asked for needs packages that are not installed (what, packages, what to type)
     ├── PlugInError               another package's plug-in does not load or has the wrong shape (entry point, fault)
     ├── BackendError              a stage cannot be built, written or run (stage, op)
     ├── VerificationError         the staged model differs from the whole one (output, difference)
@@ -23,7 +24,7 @@ user is a bug of ours.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 SIGNALLED = 128
 """Exit code of what a signal ended, less the signal's number, as shells have it."""
@@ -78,6 +79,18 @@ class InfeasibleError(HeterpsError):
 
 class PartitionError(HeterpsError):
     """A partition breaks one of the laws of :mod:`heterps_compile.ir.partition`."""
+
+
+class MissingPackageError(HeterpsError):
+    """What is asked for needs packages that are not installed.
+
+    Attributes:
+        needs: The extras that are missing, by what needs them.
+    """
+
+    def __init__(self, message: str, needs: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(message)
+        self.needs = needs
 
 
 class PlugInError(HeterpsError):

@@ -15,12 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from heterps_compile.backends.contract import Backend, Capabilities, Reference, Stage
-from heterps_compile.backends.find import own_backend
+from heterps_compile.backends.contract import Backend, Reference, Stage
+from heterps_compile.backends.find import BACKENDS, own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
-from heterps_compile.ir.graph import ONNX, TORCH, Graph
+from heterps_compile.ir.graph import TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
+from heterps_compile.packages import need
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +41,8 @@ class JaxBackend(Backend):
     """
 
     name = "jax"
-    families = (ONNX, TORCH)
-    capabilities = Capabilities(trains=True, own_threads=True, exports=("stablehlo",))
+    families = BACKENDS["jax"].families
+    capabilities = BACKENDS["jax"].capabilities
 
     stablehlo: bool = False
 
@@ -156,14 +157,11 @@ def _nothing_dropped(graph: Graph) -> AbstractContextManager[Any]:
 
 def _jax_stages() -> ModuleType:
     """Return the module that needs jax."""
-    try:
-        import jax  # noqa: PLC0415 - an optional package, imported when this backend is used
+    need("the backend 'jax'", BACKENDS["jax"].extra)
+    import jax  # noqa: PLC0415 - an optional package, imported when this backend is used
 
-        from . import stages  # noqa: PLC0415 - it needs jax
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("jax", "jaxlib"):
-            raise
-        raise BackendError(_NEEDED) from error
+    from . import stages  # noqa: PLC0415 - it needs jax
+
     if not hasattr(jax, "enable_x64"):
         raise BackendError(f"{_NEEDED} (installed is {jax.__version__})")
     return stages

@@ -3,17 +3,13 @@
 Left out: running them (``backends/onnxruntime/``, ``backends/jax/``).
 """
 
-from importlib.util import find_spec
-
 import onnx_ir as ir
 
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.graph import ONNX, TORCH, Graph
 from heterps_compile.ir.partition import Partition
-
-FAMILIES = (ONNX, TORCH)
-"""The families of graphs whose stages become ONNX models."""
+from heterps_compile.packages import need
 
 
 def stage_models(graph: Graph, partition: Partition) -> tuple[ir.Model, ...]:
@@ -34,7 +30,7 @@ def stage_models(graph: Graph, partition: Partition) -> tuple[ir.Model, ...]:
         from .export_stage import export_stage  # noqa: PLC0415 - torch only for torch models
 
         return tuple(export_stage(graph, cut) for cut in partition.stages)
-    raise BackendError(f"{graph.name!r} is of the family {graph.family!r}; ONNX stages are made of {FAMILIES}")
+    raise BackendError(f"{graph.name!r} is of the family {graph.family!r}; ONNX stages are made of {ONNX} and {TORCH}")
 
 
 def training_models(graph: Graph, partition: Partition) -> tuple[tuple[ir.Model, dict[str, str]], ...]:
@@ -59,7 +55,7 @@ def unwritable_nodes(graph: Graph) -> list[UnsupportedNode]:
     """Return the nodes of a PyTorch model that no ONNX model can have; see ``unwritable.py``.
 
     Raises:
-        BackendError: where what writes ONNX is not installed.
+        MissingPackageError: where what writes ONNX is not installed.
     """
     if graph.family != TORCH:
         return []
@@ -70,8 +66,4 @@ def unwritable_nodes(graph: Graph) -> list[UnsupportedNode]:
 
 
 def _need_onnxscript(graph: Graph) -> None:
-    if find_spec("onnxscript") is None:
-        raise BackendError(
-            f"{graph.name!r} is a PyTorch model, and ONNX stages of one need onnxscript, which is not installed: "
-            f"pip install 'heterps-compile[export]'"
-        )
+    need(f"writing ONNX stages of the PyTorch model {graph.name!r}", "export")

@@ -15,9 +15,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from heterps_compile.backends.contract import Backend, Capabilities, Reference, Stage, StageDevice
-from heterps_compile.backends.find import own_backend
-from heterps_compile.backends.onnx_stage.stage_models import FAMILIES, stage_models, unwritable_nodes
+from heterps_compile.backends.contract import Backend, Reference, Stage, StageDevice
+from heterps_compile.backends.find import BACKENDS, own_backend
+from heterps_compile.backends.onnx_stage.stage_models import stage_models, unwritable_nodes
 from heterps_compile.backends.ops import backends_that_run
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
@@ -46,8 +46,8 @@ class OnnxRuntimeBackend(Backend):
     """
 
     name = "onnxruntime"
-    families = FAMILIES
-    capabilities = Capabilities(stages_are_data=True)
+    families = BACKENDS["onnxruntime"].families
+    capabilities = BACKENDS["onnxruntime"].capabilities
 
     provider: str = CPU
     providers: Mapping[int, str] = field(default_factory=dict)

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from heterps_compile.backends.borders import as_tensor
-from heterps_compile.backends.contract import Backend, Capabilities, Reference, Stage
-from heterps_compile.backends.find import own_backend
+from heterps_compile.backends.contract import Backend, Reference, Stage
+from heterps_compile.backends.find import BACKENDS, own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
 from heterps_compile.frontends.torch_attributes import attributes_put_back
@@ -24,6 +24,7 @@ from heterps_compile.frontends.torch_program import first_reason
 from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import ONNX, TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut, cut_graph
+from heterps_compile.packages import need
 
 from .example_inputs import generate_inputs
 from .lower import OpGraph, lower_stage
@@ -39,8 +40,8 @@ class TorchBackend(Backend):
     """Stages as ``nn.Module`` objects that share the model's parameters."""
 
     name = "torch"
-    families = (TORCH, ONNX)
-    capabilities = Capabilities(trains=True, is_module=True, draws_as=(TORCH,))
+    families = BACKENDS["torch"].families
+    capabilities = BACKENDS["torch"].capabilities
 
     def tolerance(self, family: str) -> float:
         """Return the largest difference that verification allows: a model of another family has another runtime."""
@@ -48,6 +49,7 @@ class TorchBackend(Backend):
 
     def declared_ops(self) -> Mapping[tuple[str, str], Sequence[int]]:
         """Give, for every ONNX op of the table by domain ("" for ONNX's own) and name, the opsets of its versions."""
+        need("listing the ONNX ops of the backend 'torch'", "onnx")
         from .onnx_ops.table import declared_ops  # noqa: PLC0415 - the table only where somebody asks
 
         return declared_ops()

@@ -13,10 +13,11 @@ from heterps_compile.api import Progress, open_draft
 from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
 from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ps_ratio, static_ratio
-from heterps_compile.errors import HeterpsError, InfeasibleError
+from heterps_compile.errors import HeterpsError, InfeasibleError, MissingPackageError
 from heterps_compile.passes.drafts import Posed
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import run_method
+from heterps_compile.passes.placement.method import PlacementMethod
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.certificate import certify
 from heterps_compile.process_state import gradients_on
@@ -49,7 +50,7 @@ def compare_methods(
         UnknownNameError: for an unknown method.
         HeterpsError: where the model cannot be read; a method that finds no plan is a result, not an error.
     """
-    searches = {name: find_method(name) for name in methods}  # an unknown name is told before the long work
+    searches = {name: _found(name) for name in methods}  # an unknown name is told before the long work
     draft = run_to(open_draft(model, example_inputs, **asked), Posed)
     problem, request = draft.problem, draft.request
     results: list[MethodResult] = []
@@ -59,6 +60,8 @@ def compare_methods(
             on_progress(name, done, len(searches))
         result: SearchResult | HeterpsError
         try:
+            if isinstance(search, MissingPackageError):
+                raise search
             result = run_method(search, problem, seed=request.seed, time_limit_s=request.time_limit_s)
         except HeterpsError as error:
             result = error
@@ -73,6 +76,14 @@ def compare_methods(
         best = certify(problem, best, request.time_limit_s)
     server = draft.cluster.parameter_server if request.mode == "training" else None
     return comparison_of(draft, results, best, None if server is None else server.price_per_hour)
+
+
+def _found(name: str) -> PlacementMethod | MissingPackageError:
+    """Return a method, or why it cannot run here."""
+    try:
+        return find_method(name)
+    except MissingPackageError as error:
+        return error
 
 
 def comparison_of(

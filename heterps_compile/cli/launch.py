@@ -44,6 +44,7 @@ def launch(ctx: click.Context, /, directory: str, no_check: bool, **_: Any) -> N
       heterps-compile launch model.heterps --hosts hosts.toml
       heterps-compile launch model.heterps --hosts hosts.toml --train train.py --data clicks.parquet
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    made = make_run_options(ctx, directory)
     from heterps_compile.runtime.launch.hosts_file import (  # noqa: PLC0415 - only when it runs
         check_hosts,
         launch_lines,
@@ -53,7 +54,6 @@ def launch(ctx: click.Context, /, directory: str, no_check: bool, **_: Any) -> N
     )
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415
 
-    made = make_run_options(ctx, directory)
     if made.hosts is None:
         raise InputError("launch needs the machines (--hosts FILE.toml)")
     known = read_hosts(made.hosts)

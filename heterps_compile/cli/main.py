@@ -141,6 +141,10 @@ def _tell(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
+    if isinstance(error, ModuleNotFoundError):
+        from heterps_compile.packages import not_installed  # noqa: PLC0415 - only where an import failed
+
+        error = not_installed(error) or error
     if isinstance(error, HeterpsError):
         click.echo(f"Error: {one_line(str(error))}", err=True)
         return error.exit_code

@@ -14,7 +14,7 @@ from .output import printing, quiet_libraries, result_stream, terminal_width
 
 
 @click.command("ops")
-@click.option("--backend", metavar="NAME", help="Only this backend's.  [default: all built-in ones]")
+@click.option("--backend", metavar="NAME", help="Only this backend's.  [default: all that are installed]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 def ops(backend: str | None, *, as_json: bool) -> None:
     """List the ONNX ops that backends run, with the opsets from which on each version is known.
@@ -30,11 +30,18 @@ def ops(backend: str | None, *, as_json: bool) -> None:
     with result_stream() as stream, quiet_libraries(verbose=False):
         from rich.text import Text  # noqa: PLC0415 - rich
 
-        from heterps_compile.backends.find import BACKENDS  # noqa: PLC0415 - as below
-        from heterps_compile.backends.ops import ops_by_backend  # noqa: PLC0415 - torch, jax and onnxruntime
+        from heterps_compile.backends.ops import (  # noqa: PLC0415 - torch, jax and onnxruntime
+            backends_that_list_ops,
+            ops_by_backend,
+        )
         from heterps_compile.console import add_text, make_console, plain_table  # noqa: PLC0415 - rich
+        from heterps_compile.packages import join  # noqa: PLC0415 - only when it runs
 
-        names = (backend,) if backend is not None else tuple(BACKENDS)
+        names, missing = backends_that_list_ops() if backend is None else ((backend,), ())
+        if not names:
+            raise join(missing)
+        for error in missing:
+            click.echo(f"note: not listed: {error}", err=True)
         found = ops_by_backend(names)
         with printing("the ops"):
             if as_json:

@@ -11,6 +11,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from heterps_compile.packages import PYTORCH, need
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -21,6 +23,7 @@ def _builder(module: str) -> Builder:
     """Return the function of that name in the module of that name; PyTorch is imported when it is called."""
 
     def build(**sizes: Any) -> "tuple[nn.Module, tuple[Tensor, ...]]":
+        need(f"the example {module!r}", PYTORCH)
         function: Builder = getattr(import_module(f"{__name__}.{module}"), module)
         return function(**sizes)
 

@@ -27,7 +27,7 @@ from heterps_compile.host_memory import available_bytes
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.packages import RUN_LAYERS, installed_versions
+from heterps_compile.packages import PYTORCH, RUN_LAYERS, installed_versions, need
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import MODES
 from heterps_compile.runtime.allocator import keep_freed_memory
@@ -115,6 +115,7 @@ def profile_model(
     Raises:
         HeterpsError: where the model cannot be read, a layer cannot be run by itself, or a device is not here.
     """
+    need("measuring layers", PYTORCH)
     kept = cache or Cache(None)
     if settings.mode not in MODES:
         raise UnknownNameError("mode", settings.mode, MODES)

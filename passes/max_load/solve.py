@@ -10,6 +10,7 @@ import numpy as np
 
 from heterps_compile.cost.workload import Workload, verify_workload
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.packages import SEARCH, need
 from heterps_compile.passes.deadline import Deadline, now_s
 
 from .contiguous import Best, split_contiguously
@@ -43,9 +44,11 @@ def solve_max_load(
         InputError: where the workload or the warm start breaks a rule.
         InfeasibleError: where no split exists; the message says what stands against it.
         UnknownNameError: for another method.
+        MissingPackageError: where the solver is not installed.
     """
     if method not in METHODS:
         raise UnknownNameError("max-load method", method, METHODS)
+    need("solving a workload", SEARCH)
     if time_limit_s is not None and not time_limit_s > 0:
         raise InputError(f"a time limit of {time_limit_s} s must be above 0")
     verify_workload(workload)

@@ -6,39 +6,50 @@ gives a :class:`~.method.PlacementMethod`. The names below cannot be taken.
 Left out: which method is the default (``plan/request.py``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import cast
 
 from heterps_compile.errors import UnknownNameError
+from heterps_compile.packages import SEARCH, has, need
 from heterps_compile.plug_ins import make_plug_in
 
 from .method import PlacementMethod
 
+_PLAIN = "exact"  # needs no more than every search does
 ENTRY_POINT_GROUP = "heterps_compile.methods"
 
 
-def _lazy(module: str, cls: str) -> Callable[[], PlacementMethod]:
-    def build() -> PlacementMethod:
-        return cast(PlacementMethod, getattr(import_module(f".{module}", __package__), cls)())
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A method that ships with the package.
 
-    return build
+    Attributes:
+        module: Of this package.
+        cls: The class there; it is made without arguments.
+        extras: What it needs besides the proof that follows every method.
+    """
+
+    module: str
+    cls: str
+    extras: tuple[str, ...] = ()
 
 
-METHODS: Mapping[str, Callable[[], PlacementMethod]] = MappingProxyType(
+METHODS: Mapping[str, BuiltIn] = MappingProxyType(
     {
-        "rl": _lazy("learned.rl", "Rl"),
-        "rl-rnn": _lazy("learned.rl", "RlRnn"),
-        "exact": _lazy("proof.exact", "Exact"),
-        "brute": _lazy("baselines.brute", "Brute"),
-        "greedy": _lazy("baselines.greedy", "Greedy"),
-        "genetic": _lazy("baselines.genetic", "Genetic"),
-        "bayes": _lazy("baselines.bayes", "Bayes"),
-        "cpu-only": _lazy("baselines.fixed", "CpuOnly"),
-        "gpu-only": _lazy("baselines.fixed", "GpuOnly"),
-        "heuristic": _lazy("baselines.fixed", "Heuristic"),
+        "rl": BuiltIn("learned.rl", "Rl", ("torch",)),
+        "rl-rnn": BuiltIn("learned.rl", "RlRnn", ("torch",)),
+        "exact": BuiltIn("proof.exact", "Exact"),
+        "brute": BuiltIn("baselines.brute", "Brute"),
+        "greedy": BuiltIn("baselines.greedy", "Greedy"),
+        "genetic": BuiltIn("baselines.genetic", "Genetic"),
+        "bayes": BuiltIn("baselines.bayes", "Bayes", ("bayes",)),
+        "cpu-only": BuiltIn("baselines.fixed", "CpuOnly"),
+        "gpu-only": BuiltIn("baselines.fixed", "GpuOnly"),
+        "heuristic": BuiltIn("baselines.fixed", "Heuristic"),
     }
 )
 
@@ -48,10 +59,14 @@ def find_method(name: str) -> PlacementMethod:
 
     Raises:
         UnknownNameError: with the known names, those of third parties included, and the nearest.
+        MissingPackageError: where what it needs is not installed.
         PlugInError: where a third party's does not load, or is no method.
     """
     if name in METHODS:
-        return METHODS[name]()
+        made = METHODS[name]
+        unlike = f", unlike {_PLAIN!r}," if has(SEARCH) and made.extras else ""
+        need(f"the placement method {name!r}{unlike}", SEARCH, *made.extras)
+        return cast(PlacementMethod, getattr(import_module(f".{made.module}", __package__), made.cls)())
     others = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name in others:
         return cast(PlacementMethod, make_plug_in(others[name], ("name",), ("seed", "time_limit_s", "warm_start")))

@@ -22,8 +22,9 @@ PACKAGE = ROOT / "heterps_compile"
 
 # From the ground up. A module imports its own folder and rows below its own, never up and never sideways.
 ROWS = (
-    ("errors", "escape", "examples", "packages"),
-    ("units", "host_memory", "process_state", "console", "conflict_markers"),
+    ("errors", "escape"),
+    ("packages",),
+    ("examples", "units", "host_memory", "process_state", "console", "conflict_markers"),
     ("options", "plug_ins"),
     ("ir",),
     ("cluster",),

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable
+from heterps_compile.packages import need
 
 from .arrow import Place, column_tensor
 from .data_file import DataFile, data_file
@@ -63,14 +64,13 @@ class ParquetSource:
             cache_bytes: Decoded row groups that are kept.
 
         Raises:
-            InputError: where a file is missing, damaged or empty, or files of one folder have different columns; or
-                pyarrow is not installed.
+            InputError: where a file is missing, damaged or empty, or files of one folder have different columns.
+            MissingPackageError: where pyarrow is not installed.
         """
-        try:
-            import pyarrow  # noqa: ICN001, PLC0415 - an extra
-            import pyarrow.parquet  # noqa: PLC0415
-        except ImportError as error:
-            raise InputError("Parquet files are read by pyarrow: pip install 'heterps-compile[data]'") from error
+        need("reading Parquet files", "data")
+        import pyarrow  # noqa: ICN001, PLC0415 - an extra
+        import pyarrow.parquet  # noqa: PLC0415
+
         self._arrow: Any = pyarrow
         self._fill = fill
         self._cache_bytes = cache_bytes

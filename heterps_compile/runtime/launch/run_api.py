@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict, Unpack
 
 from heterps_compile.errors import InputError, RunError, UnknownNameError
+from heterps_compile.packages import PYTORCH, need
 
 from .fork_server import PRELOADED, PRELOADED_TO_TRAIN, ForkServer
 from .membership import is_under_torchrun, membership_of
@@ -133,7 +134,9 @@ def make_options(
     Raises:
         UnknownNameError: for an option that is none.
         InputError: for one that makes no sense, or means nothing for this run.
+        MissingPackageError: where PyTorch is not installed, over which ranks talk.
     """
+    need("running stages", PYTORCH)
     file = None if train is None else GIVEN if isinstance(train, Training) else os.path.abspath(train)
     options = by_field(options)
     for name in ("replicas", "speeds"):

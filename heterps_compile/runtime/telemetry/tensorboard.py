@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps_compile.errors import InputError, RunError
+from heterps_compile.packages import need
 
 from .step_report import StepReport
 
@@ -23,14 +24,12 @@ class TensorBoardLog:
         """Begin a file of events in a directory, which is made where there is none.
 
         Raises:
-            InputError: where the package is missing, or the directory cannot be written.
+            InputError: where the directory cannot be written.
+            MissingPackageError: where the package is not installed.
         """
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra, and slow to import
-        except ImportError as error:
-            raise InputError(
-                "TensorBoard's files are written by its package: pip install 'heterps-compile[tensorboard]'"
-            ) from error
+        need("writing TensorBoard's files", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra, and slow to import
+
         try:
             writer: Any = SummaryWriter(os.fspath(directory), flush_secs=_EVERY_S)
         except (OSError, ValueError) as error:

@@ -14,7 +14,6 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate, to_arrays
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
-from heterps_compile.errors import HeterpsError
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.passes.placement.local.sampling import StageRules, stage_rules
 from heterps_compile.passes.placement.simple_plans import require_feasible, seed_placements
@@ -45,16 +44,10 @@ class Bayes:
         time_limit_s: float | None = None,
         warm_start: Placement | None = None,
     ) -> SearchResult:
-        """Search; see :class:`.method.PlacementMethod`.
-
-        Raises:
-            HeterpsError: where optuna is not installed.
-        """
+        """Search; see :class:`.method.PlacementMethod`."""
         started, deadline = now_s(), Deadline.after(time_limit_s)
-        try:
-            import optuna  # noqa: PLC0415 - an extra that only this method needs
-        except ImportError as e:
-            raise HeterpsError("method 'bayes' needs optuna, which is not installed: pip install optuna") from e
+        import optuna  # noqa: PLC0415 - an extra that only this method needs
+
         optuna.logging.disable_default_handler()
         rules = stage_rules(problem)
         seeds = seed_placements(problem, warm_start)

@@ -22,7 +22,7 @@ from heterps_compile.backends.jax.literals import literal
 from heterps_compile.backends.jax.op_rows import ROWS
 from heterps_compile.backends.jax.print_stage import MODULE_LEVEL
 from heterps_compile.backends.local_names import LocalNames
-from heterps_compile.errors import BackendError
+from heterps_compile.errors import BackendError, MissingPackageError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition
 
@@ -217,7 +217,7 @@ def test_without_jax_an_error_says_what_to_install(monkeypatch: pytest.MonkeyPat
     graph = read(SMALL, batch=3)
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(
-        BackendError, match=r"needs the package jax, 0\.8 or newer; pip install 'heterps-compile\[jax\]'"
+        MissingPackageError, match=r"'jax' needs jax, which is not installed: pip install 'heterps-compile\[jax\]'"
     ):
         JaxBackend().build(graph, cut_evenly(graph, 1))
 

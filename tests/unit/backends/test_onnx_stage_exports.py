@@ -1,5 +1,6 @@
 """PyTorch stages become ONNX models that say what their cuts say and give what the model gives."""
 
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +15,9 @@ from torch import Tensor, fx, nn
 from torch_models import BACKEND as TORCH
 from torch_models import REAL, Built, cut_before, cut_into, skip_net
 
-from heterps_compile.backends.onnx_stage import stage_models as stage_models_module
 from heterps_compile.backends.onnx_stage.exporter_registry import read_once
 from heterps_compile.backends.onnx_stage.stage_models import stage_models
-from heterps_compile.errors import BackendError
+from heterps_compile.errors import BackendError, MissingPackageError
 from heterps_compile.frontends.onnx_session import open_session
 from heterps_compile.frontends.torch_fx import import_torch
 from heterps_compile.ir.graph import Graph
@@ -310,6 +310,8 @@ def test_hostile_parameter_names_are_initializers_like_any_other() -> None:
 def test_without_the_exporters_package_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     module, inputs = skip_net()
     graph = import_torch(module, inputs)
-    monkeypatch.setattr(stage_models_module, "find_spec", lambda _name: None)
-    with pytest.raises(BackendError, match=r"need onnxscript, which is not installed: pip install '.*\[export\]'"):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(
+        MissingPackageError, match=r"needs onnxscript, which is not installed: pip install '.*\[export\]'"
+    ):
         stage_models(graph, cut_into(graph, 1))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from heterps_compile.errors import InputError, RunError, UnknownNameError
+from heterps_compile.errors import InputError, MissingPackageError, RunError, UnknownNameError
 from heterps_compile.runtime.data.parquet import ParquetSource
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
@@ -201,7 +201,7 @@ def test_a_column_name_may_have_dots_and_is_printed_harmlessly(tmp_path):
 
 def test_without_pyarrow_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install 'heterps-compile\[data\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'heterps-compile\[data\]'"):
         ParquetSource(folder)
 
 
