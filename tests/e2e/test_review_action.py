@@ -85,6 +85,8 @@ def test_the_action_installs_itself_unless_told_otherwise(tmp_path):
         patch.setenv("GITHUB_ACTION_PATH", "/the/action")
         patch.setattr(f"{__name__}.BIN", str(fake))
         assert step(folder, "Install heterps-compile")[:2] == (0, "ran -m pip install --quiet /the/action\n")
+        with_model = step(folder, "Install heterps-compile", model="m.onnx")
+        assert with_model[:2] == (0, "ran -m pip install --quiet /the/action[onnx,torch]\n")
         assert step(folder, "Install heterps-compile", install="x==1")[:2] == (0, "ran -m pip install --quiet x==1\n")
         assert step(folder, "Install heterps-compile", install="--index-url=http://e.vil")[0] == 2
 
