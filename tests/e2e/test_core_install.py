@@ -126,7 +126,7 @@ def test_the_core_installs_by_itself_and_reviews_plans(folder, tmp_path_factory,
     tree, python = place / "tree", place / "venv" / "bin" / "python"
     skipped = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "demo-out", "tests")
     shutil.copytree(ROOT, tree, symlinks=True, ignore=skipped)
-    pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = ["-m", "pip", "--disable-pip-version-check"]
     build = [sys.executable, *pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(place), str(tree)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = place.glob("*.whl")
