@@ -10,6 +10,7 @@ from importlib import metadata
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import training_backends, trains
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import TORCH
 from heterps_compile.ir.partition import StageCut
@@ -32,10 +33,10 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
     servers = draft.parameter_servers
     throughput = readings_of(graph.batch, stages, draft.schedule).steady_state.throughput_samples_per_s
     value, bound = search.value, search.bound
-    if draft.request.objective == "cost":  # what is free has a price to the search, not to the user
-        paid = sum(stage.price_per_hour for stage in stages) + servers.price_per_hour
-        value = paid / 3600 / throughput * 1e6
-        bound = 0.0 if free else search.bound
+    paid = sum(stage.price_per_hour for stage in stages) + servers.price_per_hour
+    by_price = OBJECTIVES[draft.request.objective].paid(paid, throughput)
+    if by_price is not None:  # what is free has a price to the search, not to the user
+        value, bound = by_price, 0.0 if free else search.bound
     return Plan(
         model=graph.name,
         graph_inputs=graph.inputs,

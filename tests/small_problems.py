@@ -99,6 +99,8 @@ def small_problems_for(objective: str, max_layers: int = 6, units: int = 4) -> s
     def pose(problem: Problem, share: float) -> Problem:
         dearest = float(problem.price_per_hour @ problem.max_units)
         budget = share * dearest if objective in ("throughput", "latency") and share < 0.5 else math.inf
+        if objective == "price" and not problem.min_throughput:  # which a request would refuse
+            problem = replace(problem, min_throughput=share * 0.6 * problem.batch)
         if objective == "latency":
             problem = replace(problem, sync_s=np.zeros_like(problem.sync_s), keeps_activations=False)
         return replace(problem, objective=objective, budget_per_hour=budget)
@@ -162,6 +164,8 @@ def plain_value(problem: Problem, placement: Placement) -> float:
             best = min(best, price / 3600 / (problem.batch / actual_s) * 1e6)
         elif problem.objective == "latency":
             best = min(best, sum(sum(plain_work_s(problem, placement, i, j)) for i, j, _ in stages))
+        elif problem.objective == "price":
+            best = min(best, price)
         else:
             best = min(best, actual_s)
     return best

@@ -3,6 +3,7 @@
 ::
 
     cost         those that make price times time of a batch least (``best_units.py``)
+    price        the fewest at the throughput floor
     throughput   those that make the slowest stage fastest, within the budget and the limits on units
     latency      the fewest at the throughput floor: replicas do not make the way of one batch shorter
     max-load     one

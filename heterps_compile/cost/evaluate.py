@@ -13,6 +13,7 @@ import numpy as np
 
 from .best_units import units_by_type
 from .chosen_units import BUDGET_TOLERANCE, chosen_units, fewest_units
+from .objective import OBJECTIVES
 from .problem import Bools, Floats, Ints, Placement, Problem
 from .segments import MEMORY_TOLERANCE, FlatStages, flatten_stages
 
@@ -224,8 +225,9 @@ def _price(problem: Problem, stages: FlatStages) -> tuple[Evaluation, Floats]:
 
 def _values(problem: Problem, stages: FlatStages, batch_s: Floats, price_per_hour: Floats) -> Floats:
     """Return the objective [B] of feasible placements: see :mod:`.objective`."""
-    if problem.objective == "cost":
-        return price_per_hour / 3600 / (problem.batch / batch_s) * 1e6
+    paid = OBJECTIVES[problem.objective].paid(price_per_hour, problem.batch / batch_s)
+    if paid is not None:
+        return paid
     if problem.objective == "latency":
         passed_s = np.add.reduceat(stages.work.compute_s + stages.work.data_s, stages.offsets)
         return np.maximum(np.asarray(passed_s, np.float64), _SHORTEST_S)

@@ -3,6 +3,7 @@
 Every value is lower the better, so that bound and gap mean the same for all::
 
     cost         price of a million samples               subject to  throughput >= floor
+    price        price per hour of the units              throughput >= floor, which there must be
     throughput   seconds a batch takes the slowest stage              price per hour <= budget
     latency      seconds one batch takes through the empty pipeline   throughput >= floor, price per hour <= budget
     max-load     seconds a batch takes the slowest stage,             every stage on one unit of its own
@@ -12,14 +13,25 @@ A proven bound is a bound for the plans of the problem that was posed, and no ot
 and stages that are runs of that order. A plan that takes the layers in another order, or parts them otherwise, is none
 of those that a bound is about.
 
+``cost`` and ``price`` are two questions about one bill. A job with so many samples to work off ends earlier on a plan
+that is faster than the floor, so that the price of a sample counts: ``cost``. A service that is asked for so many
+samples per second and no more pays for hours: ``price``. ``cost`` is the default with a floor too: so a floor rules
+plans out, and never changes what the others are compared by.
+
 Left out: how values are reached (``evaluate.py``, ``passes/placement``), how a bound is proven (``passes/placement``).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
 from heterps_compile.units import counted, format_money, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    from .problem import Floats
+
+Number = TypeVar("Number", float, "Floats")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,10 @@ class Objective:
         better: What a plan of a lower value is: ``"cheaper"``.
         takes_budget: Whether a budget per hour may be set.
         in_training: Whether it has a meaning for training.
+        needs_floor: Whether a throughput floor must be set.
+        sums_at_floor: Whether its value is a sum over stages, none of which depends on a time of a batch other than the
+            floor's.
+        other: Name of the objective that asks the other question about money; "" for none.
     """
 
     name: str
@@ -39,10 +55,19 @@ class Objective:
     better: str
     takes_budget: bool
     in_training: bool = True
+    needs_floor: bool = False
+    sums_at_floor: bool = False
+    other: str = ""
 
     def unit(self, currency: str) -> str:
         """Return the unit of its values."""
-        return f"{currency} per million samples" if self.name == "cost" else "seconds per batch"
+        return _UNITS.get(self.name, "seconds per batch").format(currency=currency)
+
+    def paid(self, price_per_hour: Number, throughput: Number) -> Number | None:
+        """Return the value of plans with that price per hour and throughput; None where it is a time."""
+        if self.name == "cost":
+            return price_per_hour / 3600 / throughput * 1e6
+        return price_per_hour if self.name == "price" else None
 
     def change(self, value: float, other: float) -> float:
         """Return how the number that is printed changes from one value to another: 0.05 for +5 %.
@@ -61,18 +86,38 @@ class Objective:
         """Print a value for people: a price, a throughput, a time."""
         if self.name == "cost":
             return f"{format_money(value)} {currency} per million samples"
+        if self.name == "price":
+            return f"{format_money(value)} {currency}/h"
         if self.name == "throughput":
             return format_rate(batch / value)
         return f"{format_seconds(value)} a batch"
 
 
+_UNITS: Mapping[str, str] = MappingProxyType({"cost": "{currency} per million samples", "price": "{currency} per hour"})
+
 OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
     {
         objective.name: objective
         for objective in (
-            Objective("cost", "price of a million samples", "cheaper", takes_budget=False),
+            Objective("cost", "price of a million samples", "cheaper", takes_budget=False, other="price"),
+            Objective(
+                "price",
+                "price of an hour at the floor",
+                "cheaper",
+                takes_budget=False,
+                needs_floor=True,
+                sums_at_floor=True,
+                other="cost",
+            ),
             Objective("throughput", "time of a batch in the slowest stage", "faster", takes_budget=True),
-            Objective("latency", "time of a batch through all stages", "faster", takes_budget=True, in_training=False),
+            Objective(
+                "latency",
+                "time of a batch through all stages",
+                "faster",
+                takes_budget=True,
+                in_training=False,
+                sums_at_floor=True,
+            ),
             Objective("max-load", "time of a batch in the most loaded device", "faster", takes_budget=False),
         )
     }

@@ -21,6 +21,7 @@ A plan's throughput is min over stages of B / ET; its price per hour the sum of 
 placements *and* over replicas, is the objective (:mod:`.objective`)::
 
     cost         price_per_hour / 3600 / throughput * 1e6, the price of a million samples
+    price        price_per_hour, with the fewest replicas that reach min_throughput
     throughput   max over stages of ET
     latency      sum over stages of (sum OCT + D): nothing overlaps for a batch that is alone in the pipeline
     max-load     max over stages of ET(1), with one unit for every stage

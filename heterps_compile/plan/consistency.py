@@ -8,6 +8,7 @@ Left out: what needs the model or the pool itself (``review/``).
 from collections.abc import Callable, Iterator
 from math import isclose
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.schedule.readings import busy_time, one_batch_alone, steady_state
 from heterps_compile.units import counted
 
@@ -155,13 +156,12 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
 
 def _value_is_that_of_the_objective(plan: PlanFile) -> Iterator[Fault]:
     estimates = plan.estimates
-    if plan.request.objective == "cost":
-        paid = sum(stage.price_per_hour for stage in estimates.stages) + estimates.parameter_servers_price_per_hour
-        value = paid / 3600 / estimates.throughput_samples_per_s * 1e6
-    elif plan.request.objective in ("throughput", "max-load"):
+    paid = sum(stage.price_per_hour for stage in estimates.stages) + estimates.parameter_servers_price_per_hour
+    value = OBJECTIVES[plan.request.objective].paid(paid, estimates.throughput_samples_per_s)
+    if value is None:
+        if plan.request.objective not in ("throughput", "max-load"):
+            return  # a latency does not follow from times with replicas
         value = _slowest_s(plan)
-    else:  # a latency does not follow from times with replicas
-        return
     if not _same(estimates.value, value):
         yield "estimates.value", f"{estimates.value!r}, but the other estimates give {value!r}"
 

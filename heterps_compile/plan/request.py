@@ -109,7 +109,8 @@ class Request:
 
     objective: str = _option(
         "--objective", Choice(OBJECTIVES),
-        "What the plan is the best in: cost of a million samples; throughput; latency of a batch; max-load, the load "
+        "What the plan is the best in: cost of a million samples; price of an hour at the floor (--min-throughput); "
+        "throughput; latency of a batch; max-load, the load "
         "of the busiest device with one unit a stage, which is what a workload is solved for.",
         accept=_one_of("objective", OBJECTIVES), default=OBJECTIVES[0],
     )  # fmt: skip
@@ -213,10 +214,16 @@ def _contradictions(request: Request) -> Iterator[str]:
     if request.synchronisation == "parameter-server" and request.mode != "training":
         yield "parameter servers are for training (--mode training); inference synchronises nothing"
     if request.mode == "training" and not objective.in_training:
-        yield f"the objective {request.objective!r} is for inference; for training ask for cost or throughput"
+        yield f"the objective {request.objective!r} is for inference; for training ask for cost, price or throughput"
     if request.max_stages is not None and request.max_stages < request.min_stages:
         most = counted(request.max_stages, "stage")
         yield f"at least {request.min_stages} and at most {most} are asked for; no plan has both"
+    if objective.needs_floor and not request.min_throughput:
+        yield (
+            f"the objective {request.objective!r} needs a throughput floor (--min-throughput), without which the "
+            f"cheapest hour is that of the slowest plan; give the samples/s that must be met, or ask for --objective "
+            f"{objective.other}"
+        )
     if request.budget_per_hour is not None and not objective.takes_budget:
         takers = " or ".join(name for name, known in _OBJECTIVES.items() if known.takes_budget)
         yield f"a budget goes with the objective {takers}, not with {request.objective!r}; leave one of them out"

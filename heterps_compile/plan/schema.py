@@ -28,7 +28,7 @@ _FINGERPRINT = r"^([0-9a-f]{12}-[0-9a-f]{12}-[0-9a-f]{12})?$"
 _MOST = 2**63 - 1  # a count has a place among floats, whatever is computed with it
 
 # Names of which there are so many and no more; methods, backends and kinds of devices may be a third party's.
-Objective = Literal["cost", "throughput", "latency", "max-load"]
+Objective = Literal["cost", "price", "throughput", "latency", "max-load"]
 Mode = Literal["inference", "training"]
 Provisioner = Literal["exact", "closed-form", "newton"]
 Synchronisation = Literal["all-reduce", "parameter-server"]

@@ -7,6 +7,7 @@ import numpy as np
 
 from heterps_compile.backends.mixed import MIXED
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.plan.plan import ParameterServers, Plan
 from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
@@ -31,9 +32,8 @@ def judge(posed: PosedAgain) -> tuple[str, float | None]:
     fault = _broken_limit(posed, priced, paid)
     if fault:
         return fault, None
-    if posed.problem.objective != "cost":
-        return "", priced.value
-    return "", paid / 3600 / priced.throughput * 1e6
+    by_price = OBJECTIVES[posed.problem.objective].paid(paid, priced.throughput)
+    return "", priced.value if by_price is None else by_price
 
 
 def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> str:

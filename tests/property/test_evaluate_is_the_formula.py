@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_problems import linked, plain_value, small_problems, small_problems_for, with_shared_storage
 
 from heterps_compile.cost.evaluate import Fault, detail, evaluate, to_placement
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem
 
 
@@ -32,7 +33,7 @@ def test_every_placement_of_a_batch_has_the_plain_value(problem: Problem, seed: 
     assert_plain_values(problem, seed)
 
 
-@pytest.mark.parametrize("objective", ["throughput", "latency", "max-load"])
+@pytest.mark.parametrize("objective", ["price", "throughput", "latency", "max-load"])
 @settings(max_examples=120, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 def test_every_objective_has_the_plain_value(objective: str, data: st.DataObject, seed: int) -> None:
@@ -45,7 +46,7 @@ def test_pairs_of_types_talk_over_their_own_links(problem: Problem, links: int, 
     assert_plain_values(linked(problem, links), seed)
 
 
-@pytest.mark.parametrize("objective", ["cost", "throughput", "latency", "max-load"])
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
 @settings(max_examples=80, deadline=None)
 @given(data=st.data(), storage=st.integers(0, 2**32 - 1), seed=st.integers(0, 2**32 - 1))
 def test_replicas_wait_for_the_storage_they_share(objective: str, data: st.DataObject, storage: int, seed: int) -> None:

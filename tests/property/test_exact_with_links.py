@@ -38,7 +38,7 @@ def test_exact_finds_the_optimum_of_eight_layers(problem: Problem) -> None:
     assert_same_optimum(problem)
 
 
-@pytest.mark.parametrize("objective", ["throughput", "latency", "max-load"])
+@pytest.mark.parametrize("objective", ["price", "throughput", "latency", "max-load"])
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_exact_finds_the_optimum_of_other_objectives(objective: str, data: st.DataObject) -> None:

@@ -10,7 +10,7 @@ from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.baselines.greedy import Greedy
 from heterps_compile.passes.placement.proof.certificate import certify
 
-OBJECTIVES = ["throughput", "latency", "max-load"]
+OBJECTIVES = ["price", "throughput", "latency", "max-load"]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -275,9 +275,11 @@ def _goals(problem: Problem, archive: Archive) -> list[float]:
 
     What is to be fast begins at the best simple plan; a plan of low latency may be as slow as it likes.
     """
-    base = max(problem.min_throughput, archive.best.throughput if problem.objective != "cost" else 0.0)
+    is_fast = problem.objective not in ("cost", "price")
+    base = max(problem.min_throughput, archive.best.throughput if is_fast else 0.0)
     if base > 0:
-        return [base * factor for factor in ((1,) if problem.objective == "latency" else _ABOVE_FLOOR)]
+        is_fixed = OBJECTIVES[problem.objective].sums_at_floor
+        return [base * factor for factor in ((1,) if is_fixed else _ABOVE_FLOOR)]
     base = archive.best.throughput
     if base <= 0:
         once_s = np.where(np.isfinite(problem.compute_s), problem.compute_s, 1e9).min(axis=1)

@@ -29,6 +29,7 @@ from typing import Protocol
 import numpy as np
 
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
 from heterps_compile.passes.deadline import Deadline
 
@@ -245,8 +246,8 @@ class Climb:
         return [self._stages(types, begins) for types, begins in zip(draws.types, draws.begins, strict=True)]
 
     def _terms(self, plan: Found) -> Terms:
-        """Return the terms on which a plan is polished: the time of a batch that it attains."""
-        if self._problem.objective == "latency":
+        """Return the terms on which a plan is polished: the time of a batch that it attains, or the floor's."""
+        if OBJECTIVES[self._problem.objective].sums_at_floor:
             return self._ladder[-1].terms
         throughput = plan.throughput or self._problem.min_throughput or self._archive.best.throughput
         if throughput <= 0:  # infeasible, and no floor to go by: time enough for any stage on one unit

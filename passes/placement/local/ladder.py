@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_compile.cost.evaluate import slowest_batch_s
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Floats, Problem
 
 from .stage_list import StageList
@@ -37,6 +38,8 @@ def ladder_terms(problem: Problem, lowest: float, highest: float) -> list[Terms]
     """
     if problem.objective == "latency":
         return _second_prices(problem)
+    if problem.objective == "price":  # whatever is faster than the floor needs no fewer units
+        return [Terms(min(slowest_batch_s(problem), problem.batch / lowest))]
     factors = [1.0]
     has_lowest = problem.min_throughput > 0 or problem.objective != "cost"
     steps = _LADDER if has_lowest else ((_EVEN, highest / lowest),)
@@ -111,7 +114,7 @@ class Ladder:
         paid, breach = self._paid[:-1], self._breach[:-1]
         if problem.objective == "cost":
             return np.asarray(self._total(paid, breach) * times_s / 3600 / problem.batch * 1e6)
-        if problem.objective == "latency":  # its rungs are no throughputs
+        if OBJECTIVES[problem.objective].sums_at_floor:  # its rungs are no throughputs, or there is one alone
             return np.full(len(times_s), np.inf)
         most = _LOADED * self._prices.excess_price if problem.objective == "max-load" else problem.budget_per_hour
         return np.where((breach == 0) & (paid <= most * _WORK), times_s, np.inf)

@@ -3,6 +3,7 @@
 For a fixed time of a batch tau every objective is a sum over stages, or is reached through one::
 
     cost, throughput   sum of price * units(tau), least: times tau the cost; within the budget, tau is reached
+    price              sum of price * units(floor)
     latency            sum of price * units(floor) + v * (C + D): the larger v, the more a second counts
     max-load           sum of what ET(1) exceeds tau by: nothing, where tau is reached
 

@@ -170,12 +170,14 @@ class FixedTimeEffort:
 
     Attributes:
         most_listed: Segments that a mixed-integer programme takes.
+        most_left: Segments that are kept for a closer look where links between types are bounded first.
         steps, steps_first: Subgradient steps where multipliers are all there is, and before a programme.
         programme_s: Seconds of one programme; halving asks for many.
         near: Relative; ranges of time narrower than this are closed from their slow end.
     """
 
     most_listed: int = 120_000
+    most_left: int = 600_000
     steps: int = 40
     steps_first: int = 6
     programme_s: float = 10.0

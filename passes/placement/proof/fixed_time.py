@@ -5,10 +5,12 @@ over segments (``paths.py``)::
 
     throughput, max-load     tau is halved between one that some plan reaches and one proven out of reach
                              out of reach:  even the cheapest path costs more than the budget, or there is none
+    price                    tau is the floor's, since no plan needs fewer units to be faster; the cheapest path
     latency                  tau is the floor's; the path of the least latency
 
 Limits on units, and the budget of ``latency``, couple the segments: Lagrange multipliers bound the optimum from below
-(``lagrangian.py``), and a mixed-integer programme closes what they leave open (``path_programme.py``).
+(``lagrangian.py``), and what they leave open is closed by labels where prices alone count (``label_setting.py``),
+or by a mixed-integer programme (``path_programme.py``).
 
 Left out: the objective ``cost``, where price and time trade off (``range_search.py``).
 """
@@ -19,14 +21,16 @@ import numpy as np
 
 from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
 from heterps_compile.cost.evaluate import evaluate_one, slowest_batch_s
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.geometry import Chain, Segments
 
 from .effort import EFFORT, Effort
+from .label_setting import LimitedPaths
 from .lagrangian import Lagrangian, Relaxation
 from .linked_chain import LinkedChain
-from .path_programme import Coupling, Terms, coupled_path
+from .path_programme import CoupledPath, Coupling, Terms, coupled_path
 from .paths import SegmentPrices
 from .trivial_bounds import GAP, longest_s, trivial_bound
 
@@ -39,6 +43,9 @@ class FixedTimeSearch:
         placement: That plan.
         bound: A proven lower bound on the value of every placement; inf where it is proven that none is feasible.
         evaluations: Placements evaluated.
+        left: Where the costs of segments are lower bounds, and tau is the floor's: the segments that may be in a better
+            plan; None where they are too many.
+        loose: The plan that seems cheapest within the limits.
     """
 
     def __init__(
@@ -50,8 +57,11 @@ class FixedTimeSearch:
     ) -> None:
         """Begin with some placements."""
         self.problem, self.deadline, self._effort = chain.problem, deadline, effort.fixed_time
+        self._labels = effort.labels
         self.best, self.bound, self.evaluations = np.inf, trivial_bound(self.problem), 0
         self.placement: Placement | None = None
+        self.left: list[Segments | None] = []
+        self.loose: Placement | None = None
         self._chain = chain
         self._listed: Segments | None = None
         self._seen: set[Placement] = set()
@@ -64,8 +74,9 @@ class FixedTimeSearch:
         """Search until the best plan is proven best, or the time is up, or the limits leave a gap that cannot close."""
         slow_s = min(slowest_batch_s(self.problem), longest_s(self.problem))
         try:
-            if self.problem.objective == "latency":
-                self.bound = min(self._cheapest(slow_s), self.best)
+            if self._is_at_floor:
+                bound = self._cheapest(slow_s, self._affordable)
+                self.bound = self.best if bound > self._affordable else min(bound, self.best)
             else:
                 self._halve(slow_s)
         except TimeUpError:
@@ -110,28 +121,80 @@ class FixedTimeSearch:
             time_s: Of a batch.
             enough: Stop at a bound above this.
         """
-        free = self._lagrangian.solve(None, time_s, time_s, self._lagrangian.none)
+        begin = free = self._lagrangian.solve(None, time_s, time_s, self._lagrangian.none)
+        if self._is_at_floor and not self._chain.is_exact:
+            limit = self.best + free.refund
+            self.left = [free.graph.keep_below(free.counts, free.to_go, limit, self._effort.most_left)]
+            self.loose = None if free.path is None else self._chain.placement(free.path)
         if free.path is None or not free.is_coupled:
             return free.bound
-        begin = free
         if np.any(self._multipliers > 0):
             begin = self._lagrangian.solve(None, time_s, time_s, self._multipliers)
-        steps = self._effort.steps_first if self._is_short else self._effort.steps
+        is_listed = self._is_short and not self._is_at_floor  # the programme comes next
+        steps = self._effort.steps_first if is_listed else self._effort.steps
         best = self._lagrangian.raised(begin, None, lambda: min(self._least_to_beat(), enough), steps)
         self._multipliers = best.multipliers
         if np.isinf(best.bound) or best.bound > enough:
             return best.bound
         best = best if best.bound >= free.bound else free
+        if self._is_at_floor:
+            return self._close(time_s, best)
         return self._programme(time_s, best, min(self._least_to_beat(), enough))
+
+    def _close(self, time_s: float, best: Relaxation) -> float:
+        """Bound the cost of the cheapest path by labels and the programme, over the segments that may be in it."""
+        if np.isinf(self.best):
+            self._find_any(time_s, best)
+        limit = self.best * (1 + GAP) + best.refund
+        segments = best.graph.keep_below(best.counts, best.to_go, limit, self._effort.most_left)
+        bound = best.bound
+        if segments is not None and self.problem.objective == "price" and bound > 0:
+            bound = max(bound, self._labelled(segments, best))
+        if segments is None or len(segments) > self._effort.most_listed or bound >= self.best * (1 - GAP):
+            return bound
+        found = self._coupled(segments, time_s, np.inf)
+        return max(bound, min(found.bound, self.best * (1 + GAP)))
+
+    def _find_any(self, time_s: float, best: Relaxation) -> None:
+        """Look for a first plan within the limits among the segments of cheap paths, ever less cheap ones."""
+        for slack in (0.01, 0.05, 0.25, 1.0):
+            limit = float(best.to_go[0, 0]) * (1 + slack)
+            segments = best.graph.keep_below(best.counts, best.to_go, limit, self._effort.most_listed)
+            if segments is None:
+                return
+            self._coupled(segments, time_s, self._effort.programme_s)
+            if np.isfinite(self.best):
+                return
+
+    def _labelled(self, segments: Segments, best: Relaxation) -> float:
+        """Bound the price of every path within the limits on units, and try the cheapest, where labels find it."""
+        paths, highest = LimitedPaths.of(segments, best.prices, best.to_go), min(self.best, self._affordable)
+        found = paths.cheapest(self.problem.price_per_hour, best.bound, highest, self._labels)
+        if found.chosen is not None:
+            self.loose = self._chain.placement(segments.keep(found.chosen))
+            self._try(self.loose)
+        self.deadline.check()
+        return np.inf if found.chosen is None and found.bound >= self._affordable else found.bound
 
     @property
     def _is_short(self) -> bool:
         """Whether all segments can be listed."""
         return self._chain.segment_count <= self._effort.most_listed
 
+    @property
+    def _is_at_floor(self) -> bool:
+        """Whether tau is the floor's, and the cost of a path the value of a plan."""
+        return OBJECTIVES[self.problem.objective].sums_at_floor
+
+    @property
+    def _affordable(self) -> float:
+        """Return what no plan costs more than: for ``price`` what all units that there are cost."""
+        problem = self.problem
+        return float(problem.price_per_hour @ problem.max_units) * (1 + GAP) if problem.objective == "price" else np.inf
+
     def _least_to_beat(self) -> float:
-        """Return the cost that a path must stay below to be of use: for ``latency`` the best plan's."""
-        return self.best if self.problem.objective == "latency" else np.inf
+        """Return the cost that a path must stay below to be of use: at the floor the best plan's."""
+        return self.best if self._is_at_floor else np.inf
 
     def _programme(self, time_s: float, best: Relaxation, target: float) -> float:
         """Solve the mixed-integer programme over the segments that may be on a path that costs less than a target."""
@@ -143,8 +206,13 @@ class FixedTimeSearch:
             segments = best.graph.keep_below(best.counts, best.to_go, limit, self._effort.most_listed)
         if segments is None:
             return best.bound
-        problem = self.problem
-        prices = SegmentPrices.at(problem, time_s)
+        found = self._coupled(segments, time_s, self._effort.programme_s)
+        bound = found.bound if self._is_short else min(found.bound, target * (1 + GAP))
+        return max(best.bound, bound)
+
+    def _coupled(self, segments: Segments, time_s: float, most_s: float) -> CoupledPath:
+        """Solve the programme over some segments, in so many seconds at most, and try the plan that it finds."""
+        problem, prices = self.problem, SegmentPrices.at(self.problem, time_s)
         cost = prices.of(segments.demand, segments.type)
         units = np.where(np.isfinite(cost), prices.units(segments.demand), np.inf)
         spent = np.where(np.isfinite(cost), problem.price_per_hour[segments.type] * units, 0.0)
@@ -153,14 +221,14 @@ class FixedTimeSearch:
             Terms(cost, units, spent),
             Coupling.of(problem, self._chain.length, problem.budget_per_hour * (1 + BUDGET_TOLERANCE)),
             self.deadline,
-            most_s=self._effort.programme_s,
+            most_s=most_s,
             enough=problem.budget_per_hour if problem.objective == "throughput" else -np.inf,
         )
         if found.chosen is not None:
-            self._try(self._chain.placement(segments.keep(found.chosen)))
+            self.loose = self._chain.placement(segments.keep(found.chosen))
+            self._try(self.loose)
         self.deadline.check()
-        bound = found.bound if self._is_short else min(found.bound, target * (1 + GAP))
-        return max(best.bound, bound)
+        return found
 
     def _try(self, placement: Placement) -> None:
         if placement in self._seen:

@@ -25,6 +25,7 @@ from heterps_compile.cost.problem import Floats, Ints
 from heterps_compile.passes.placement.geometry import Segments
 
 from .effort import LabelEffort
+from .paths import SegmentPrices
 
 _MOST_LABELS = 2**62
 
@@ -98,6 +99,13 @@ class LimitedPaths:
         self._starts = np.searchsorted(self._first, np.arange(len(to_go))).tolist()
         self._step = self._radix = np.zeros(0, np.int64)
         self._work = 0
+
+    @classmethod
+    def of(cls, segments: Segments, prices: SegmentPrices, to_go: Floats) -> "LimitedPaths":
+        """Take segments with the prices and the cheapest rests [n + 1, Q + 1] that a relaxation found for them."""
+        cost, units = prices.of(segments.demand, segments.type), prices.units(segments.demand)
+        limits = prices.problem.max_units
+        return cls(segments, cost, units, limits, multipliers=prices.multipliers, to_go=to_go.min(axis=1))
 
     def cheapest(self, price: Floats, bound: float, highest: float, effort: LabelEffort) -> LimitedPath:
         """Look for the cheapest path below ever higher ceilings.

@@ -8,6 +8,9 @@ skip stages, a tree over types of layers closes in on them::
       layer 7 on type 2        the value that it pays least for: its other end is put on the type it has there,
       layer 7 on any other     or on another one; either way the least link is dearer, or the plan is gone
 
+What bounds a node is a search over times of a batch for ``cost`` (``range_search.py``), and one at the floor's time for
+objectives that are sums there (``fixed_time.py``).
+
 Left out: what plans cost (``evaluate``).
 """
 
@@ -17,12 +20,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Bools, Placement, Problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
 
 from .coarse_to_fine import thinned
 from .effort import EFFORT, Effort
+from .fixed_time import FixedTimeSearch
 from .linked_chain import LinkedChain, has_near_readers, linked_segment_count
 from .range_search import RangeSearch
 from .trivial_bounds import GAP
@@ -40,7 +45,7 @@ class LinkedSearch:
     """The search, with what it found so far.
 
     Attributes:
-        best, placement, bound, evaluations: As :class:`~.range_search.RangeSearch` has them.
+        best, placement, bound, evaluations: As the search has them that bounds a node.
     """
 
     def __init__(
@@ -49,11 +54,13 @@ class LinkedSearch:
         """Begin with some placements."""
         self.problem, self.deadline, self._starts, self._effort = problem, deadline, starts, effort
         self.best, self.bound, self.evaluations = np.inf, 0.0, 0
+        at_floor = OBJECTIVES[problem.objective].sums_at_floor
+        self._widths = (0.0,) if at_floor else effort.links.widths  # a single time of a batch gets no narrower
         self.placement: Placement | None = None
 
     def run(self) -> None:
         """Search to the proof, to the deadline, or until the tree is too large."""
-        chain, widest = Chain(self.problem), self._effort.links.widths[0]
+        chain, widest = Chain(self.problem), self._widths[0]
         if linked_segment_count(chain) > self._effort.links.most_segments:
             self._search_long(chain, self._starts)
         else:
@@ -99,7 +106,7 @@ class LinkedSearch:
         """Bound a node's parts: a layer on one type, and on any other; or the node again, in narrower ranges."""
         layer, type_ = _loosest(self.problem, node)
         if layer < 0:
-            narrower = [width for width in self._effort.links.widths if width < node.width]
+            narrower = [width for width in self._widths if width < node.width]
             return [self._bounded(node, node.allowed, narrower[0])] if narrower else []
         parts = []
         for is_there in (True, False):
@@ -118,11 +125,15 @@ class LinkedSearch:
         starts: Sequence[Placement],
         gap: float = GAP,
         width: float | None = None,
-    ) -> RangeSearch:
+    ) -> RangeSearch | FixedTimeSearch:
         """Search; with a width only for a bound, in ranges no narrower."""
-        search = RangeSearch(chain, self.deadline, starts, gap, self._effort)
-        if width is not None:
-            search.width, search.is_hasty = width, True
+        search: RangeSearch | FixedTimeSearch
+        if OBJECTIVES[self.problem.objective].sums_at_floor:
+            search = FixedTimeSearch(chain, self.deadline, starts, self._effort)
+        else:
+            search = RangeSearch(chain, self.deadline, starts, gap, self._effort)
+            if width is not None:
+                search.width, search.is_hasty = width, True
         if self.best < search.best:
             search.best, search.placement = self.best, self.placement
         search.run()

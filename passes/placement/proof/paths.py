@@ -35,7 +35,8 @@ class SegmentPrices:
     ::
 
         cost         price of a batch, in price per hour times seconds; exact where both ends of the range are equal
-        throughput   price per hour of the fewest units that take at most slow_s
+        price        price per hour of the fewest units that take at most slow_s
+    throughput   the same
         latency      seconds of computation and data movement
         max-load     1, for the one unit
 
@@ -85,7 +86,7 @@ class SegmentPrices:
                 np.maximum(cost, units * self.fast_s, out=cost)
             return units, np.multiply(cost, rate, out=cost)
         units = self.units(demand)
-        if self.problem.objective == "throughput":
+        if self.problem.objective in ("price", "throughput"):
             return units, rate * units
         if self.problem.objective == "max-load":
             return units, units.copy()

@@ -13,6 +13,7 @@ from itertools import chain as chain_from
 import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InputError
 from heterps_compile.passes.deadline import Deadline
@@ -65,13 +66,17 @@ def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()
     chain = Chain(problem)
     if not (chain.is_exact or has_near_readers(chain)) and placement_count(problem) <= effort.links.most_enumerated:
         return _enumerate(problem, deadline, starts)
-    if problem.objective == "cost":
-        if chain.is_exact:
-            search: RangeSearch | LinkedSearch = search_all(problem, deadline, starts, effort)
-        else:
-            search = LinkedSearch(problem, deadline, starts, effort)
-            search.run()
-        best, bound = (per_million_samples(problem, value) for value in (search.best, search.bound))
+    is_cost = problem.objective == "cost"
+    search: RangeSearch | LinkedSearch | None = None
+    if is_cost and chain.is_exact:
+        search = search_all(problem, deadline, starts, effort)
+    elif not chain.is_exact and (is_cost or OBJECTIVES[problem.objective].sums_at_floor):
+        search = LinkedSearch(problem, deadline, starts, effort)
+        search.run()
+    if search is not None:
+        best, bound = search.best, search.bound
+        if is_cost:
+            best, bound = per_million_samples(problem, best), per_million_samples(problem, bound)
         return Proof(search.placement, best, best if search.bound >= search.best else bound, search.evaluations)
     is_listed = not chain.is_exact and linked_segment_count(chain) <= effort.links.most_segments
     timed = FixedTimeSearch(LinkedChain(chain) if is_listed else chain, deadline, starts, effort)

@@ -258,15 +258,8 @@ class RangeSearch:
         """Do the same with limits on units, by labels."""
         if solution.bound <= 0:  # free units: no ceiling lies a little above that
             return slow_s
-        problem, prices, effort = self.problem, solution.prices, self._effort.labels
-        paths = LimitedPaths(
-            segments,
-            prices.of(segments.demand, segments.type),
-            prices.units(segments.demand),
-            problem.max_units,
-            multipliers=prices.multipliers,
-            to_go=solution.to_go.min(axis=1),
-        )
+        problem, effort = self.problem, self._effort.labels
+        paths = LimitedPaths.of(segments, solution.prices, solution.to_go)
         price = problem.price_per_hour * slow_s
         affordable = self._affordable(slow_s)
         highest = min(self.best * effort.beyond, affordable)

@@ -5,6 +5,7 @@ Left out: bounds worth a search (``range_search.py``, ``fixed_time.py``).
 
 import numpy as np
 
+from heterps_compile.cost.evaluate import slowest_batch_s
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.segments import problem_tables
 
@@ -25,15 +26,18 @@ def batch_price(problem: Problem, value: float) -> float:
 def trivial_bound(problem: Problem) -> float:
     """Return a bound on the objective that costs nothing, from computation alone.
 
-    ``cost``: all layers' unit-seconds at the cheapest type (``cost/replicas.py``, rule 1). ``latency``: every layer
-    where it is fastest. The others: the slowest layer with all the units it could have; and all units together, since k
-    units do in a time tau no more than k tau of work, each paid at its price.
+    ``cost``: all layers' unit-seconds at the cheapest type (``cost/replicas.py``, rule 1). ``price``: the same in the
+    time that the floor leaves. ``latency``: every layer where it is fastest. The others: the slowest layer with all the
+    units it could have; and all units together, since k units do in a time tau no more than k tau of work, each paid at
+    its price.
     """
     usable = problem_tables(problem).usable
     once_s = np.where(usable, problem.compute_s, np.inf)
     least_price = float(np.where(usable, problem.compute_s * problem.price_per_hour, np.inf).min(axis=1).sum())
     if problem.objective == "cost":
         return per_million_samples(problem, least_price)
+    if problem.objective == "price":
+        return least_price / slowest_batch_s(problem)
     if problem.objective == "latency":
         return float(once_s.min(axis=1).sum())
     affordable = np.minimum(problem.max_units, problem.budget_per_hour / np.maximum(problem.price_per_hour, 1e-300))

@@ -36,6 +36,8 @@ def test_any_other_budget_is_refused(budget: str | float, fault: str) -> None:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
+        ({"objective": "price"}, "needs a throughput floor .--min-throughput.*or ask for --objective cost"),
+        ({"objective": "price", "min_throughput": 9.0, "budget": 5.0}, "a budget goes with the objective throughput"),
         ({"time_limit": "soon"}, "the time limit is 'soon'; it must be a number"),
         ({"time_limit": float("nan")}, "the time limit is nan s; it must be above 0"),
         ({"min_throughput": []}, r"the throughput floor is \[\]; it must be a number"),

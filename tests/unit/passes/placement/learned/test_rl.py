@@ -69,13 +69,15 @@ def posed(objective: str, seed: int) -> Problem:
         case "latency":
             inference = replace(problem, sync_s=np.zeros_like(problem.sync_s), keeps_activations=False)
             return replace(inference, objective=objective, budget_per_hour=budget, min_throughput=0.05 * problem.batch)
+        case "price":
+            return replace(problem, objective=objective, min_throughput=0.1 * problem.batch)
         case "max-load":
             return replace(problem, objective=objective, min_throughput=0.0)
     return linked(problem, seed)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-@pytest.mark.parametrize("objective", ["throughput", "latency", "max-load", "cost over links"])
+@pytest.mark.parametrize("objective", ["price", "throughput", "latency", "max-load", "cost over links"])
 def test_every_objective_reaches_what_brute_force_finds(objective: str, seed: int) -> None:
     problem = posed(objective, seed)
     best = Brute()(problem).value

@@ -142,3 +142,18 @@ def test_the_latency_of_training_is_refused_since_synchronising_couples_it() -> 
     problem = plain_problem([[4.0, 1.0]], [1.0, 9.0], objective="latency", sync_s=np.ones((1, 2)))
     with pytest.raises(InputError, match="'latency' is for inference"):
         Exact()(problem)
+
+
+def test_the_cheapest_hour_meets_the_floor_and_no_more() -> None:
+    problem = plain_problem([[1.0, 0.25]], [1.0, 3.0], min_throughput=3600.0)  # one cpu is as fast as the floor
+    assert Exact()(problem).placement.types == (1,)  # 4 times as fast for 3 times the price
+    cheapest = Exact()(replace(problem, objective="price"))
+    assert (cheapest.placement.types, cheapest.value, cheapest.bound) == ((0,), 1.0, 1.0)
+
+
+def test_limits_on_units_couple_the_cheapest_hour() -> None:
+    # alone each layer takes 4 cpus; there are 6, and the two gpus that one of the layers then takes are dearer
+    problem = plain_problem([[4.0, 2.0], [4.0, 1.0]], [1.0, 3.0], min_throughput=3600.0, objective="price")
+    limited = replace(problem, max_units=np.array([6, 100]))
+    found = Exact()(limited)
+    assert (letters(limited, found.placement), found.value, found.bound) == ("c|g", 7.0, 7.0)
