@@ -105,6 +105,7 @@ def test_plans_are_reviewed_without_the_packages_that_models_need(folder, monkey
         [sys.executable, "-c", WITHOUT],
         input=json.dumps([*PRINTED, *REFUSED]),
         cwd=folder,
+        env=dict(os.environ),  # and not what C code set beside it: readline sets COLUMNS
         capture_output=True,
         text=True,
         check=True,
