@@ -25,11 +25,12 @@ from types import MappingProxyType
 import onnx
 import onnx_ir as ir
 
-from heterps_compile.ir.graph import ITEM_BITS, ONNX, OPAQUE, Graph, Node, OpKind, Parameter, Value
+from heterps_compile.frontends.open_batch.open_model import OpenedModel, open_batch
+from heterps_compile.ir.graph import ITEM_BITS, ONNX, OPAQUE, Graph, Node, OpenedBatch, OpKind, Parameter, Value
 from heterps_compile.units import counted
 
 from .onnx_bodies import subgraphs
-from .onnx_dims import bind_inputs
+from .onnx_dims import BoundInputs, bind_inputs
 from .onnx_files import load_model
 from .onnx_names import module_path, op_name, quote_some
 from .onnx_ops import Operation, classify
@@ -66,12 +67,12 @@ def import_onnx(
 
     Args:
         model: Path of a file, or a model in memory, which is not changed but shares its weights with the graph.
-        batch: The number of the batch dimension, where it is dynamic.
+        batch: The number of the batch dimension; where the model fixes it, it is opened, if no node mixes samples.
         shapes: Numbers of other dynamic dimensions by name.
         name: Of the graph; by default the file's, or the model's own.
 
     Raises:
-        InputError: an unreadable model, or a dimension without a number.
+        InputError: an unreadable model, a dimension without a number, or a batch that a node fixes.
         UnknownNameError: a dimension that the model does not have.
         UnsupportedOpError: an op or domain that neither ONNX nor ONNX Runtime knows.
         GraphError: a cycle, an undefined value, a value made twice, a shape that cannot be found.
@@ -100,6 +101,9 @@ def _import(
 ) -> Graph:
     source, path, rewritten = load_model(model)
     notes = [*rewritten, *normalize(source)]
+    opened = open_batch(source, batch)
+    if opened is not None:
+        notes.append(opened.note)
     roles = find_roles(source.graph)
     bound = bind_inputs(source.graph.inputs, batch, shapes)
     inputs = {
@@ -128,8 +132,15 @@ def _import(
         batch_symbol=bound.batch_symbol,
         batch=bound.batch,
         family=ONNX,
+        opened=None if opened is None else _at_fixed_batch(opened, bound, shapes),
         source=OnnxSource(source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes())),
     )
+
+
+def _at_fixed_batch(opened: OpenedModel, bound: BoundInputs, shapes: Mapping[str, int]) -> OpenedBatch:
+    """Return how the batch was opened, with the model as it was; that is read when somebody asks for it."""
+    others = {name: number for name, number in shapes.items() if name != bound.batch_symbol}
+    return OpenedBatch(opened.fixed, opened.axes, lambda: import_onnx(opened.original, shapes=others))
 
 
 def _scratch_bytes(

@@ -4,11 +4,12 @@ A dynamic dimension has a name (a *symbol*), or none, and then goes by its input
 first dimension of ``x``. ``batch`` is the number of the *batch symbol*, the one that most inputs begin with, and
 of every nameless first dimension that nothing else binds.
 
-Left out: dynamic dimensions of values inside the graph (:mod:`.onnx_shapes` finds their numbers).
+Left out: opening a batch that the model fixes (``open_batch/``); dynamic dimensions of values inside the graph
+(:mod:`.onnx_shapes` finds their numbers).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -40,6 +41,13 @@ class BoundInputs:
         return tuple(dim if isinstance(dim, int) else self.bindings[dim] for dim in self.shapes[name])
 
 
+def fixed_batch(shapes: Iterable[Sequence[object]]) -> int | None:
+    """Return the batch that a model fixes: what most inputs begin with; None where that is open, or none has any."""
+    leading = [shape[0] for shape in shapes if shape]
+    numbers = [dim for dim in leading if isinstance(dim, int)]
+    return Counter(numbers).most_common(1)[0][0] if numbers and len(numbers) == len(leading) else None
+
+
 def bind_inputs(inputs: Sequence[ir.Value], batch: int | None, shapes: Mapping[str, int]) -> BoundInputs:
     """Bind every dynamic dimension of the inputs.
 
@@ -65,7 +73,7 @@ def bind_inputs(inputs: Sequence[ir.Value], batch: int | None, shapes: Mapping[s
     batch_symbol = Counter(first_symbols).most_common(1)[0][0] if first_symbols else None
     bindings = dict(shapes)
     if batch is not None:
-        _bind_batch(batch, batch_symbol, leading, bindings)
+        _bind_batch(batch, batch_symbol, fixed_batch(shown.values()), bindings)
         if batch_symbol is not None:
             spare = {dim for dim in first_symbols if dim in nameless and dim not in bindings}
             shown = {
@@ -77,8 +85,8 @@ def bind_inputs(inputs: Sequence[ir.Value], batch: int | None, shapes: Mapping[s
     if batch_symbol is not None:
         samples = bindings[batch_symbol]
     else:
-        fixed = [dim for dim in leading if isinstance(dim, int)]
-        samples = Counter(fixed).most_common(1)[0][0] if fixed else 1
+        fixed = fixed_batch(shown.values())
+        samples = 1 if fixed is None else fixed
     return BoundInputs(shown, bindings, batch_symbol, samples)
 
 
@@ -126,10 +134,8 @@ def _name_the_nameless(
     return {name: tuple(named(name, shape)) for name, shape in dims.items()}, nameless
 
 
-def _bind_batch(batch: int, symbol: str | None, leading: Sequence[Dim], bindings: Mapping[str, int]) -> None:
+def _bind_batch(batch: int, symbol: str | None, number: int | None, bindings: Mapping[str, int]) -> None:
     if symbol is None:
-        fixed = [dim for dim in leading if isinstance(dim, int)]
-        number = Counter(fixed).most_common(1)[0][0] if fixed else None
         if number is None:
             raise InputError(f"no input has a batch dimension to be {batch}; leave out --batch")
         if number != batch:

@@ -10,7 +10,7 @@ Left out: control flow (a ``Loop`` or ``If`` is one node, its captured values ar
 mutation (a mutated buffer is a parameter), attributes (they stay in the source).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -138,6 +138,21 @@ class Node:
     scratch_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedBatch:
+    """How a batch that the model fixes was opened.
+
+    Attributes:
+        fixed: The batch that the model fixes.
+        axes: The axis along which each input and output that has samples has them, by name.
+        original: Returns the graph of the model at the batch it fixes.
+    """
+
+    fixed: int
+    axes: Mapping[str, int]
+    original: "Callable[[], Graph]"
+
+
 @dataclass(frozen=True)
 class Graph:
     """A model: nodes in a topological order, values, parameters.
@@ -152,6 +167,7 @@ class Graph:
         batch: Samples in one run at the bindings.
         family: The source's family: :data:`ONNX` or :data:`TORCH`.
         source: What the front end read; only a backend of the same family looks inside.
+        opened: How the batch was opened, where the model fixes another; None where it does not.
     """
 
     name: str
@@ -165,6 +181,7 @@ class Graph:
     batch: int = 1
     family: str = "none"
     source: Any = field(default=None, compare=False, repr=False)
+    opened: OpenedBatch | None = field(default=None, compare=False, repr=False)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a value or parameter with every symbol replaced by its number."""

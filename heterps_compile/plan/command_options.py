@@ -46,7 +46,13 @@ def _option(name: str, words: str, type_: Any, help_text: str, metavar: str = ""
 
 _SHOWN_AS = "[TYPE=]FILE,..."
 _CLUSTER = _option("cluster", "--cluster", Text(), "Pool of device types.", "NAME|FILE", default=DEFAULT_CLUSTER)
-_BATCH = _option("batch", "--batch", Whole(), "Samples in one step, where the model leaves it open.", "N")
+_BATCH = _option(
+    "batch",
+    "--batch",
+    Whole(),
+    "Samples in one step; a batch that the model fixes is opened where no node mixes samples.",
+    "N",
+)
 _SHAPES = _option("shapes", "--shape", Sizes(), "Number of an open dimension; may be repeated.", "NAME=N", default={})
 _PROFILE = _option("profile", "--profile", Text(), "Measured times of layers; see the command profile.", _SHOWN_AS)
 _JSON = _option("as_json", "--json", Flag(), "Print one JSON document instead of tables.", default=False)

@@ -157,6 +157,9 @@ class Verification:
         calls: Of how many calls in a row; more than one where the model keeps something from call to call.
         gradients: How many gradients were compared; 0 where the plan is not for training.
         gradients_max_rel: Largest difference of a gradient relative to its scale.
+        samples: How many samples were run one by one through the model as it was before its batch was opened; 0 where
+            it was not.
+        samples_max_rel: Largest difference of their outputs relative to the scale.
     """
 
     max_abs: float
@@ -166,6 +169,8 @@ class Verification:
     calls: int = 1
     gradients: int = 0
     gradients_max_rel: float = 0.0
+    samples: int = 0
+    samples_max_rel: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,8 @@ def _verification(verification: Verification) -> dict[str, Any]:
         "calls": verification.calls,
         "gradients": verification.gradients,
         "gradients_max_rel": verification.gradients_max_rel,
+        "samples": verification.samples,
+        "samples_max_rel": verification.samples_max_rel,
     }
 
 

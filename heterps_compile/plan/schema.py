@@ -176,6 +176,8 @@ class VerificationPart(Part):
     calls: Positive = 1
     gradients: Count = 0
     gradients_max_rel: Amount = 0.0
+    samples: Count = 0
+    samples_max_rel: Amount = 0.0
 
 
 class ArtifactPart(Part):

@@ -81,6 +81,8 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
             "calls": plan.verification.calls,
             "gradients": plan.verification.gradients,
             "gradients_max_rel": plan.verification.gradients_max_rel,
+            "samples": plan.verification.samples,
+            "samples_max_rel": plan.verification.samples_max_rel,
         },
         "parameter_servers": {
             "count": plan.parameter_servers.count,

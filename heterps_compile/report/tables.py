@@ -145,6 +145,8 @@ def _verified(found: Verification) -> str:
     beside = [f"{found.calls} calls in a row"] if found.calls > 1 else []
     if found.gradients:
         beside.append(f"{found.gradients} gradients, {found.gradients_max_rel:.3g} of their scale")
+    if found.samples:
+        beside.append(f"{found.samples} samples one by one, {found.samples_max_rel:.3g} of their scale")
     told = f"largest difference {found.max_abs:.3g}, {found.max_rel:.3g} of the output's scale"
     return "; ".join([told, *beside])
 

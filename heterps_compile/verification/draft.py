@@ -3,7 +3,8 @@
 1. Outputs agree on generated inputs.
 2. Where the model keeps something from call to call, two calls in a row agree, and what is kept after them.
 3. For training, the gradients of every parameter and of every floating input agree.
-4. What differs is compared once more in float64: results that hang on a near-tie differ by rounding alone.
+4. Where the batch was opened, outputs agree with those of the samples one by one.
+5. What differs is compared once more in float64: results that hang on a near-tie differ by rounding alone.
 
 Left out: how values are compared (``runtime/verify.py``), and what of a model can be (``backends/comparable.py``).
 """
@@ -20,6 +21,7 @@ from .calls import compare_calls
 from .float64 import compare_in_float64
 from .gradients import compare_training
 from .large_weights import weights_where_they_lie
+from .opened import compare_opened
 from .pair import Pair, reason
 
 _CALLS = 2
@@ -68,6 +70,8 @@ def verify_draft(
                 raise
             (found, notes), note = compare_in_float64(pair, _compare, error)
             notes = (*notes, note)
+        found, told = compare_opened(pair, found)
+        notes = (*notes, *told)
     return found, (*compared.notes, *filter(None, (chosen.note,)), *notes)
 
 

@@ -129,17 +129,17 @@ def _are_alike(pair: Pair, one: Mapping[str, Any], other: Mapping[str, Any]) -> 
 
 def _widened(pair: Pair) -> Pair:
     """Return the pair of a copy of the model in float64, cut at the same nodes."""
-    wide, inputs = _whole_in_float64(pair), _inputs_in_float64(pair)
+    wide, inputs = whole_in_float64(pair), _inputs_in_float64(pair)
     graph = wide.compared.graph
     if graph.family == ONNX:
         partition = cut_graph(graph, [cut.nodes for cut in pair.cuts])
-        wide = replace(wide, oracle=_oracle(pair, graph, inputs[0]))
+        wide = replace(wide, oracle=oracle_in_float64(pair, graph, inputs[0]))
     else:
         partition = _cut_alike(pair, graph)
     return replace(wide, cuts=partition.stages, stages=pair.backend.build_in_float64(graph, partition), inputs=inputs)
 
 
-def _whole_in_float64(pair: Pair, noise: Noise | None = None) -> Pair:
+def whole_in_float64(pair: Pair, noise: Noise | None = None) -> Pair:
     """Return the pair with a copy of the whole model in float64; its stages and inputs are still the narrow ones."""
     if pair.graph.family == ONNX:
         from heterps_compile.frontends.onnx_float64 import graph_in_float64  # noqa: PLC0415 - onnx for its models
@@ -162,7 +162,9 @@ def _inputs_in_float64(pair: Pair) -> list[Mapping[str, Any]]:
     return [widen_values(inputs) for inputs in pair.inputs]
 
 
-def _oracle(pair: Pair, graph: Graph, inputs: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+def oracle_in_float64(
+    pair: Pair, graph: Graph, inputs: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     """Return what runs an ONNX model in float64: ONNX Runtime where it has the kernels, else ONNX's own reference."""
     from heterps_compile.frontends.onnx_float64 import by_definition  # noqa: PLC0415 - onnx only for ONNX models
 
@@ -207,9 +209,9 @@ def _cast(value: Any, dtype: Any) -> Any:
 
 def _noisy(pair: Pair, wide: Pair, noise: Noise) -> Pair:
     """Return the float64 stages beside a whole model whose weights and inputs are off by noise."""
-    other = _whole_in_float64(pair, noise)
+    other = whole_in_float64(pair, noise)
     graph = other.compared.graph
-    run = _oracle(pair, graph, wide.inputs[0]) if graph.family == ONNX else pair.backend.reference(graph)
+    run = oracle_in_float64(pair, graph, wide.inputs[0]) if graph.family == ONNX else pair.backend.reference(graph)
     return replace(wide, compared=other.compared, oracle=lambda inputs: run(_disturbed(inputs, noise)))
 
 

@@ -47,9 +47,14 @@ def test_a_fixed_batch_may_be_said_again() -> None:
     assert bound(read("g (float[5, 3] x) => (float[5, 3] y) { y = Relu(x) }", batch=5)) == ({}, None, 5)
 
 
-def test_another_batch_than_the_fixed_one_is_refused() -> None:
-    assert message(parse("g (float[1, 3] x) => (float[1, 3] y) { y = Relu(x) }"), batch=32) == (
-        "InputError: the batch is to be 32, and the model fixes its batch at 1; export it with a dynamic batch or "
+def test_another_batch_than_the_fixed_one_is_opened() -> None:
+    graph = read("g (float[1, 3] x) => (float[1, 3] y) { y = Relu(x) }", batch=32)
+    assert bound(graph) == ({"batch": 32}, "batch", 32)
+
+
+def test_a_batch_that_is_fixed_at_nothing_stays() -> None:
+    assert message(parse("g (float[0, 3] x) => (float[0, 3] y) { y = Relu(x) }"), batch=32) == (
+        "InputError: the batch is to be 32, and the model fixes its batch at 0; export it with a dynamic batch or "
         "leave out --batch"
     )
 

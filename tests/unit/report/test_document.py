@@ -31,7 +31,7 @@ def test_the_keys_are_these():
 def test_the_keys_inside_are_these():
     found = document()
     assert set(found["objective"]) == {"name", "value", "unit"}
-    compared = {"outputs", "calls", "gradients"}
+    compared = {"outputs", "calls", "gradients", "samples", "samples_max_rel"}
     assert set(found["verification"]) == {"max_abs", "max_rel", "gradients_max_rel", "tolerance", *compared}
     assert set(found["steady_state"]) == {"batch_s", "throughput_samples_per_s", "bubble"}
     assert set(found["one_batch_alone"]) == {"batch_s", "throughput_samples_per_s", "bubble"}

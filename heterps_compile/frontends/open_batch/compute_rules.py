@@ -1,0 +1,301 @@
+"""The rules of ops that compute: products, statistics over axes, recurrences, attention.
+
+Left out: ops that only move elements (:mod:`.move_rules`).
+"""
+
+from .node_view import NodeView, Samples, normal
+
+_SINGLE_AXIS = 13  # the opset from which Softmax has one axis, not all from one on
+
+
+def element_by_element(node: NodeView) -> Samples | None:
+    """Broadcast all operands."""
+    return _broadcast(node, node.given)
+
+
+def _broadcast(node: NodeView, positions: list[int]) -> Samples | None:
+    found = node.aligned(positions)
+    if found is None:
+        return None
+    place, rows = found
+    rank = max(node.rank(i) for i in positions)
+    if len(node.out_shape) != rank:
+        node.refuse("it makes another shape than that of its operands")
+    return Samples(rank + place, rows)
+
+
+def first_alone(node: NodeView) -> Samples | None:
+    """Take the first input, of which every element is by itself; the others are the same for all samples."""
+    return node.only(0)
+
+
+def first_of_all(node: NodeView) -> Samples | None:
+    """Take the first input; of the others only the data type is read."""
+    return node.samples(0)
+
+
+def images(node: NodeView) -> Samples | None:
+    """Work on images, or rows, that lie along the first axis, with weights that are the same for all."""
+    return _first_axis(node, node.only(0))
+
+
+def _first_axis(node: NodeView, samples: Samples | None) -> Samples | None:
+    if samples is not None and samples.axis != 0:
+        node.refuse(f"it takes its samples along axis 0, and the batch lies along axis {samples.axis}")
+    return samples
+
+
+def rows(node: NodeView) -> Samples | None:
+    """Work on the rows of a matrix, each a sample."""
+    samples = images(node)
+    if samples is not None and node.rank(0) < 2:
+        node.refuse("it takes a vector as one sample")
+    return samples
+
+
+def pool(node: NodeView) -> Samples | None:
+    """Pool images; the places of the largest are counted through the whole batch."""
+    samples = images(node)
+    if samples is not None and node.uses(1):
+        node.refuse("it gives places that are counted through all samples")
+    return samples
+
+
+def batch_normalization(node: NodeView) -> Samples | None:
+    """Normalise with statistics that are kept; in training mode they are those of the batch."""
+    samples = images(node)
+    if samples is not None and (node.attribute("training_mode") or any(node.uses(i) for i in range(1, 5))):
+        node.refuse("it is in training mode and takes the mean over all samples; export the model in evaluation mode")
+    return samples
+
+
+def matmul(node: NodeView) -> Samples | None:
+    """Multiply stacks of matrices: rows of the one, or columns of the other, or a stack of both may be samples."""
+    return _matmul(node, 1)
+
+
+def quantized_matmul(node: NodeView) -> Samples | None:
+    """Multiply as above, with a scale and a zero point behind each operand."""
+    if node.samples(0) is not None and any(node.shape(i) not in ((), (1,)) for i in (1, 2)):
+        node.refuse("it has a scale or a zero point for every row")
+    return _matmul(node, 3)
+
+
+def integer_matmul(node: NodeView) -> Samples | None:
+    """Multiply as above; the zero point of the first may be one for every row."""
+    if node.samples(0) is not None and node.value(2) is not None and node.shape(2) not in ((), (1,)):
+        node.refuse("it has a zero point for every row")
+    return _matmul(node, 1)
+
+
+def _matmul(node: NodeView, second: int) -> Samples | None:
+    node.only(0, second)
+    a, b = node.samples(0), node.samples(second)
+    if a is None and b is None:
+        return None
+    rank_a, rank_b = node.rank(0), node.rank(second)
+    is_sum = (a is not None and a.axis == rank_a - 1) or (b is not None and b.axis == max(rank_b - 2, 0))
+    if is_sum:
+        node.refuse("it sums over the batch")
+    rank = len(node.out_shape)
+    if b is None and a is not None and a.axis == rank_a - 2:
+        return Samples(rank - (1 if rank_b == 1 else 2), a.rows)
+    if a is None and b is not None and b.axis == rank_b - 1:
+        return Samples(rank - 1, b.rows)
+    found = node.aligned((0, second), behind=2)
+    assert found is not None  # noqa: S101 - one operand has samples
+    return Samples(rank + found[0] + (rank_a == 1) + (rank_b == 1), found[1])
+
+
+def gemm(node: NodeView) -> Samples | None:
+    """Multiply a matrix whose rows are samples, and add to each."""
+    samples = node.only(0, 2)
+    if samples is None:
+        return first_alone(node)
+    if samples.axis != (1 if node.attribute("transA") else 0):
+        node.refuse("it sums over the batch")
+    added = node.samples(2)
+    if added is not None and (added.axis - node.rank(2), added.rows) != (-2, samples.rows):
+        node.refuse("what it adds has its samples along another axis")
+    if added is None and node.value(2) is not None:
+        node.check_same(2, -2)
+    return Samples(0, samples.rows)
+
+
+def einsum(node: NodeView) -> Samples | None:
+    """Have one letter for the samples, in the result too."""
+    equation = str(node.attribute("equation") or "").replace(" ", "")
+    if all(node.samples(i) is None for i in node.given):
+        return None
+    left, arrow, right = equation.partition("->")
+    if "." in equation or not arrow:
+        node.refuse(f"its equation {equation!r} does not say which letter is the batch")
+    letters = set()
+    for i, term in enumerate(left.split(",")):
+        samples = node.samples(i)
+        if samples is not None:
+            letters.add((term[samples.axis], samples.rows))
+    (letter, count), *others = sorted(letters)
+    if others or letter not in right:
+        node.refuse(f"its equation {equation!r} sums over the batch, or pairs each sample with each")
+    for i, term in enumerate(left.split(",")):
+        samples = node.samples(i)
+        if term.count(letter) > (0 if samples is None else 1):
+            node.refuse(f"its equation {equation!r} has the letter of the batch in an operand without samples")
+    return Samples(right.index(letter), count)
+
+
+def softmax(node: NodeView) -> Samples | None:
+    """Normalise along one axis; before opset 13 over all axes from one on."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    is_single = node.opset >= _SINGLE_AXIS
+    axis = node.axis(node.rank(0), -1 if is_single else 1)
+    if samples.axis == axis or (samples.axis > axis and not is_single):
+        node.refuse("it normalises over the batch")
+    return samples
+
+
+def layer_normalization(node: NodeView) -> Samples | None:
+    """Normalise over all axes from one on."""
+    samples = node.only(0)
+    if samples is not None and samples.axis >= node.axis(node.rank(0), -1):
+        node.refuse("it normalises over the batch")
+    return samples
+
+
+def skip_normalization(node: NodeView) -> Samples | None:
+    """Add two values and normalise over the last axis."""
+    node.only(0, 1)
+    samples = _broadcast(node, [0, 1])
+    if samples is not None and samples.axis == len(node.out_shape) - 1:
+        node.refuse("it normalises over the batch")
+    return samples
+
+
+def lp_normalization(node: NodeView) -> Samples | None:
+    """Normalise, or sum up, along one axis."""
+    samples = node.only(0)
+    if samples is not None and samples.axis == node.axis(node.rank(0), -1):
+        node.refuse("it works along the batch")
+    return samples
+
+
+def mean_variance(node: NodeView) -> Samples | None:
+    """Normalise over some axes."""
+    samples = node.only(0)
+    axes = {normal(int(a), 4) for a in node.attribute("axes") or (0, 2, 3)}
+    if samples is not None and samples.axis in axes:
+        node.refuse("it takes the mean over the batch")
+    return samples
+
+
+def reduce(node: NodeView) -> Samples | None:
+    """Bring some axes together."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    axes = node.ints("axes", 1, "list of axes")
+    if not axes:
+        if node.attribute("noop_with_empty_axes"):
+            return samples
+        node.refuse("it brings all axes together, the batch too")
+    return _without(node, samples, {normal(a, node.rank(0)) for a in axes})
+
+
+def arg(node: NodeView) -> Samples | None:
+    """Find places along one axis."""
+    samples = node.only(0)
+    return None if samples is None else _without(node, samples, {node.axis(node.rank(0), 0)})
+
+
+def _without(node: NodeView, samples: Samples, axes: set[int]) -> Samples:
+    if samples.axis in axes:
+        node.refuse("it brings the samples of the batch together")
+    is_kept = node.attribute("keepdims")
+    return (
+        samples
+        if is_kept or is_kept is None
+        else Samples(samples.axis - sum(a < samples.axis for a in axes), samples.rows)
+    )
+
+
+def cumulative(node: NodeView) -> Samples | None:
+    """Sum up along one axis."""
+    samples = node.only(0)
+    if samples is not None and samples.axis in {normal(a, node.rank(0)) for a in node.ints("", 1, "axis") or (0,)}:
+        node.refuse("it sums up along the batch")
+    return samples
+
+
+def recurrent(node: NodeView) -> tuple[Samples | None, ...] | None:
+    """Go through time step by step; states that are the same for all samples are repeated for each."""
+    states = [5, 6] if node.name == "LSTM" else [5]
+    samples = node.only(0, 4, *states)
+    if samples is None:
+        if any(node.samples(i) is not None for i in (4, *states)):
+            node.refuse("its states have samples, and the sequence it goes through has none")
+        return None
+    is_first = bool(node.attribute("layout"))
+    if samples.axis != (0 if is_first else 1):
+        node.refuse(f"it goes through axis {samples.axis}, where the batch lies, step by step")
+    for i, axis in ((4, 0), *((i, 0 if is_first else 1) for i in states)):
+        if node.value(i) is not None:
+            if node.samples(i) is None:
+                node.widen(i, axis, 0, samples)
+            elif node.samples(i) != Samples(axis, samples.rows):
+                node.refuse(f"its input {i} has its samples along another axis than {axis}")
+    last = Samples(0 if is_first else 1, samples.rows)
+    return Samples(0 if is_first else 2, samples.rows), last, last
+
+
+def reverse_sequence(node: NodeView) -> Samples | None:
+    """Reverse each sample as far as it is long."""
+    samples = node.only(0, 1)
+    if samples is None:
+        return None
+    if samples.axis != node.axis(node.rank(0), 1, "batch_axis"):
+        node.refuse("its batch lies along another axis")
+    if node.samples(1) is None:
+        node.widen(1, 0, 0, samples)
+    elif node.samples(1) != Samples(0, samples.rows):
+        node.refuse("its lengths have their samples along another axis")
+    return samples
+
+
+def quantize(node: NodeView) -> Samples | None:
+    """Scale each element; a scale may be one for every place along another axis."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    scale = node.shape(1)
+    if scale not in ((), (1,)) and (len(scale) != 1 or samples.axis == node.axis(node.rank(0), 1)):
+        node.refuse("it has a scale for every row of the batch")
+    return samples
+
+
+def dynamic_quantize(node: NodeView) -> Samples | None:
+    """Scale by the smallest and the largest element, those of all samples."""
+    if node.only(0) is not None:
+        node.refuse("it takes one scale from the elements of all samples; quantise the model with static scales")
+    return None
+
+
+def attention(node: NodeView) -> Samples | None:
+    """Attend inside each sample; a mask may be the same for all."""
+    samples = _first_axis(node, node.samples(0))
+    rest = node.given[1:]
+    if samples is None:
+        if any(node.samples(i) is not None for i in rest):
+            node.refuse("its queries are the same for all samples, and other inputs are not")
+        return None
+    for i in rest:
+        if node.samples(i) is None:
+            is_mask = i == (3 if node.name == "Attention" else 5)
+            is_bias = node.name != "Attention" and i == 3
+            if not (is_bias or (is_mask and (node.rank(i) < 4 or node.shape(i)[0] == 1))):
+                node.refuse(f"its input {i} is the same for all samples, and its queries are not")
+        elif node.samples(i) != samples or (node.name == "Attention" and i == 3 and node.rank(3) != 4):
+            node.refuse(f"its input {i} has its samples along another axis")
+    return samples

@@ -1,0 +1,174 @@
+"""Changes to an ONNX model that leave its results at the batch it fixes as they are, and hold at any other.
+
+They are collected while the rules look at a model (:mod:`.rules`), and made when all of it has passed.
+
+Left out: which change is right where.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from heterps_compile.frontends.onnx_names import free_name
+
+_SHAPE_SLICES = 15  # the opset from which Shape gives a part of the shape
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that a graph has, so that new ones differ: of values, nodes and initialisers."""
+
+    graph: ir.Graph
+    taken: set[str]
+    opset: int
+
+    @classmethod
+    def of(cls, graph: ir.Graph, opset: int) -> "Names":
+        """Return those of a graph."""
+        values = [
+            *graph.inputs,
+            *graph.initializers.values(),
+            *(out for node in graph.all_nodes() for out in node.outputs),
+        ]
+        nodes = [node.name for node in graph if node.name]
+        return cls(graph, {value.name for value in values if value.name} | set(nodes), opset)
+
+    def constant(self, wanted: str, array: NDArray[Any]) -> ir.Value:
+        """Return a new initialiser."""
+        name = free_name(wanted, self.taken)
+        tensor = ir.Tensor(array, name=name)
+        value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
+        self.graph.register_initializer(value)
+        return value
+
+    def before(self, node: ir.Node, op: str, inputs: Sequence[ir.Value], **attributes: Any) -> ir.Value:
+        """Put a new node in front of one; return what it makes."""
+        made = ir.node(op, list(inputs), attributes, num_outputs=1)
+        made.name = free_name(f"{node.name}/{op}", self.taken)
+        made.outputs[0].name = free_name(f"{node.name}/{op}:0", self.taken)
+        self.graph.insert_before(node, made)
+        return made.outputs[0]
+
+    def length(self, node: ir.Node, of: ir.Value, axis: int) -> ir.Value:
+        """Return the length of an axis, as an array of one number, computed in front of a node."""
+        if self.opset >= _SHAPE_SLICES:
+            return self.before(node, "Shape", [of], start=axis, end=axis + 1)
+        index = self.constant(f"{node.name}/axis", np.array([axis], np.int64))
+        return self.before(node, "Gather", [self.before(node, "Shape", [of]), index], axis=0)
+
+
+Edit = Callable[[Names], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SetInput:
+    """Let an input of a node be a constant."""
+
+    node: ir.Node
+    position: int
+    array: NDArray[Any]
+
+    def __call__(self, names: Names) -> None:
+        """Change the node."""
+        old = self.node.inputs[self.position]
+        wanted = f"{self.node.name}/{'input' if old is None or not old.name else old.name}"
+        self.node.replace_input_with(self.position, names.constant(wanted, self.array))
+
+
+@dataclass(frozen=True, slots=True)
+class SetLength:
+    """Let an input of a node be a constant, but for one number, which is the length of an axis of a value."""
+
+    node: ir.Node
+    position: int
+    array: NDArray[Any]
+    place: int
+    like: ir.Value
+    axis: int
+
+    def __call__(self, names: Names) -> None:
+        """Change the node."""
+        numbers = self.array.astype(np.int64)
+        parts = [names.length(self.node, self.like, self.axis)]
+        if self.place:
+            parts.insert(0, names.constant(f"{self.node.name}/before", numbers[: self.place]))
+        if self.place + 1 < numbers.size:
+            parts.append(names.constant(f"{self.node.name}/after", numbers[self.place + 1 :]))
+        made = names.before(self.node, "Concat", parts, axis=0) if len(parts) > 1 else parts[0]
+        self.node.replace_input_with(self.position, made)
+
+
+@dataclass(frozen=True, slots=True)
+class Widen:
+    """Repeat an input of a node, which has one row for all samples, once for each of them.
+
+    Attributes:
+        rank: Of the input.
+        axis: Of the input, of length 1.
+        like: Has the samples along ``like_axis``.
+    """
+
+    node: ir.Node
+    position: int
+    rank: int
+    axis: int
+    like: ir.Value
+    like_axis: int
+
+    def __call__(self, names: Names) -> None:
+        """Put an Expand in front of the node."""
+        value = self.node.inputs[self.position]
+        assert value is not None  # noqa: S101 - only inputs that are given are widened
+        length = names.length(self.node, self.like, self.like_axis)
+        ones = [np.ones(self.axis, np.int64), np.ones(self.rank - self.axis - 1, np.int64)]
+        parts = [names.constant(f"{self.node.name}/ones", one) for one in ones if one.size]
+        parts.insert(1 if ones[0].size else 0, length)
+        shape = names.before(self.node, "Concat", parts, axis=0) if len(parts) > 1 else length
+        self.node.replace_input_with(self.position, names.before(self.node, "Expand", [value, shape]))
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Let what a node makes be a constant."""
+
+    node: ir.Node
+    array: NDArray[Any]
+
+    def __call__(self, names: Names) -> None:
+        """Hand the constant to all who read it; the node stays, read by nobody."""
+        made = names.constant(f"{self.node.name}/fixed", self.array)
+        for node, position in list(self.node.outputs[0].uses()):
+            node.replace_input_with(position, made)
+
+
+@dataclass(frozen=True, slots=True)
+class AsReshape:
+    """Let a node be a Reshape of its first input to a constant shape."""
+
+    node: ir.Node
+    shape: Sequence[int]
+
+    def __call__(self, names: Names) -> None:
+        """Change the node."""
+        shape = names.constant(f"{self.node.name}/shape", np.array(self.shape, np.int64))
+        self.node.op_type = "Reshape"
+        self.node.attributes.clear()
+        self.node.resize_inputs(2)
+        self.node.replace_input_with(1, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SetAttribute:
+    """Give a node another attribute."""
+
+    node: ir.Node
+    name: str
+    numbers: Sequence[int]
+
+    def __call__(self, names: Names) -> None:
+        """Change the node."""
+        self.node.attributes[self.name] = ir.AttrInt64s(self.name, list(self.numbers))

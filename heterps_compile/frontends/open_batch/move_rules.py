@@ -1,0 +1,299 @@
+"""The rules of ops that move elements, give them another shape, or tell a shape.
+
+Left out: ops that compute with elements (:mod:`.compute_rules`).
+"""
+
+import numpy as np
+
+from .edits import Fold, SetAttribute, SetInput, SetLength
+from .node_view import NodeView, Samples, normal
+
+_LONG = 2**31 - 1  # no axis is that long: to the end
+
+
+def transpose(node: NodeView) -> Samples | None:
+    """Put the axes into another order."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    order = node.attribute("perm") or range(node.rank(0))[::-1]
+    return Samples(list(order).index(samples.axis), samples.rows)
+
+
+def reshape(node: NodeView) -> Samples | None:
+    """Give the elements another shape; what says the batch in it becomes -1."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    shape, made = node.shape(0), node.out_shape
+    found = node.placed(samples, shape, made)
+    target = node.numbers_of(1, "shape")
+    wanted: list[int] = []
+    for place, (dim, given) in enumerate(zip(made, target, strict=True)):
+        if place == found.axis:
+            is_copy = given == 0 and not node.attribute("allowzero") and place == samples.axis
+            wanted.append(0 if is_copy and found.rows == samples.rows else -1)
+        elif isinstance(dim, int):
+            wanted.append(dim)
+        elif given > 0 or given == -1 or (given == 0 and place != samples.axis and not node.attribute("allowzero")):
+            wanted.append(given)
+        else:
+            node.numbers((dim,))
+    if wanted.count(-1) > 1:
+        if found.axis != samples.axis or found.rows != samples.rows or node.attribute("allowzero"):
+            node.refuse("its shape leaves two dimensions open, the batch and a dynamic one")
+        wanted[found.axis] = 0
+    is_said = all(
+        w == t or (t in (-1, 0) and w != -1 and place != found.axis and not (t == 0 and place == samples.axis))
+        for place, (w, t) in enumerate(zip(wanted, target, strict=True))
+    )
+    if not is_said:
+        node.edits.append(SetInput(node.node, 1, np.array(wanted, np.int64)))
+    return found
+
+
+def flatten(node: NodeView) -> Samples | None:
+    """Make a matrix of all."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    split = node.axis(node.rank(0), 1)
+    before = node.shape(0)[: samples.axis]
+    if samples.axis < split and all(dim == 1 for dim in before):
+        behind = node.numbers(node.shape(0)[samples.axis + 1 : split])
+        return Samples(0, samples.rows * int(np.prod(behind, dtype=np.int64)))
+    return node.as_reshape(samples)
+
+
+def squeeze(node: NodeView) -> Samples | None:
+    """Drop axes of length 1."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    axes = node.ints("axes", 1, "list of axes")
+    dropped = {normal(a, node.rank(0)) for a in axes or ()}
+    if not axes or samples.axis in dropped:
+        return node.as_reshape(samples)
+    return Samples(samples.axis - sum(a < samples.axis for a in dropped), samples.rows)
+
+
+def unsqueeze(node: NodeView) -> Samples | None:
+    """Add axes of length 1."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    axes = node.ints("axes", 1, "list of axes") or ()
+    rank = node.rank(0) + len(axes)
+    added = {normal(a, rank) for a in axes}
+    found = Samples([axis for axis in range(rank) if axis not in added][samples.axis], samples.rows)
+    # rows of the samples may become a dimension by themselves again
+    return found if samples.rows == 1 or found.axis == 0 else node.as_reshape(samples)
+
+
+def concat(node: NodeView) -> Samples | None:
+    """Join along another axis; what is the same for all samples is repeated for each."""
+    rank = node.rank(0)
+    return _beside(node, node.given, node.axis(rank, 0), "it joins values along the batch")
+
+
+def _beside(node: NodeView, positions: list[int], axis: int, why: str) -> Samples | None:
+    """Have operands of one rank with their samples along one axis, which is not ``axis``; widen those without."""
+    found = {samples for i in positions if (samples := node.samples(i)) is not None}
+    if not found:
+        return None
+    samples, *others = found
+    if others:
+        node.refuse("its operands have their samples along different axes")
+    if samples.axis == axis:
+        node.refuse(why)
+    for i in positions:
+        if node.samples(i) is None:
+            node.widen(i, samples.axis, next(j for j in positions if node.samples(j) is not None), samples)
+    return samples
+
+
+def split(node: NodeView) -> Samples | None:
+    """Cut along another axis."""
+    samples = node.only(0)
+    if samples is not None and samples.axis == node.axis(node.rank(0), 0):
+        node.refuse("it cuts along the batch")
+    return samples
+
+
+def slice_(node: NodeView) -> Samples | None:
+    """Take a part along other axes, or all of the batch."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    axes = node.ints("axes", 3, "list of axes")
+    if axes is None:
+        axes = tuple(range(len(node.ints("starts", 1, "list of starts") or ())))
+    along = [normal(a, node.rank(0)) for a in axes]
+    if samples.axis not in along:
+        return samples
+    place, length = along.index(samples.axis), node.fixed * samples.rows
+    starts, steps = node.ints("starts", 1, "list of starts") or (), node.ints("", 4, "list of steps")
+    ends = list(node.ints("ends", 2, "list of ends") or ())
+    is_all = starts[place] == 0 and ends[place] >= length and (steps is None or steps[place] == 1)
+    if not is_all or along.count(samples.axis) > 1:
+        node.refuse("it takes a part of the batch")
+    given = node.array(2)
+    most = np.iinfo(np.int64 if given is None else given.dtype).max
+    if ends[place] < _LONG:
+        ends[place] = int(most)
+        if given is None:
+            node.edits.append(SetAttribute(node.node, "ends", ends))
+        else:
+            node.edits.append(SetInput(node.node, 2, np.array(ends, given.dtype)))
+    return samples
+
+
+def gather(node: NodeView) -> Samples | None:
+    """Look up rows: samples of a table that each have all they need, or samples of places in a table for all."""
+    node.only(0, 1)
+    data, indices = node.samples(0), node.samples(1)
+    axis = node.axis(node.rank(0), 0)
+    if data is not None and indices is not None:
+        node.refuse("it looks up places of each sample in a table of each, which pairs each with each")
+    if indices is not None:
+        return Samples(axis + indices.axis, indices.rows)
+    if data is None:
+        return None
+    if data.axis == axis:
+        return _the_only_sample(node, data)
+    return data if data.axis < axis else Samples(data.axis - 1 + node.rank(1), data.rows)
+
+
+def _the_only_sample(node: NodeView, samples: Samples) -> Samples:
+    """Take the one sample that there is, by its place: the same as leaving the batch as it is."""
+    place = node.array(1)
+    if node.fixed * samples.rows != 1 or place is None or place.size != 1 or int(place.reshape(-1)[0]) not in (0, -1):
+        node.refuse("it picks samples out of the batch")
+    return node.as_reshape(samples)
+
+
+def gather_elements(node: NodeView) -> Samples | None:
+    """Look up elements at the places of the same sample."""
+    node.only(0, 1)
+    return _beside(node, [0, 1], node.axis(node.rank(0), 0), "it looks up along the batch")
+
+
+def scatter_elements(node: NodeView) -> Samples | None:
+    """Write elements at the places of the same sample."""
+    return _beside(node, [0, 1, 2], node.axis(node.rank(0), 0), "it writes along the batch")
+
+
+def gather_nd(node: NodeView) -> Samples | None:
+    """Look up entries: places of each sample in a table for all, or in that of the sample (``batch_dims``)."""
+    node.only(0, 1)
+    data, indices = node.samples(0), node.samples(1)
+    shared = int(node.attribute("batch_dims") or 0)
+    if data is None and indices is None:
+        return None
+    is_table = data is None and indices is not None and shared <= indices.axis < node.rank(1) - 1
+    is_own = data is not None and data == indices and data.axis < shared
+    if not (is_table or is_own):
+        node.refuse("it looks up entries along the batch")
+    return indices
+
+
+def expand(node: NodeView) -> Samples | None:
+    """Repeat along other axes; what says the batch in the shape becomes 1, which leaves it as it is."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    made = node.out_shape
+    axis = samples.axis - node.rank(0) + len(made)
+    if made[axis] != node.fixed * samples.rows:
+        node.refuse("it repeats the samples of the batch")
+    numbers = node.numbers_of(1, "shape")
+    place = len(numbers) + samples.axis - node.rank(0)
+    if place >= 0 and numbers[place] != 1:
+        wanted = [1 if i == place else n for i, n in enumerate(numbers)]
+        node.edits.append(SetInput(node.node, 1, np.array(wanted, np.int64)))
+    return Samples(axis, samples.rows)
+
+
+def tile(node: NodeView) -> Samples | None:
+    """Repeat along other axes."""
+    samples = node.only(0)
+    if samples is not None and (node.ints("", 1, "list of repeats") or ())[samples.axis] != 1:
+        node.refuse("it repeats the samples of the batch")
+    return samples
+
+
+def pad(node: NodeView) -> Samples | None:
+    """Pad along other axes."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    pads, axes, rank = node.ints("pads", 1, "list of pads") or (), node.ints("", 3, "list of axes"), node.rank(0)
+    along = range(rank) if axes is None else [normal(a, rank) for a in axes]
+    if any(a == samples.axis and (pads[i] or pads[i + len(along)]) for i, a in enumerate(along)):
+        node.refuse("it pads the batch")
+    return samples
+
+
+def resize(node: NodeView) -> Samples | None:
+    """Scale the other axes; a size that says the batch becomes its length."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    if node.attribute("coordinate_transformation_mode") == "tf_crop_and_resize" or node.attribute("antialias"):
+        node.refuse("it crops, or filters over all axes")
+    if node.attribute("scales") is not None or node.value(3) is None:
+        where = 1 if node.name == "Upsample" or len(node.node.inputs) == 2 else 2
+        scales = node.attribute("scales") if node.attribute("scales") is not None else node.array(where)
+    else:
+        scales = None
+    axes = node.attribute("axes")
+    along = list(range(node.rank(0))) if axes is None else [normal(int(a), node.rank(0)) for a in axes]
+    if samples.axis not in along:
+        return samples
+    place = along.index(samples.axis)
+    if scales is not None and len(np.ravel(scales)):
+        if float(np.ravel(scales)[place]) != 1:
+            node.refuse("it scales the batch")
+        return samples
+    sizes, value = node.array(3), node.value(0)
+    if sizes is None or value is None or int(sizes.reshape(-1)[place]) != node.fixed * samples.rows:
+        node.refuse("it scales by sizes that depend on the inputs, or scales the batch")
+    if (node.attribute("keep_aspect_ratio_policy") or "stretch") != "stretch":
+        node.refuse("it keeps the ratio of all sizes, the batch among them")
+    node.edits.append(SetLength(node.node, 3, sizes.reshape(-1), place, value, samples.axis))
+    return samples
+
+
+def one_hot(node: NodeView) -> Samples | None:
+    """Add an axis of classes."""
+    samples = node.only(0)
+    if samples is None:
+        return None
+    axis = node.axis(node.rank(0) + 1, -1)
+    return samples if samples.axis < axis else Samples(samples.axis + 1, samples.rows)
+
+
+def last_two(node: NodeView) -> Samples | None:
+    """Work on matrices, those of the last two axes."""
+    samples = node.only(0)
+    if samples is not None and samples.axis >= node.rank(0) - 2:
+        node.refuse("it works on matrices of which the batch is a side")
+    return samples
+
+
+def shape_of(node: NodeView) -> Samples | None:
+    """Let a shape be the one that the model has now: what it means for one batch, it means for each of its samples."""
+    samples = node.samples(0)
+    if samples is None:
+        return None
+    if node.node.outputs[0].is_graph_output():
+        node.refuse("it makes an output of the model out of the size of the batch")
+    shape = node.shape(0)
+    start, end = node.attribute("start") or 0, node.attribute("end")
+    part = range(len(shape))[start : len(shape) if end is None else end]
+    if node.node.op_type == "Shape" and samples.axis not in part:
+        return None
+    numbers = node.numbers(shape if node.node.op_type == "Size" else tuple(shape[i] for i in part))
+    array = np.array(np.prod(numbers, dtype=np.int64) if node.node.op_type == "Size" else numbers, np.int64)
+    node.edits.append(Fold(node.node, array))
+    return None

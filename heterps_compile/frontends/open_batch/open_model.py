@@ -1,0 +1,267 @@
+"""Open the batch of an ONNX model that fixes it, where every node is proven to treat samples by themselves.
+
+An abstract interpretation: every value has its samples along one axis, or is the same for all samples; each op has a
+rule (:mod:`.rules`) that tells where the samples lie in what it makes. What in the model says the batch, a
+constant shape say, is rewritten, or refused by name. What a model means at another batch is what it gives for the
+samples one by one: a shape that it looks at stays the shape at the batch it fixes.
+
+An input has its samples along axis 0 if that has the length of the batch. Where the rules do not hold so, a vector is
+taken to be the same for all samples, and other inputs to have them along axis 1 (states of recurrent layers).
+
+Afterwards it is a model with a symbolic batch like any other.
+
+Left out: models whose batch is open already (``onnx_dims.py``); what is run to check it (``verification/opened.py``).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from heterps_compile.errors import InputError
+from heterps_compile.frontends.onnx_bodies import subgraphs
+from heterps_compile.frontends.onnx_dims import fixed_batch
+from heterps_compile.frontends.onnx_names import describe, free_name, op_name, quote
+from heterps_compile.frontends.onnx_shapes import Partial, PartialShape, declared, infer, merge
+from heterps_compile.frontends.onnx_structure import Roles, find_roles
+
+from .edits import Edit, Names
+from .node_view import Array, MixesError, NodeView, Samples
+from .rules import RULES
+
+_MOST_READINGS = 32
+_LARGEST_CONSTANT = 2**16  # elements of what is computed to know a shape
+_STATE_RANK = 3  # states of recurrent layers are (layers, batch, width)
+_SYMBOL = "batch"
+_WAY_OUT = "export the model with a dynamic batch"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """How the batch of a model was opened.
+
+    Attributes:
+        fixed: The batch that the model fixes.
+        axes: The axis along which each input and output that has samples has them, by name.
+        original: The model as it was, normalised.
+        note: What a user should know.
+    """
+
+    fixed: int
+    axes: Mapping[str, int]
+    original: ir.Model
+    note: str
+
+
+def open_batch(model: ir.Model, batch: int | None) -> OpenedModel | None:
+    """Open the batch of a normalised model in place; return how, or None where it is open or the one asked for.
+
+    O(nodes) for every reading of its inputs.
+
+    Args:
+        model: The model.
+        batch: That it is to have; None for its own.
+
+    Raises:
+        InputError: naming the node that fixes the batch, and what of it does.
+    """
+    fixed = fixed_batch([list(value.shape or ()) for value in model.graph.inputs])
+    if batch is None or fixed is None or fixed in (0, batch):
+        return None
+    walk = _Walk.of(model, fixed)
+    first: _Stopped | None = None
+    for reading in islice(_readings(model.graph.inputs, fixed), _MOST_READINGS):
+        found = walk.go(reading)
+        if not isinstance(found, _Stopped):
+            return _apply(model, fixed, found)
+        first = first or found
+    where, why = (first.where, first.why) if first is not None else ("the model", "it has no input with a batch")
+    raise InputError(
+        f"the batch is to be {batch}, the model fixes it at {fixed}, and it cannot be opened: {where}: {why}; "
+        f"{_WAY_OUT}, or leave out --batch"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    """Where an interpretation ended, and why."""
+
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """Where the samples of every value lie, and the changes with which that holds."""
+
+    samples_of: Mapping[ir.Value, Samples]
+    edits: Sequence[Edit]
+
+
+def _readings(inputs: Sequence[ir.Value], fixed: int) -> Iterator[dict[ir.Value, Samples]]:
+    """Yield where the inputs may have their samples, the likeliest first."""
+    choices = {value: tuple(_choices(value, fixed)) for value in inputs}
+    open_ = [value for value, either in choices.items() if len(either) > 1]
+    for count in range(len(open_) + 1):
+        for others in combinations(open_, count):
+            found = {value: either[value in others] for value, either in choices.items()}
+            reading = {value: samples for value, samples in found.items() if samples is not None}
+            if any(samples.axis == 0 for samples in reading.values()):
+                yield reading
+
+
+def _choices(value: ir.Value, fixed: int) -> Iterator[Samples | None]:
+    """Yield where an input may have its samples: one place, or two of which the first is likelier."""
+    shape: list[object] = list(value.shape or ())
+    if not shape or shape[0] != fixed:
+        if len(shape) >= _STATE_RANK and shape[1] == fixed:
+            yield Samples(1)
+        yield None
+        return
+    yield Samples(0)
+    if len(shape) == 1:
+        yield None
+    elif shape[1] == fixed:
+        yield Samples(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Goes through the nodes of a model by the rules."""
+
+    model: ir.Model
+    fixed: int
+    roles: Roles
+    shapes: Mapping[str, Partial]
+    constants: dict[ir.Value, Array | None]
+
+    @classmethod
+    def of(cls, model: ir.Model, fixed: int) -> "_Walk":
+        return cls(model, fixed, find_roles(model.graph), infer(model, {}).values, {})
+
+    def go(self, inputs: Mapping[ir.Value, Samples]) -> _Proof | _Stopped:
+        """Interpret the model; its inputs have their samples where that is said."""
+        samples_of = dict(inputs)
+        edits: list[Edit] = []
+        for _, node in self.roles.computed:
+            try:
+                made = self._step(node, samples_of, edits)
+            except MixesError as e:
+                return _Stopped(describe(node), str(e))
+            samples_of.update({out: s for out, s in zip(node.outputs, made, strict=False) if s is not None})
+        outputs = [(value, samples_of.get(value)) for value in self.model.graph.outputs]
+        if all(samples is None for _, samples in outputs):
+            return _Stopped("its outputs", "none of them depends on the input with the batch")
+        for value, samples in outputs:
+            if samples is not None and samples.rows != 1:
+                return _Stopped(
+                    f"output {quote(value.name)}",
+                    f"it has no dimension that is the batch alone, but {samples.rows} rows "
+                    f"for each sample along axis {samples.axis}",
+                )
+        return _Proof(samples_of, edits)
+
+    def _step(
+        self, node: ir.Node, samples_of: Mapping[ir.Value, Samples], edits: list[Edit]
+    ) -> Sequence[Samples | None]:
+        if node in self.roles.random:
+            raise MixesError("it draws random numbers, which are others for every batch")
+        nothing = [None] * len(node.outputs)
+        if all(value not in samples_of for value in self.roles.reads[node]):
+            return nothing
+        if any(True for _ in subgraphs(node)):
+            raise MixesError("it decides for the whole batch what runs, and a sample alone may take another way")
+        rule = RULES.get(op_name(node))
+        if rule is None:
+            raise MixesError("nobody here knows that this op leaves samples apart")
+        opset = self.model.graph.opset_imports.get(node.domain, 0)
+        made = rule(NodeView(node, opset, self.fixed, samples_of, self.shape, self.constant, edits))
+        return made if isinstance(made, tuple) else [made] * len(node.outputs)
+
+    def shape(self, value: ir.Value) -> PartialShape | None:
+        """Return the shape of a value at the batch that the model fixes, its dynamic dimensions by name."""
+        if value.const_value is not None:
+            return tuple(value.const_value.shape.numpy())
+        return merge(self.shapes.get(value.name or "", Partial()), declared(value, {})).shape
+
+    def constant(self, value: ir.Value) -> Array | None:
+        """Return what a value is at the batch that the model fixes, where shapes and constants alone decide it."""
+        if value not in self.constants:
+            self.constants[value] = None  # in case of a fault on the way
+            self.constants[value] = self._compute(value)
+        return self.constants[value]
+
+    def _compute(self, value: ir.Value) -> Array | None:
+        tensor, node = ir.convenience.get_const_tensor(value), value.producer()
+        if tensor is not None:
+            return np.asarray(tensor.numpy()) if tensor.size <= _LARGEST_CONSTANT else None
+        if node is None or node.domain or any(True for _ in subgraphs(node)) or node in self.roles.random:
+            return None
+        if node.op_type in ("Shape", "Size"):
+            return self._shape_array(node)
+        made = self.shape(value)
+        if made is None or not all(isinstance(d, int) for d in made) or int(np.prod(made)) > _LARGEST_CONSTANT:  # type: ignore[arg-type]
+            return None
+        given = {v.name or "": self.constant(v) for v in node.inputs if v is not None}
+        if any(array is None for array in given.values()):
+            return None
+        return self._evaluate(node, value, given)
+
+    def _shape_array(self, node: ir.Node) -> Array | None:
+        shape = None if node.inputs[0] is None else self.shape(node.inputs[0])
+        if shape is None or not all(isinstance(dim, int) for dim in shape):
+            return None
+        array = np.array(shape, np.int64)
+        if node.op_type == "Size":
+            return np.array(np.prod(array), np.int64)
+        start, end = node.attributes.get("start"), node.attributes.get("end")
+        return array[slice(None if start is None else start.value, None if end is None else end.value)]
+
+    def _evaluate(self, node: ir.Node, value: ir.Value, given: Mapping[str, Any]) -> Array | None:
+        try:
+            proto = ir.serde.serialize_node(node)
+            imports = [onnx.helper.make_opsetid(d, v) for d, v in self.model.graph.opset_imports.items()]
+            session = ReferenceEvaluator(proto, opsets={entry.domain: entry.version for entry in imports})
+            results = session.run(None, dict(given))
+        except Exception:  # noqa: BLE001 - the reference raises anything; without the number the rule refuses by name
+            return None
+        return np.asarray(results[[out.name for out in node.outputs].index(value.name)])  # type: ignore[index]
+
+
+def _apply(model: ir.Model, fixed: int, proof: _Proof) -> OpenedModel:
+    """Make the changes, and give every value that has samples a symbol where they lie."""
+    graph, original = model.graph, model.clone()
+    symbols = {
+        dim.value
+        for value in graph.inputs
+        for dim in value.shape or ()
+        if isinstance(dim, ir.SymbolicDim) and dim.value
+    }
+    symbol = ir.SymbolicDim(free_name(_SYMBOL, symbols))
+    for value, samples in proof.samples_of.items():
+        if value.shape is not None and len(value.shape) > samples.axis:
+            dims = list(value.shape)
+            dims[samples.axis] = symbol if samples.rows == 1 else ir.SymbolicDim(None)
+            value.shape = ir.Shape(dims)
+    names = Names.of(graph, graph.opset_imports.get("", 0))
+    for edit in proof.edits:
+        edit(names)
+    ends = [*graph.inputs, *graph.outputs]
+    axes = {value.name or "": proof.samples_of[value].axis for value in ends if value in proof.samples_of}
+    return OpenedModel(fixed, axes, original, _note(graph, fixed, proof, len(proof.edits)))
+
+
+def _note(graph: ir.Graph, fixed: int, proof: _Proof, edits: int) -> str:
+    told = f"the batch, which the model fixes at {fixed}, was opened: no node mixes samples"
+    if edits:
+        told += f" ({edits} constant{'s' if edits > 1 else ''} that said the batch rewritten)"
+    odd = [v for v in (*graph.inputs, *graph.outputs) if v in proof.samples_of and proof.samples_of[v].axis != 0]
+    same = [v for v in (*graph.inputs, *graph.outputs) if v not in proof.samples_of]
+    parts = [f"{quote(v.name)} has it along axis {proof.samples_of[v].axis}" for v in odd]
+    parts += [f"{quote(v.name)} is the same for all samples" for v in same]
+    return "; ".join([told, *parts])
