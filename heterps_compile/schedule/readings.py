@@ -27,6 +27,7 @@ from heterps_compile.units import format_rate, format_seconds, format_share
 
 STEADY_STATE = "steady state"
 ONE_BATCH_ALONE = "one batch alone"
+_ROUNDING = 1e-12  # of a share; what adding up times leaves where nobody waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ def rate(samples: int, time_s: float) -> float:
 
 def idle_share(busy_s: float, units: int, lasts_s: float) -> float:
     """Return the share of so many units' time in which they wait, in [0, 1); 0 where nothing takes time."""
-    return max(0.0, 1 - busy_s / (units * lasts_s)) if lasts_s > 0 else 0.0
+    share = 1 - busy_s / (units * lasts_s) if lasts_s > 0 else 0.0
+    return share if share > _ROUNDING else 0.0
 
 
 def steady_words(steady: Estimate) -> str:
