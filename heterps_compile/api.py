@@ -44,12 +44,10 @@ from heterps_compile.plan.request import (
 )
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.process_state import alone, gradients_on
+from heterps_compile.progress import CancelToken, OnProgress, Watch, watching
 from heterps_compile.runtime.signature import signature_of_graph, signature_of_plan
 from heterps_compile.scoring import make_scoring, mode_notes
 from heterps_compile.verification.draft import verify_draft
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, steps done, steps in all."""
 
 
 @gradients_on()
@@ -82,7 +80,8 @@ def compile(  # noqa: A001 - the product's verb
     verify: bool = True,
     must_save: bool = False,
     dynamic_shapes: Any = None,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
+    cancel: CancelToken | None = None,
     observer: Observer | None = None,
 ) -> CompiledModel:
     """Cut a model into stages, give each the devices it suits at the lowest price, and build what runs.
@@ -125,84 +124,88 @@ def compile(  # noqa: A001 - the product's verb
         must_save: Refuse, before the search, a model whose stages run and cannot be saved; else a note of the plan says
             so.
         dynamic_shapes: Passed to ``torch.export.export``.
-        on_progress: Called as the work proceeds.
+        on_progress: Called with a :class:`heterps_compile.progress.Progress` at the begin of every step and at most
+            every 0.1 s within one; what it raises ends the compilation and reaches the caller.
+        cancel: Ends the compilation once it is set, from any thread: a ``threading.Event``, or what has ``is_set()``.
         observer: Called with every pass and the draft after it.
 
     Raises:
         HeterpsError: one of its kinds, with a message that says thing, fault, numbers and way out.
+        CancelledError: where ``cancel`` was set before the end.
     """
     given, began = dict(locals()), time.perf_counter()
     pool = as_pool(cluster)
     request = make_request(pool.currency, **{name: given[name] for name in OPTIONS})
     measurements = None if profile is None else read_measurements(pool, profile)
     pipeline = as_pipeline(passes)
-    progress = _Steps(pipeline, on_progress, observer, verify=verify)
     # an unknown name and what is not installed are told before the long work
     asked: list[Callable[[], object]] = [partial(_need_front_end, model)]
     asked += [partial(find_method, name) for name in (method, *baselines)]
     asked += [] if backend is None else [partial(find_backend, backend)]
     asked += [partial(need, "compiling for training", PYTORCH)] if mode == "training" else []
     need_all(asked)
-    progress.begin()
 
     def read(model: Any) -> Graph:
         return read_model(
             model, example_inputs, example_kwargs, batch=batch, shapes=shapes, dynamic_shapes=dynamic_shapes
         )
 
-    graph = read(model)
-    verify_graph(graph)
-    _refuse_constant_outputs(graph)
-    chosen = choose_backend(graph, backend)
-    unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
+    with watching(on_progress, cancel) as watch:
+        progress = _Steps(pipeline, watch, observer, verify=verify)
+        progress.begin()
+        graph = read(model)
+        verify_graph(graph)
+        _refuse_constant_outputs(graph)
+        chosen = choose_backend(graph, backend)
+        unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
 
-    def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
+        def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
+            with alone():
+                return chosen.on(stages).build(graph, partition)
+
+        opened = Draft(
+            graph=graph,
+            cluster=pool,
+            request=request,
+            measurements=measurements,
+            warm_start=_old_stages(warm_start),
+            baselines=tuple(baselines),
+            build=build,
+        )
+        progress.begin()
+        draft = run_passes(opened, pipeline, Emitted, progress)
+        placed = chosen.on(draft.stages)
         with alone():
-            return chosen.on(stages).build(graph, partition)
-
-    opened = Draft(
-        graph=graph,
-        cluster=pool,
-        request=request,
-        measurements=measurements,
-        warm_start=_old_stages(warm_start),
-        baselines=tuple(baselines),
-        build=build,
-    )
-    progress.begin()
-    draft = run_passes(opened, pipeline, Emitted, progress)
-    placed = chosen.on(draft.stages)
-    with alone():
-        verification, notes = verify_draft(placed, draft) if verify else (None, ())
-        scored = make_scoring(model, draft, placed, read, verify=verify)
-    progress.begin()
-    plan = make_plan(draft, placed)
-    total_s = time.perf_counter() - began
-    unusual = "" if pipeline == DEFAULT else f"made by other passes than the default ones: {pipeline_text(pipeline)}"
-    notes = (*plan.notes, *filter(None, (unusual, unsaved)), *mode_notes(model, graph, mode), *notes)
-    plan = replace(plan, verification=verification, notes=notes, total_s=total_s)
-    if scored is not None:
-        plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))
-    made = CompiledModel(
-        plan, draft.runnable, signature_of_graph(graph), graph, draft.partition, draft.layers, draft.costs
-    )
-    return made if scored is None or scored.stages is None else _that_scores(made, scored.stages)
+            verification, notes = verify_draft(placed, draft) if verify else (None, ())
+            scored = make_scoring(model, draft, placed, read, verify=verify)
+        progress.begin()
+        plan = make_plan(draft, placed)
+        total_s = time.perf_counter() - began
+        unusual = (
+            "" if pipeline == DEFAULT else f"made by other passes than the default ones: {pipeline_text(pipeline)}"
+        )
+        notes = (*plan.notes, *filter(None, (unusual, unsaved)), *mode_notes(model, graph, mode), *notes)
+        plan = replace(plan, verification=verification, notes=notes, total_s=total_s)
+        if scored is not None:
+            plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))
+        watch.check()
+        made = CompiledModel(
+            plan, draft.runnable, signature_of_graph(graph), graph, draft.partition, draft.layers, draft.costs
+        )
+        return made if scored is None or scored.stages is None else _that_scores(made, scored.stages)
 
 
 class _Steps:
     """Tells each step as it begins: reading, every pass, verification; an observer that hands drafts on."""
 
-    def __init__(
-        self, passes: Sequence[Pass], on_progress: Progress | None, observer: Observer | None, *, verify: bool
-    ) -> None:
+    def __init__(self, passes: Sequence[Pass], watch: Watch, observer: Observer | None, *, verify: bool) -> None:
         self._names = ["reading", *(step.name for step in passes), "verify" if verify else "done", "done"]
         self._begun = 0
-        self._on_progress, self._observer = on_progress, observer
+        self._watch, self._observer = watch, observer
 
     def begin(self) -> None:
         """Tell that the next step begins."""
-        if self._on_progress is not None:
-            self._on_progress(self._names[self._begun], self._begun, len(self._names) - 1)
+        self._watch.begin(self._names[self._begun], self._begun, len(self._names) - 1)
         self._begun += 1
 
     def __call__(self, step: Pass, draft: Draft) -> None:

@@ -16,6 +16,7 @@
     ├── VerificationError         the staged model differs from the whole one (output, difference)
     ├── RunError                  a run cannot start or came to an end (rank, stage, replica, micro-batch, cause)
     │   └── RunKilledError        a run was told twice to stop (exit code 128 and the signal)
+    ├── CancelledError            the caller no longer wants the work (the step it was in, seconds)
     ├── PlanError                 a plan file is wrong (JSON path, what was expected)
     └── StalePlanError            a plan no longer fits (which hash)
 
@@ -134,6 +135,10 @@ class RunKilledError(RunError):
     def exit_code(self) -> int:
         """Return 128 and the signal."""
         return SIGNALLED + self.signal
+
+
+class CancelledError(HeterpsError):
+    """The caller cancelled the work; nothing of it is left."""
 
 
 class PlanError(HeterpsError):

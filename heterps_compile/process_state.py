@@ -10,10 +10,11 @@ Left out: modules that a user's own threads call while another thread compiles.
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .packages import PYTORCH
+from .progress import LEAST_S, check, is_watched
 
 
 class _Turns:
@@ -31,16 +32,33 @@ _turns = _Turns()
 
 
 @contextmanager
+def _when(is_free: Callable[[], bool]) -> Iterator[None]:
+    """Hold the condition once something is true of it; ask meanwhile whether the caller still waits.
+
+    Raises:
+        CancelledError: where the caller cancelled the work.
+    """
+    while True:
+        with _turns.changed:
+            if _turns.changed.wait_for(is_free, LEAST_S if is_watched() else None):
+                yield
+                return
+        check()
+
+
+@contextmanager
 def alone() -> Iterator[None]:
     """Be the only one in this process that works on its state; blocks may be nested, also in one of :func:`beside`."""
     me, turns = threading.get_ident(), _turns
     with turns.changed:
         turns.waiting += 1
-        try:
-            turns.changed.wait_for(lambda: turns.owner in (None, me) and set(turns.beside) <= {me})
-        finally:
+    try:
+        with _when(lambda: turns.owner in (None, me) and set(turns.beside) <= {me}):
+            turns.owner, turns.depth = me, turns.depth + 1
+    finally:
+        with turns.changed:
             turns.waiting -= 1
-        turns.owner, turns.depth = me, turns.depth + 1
+            turns.changed.notify_all()
     try:
         yield
     finally:
@@ -55,10 +73,7 @@ def alone() -> Iterator[None]:
 def beside() -> Iterator[None]:
     """Work beside others that do not change the state of the process; those who want to be alone go first."""
     me, turns = threading.get_ident(), _turns
-    with turns.changed:
-        turns.changed.wait_for(
-            lambda: turns.owner == me or me in turns.beside or (turns.owner is None and not turns.waiting)
-        )
+    with _when(lambda: turns.owner == me or me in turns.beside or (turns.owner is None and not turns.waiting)):
         turns.beside[me] = turns.beside.get(me, 0) + 1
     try:
         yield

@@ -1,13 +1,16 @@
 """When a search must stop: the one clock of all passes.
 
-Every loop that may be long asks it, every solver inside of one gets what is left (``solver.py``), and what cannot be
-interrupted is begun only where time is left. A test sees to it that no other file of the passes reads a clock.
+Every loop that may be long asks it, and with it whether the caller still wants the result (``progress.py``); every
+solver inside of one gets what is left (``solver.py``), and what cannot be interrupted is begun only where time is left.
+A test sees to it that no other file of the passes reads a clock.
 
 Left out: how much of a time limit a method gets (``place_layers.py``).
 """
 
 import time
 from dataclasses import dataclass
+
+from heterps_compile.progress import check
 
 
 class TimeUpError(Exception):
@@ -43,7 +46,12 @@ class Deadline:
         return Deadline(max(self.end_s, now_s() + least_s))
 
     def left_s(self) -> float:
-        """Return the time that is left."""
+        """Return the time that is left.
+
+        Raises:
+            CancelledError: where the caller of the compilation cancelled it.
+        """
+        check()
         return self.end_s - now_s()
 
     @property

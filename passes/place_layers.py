@@ -18,6 +18,7 @@ from heterps_compile.cost.problem import PROOF, WARM_START, MethodResult, Placem
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError, PlugInError
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.progress import tell
 from heterps_compile.units import counted
 
 from .deadline import Deadline
@@ -71,6 +72,7 @@ class PlaceLayers:
         def left_s(most_s: float) -> float:
             return min(most_s, max(0.0, deadline.left_s()))
 
+        tell(f"searching with {method.name}")
         own = run_method(
             method,
             problem,
@@ -82,6 +84,7 @@ class PlaceLayers:
             raise own
         runs = [(method.name, own)]
         for other in others:
+            tell(f"searching with {other.name}")
             if deadline.is_over:
                 runs.append((other.name, InfeasibleError("not tried: the time limit left no time for it")))
             else:

@@ -9,6 +9,8 @@ Left out: what is to be solved (``max_load/split_programme.py``, ``placement/pro
 
 from typing import Any
 
+from heterps_compile.progress import check, is_watched
+
 from .deadline import Deadline, TimeUpError, now_s
 
 _LONGEST_S = 1e9  # what HiGHS takes for "no limit"
@@ -26,8 +28,12 @@ def run_solver(solver: Any, deadline: Deadline, *, begun_s: float, most_s: float
 
     Raises:
         TimeUpError: where too little time is left to begin.
+        CancelledError: where the caller of the compilation cancelled it; HiGHS asks every second or so.
     """
     if deadline.left_s() <= _STEPS_TO_WRITING * (now_s() - begun_s):
         raise TimeUpError
+    if is_watched():  # what these raise, run raises
+        for asks in (solver.cbMipInterrupt, solver.cbSimplexInterrupt, solver.cbIpmInterrupt):
+            asks.subscribe(lambda _event: check())
     solver.setOptionValue("time_limit", min(deadline.left_s(), most_s, _LONGEST_S))  # it counts from run
     solver.run()

@@ -29,6 +29,7 @@ from heterps_compile.errors import BackendError, UnsupportedOpError
 from heterps_compile.escape import printable
 from heterps_compile.frontends.onnx_bodies import lift_initializers
 from heterps_compile.frontends.onnx_facts import stated_defaults
+from heterps_compile.progress import check
 
 from . import control_flow
 from .holder import Slot, hold_tensor
@@ -107,6 +108,7 @@ class _Converter:
 
     def convert(self) -> OnnxStage:
         for node in self.graph:
+            check()
             self._sort_in(node)
         for name in self._held(self.stage.outputs):
             self._hold(name)

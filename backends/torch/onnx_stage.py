@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from heterps_compile.errors import BackendError, HeterpsError
 from heterps_compile.escape import one_line, printable, shorten
+from heterps_compile.progress import check
 
 from .holder import Slot
 from .onnx_ops.dtypes import TORCH_TYPES, as_tensor
@@ -208,6 +209,7 @@ def _run_steps(
 ) -> None:
     """Run steps one after the other on the values at their places."""
     for step in steps:
+        check()
         try:
             with around(step) if around else _NOTHING:
                 inputs = [_argument(a, env, device) for a in step.arguments]

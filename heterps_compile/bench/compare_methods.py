@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from heterps_compile.api import Progress, open_draft
+from heterps_compile.api import open_draft
 from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
 from heterps_compile.cost.provisioners import Provisioning, balanced_newton, closed_form, static_ps_ratio, static_ratio
@@ -21,6 +21,7 @@ from heterps_compile.passes.placement.method import PlacementMethod
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.certificate import certify
 from heterps_compile.process_state import gradients_on
+from heterps_compile.progress import OnProgress, Progress
 
 from .comparison import Comparison, ProvisioningResult
 
@@ -33,7 +34,7 @@ def compare_methods(
     example_inputs: tuple[Any, ...] = (),
     *,
     methods: Sequence[str] = tuple(METHODS),
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
     **asked: Any,
 ) -> Comparison:
     """Run every method on a model's placement problem, with the same seed and time limit, and prove a bound.
@@ -57,7 +58,7 @@ def compare_methods(
     found: list[SearchResult] = []
     for done, (name, search) in enumerate(searches.items()):
         if on_progress is not None:
-            on_progress(name, done, len(searches))
+            on_progress(Progress(name, done, len(searches)))
         result: SearchResult | HeterpsError
         try:
             if isinstance(search, MissingPackageError):

@@ -13,7 +13,7 @@ from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import BENCH, HANDED_ON, ONNX
 
 from . import options
-from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+from .output import ProgressLine, printing, quiet_libraries, result_stream, terminal_width
 from .pictures import check_file, write_file
 
 
@@ -42,7 +42,11 @@ def bench(ctx: click.Context, /, model: str, **_: Any) -> None:
 
 
 def _bench(model: str, asked: Asked) -> None:
-    with result_stream() as stream, quiet_libraries(verbose=False), closing(Progress(sys.stderr, wanted=True)) as shown:
+    with (
+        result_stream() as stream,
+        quiet_libraries(verbose=False),
+        closing(ProgressLine(sys.stderr, wanted=True)) as shown,
+    ):
         from heterps_compile.bench.compare_methods import compare_methods  # noqa: PLC0415 - onnx and numpy
         from heterps_compile.bench.comparison_words import print_comparison  # noqa: PLC0415 - rich
         from heterps_compile.console import make_console  # noqa: PLC0415 - rich

@@ -15,10 +15,11 @@ from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import CHECK, ONNX
 from heterps_compile.plan.whole_file import write_whole
 from heterps_compile.plan_diff.verdict import REVIEW_EXIT_CODES, Verdict
+from heterps_compile.progress import Progress
 
 from . import options
 from .judged import judged
-from .output import Progress, append_summary, printing, quiet_libraries, result_stream
+from .output import ProgressLine, append_summary, printing, quiet_libraries, result_stream
 from .pictures import check_file, write_changes
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _check(model: str, asked: Asked) -> int:
     with (
         result_stream() as stream,
         quiet_libraries(verbose=False),
-        closing(Progress(sys.stderr, wanted=True)) as progress,
+        closing(ProgressLine(sys.stderr, wanted=True)) as progress,
     ):
         from heterps_compile.plan.source import path_of, read_plan  # noqa: PLC0415 - pydantic
 
@@ -73,7 +74,7 @@ def _check(model: str, asked: Asked) -> int:
         check_file("--report", report)
         if update and against.startswith("git:"):
             raise click.UsageError("--update writes files, and a commit is none; name the plan's file or folder.")
-        progress.show("compiling again", 0, 1)
+        progress.show(Progress("compiling again", 0, 1))
         from heterps_compile.review.check import check_plan  # noqa: PLC0415 - torch and onnx
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
 

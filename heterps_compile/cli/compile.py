@@ -21,7 +21,7 @@ from heterps_compile.plan.command_options import COMPILE, HANDED_ON, ONNX, PIPED
 
 from . import options
 from .max_load import MAX_LOAD, solve_workload_file
-from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+from .output import ProgressLine, printing, quiet_libraries, result_stream, terminal_width
 from .pictures import BASELINES, Drawings, LastDraft
 from .print_after import draft_printer
 
@@ -120,7 +120,7 @@ def _compile(model: str, asked: Asked, began: float) -> None:
     with (
         result_stream() as stream,
         quiet_libraries(verbose=verbose),
-        closing(Progress(sys.stderr, wanted=not quiet)) as progress,
+        closing(ProgressLine(sys.stderr, wanted=not quiet)) as progress,
     ):
         inputs = [("the model", model), ("the cluster file", cluster), *_profiles(profile)]
         _check_target(directory, inputs, force=force)

@@ -13,9 +13,10 @@ import click
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import EXPLAIN, HANDED_ON, INFEASIBLE, LAYER
 from heterps_compile.plan.request import DEFAULT_CLUSTER
+from heterps_compile.progress import Progress
 
 from . import options
-from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+from .output import ProgressLine, printing, quiet_libraries, result_stream, terminal_width
 
 
 @click.command("explain")
@@ -51,9 +52,9 @@ def _explain(layer: str | None, asked: Asked) -> None:
     with (
         result_stream() as stream,
         quiet_libraries(verbose=False),
-        closing(Progress(sys.stderr, wanted=True)) as progress,
+        closing(ProgressLine(sys.stderr, wanted=True)) as progress,
     ):
-        progress.show("reading", 0, 1)
+        progress.show(Progress("reading", 0, 1))
         if layer is None:
             from heterps_compile.review.infeasible import why_infeasible  # noqa: PLC0415 - onnx
 

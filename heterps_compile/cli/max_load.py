@@ -13,8 +13,9 @@ from contextlib import closing
 from heterps_compile.errors import OptionError
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import PIPEDREAM, WORKLOAD
+from heterps_compile.progress import Progress
 
-from .output import Progress, printing, result_stream, terminal_width
+from .output import ProgressLine, printing, result_stream, terminal_width
 
 MAX_LOAD = "max-load"
 
@@ -44,11 +45,11 @@ def solve_workload_file(path: str, asked: Asked) -> None:
     cpus = asked["cpus"] if asked.subject == WORKLOAD else None
     mode = asked["mode"] if asked.subject == PIPEDREAM else None
     method = asked["method"] if "method" in asked.given else METHODS[0]
-    with result_stream() as stream, closing(Progress(sys.stderr, wanted=not quiet)) as progress:
+    with result_stream() as stream, closing(ProgressLine(sys.stderr, wanted=not quiet)) as progress:
         if output is not None:
             check_target(output, force=asked["force"])
         workload = read_workload(path, accelerators=asked["accelerators"], cpus=cpus, mode=mode)
-        progress.show("solving", 0, 1)
+        progress.show(Progress("solving", 0, 1))
         result = solve_max_load(
             workload,
             contiguous=asked["contiguous"],

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from heterps_compile.errors import InputError
+from heterps_compile.progress import OnProgress, Progress
 
 if TYPE_CHECKING:
-    from heterps_compile.api import Progress
     from heterps_compile.compiled_model import CompiledModel
     from heterps_compile.passes.contract import Pass
     from heterps_compile.passes.drafts import Draft, Placed
@@ -65,7 +65,7 @@ class Drawings:
             if option != "--plots":
                 check_file(option, path)
 
-    def write(self, compiled: "CompiledModel", draft: "Placed", on_progress: "Progress") -> None:
+    def write(self, compiled: "CompiledModel", draft: "Placed", on_progress: "OnProgress") -> None:
         """Search what only pictures need, draw everything, write it.
 
         Raises:
@@ -122,7 +122,7 @@ class LastDraft:
         self._following(step, draft)
 
 
-def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "Progress", *, searches: bool) -> "Findings":
+def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "OnProgress", *, searches: bool) -> "Findings":
     """Return what is known of a compilation, with points of throughput and price and other methods where asked for."""
     from heterps_compile.bench.compare_methods import comparison_of  # noqa: PLC0415 - the search methods
     from heterps_compile.report.findings import Findings  # noqa: PLC0415 - as above
@@ -134,7 +134,7 @@ def _findings(compiled: "CompiledModel", draft: "Placed", on_progress: "Progress
     known = Findings(plan, rows, compiled.layers, problem, draft.cluster)
     if not searches:
         return known
-    on_progress("throughput against price", 0, 1)
+    on_progress(Progress("throughput against price", 0, 1))
     floors = usual_floors(plan.throughput_samples_per_s)
     points: Sequence[Point] = ()
     if plan.price_per_hour > 0:  # what is free has a price to the search alone

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from heterps_compile.errors import UnknownNameError
 
-from .output import Progress, printing
+from .output import ProgressLine, printing
 
 if TYPE_CHECKING:
     from heterps_compile.passes.contract import Pass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draft_printer(
-    names: tuple[str, ...], stream: TextIO, progress: Progress, passes: str | None = None
+    names: tuple[str, ...], stream: TextIO, progress: ProgressLine, passes: str | None = None
 ) -> "Callable[[Pass, Draft], None]":
     """Return an observer that prints the draft after the named passes of a pipeline, given as text.
 

@@ -15,7 +15,7 @@ from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import ONNX, PROFILE
 
 from . import options
-from .output import Progress, printing, quiet_libraries, result_stream, terminal_width
+from .output import ProgressLine, printing, quiet_libraries, result_stream, terminal_width
 
 if TYPE_CHECKING:
     from heterps_compile.ir.graph import Graph
@@ -53,7 +53,7 @@ def _profile(model: str, asked: Asked) -> None:
     with (
         result_stream() as stream,
         quiet_libraries(verbose=False),
-        closing(Progress(sys.stderr, wanted=True)) as progress,
+        closing(ProgressLine(sys.stderr, wanted=True)) as progress,
     ):
         from heterps_compile.api import read_model  # noqa: PLC0415 - torch and onnx
         from heterps_compile.console import make_console  # noqa: PLC0415 - rich

@@ -26,6 +26,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from heterps_compile.escape import one_line, shorten
+from heterps_compile.progress import stopping
 
 CPU = "CPUExecutionProvider"
 
@@ -58,7 +59,9 @@ class Session:
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Any]:
         """Run on inputs by name; return the named outputs in order."""
-        results: list[Any] = self.session.run(list(outputs), dict(feeds))
+        options = _ort.RunOptions()
+        with stopping(lambda: setattr(options, "terminate", True)):
+            results: list[Any] = self.session.run(list(outputs), dict(feeds), options)
         return results
 
     def describe(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[tuple[int, tuple[int, ...]]]:

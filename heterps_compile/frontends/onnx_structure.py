@@ -21,6 +21,7 @@ from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from heterps_compile.errors import GraphError, UnsupportedOpError
 from heterps_compile.escape import one_line
+from heterps_compile.progress import check
 from heterps_compile.units import counted
 
 from .onnx_bodies import every_node, lift_initializers, subgraphs
@@ -91,6 +92,7 @@ def _check_ops_known(graph: ir.Graph) -> None:
     for node in every_node(graph):
         key = (node.domain, node.op_type)
         if key not in checked:
+            check()
             _check_op_known(node, graph.opset_imports)
             checked.add(key)
 

@@ -24,6 +24,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from heterps_compile.progress import check
+
 # Positions of running mean and variance, and of the flag that says whether they are updated.
 _HIDDEN_WRITES = {
     torch.ops.aten.batch_norm.default: (3, 4, 5),
@@ -82,6 +84,7 @@ def mark_idle_dropout(graph: fx.Graph) -> None:
     nodes = list(graph.nodes)
     for node in nodes:
         if is_idle_dropout(node):
+            check()
             source, copied = node.args[0], storages(node)
             for other in nodes:
                 if copied & storages(other):

@@ -22,6 +22,7 @@ from heterps_compile.escape import printable
 
 from .torch_backwards import LostBackward
 from .torch_call import Leaf
+from .torch_polls import asking_between_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,11 @@ def forward_run_by(model: nn.Module, run: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def quiet_tracing() -> Iterator[None]:
-    """Keep torch from logging or printing what it also raises, and from warning of what notes tell."""
+    """Keep torch from logging or printing what it also raises, and from warning of what notes tell.
+
+    Raises:
+        CancelledError: where the caller of the compilation cancelled it.
+    """
     loggers = [
         logging.getLogger(f"torch.{name}") for name in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
     ]
@@ -154,7 +159,7 @@ def quiet_tracing() -> Iterator[None]:
         logger.setLevel(logging.CRITICAL)
     printed, graph = io.StringIO(), ""
     try:
-        with redirect_stderr(printed), warnings.catch_warnings():
+        with redirect_stderr(printed), warnings.catch_warnings(), asking_between_ops():
             # torch_attributes.py finds them, and torch.nn.LSTM's _flat_weights are no state
             warnings.filterwarnings("ignore", message=r"The tensor attributes? self\.")
             # torch.export looks at the gradient of a weight that the model changes

@@ -30,6 +30,7 @@ from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.packages import PYTORCH, RUN_LAYERS, installed_versions, need
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.plan.request import MODES
+from heterps_compile.progress import OnProgress, Progress
 from heterps_compile.runtime.allocator import keep_freed_memory
 from heterps_compile.units import format_bytes
 
@@ -50,9 +51,6 @@ _DRAWN = 3  # inputs are drawn in double precision beside what they become
 
 ReadGraph = Callable[[int | None], Graph]
 """Reads the model at a batch, or at its own for None."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, steps done, steps in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def profile_model(
     settings: Settings = Settings(),
     *,
     cache: Cache | None = None,
-    on_progress: Progress = lambda _step, _done, _total: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Profile:
     """Measure a model; from here on this process keeps the memory it frees, as the ranks of a run do.
 
@@ -123,7 +121,7 @@ def profile_model(
     for name in settings.devices:
         make_clock(settings.clock_of(name), name, settings.threads)  # what cannot be timed is told before the long work
     keep_freed_memory()
-    on_progress("reading", 0, 1)
+    on_progress(Progress("reading", 0, 1))
     models = _read_at(read, settings.batches)
     graph = next(iter(models.values())).layers.graph
     backend = _choose_backend(graph, settings)
@@ -136,12 +134,12 @@ def profile_model(
     for place, (name, (kind, description)) in enumerate(described.items()):
 
         def progress(step: str, done: int, before: int = place * steps) -> None:
-            on_progress(step, before + done, total)
+            on_progress(Progress(step, before + done, total))
 
         devices.append(
             _profile_device(models, (name, kind, description), backend, settings, cache=kept, on_progress=progress)
         )
-    on_progress("processes", total - 1, total)
+    on_progress(Progress("processes", total - 1, total))
     devices = [
         _with_processes(device, read, backend, models, settings) if device.kind == "cpu" else device
         for device in devices

@@ -8,6 +8,7 @@ from typing import Any
 
 from heterps_compile.errors import BackendError
 from heterps_compile.ir.partition import Boundary
+from heterps_compile.progress import check
 
 
 def run_stages(
@@ -29,11 +30,13 @@ def run_stages(
 
     Raises:
         BackendError: where a stage gives another number of values than it promised.
+        CancelledError: where this is part of a compilation that is cancelled.
     """
     live = dict(values)
     last_reader = {name: index for index, stage in enumerate(boundaries) for name in stage.inputs}
     kept = set(keep)
     for index, (boundary, stage) in enumerate(zip(boundaries, stages, strict=True)):
+        check()
         results = stage(*(live[name] for name in boundary.inputs))
         if len(results) != len(boundary.outputs):
             raise BackendError(f"stage {index} gave {len(results)} values, its plan says {len(boundary.outputs)}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from heterps_compile.cost.evaluate import Evaluation, evaluate, to_arrays, to_placement
 from heterps_compile.cost.problem import Bools, Ints, Placement, Problem
+from heterps_compile.progress import tell
 
 _MOST = 64  # plans kept
 _NICHE = 0.15  # width of a range of throughputs, in its logarithm
@@ -89,6 +90,8 @@ class Archive:
             self._plans[_key(plan)] = plan
             if self._best is None or plan.rank < self._best.rank:
                 self._best = plan
+                if math.isfinite(plan.value):
+                    tell(best=plan.value)
         if len(self._plans) > 2 * _MOST:
             self._plans = {_key(plan): plan for plan in [*self._sorted()[: _MOST // 2], *self.niches(_MOST)]}
         return found

@@ -10,6 +10,7 @@ from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import PROOF, Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline, now_s
+from heterps_compile.progress import tell
 from heterps_compile.units import format_percent
 
 from .prove import prove
@@ -33,7 +34,8 @@ def certify(
     if result.bound >= result.value * (1 - GAP):
         return result
     started = now_s()
-    proof = prove(problem, Deadline.after(time_limit_s), [result.placement, *starts])
+    tell("proving", best=result.value)
+    proof = prove(problem, Deadline.after(time_limit_s), [result.placement, *starts], tells=True)
     best = result if proof.placement is None else better_of(problem, result, proof.placement, PROOF)
     bound = best.value if proof.is_complete else max(result.bound, proof.bound)
     return replace(best, bound=min(best.value, bound), search_s=result.search_s + now_s() - started)

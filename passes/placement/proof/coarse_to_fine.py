@@ -25,7 +25,12 @@ from .range_search import RangeSearch, marches_at_once
 
 
 def search_all(
-    problem: Problem, deadline: Deadline, starts: Sequence[Placement] = (), effort: Effort = EFFORT
+    problem: Problem,
+    deadline: Deadline,
+    starts: Sequence[Placement] = (),
+    effort: Effort = EFFORT,
+    *,
+    tells: bool = False,
 ) -> RangeSearch:
     """Run the search over all positions, to its end or to the deadline."""
     chain, spent, coarse = Chain(problem), 0, effort.coarse
@@ -43,6 +48,7 @@ def search_all(
             if search.best > before * (1 - coarse.least_gain / chain.length):
                 break
     search = RangeSearch(chain, deadline, starts, effort=effort)
+    search.tells = tells
     search.run()
     search.evaluations += spent
     return search

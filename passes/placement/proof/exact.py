@@ -55,7 +55,7 @@ class Exact:
         if problem.min_stages > problem.layer_count:  # tables as large as that would be no help
             raise explain_infeasible(problem)
         deadline = Deadline.after(time_limit_s)
-        proof = prove(problem, deadline, seed_placements(problem, warm_start), self.effort)
+        proof = prove(problem, deadline, seed_placements(problem, warm_start), self.effort, tells=True)
         if proof.placement is None:
             if np.isinf(proof.bound):
                 raise explain_infeasible(problem, deadline)

@@ -25,6 +25,7 @@ from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.progress import tell
 
 from .effort import EFFORT, Effort
 from .label_setting import LimitedPaths
@@ -62,6 +63,7 @@ class FixedTimeSearch:
         self.placement: Placement | None = None
         self.left: list[Segments | None] = []
         self.loose: Placement | None = None
+        self.tells = False  # the caller of the compilation, of bounds
         self._chain = chain
         self._listed: Segments | None = None
         self._seen: set[Placement] = set()
@@ -92,6 +94,8 @@ class FixedTimeSearch:
         near = self._effort.near
         unknown_s = 0.0  # the slowest time of which nothing could be proven
         while max(self.bound, unknown_s) < min(self.best, slow_s) * (1 - GAP):
+            if self.tells:
+                tell(bound=min(self.bound, self.best))
             low_s, high_s = max(self.bound, unknown_s), min(self.best, slow_s)
             middle_s = (low_s + high_s) / 2 if low_s < high_s * (1 - near) else high_s * (1 - GAP)
             before = self.best

@@ -51,8 +51,22 @@ class Proof:
         return self.bound >= self.best
 
 
-def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = (), effort: Effort = EFFORT) -> Proof:
+def prove(
+    problem: Problem,
+    deadline: Deadline,
+    starts: Sequence[Placement] = (),
+    effort: Effort = EFFORT,
+    *,
+    tells: bool = False,
+) -> Proof:
     """Search for the optimum from some placements, to the proof or to the deadline.
+
+    Args:
+        problem: What to place.
+        deadline: When to stop.
+        starts: Placements to begin from.
+        effort: How hard to try.
+        tells: Whether the caller of the compilation is told of bounds, as they hold for all that it asked for.
 
     Raises:
         InputError: for the latency of training: a segment's cost does not tell how long it synchronises.
@@ -69,7 +83,7 @@ def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()
     is_cost = problem.objective == "cost"
     search: RangeSearch | LinkedSearch | None = None
     if is_cost and chain.is_exact:
-        search = search_all(problem, deadline, starts, effort)
+        search = search_all(problem, deadline, starts, effort, tells=tells)
     elif not chain.is_exact and (is_cost or OBJECTIVES[problem.objective].sums_at_floor):
         search = LinkedSearch(problem, deadline, starts, effort)
         search.run()
@@ -80,6 +94,7 @@ def prove(problem: Problem, deadline: Deadline, starts: Sequence[Placement] = ()
         return Proof(search.placement, best, best if search.bound >= search.best else bound, search.evaluations)
     is_listed = not chain.is_exact and linked_segment_count(chain) <= effort.links.most_segments
     timed = FixedTimeSearch(LinkedChain(chain) if is_listed else chain, deadline, starts, effort)
+    timed.tells = tells
     timed.run()
     return Proof(timed.placement, timed.best, timed.bound, timed.evaluations)
 

@@ -31,6 +31,7 @@ from heterps_compile.cost.problem import Floats, Placement
 from heterps_compile.cost.segments import flatten_stages
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.progress import tell
 
 from .block_sweep import RangeSweep
 from .effort import EFFORT, Effort, MarchEffort
@@ -40,7 +41,7 @@ from .linked_chain import LinkedChain
 from .march import March, TimeRange
 from .path_programme import Coupling, Terms, coupled_path
 from .paths import ROUNDING, SegmentPrices
-from .trivial_bounds import GAP, batch_price, longest_s, trivial_bound
+from .trivial_bounds import GAP, batch_price, longest_s, per_million_samples, trivial_bound
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,6 +80,7 @@ class RangeSearch:
         is_hasty: Stop at the first of those, since its bound is the lowest.
         left: Where the costs of segments are lower bounds: the segments of ranges that could not be closed for it.
         loose: The plan that seems cheapest in them.
+        tells: Whether the caller of the compilation is told of bounds, as they hold for all that it asked for.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class RangeSearch:
         self.placement: Placement | None = None
         self.bound = batch_price(problem, trivial_bound(problem))
         self.evaluations = 0
-        self.width, self.is_hasty = 5e-3, False
+        self.width, self.is_hasty, self.tells = 5e-3, False, False
         self.left: list[Segments | None] = []
         self.loose: Placement | None = None
         self._lagrangian = Lagrangian(chain, deadline, self._try)
@@ -114,6 +116,8 @@ class RangeSearch:
                 open_ = self._begun(self._chain, node)
             while open_ and open_[0].bound < self.best * (1 - self._gap):
                 node = heapq.heappop(open_)
+                if self.tells:
+                    tell(bound=per_million_samples(self.problem, min(node.bound, unclosed, self.best)))
                 if not self._chain.is_exact and node.fast_s > node.slow_s * (1 - self.width):
                     unclosed = min(unclosed, node.bound)
                     self._leave(node)

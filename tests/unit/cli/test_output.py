@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 
-from heterps_compile.cli.output import Progress, quiet_libraries, result_stream, terminal_width
+from heterps_compile.cli.output import ProgressLine, quiet_libraries, result_stream, terminal_width
+from heterps_compile.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -80,22 +81,31 @@ def test_a_terminal_has_a_width():
 
 def test_progress_is_one_line_that_goes_again():
     stream = Terminal()
-    progress = Progress(stream, wanted=True)
-    progress.show("reading", 0, 10)
-    progress.show("place-layers", 4, 10)
+    progress = ProgressLine(stream, wanted=True)
+    progress.show(Progress("reading", 0, 10))
+    progress.show(Progress("place-layers", 4, 10))
     progress.close()
     assert stream.getvalue() == "\r\x1b[K[0/10] reading …\r\x1b[K[4/10] place-layers …\r\x1b[K"
 
 
+def test_progress_tells_what_a_search_has_found():
+    stream = Terminal()
+    found = Progress("place-layers", 4, 10, "proving", best=1.6789, bound=1.5, elapsed_s=12.3)
+    ProgressLine(stream, wanted=True).show(found)
+    assert stream.getvalue() == "\r\x1b[K[4/10] place-layers: proving, best 1.679, bound 1.5, 12 s …"
+    ProgressLine(stream, wanted=True).show(Progress("verify", 8, 10, "\x1b[31mstage", fraction=0.5))
+    assert stream.getvalue().endswith("[8/10] verify: \\x1b[31mstage, 50 % …")
+
+
 def test_progress_fits_the_line():
     stream = Terminal()
-    Progress(stream, wanted=True).show("x" * 500, 0, 10)
+    ProgressLine(stream, wanted=True).show(Progress("x" * 500, 0, 10))
     assert len(stream.getvalue()) < 90
 
 
 @pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO(), True), (Terminal(), False), (None, True)])
 def test_progress_is_silent_where_nobody_looks(stream, wanted):
-    progress = Progress(stream, wanted=wanted)
-    progress.show("reading", 0, 10)
+    progress = ProgressLine(stream, wanted=wanted)
+    progress.show(Progress("reading", 0, 10))
     progress.close()
     assert stream is None or stream.getvalue() == ""
