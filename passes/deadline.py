@@ -1,8 +1,8 @@
 """When a search must stop: the one clock of all passes.
 
-Every loop that may be long asks it, and with it whether the caller still wants the result (``progress.py``); every
-solver inside of one gets what is left (``solver.py``), and what cannot be interrupted is begun only where time is left.
-A test sees to it that no other file of the passes reads a clock.
+Every loop that may be long asks it, and with it whether the caller still wants the result
+(:mod:`heterps_compile.progress`); every solver inside of one gets what is left (``solver.py``), and what cannot be
+interrupted is begun only where time is left. A test sees to it that no other file of the passes reads a clock.
 
 Left out: how much of a time limit a method gets (``place_layers.py``).
 """
