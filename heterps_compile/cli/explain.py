@@ -1,7 +1,7 @@
 """``heterps-compile explain LAYER``: why a layer stands where it does; ``--infeasible``: why there is no plan at all.
 
-Left out: the numbers (``review/explain.py``, ``review/infeasible.py``) and the looks of them
-(``review/explain_words.py``).
+Left out: the numbers (``review/explain.py``, ``review/explain_plan.py``, ``review/infeasible.py``) and the looks of
+them (``review/explain_words.py``).
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import EXPLAIN, HANDED_ON, INFEASIBLE, LAYER
+from heterps_compile.plan.command_options import EXPLAIN, HANDED_ON, INFEASIBLE, LAYER, LAYER_OF_PLAN
 from heterps_compile.plan.request import DEFAULT_CLUSTER
 from heterps_compile.progress import Progress
 
@@ -27,7 +27,8 @@ def explain(ctx: click.Context, /, layer: str | None, **_: Any) -> None:
     """Explain why a LAYER stands on its device type: its cost on every type, and what would change if it moved.
 
     LAYER is a layer's name, in the plan or in the model; show -v lists them. Times are of a batch, prices of a million
-    samples, both at today's pool.
+    samples, both at today's pool. Without the --model it says what the plan alone does: where the layer stands, what
+    its stage takes and costs, and which limits are near.
 
     With --infeasible, and the options that compiling took, say why no plan meets them: which limit, by how much, and
     what would help.
@@ -36,15 +37,36 @@ def explain(ctx: click.Context, /, layer: str | None, **_: Any) -> None:
     Examples:
       heterps-compile explain fc1 --model model.onnx --plan model.heterps
       heterps-compile explain fc1 --model model.onnx --plan plan.json --json
+      heterps-compile explain fc1 --plan git:main:plan.json
       heterps-compile explain --infeasible --model model.onnx --min-throughput 1e9
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     infeasible = ctx.params["infeasible"]
     if infeasible == (layer is not None):
         raise click.UsageError("Name one LAYER, or give --infeasible alone.")
-    with options.asked_of(ctx, EXPLAIN, INFEASIBLE if infeasible else LAYER) as asked:
+    has_model = ctx.params["model"] is not None
+    if infeasible and not has_model:
+        raise click.UsageError("Name the model that no plan is found for (--model).")
+    with options.asked_of(ctx, EXPLAIN, INFEASIBLE if infeasible else LAYER if has_model else LAYER_OF_PLAN) as asked:
         if not infeasible and asked["plan"] is None:
             raise click.UsageError("Name the plan that the layer is in (--plan).")
+        if layer is not None and not has_model:
+            _explain_of_plan(layer, asked)
+            return
         _explain(layer, asked)
+
+
+def _explain_of_plan(layer: str, asked: Asked) -> None:
+    from heterps_compile.console import make_console  # noqa: PLC0415 - rich
+    from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic
+    from heterps_compile.review.explain_plan import find_layer, layer_document, print_layer  # noqa: PLC0415 - rich
+
+    found = find_layer(read_plan(asked["plan"]), layer)
+    with result_stream() as stream, printing("the explanation"):
+        if asked["as_json"]:
+            stream.write(layer_document(found))
+        else:
+            print_layer(make_console(stream, terminal_width(stream)), found)
+        stream.flush()
 
 
 def _explain(layer: str | None, asked: Asked) -> None:

@@ -33,7 +33,7 @@ _COSTS = (WORKLOAD, PIPEDREAM)
 
 PLAN, PLAN_WITH_MODEL = "a plan alone", "a plan with its --model"
 SCHEMA = "--schema"
-LAYER, INFEASIBLE = "a LAYER", "--infeasible"
+LAYER, LAYER_OF_PLAN, INFEASIBLE = "a LAYER with its --model", "a LAYER of a plan alone", "--infeasible"
 TWO_PLANS = "two plans"
 
 FORMATS = ("text", "json", "markdown", "github")
@@ -249,18 +249,22 @@ def _asked(option: Option, help_text: str) -> Option:
 
 EXPLAIN = Command(
     "explain",
-    (LAYER, INFEASIBLE),
+    (LAYER, LAYER_OF_PLAN, INFEASIBLE),
     (
-        _option("model", "--model", Text(), "The model.", "MODEL.onnx", required=True),
+        _option(
+            "model", "--model", Text(),
+            "The model; without it, a layer is explained as far as the plan alone goes.", "MODEL.onnx",
+            subjects=(LAYER, INFEASIBLE),
+        ),
         _option(
             "plan", "--plan", Text(), "Its plan: a plan.json, a compiled folder, or git:REV:PATH.", "PLAN",
-            subjects=(LAYER,),
+            subjects=(LAYER, LAYER_OF_PLAN),
         ),
         _option(
             "infeasible", "--infeasible", Flag(),
             "Say why no plan meets the options below, and what would help.", default=False, subjects=(INFEASIBLE,),
         ),
-        *_TODAY[:2],
+        *(_for(option, LAYER, INFEASIBLE) for option in _TODAY[:2]),
         _for(_TODAY[2], LAYER),
         replace(_JSON, help="Print one JSON document."),
         _asked(REQUEST["objective"], "what counts."),

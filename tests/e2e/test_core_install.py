@@ -42,6 +42,8 @@ PRINTED = (
     "simulate new.json",
     "simulate new.json --json",
     "simulate new.json --schedule 1f1b --micro-batches 8 --trace step.json",
+    "explain b --plan new.json",
+    "explain b --plan new.json --json",
     "show torn.json",
 )
 """What prints the same, and leaves the same files."""
