@@ -9,6 +9,7 @@ both meet the same load; what is printed is the median, and its ratio to the fir
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,10 +23,12 @@ SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 def install(folder: Path, extras: str) -> Path:
-    """Make an environment with some extras; return its interpreter."""
-    python = folder / "bin" / "python"
+    """Make an environment with some extras; return its interpreter. The sources are copied: pip leaves notes in them."""
+    python, tree = folder / "bin" / "python", folder / "tree"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    what = f"{ROOT}[{extras}]" if extras else str(ROOT)
+    skipped = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "demo-out", "tests")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=skipped)
+    what = f"{tree}[{extras}]" if extras else str(tree)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), what], check=True)
     return python
