@@ -23,7 +23,7 @@ SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 def install(folder: Path, extras: str) -> Path:
-    """Make an environment with some extras; return its interpreter. The sources are copied: pip leaves notes in them."""
+    """Make an environment with some extras; return its interpreter. Sources are copied: pip leaves notes in them."""
     python, tree = folder / "bin" / "python", folder / "tree"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     skipped = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "demo-out", "tests")
