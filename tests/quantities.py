@@ -105,6 +105,7 @@ FRAGMENTS = (
     r"bubble {steady bubble} in the steady state, {alone bubble} of one batch alone",
     r"Timeline: one batch alone, [-\w]+, [-\w ]+, {alone rate}, step {alone time}, bubble {alone bubble}",
     r"proven bound:? *{bound}",
+    r"latency *{value}, undivided",
     r"tried [\d,]+, in {search time}",
     r"time spent *{time spent}",
 )

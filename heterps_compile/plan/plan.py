@@ -339,7 +339,10 @@ def reading_rows(plan: Plan) -> tuple[tuple[str, str], tuple[str, str]]:
     """Return what the plan does in each of its readings, and which of them the floor and a training run are held in."""
     floor, readings = plan.request.min_throughput, plan.readings
     held = f" (floor {format_rate(floor)}, held here)" if floor else ""
-    trained = " (a training run's, where steps cannot overlap)" if plan.request.mode == "training" else ""
+    trained = ""
+    if plan.request.mode == "training":
+        below = ", below the floor" if readings.one_batch_alone.throughput_samples_per_s < floor else ""
+        trained = f" (a training run's, where steps cannot overlap{below})"
     return (
         (STEADY_STATE, steady_words(readings.steady_state) + held),
         (ONE_BATCH_ALONE, alone_words(readings.one_batch_alone) + trained),

@@ -202,7 +202,8 @@ def _objective(plan: Plan) -> list[tuple[str, str]]:
     if plan.request.objective not in ("latency", "max-load"):
         return []
     described = OBJECTIVES[plan.request.objective].describe(plan.value, plan.batch, plan.currency)
-    return [(plan.request.objective.replace("-", " "), described)]
+    undivided = ", undivided, computation and data one after the other" if plan.request.objective == "latency" else ""
+    return [(plan.request.objective.replace("-", " "), described + undivided)]
 
 
 def _servers(plan: Plan) -> list[tuple[str, str]]:

@@ -75,6 +75,8 @@ CASES = {
     "several micro-batches": (OPEN, FAST, ""),
     "no floor": (graph(), replace(REQUEST, min_throughput=0.0), ""),
     "fastest": (graph(), replace(REQUEST, objective="throughput", min_throughput=0.0, budget_per_hour=9.0), ""),
+    "cheapest hour": (graph(), replace(FAST, objective="price"), ""),
+    "latency": (graph(), replace(REQUEST, objective="latency"), ""),
     "training": (graph(), TRAINING, ""),
     "training, several micro-batches": (OPEN, TRAINING, ""),
     "training, interleaved": (OPEN, TRAINING, "interleaved-1f1b"),

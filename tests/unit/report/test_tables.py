@@ -8,7 +8,7 @@ from plans import PLAN, with_stage
 from heterps_compile.console import make_console
 from heterps_compile.plan.plan import Artifact
 from heterps_compile.report.rows import layer_rows
-from heterps_compile.report.tables import cluster_table, notes, print_plan
+from heterps_compile.report.tables import cluster_table, notes, plan_totals, print_plan
 
 ROWS = layer_rows(PLAN, LAYERS, COSTS)
 SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),)))
@@ -109,6 +109,18 @@ def test_parameters_are_counted_in_elements_and_tied_ones_once():
 )
 def test_the_totals_say(changes, said):
     assert said in printed(replace(SAVED, **changes))
+
+
+def test_a_training_run_below_the_floor_is_said_to_be_below_it():
+    rows = dict(plan_totals(replace(PLAN, request=replace(PLAN.request, mode="training", min_throughput=8000.0))))
+    assert rows["one batch alone"].endswith("(a training run's, where steps cannot overlap, below the floor)")
+    assert rows["steady state"].endswith("(floor 8,000 samples/s, held here)")
+
+
+def test_the_latency_of_the_search_is_told_from_one_batch_alone():
+    rows = dict(plan_totals(replace(PLAN, value=0.02, request=replace(PLAN.request, objective="latency"))))
+    assert rows["latency"] == "20 ms a batch, undivided, computation and data one after the other"
+    assert "step 9 ms" in rows["one batch alone"]
 
 
 def test_every_surprise_is_a_note():
