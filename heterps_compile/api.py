@@ -97,7 +97,8 @@ def compile(  # noqa: A001 - the product's verb
         min_throughput: Samples/s the plan must reach; None for no floor.
         budget: What the plan may cost in an hour, for ``throughput`` and ``latency``: a number in the pool's currency,
             or a price such as ``"5 USD/h"``; None for no limit.
-        batch: Number of the batch dimension. A batch that an ONNX model fixes is opened where no node mixes samples.
+        batch: Number of the batch dimension. Where an ONNX model or the example inputs of an ``nn.Module`` fix another,
+            it is opened, if samples do not mix.
         shapes: Numbers of other dynamic dimensions by name.
         mode: ``"inference"`` or ``"training"``.
         method: How the placement is searched; see ``heterps_compile.passes.placement.methods``.

@@ -19,6 +19,7 @@ from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 
 from .noise import Noise
+from .torch_batch import open_examples, read_opened
 from .torch_clean import erase_checks, inline_regions
 from .torch_export import export_module, read_exported
 from .torch_float64 import copy_in_float64, widen_values
@@ -49,7 +50,8 @@ def import_torch(
         model: The model.
         example_inputs: Positional inputs of the shapes to plan for.
         example_kwargs: Keyword inputs.
-        batch: Number of the batch dimension; it must be dynamic, or be that number already.
+        batch: Number of the batch dimension; where the example inputs of an ``nn.Module`` have another, it is traced
+            with a dynamic one.
         shapes: Numbers of other dynamic dimensions by name; the example's where left out.
         dynamic_shapes: Passed to ``torch.export.export``.
 
@@ -57,6 +59,19 @@ def import_torch(
         InputError: where the model cannot be traced, or inputs, shapes and batch do not fit it.
         UnknownNameError: where ``shapes`` names no dimension.
     """
+    check_examples(example_inputs, example_kwargs or {})
+    if dynamic_shapes is None and batch is not None:
+        opened = read_opened(
+            open_examples(model, tuple(example_inputs), example_kwargs or {}, batch),
+            batch,
+            lambda one: import_torch(
+                model, one.args, one.kwargs, batch=batch, shapes=shapes, dynamic_shapes=one.dynamic_shapes
+            ),
+            lambda: import_torch(model, example_inputs, example_kwargs),
+            is_training=isinstance(model, nn.Module) and any(part.training for part in model.modules()),
+        )
+        if opened is not None:
+            return opened
     program = _read(model, example_inputs, dict(example_kwargs or {}), dynamic_shapes)
     inline_regions(program.graph, program.modules, program.name)
     erase_checks(program.graph)

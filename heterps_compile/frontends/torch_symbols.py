@@ -192,5 +192,6 @@ def _check_fixed_batch(model: str, inputs: Sequence[tuple[str, Any]], first: Any
     if int(first.shape[0]) != batch:
         raise InputError(
             f"{model} fixes its batch at {int(first.shape[0])} (input {name!r}), the request says {batch}; give "
-            f"example inputs of batch {batch}, or make the dimension dynamic (dynamic_shapes), or leave out batch"
+            f"the nn.Module, of which the batch is opened, or example inputs of batch {batch}, or make the dimension "
+            f"dynamic (dynamic_shapes), or leave out batch"
         )

@@ -161,8 +161,9 @@ def test_the_batch_is_the_leading_dimension() -> None:
     model, args, _ = REAL["ctrdnn"]()
     assert read((model, args, {})).batch == 6
     assert read((model, args, {}), batch=6).batch_symbol is None
-    with pytest.raises(InputError, match=r"CTRDNN fixes its batch at 6 \(input 'sparse'\), the request says 8"):
-        read((model, args, {}), batch=8)
+    program = torch.export.export(model, args)
+    with pytest.raises(InputError, match=r"exported fixes its batch at 6 \(input 'sparse'\), the request says 8"):
+        read((program, (), {}), batch=8)
 
 
 class TwoDims(nn.Module):
