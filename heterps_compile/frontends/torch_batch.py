@@ -58,7 +58,8 @@ def _has_axis(leaf: object) -> bool:
 
 def _repeated(model: Any, given: Any, chosen: set[int], fixed: int, batch: int) -> OpenExamples:
     rows, dim = torch.arange(batch) % fixed, torch.export.Dim("batch")
-    shapes = torch.export.ShapesCollection()
+    collection: Any = torch.export.ShapesCollection  # it has no types
+    shapes = collection()
 
     def repeated(leaf: Any) -> Any:
         if id(leaf) not in chosen:
@@ -99,11 +100,11 @@ def read_opened(
             first = first or (one, error)
     if first is None:
         return None
-    opened, error = first
+    opened, refusal = first
     raise InputError(
-        f"the batch is to be {batch}, the example inputs fix it at {opened.fixed}, and it cannot be opened: {error}; "
+        f"the batch is to be {batch}, the example inputs fix it at {opened.fixed}, and it cannot be opened: {refusal}; "
         f"or give example inputs of batch {batch}"
-    ) from error
+    ) from refusal
 
 
 def _told(graph: Graph, fixed: int, original: Callable[[], Graph] | None) -> Graph:
