@@ -5,15 +5,12 @@ Left out: the check itself (``review/check.py``) and the looks of it (``review/c
 
 import sys
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import CHECK, ONNX
-from heterps_compile.plan.whole_file import write_whole
+from heterps_compile.plan.command_options import CHECK, MANIFEST, ONNX
 from heterps_compile.plan_diff.verdict import REVIEW_EXIT_CODES, Verdict
 from heterps_compile.progress import Progress
 
@@ -21,23 +18,23 @@ from . import options
 from .judged import judged
 from .output import ProgressLine, append_summary, printing, quiet_libraries, result_stream
 from .pictures import check_file, write_changes
+from .review_all import review_all
 
 if TYPE_CHECKING:
-    from heterps_compile.cluster.devices import Cluster
-    from heterps_compile.plan.plan import Plan
     from heterps_compile.review.check import CheckResult
 
 
 @click.command("check", epilog=REVIEW_EXIT_CODES)
-@click.argument("model", metavar="MODEL.onnx")
+@click.argument("model", metavar="[MODEL.onnx]", required=False)
 @options.takes(CHECK)
 @click.pass_context
 @judged
-def check(ctx: click.Context, /, model: str, **_: Any) -> int:
-    """Check the committed plan of MODEL.onnx: compile again, without building stages, and compare.
+def check(ctx: click.Context, /, model: str | None, **_: Any) -> int:
+    """Check the committed plan of MODEL.onnx, or with --all every plan of heterps.toml: compile again, and compare.
 
-    Passes while the plan fits the model, keeps what was asked, and the search finds none that beats it by more than the
-    tolerance, all at today's model, pool and prices. Other weights alone are no failure; they are told.
+    No stage is built. Passes while the plan fits the model, keeps what was asked, and the search finds none that beats
+    it by more than the tolerance, all at today's model, pool and prices. Other weights alone are no failure; they are
+    told.
 
     \b
     Files:
@@ -55,14 +52,37 @@ def check(ctx: click.Context, /, model: str, **_: Any) -> int:
       heterps-compile check model.onnx --against plan.json --cluster my-pool.toml --format github
       heterps-compile check model.onnx --against plan.json --batch 64 --report check.html
       heterps-compile check model.onnx --against plan.json --update
+      heterps-compile check --all --format github
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    with options.asked_of(ctx, CHECK, ONNX) as asked:
-        return _check(model, asked)
+    with options.asked_of(ctx, CHECK, subject_of(ctx, model)) as asked:
+        if asked.subject == MANIFEST:
+            from heterps_compile.review.manifest.check_all import check_all  # noqa: PLC0415 - onnx
+
+            return review_all(asked, check_all, "Placement check")
+        return check_one(str(model), asked, update=asked["update"])
 
 
-def _check(model: str, asked: Asked) -> int:
-    against, cluster, profile, report = asked["against"], asked["cluster"], asked["profile"], asked["report"]
-    update, form = asked["update"], asked["form"]
+def subject_of(ctx: click.Context, model: str | None) -> str:
+    """Return what a command that checks works on: one model and its plan, or a manifest.
+
+    Raises:
+        UsageError: where both are named, or neither.
+    """
+    if ctx.params["all_plans"] or ctx.params["manifest"] is not None:
+        if model is not None:
+            raise click.UsageError("The manifest names the models; leave MODEL.onnx out, or --all.")
+        return MANIFEST
+    if model is None:
+        raise click.UsageError("Name a MODEL.onnx and its plan (--against), or take those of a manifest (--all).")
+    if ctx.params["against"] is None:
+        raise click.MissingParameter(ctx=ctx, param_hint="'--against'", param_type="option")
+    return ONNX
+
+
+def check_one(model: str, asked: Asked, *, update: bool) -> int:
+    """Check one plan, print the result, and write what was found where that is asked for."""
+    against, cluster, profile, form = asked["against"], asked["cluster"], asked["profile"], asked["form"]
+    report = asked.some("report").get("report")
     with (
         result_stream() as stream,
         quiet_libraries(verbose=False),
@@ -73,7 +93,7 @@ def _check(model: str, asked: Asked) -> int:
         plan = read_plan(against)
         check_file("--report", report)
         if update and against.startswith("git:"):
-            raise click.UsageError("--update writes files, and a commit is none; name the plan's file or folder.")
+            raise click.UsageError("An update writes files, and a commit is none; name the plan's file or folder.")
         progress.show(Progress("compiling again", 0, 1))
         from heterps_compile.review.check import check_plan  # noqa: PLC0415 - torch and onnx
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
@@ -92,7 +112,9 @@ def _check(model: str, asked: Asked) -> int:
             append_summary(check_markdown(checked, against))
         if not update or not checked.is_worth_writing:
             return Verdict.FINE if checked.passes else Verdict.FAILS
-        _update(checked.found, model, against, posed.draft.cluster, profile)
+        from heterps_compile.review.update import write_plan  # noqa: PLC0415 - only where it is asked for
+
+        write_plan(against, checked.found, model, posed.draft.cluster, profile)
         click.echo(f"Wrote {path_of(against)!r} anew.", err=True)
         return Verdict.FINE
 
@@ -107,18 +129,3 @@ def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:
     if form == "github":
         return check_words.check_github(checked, path)
     return check_words.check_text(checked)
-
-
-def _update(found: "Plan", model: str, against: str, cluster: "Cluster", profile: str | None) -> None:
-    """Write the plan found; a compiled folder is compiled anew, since its stages are those of the old plan."""
-    from heterps_compile.plan.file import to_json  # noqa: PLC0415 - pydantic
-    from heterps_compile.plan.folder import compiled_folder  # noqa: PLC0415 - as above
-
-    folder = compiled_folder(against)
-    if folder is not None:
-        from heterps_compile.review.update import compile_as_planned  # noqa: PLC0415 - torch and onnx
-
-        compile_as_planned(model, found, cluster, profile).save(folder)
-        return
-
-    write_whole(Path(against), to_json(replace(found, artifacts=(), verification=None)), what="the plan ")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heterps_compile.plan.command_options import DIFF, TWO_PLANS
+from heterps_compile.plan.command_options import DIFF, MANIFEST, TWO_PLANS
 from heterps_compile.plan_diff.verdict import REVIEW_EXIT_CODES, Verdict
 
 from . import options
 from .judged import judged
 from .output import append_summary, printing, result_stream
 from .pictures import check_file, write_changes
+from .review_all import review_all
 
 if TYPE_CHECKING:
     from heterps_compile.plan_diff.compare_plans import PlanDiff
@@ -21,15 +22,16 @@ if TYPE_CHECKING:
 
 @click.command("diff", epilog=REVIEW_EXIT_CODES)
 @click.argument("old", metavar="OLD")
-@click.argument("new", metavar="NEW")
+@click.argument("new", metavar="[NEW]", required=False)
 @options.takes(DIFF)
 @click.pass_context
 @judged
-def diff(ctx: click.Context, /, old: str, new: str, **_: Any) -> int:
+def diff(ctx: click.Context, /, old: str, new: str | None, **_: Any) -> int:
     """Compare two plans: what moved, which stages split or merged, and what that does to price and throughput.
 
     OLD and NEW are plan.json files, compiled folders, or git:REV:PATH. Layers are matched by structure, so that other
-    names or numbers are no change.
+    names or numbers are no change. With --all, OLD is git:REV, and every plan of heterps.toml is compared with what it
+    was there.
 
     \b
     Files:
@@ -46,8 +48,18 @@ def diff(ctx: click.Context, /, old: str, new: str, **_: Any) -> int:
       heterps-compile diff git:HEAD:plan.json plan.json --format markdown
       heterps-compile diff git:HEAD:plan.json plan.json --report changes.html
       heterps-compile diff old.json new.json --fail-on "placement,price>5%,throughput<-2%"
+      heterps-compile diff --all git:main --format markdown
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    with options.asked_of(ctx, DIFF, TWO_PLANS) as asked:
+    is_of_all = ctx.params["all_plans"] or ctx.params["manifest"] is not None
+    if is_of_all and new is not None:
+        raise click.UsageError("The manifest names the plans; leave NEW out, or --all.")
+    with options.asked_of(ctx, DIFF, MANIFEST if is_of_all else TWO_PLANS) as asked:
+        if is_of_all:
+            from heterps_compile.review.manifest.diff_all import diff_all  # noqa: PLC0415 - pydantic
+
+            return review_all(asked, lambda manifest: diff_all(manifest, old), "Placement plans")
+        if new is None:
+            raise click.MissingParameter(ctx=ctx, param_hint="'NEW'", param_type="argument")
         return _diff(old, new, **asked.some("form", "fail_on", "report"))
 
 

@@ -9,9 +9,9 @@ from typing import Concatenate, ParamSpec
 
 import click
 
-from heterps_compile.errors import HeterpsError, InfeasibleError, StalePlanError
+from heterps_compile.errors import HeterpsError
 from heterps_compile.escape import one_line
-from heterps_compile.plan_diff.verdict import Verdict
+from heterps_compile.plan_diff.verdict import verdict_of_error
 
 P = ParamSpec("P")
 
@@ -25,11 +25,6 @@ def judged(review: Callable[Concatenate[click.Context, P], int]) -> Callable[Con
             return review(ctx, *args, **kwargs)
         except HeterpsError as error:
             click.echo(f"Error: {one_line(str(error))}", err=True)
-            return verdict_of(error)
+            return verdict_of_error(error)
 
     return run
-
-
-def verdict_of(error: HeterpsError) -> Verdict:
-    """Return what an error says of a plan: one that fits the model no more, or that none can replace, fails."""
-    return Verdict.FAILS if isinstance(error, (InfeasibleError, StalePlanError)) else Verdict.NOT_JUDGED

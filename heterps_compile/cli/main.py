@@ -38,6 +38,7 @@ from .profile import profile
 from .run import run as run_folder
 from .show import show
 from .simulate import simulate
+from .update import update
 
 _INTERRUPTED = SIGNALLED + 2  # SIGINT
 _EXIT_CODES = f"Exit codes: 0 done, 1 an error told on stderr, 2 wrong usage, {_INTERRUPTED} interrupted."
@@ -114,6 +115,7 @@ command.add_command(bench)
 command.add_command(ops)
 command.add_command(diff)
 command.add_command(check)
+command.add_command(update)
 command.add_command(show)
 command.add_command(explain)
 command.add_command(simulate)

@@ -35,6 +35,7 @@ PLAN, PLAN_WITH_MODEL = "a plan alone", "a plan with its --model"
 SCHEMA = "--schema"
 LAYER, LAYER_OF_PLAN, INFEASIBLE = "a LAYER with its --model", "a LAYER of a plan alone", "--infeasible"
 TWO_PLANS = "two plans"
+MANIFEST = "--all"
 
 FORMATS = ("text", "json", "markdown", "github")
 CLOCKS = ("wall", "cpu")
@@ -178,30 +179,51 @@ _WITH_MODEL = _option(
     subjects=(PLAN_WITH_MODEL,),
 )  # fmt: skip
 
+_OF_A_MANIFEST = (
+    _option(
+        "all_plans", "--all", Flag(), "Take every plan of the manifest, heterps.toml here.", default=False,
+        subjects=(MANIFEST,),
+    ),
+    _option(
+        "manifest", "--manifest", Text(), "Take every plan of this one.", "FILE", default_words="heterps.toml",
+        subjects=(MANIFEST,),
+    ),
+)  # fmt: skip
+
 CHECK = Command(
     "check",
-    (ONNX,),
+    (ONNX, MANIFEST),
     (
+        *_OF_A_MANIFEST,
         _option(
             "against", "--against", Text(), "The committed plan: a plan.json or a compiled folder.", "PLAN",
-            required=True,
+            subjects=(ONNX,),
         ),
-        _option("tolerance", "--tolerance", Percent(), "How much better a plan may exist.", "N%", default=0.01),
-        replace(_TODAY[0], default_words="the plan's: the built-in one, or as recorded"),
+        _option(
+            "tolerance", "--tolerance", Percent(), "How much better a plan may exist.", "N%", default=0.01,
+            subjects=(ONNX,),
+        ),
+        _for(_TODAY[0], ONNX, default_words="the plan's: the built-in one, or as recorded"),
         _option(
             "update", "--update", Flag(),
             "Write the plan found now, where the committed one is not as good or as new.", default=False,
+            subjects=(ONNX,),
         ),
-        _TODAY[1],
-        replace(_BATCH, help="Samples in one step.", default_words="the plan's"),
-        replace(
-            _SHAPES,
+        _for(_TODAY[1], ONNX),
+        _for(_BATCH, ONNX, help="Samples in one step.", default_words="the plan's"),
+        _for(
+            _SHAPES, ONNX,
             help="Number of an open dimension; may be repeated. With it or --batch, none of the plan's own.",
         ),
         _option("form", "--format", Choice(FORMATS), "As in diff.", default=FORMATS[0]),
-        replace(_REPORT, help="Write a page too: from the committed plan to the one found now."),
+        _for(_REPORT, ONNX, help="Write a page too: from the committed plan to the one found now."),
     ),
 )  # fmt: skip
+
+UPDATE = Command(
+    "update", CHECK.subjects, tuple(option for option in CHECK.options if option.name not in ("update", "report"))
+)
+
 
 SHOW = Command(
     "show",
@@ -281,8 +303,9 @@ EXPLAIN = Command(
 
 DIFF = Command(
     "diff",
-    (TWO_PLANS,),
+    (TWO_PLANS, MANIFEST),
     (
+        *_OF_A_MANIFEST,
         _option(
             "form", "--format", Choice(FORMATS), "github: annotations of a workflow, and the summary of its step.",
             default=FORMATS[0],
@@ -290,10 +313,10 @@ DIFF = Command(
         _option(
             "fail_on", "--fail-on", Text(),
             "What counts as changed: placement, stages, replicas, layers, settings, and limits on price, cost, "
-            "throughput, step and memory such as price>5% or throughput<-2%.",
-            "WHAT,...", default_words="anything",
+            "throughput, step and memory such as price>5% or throughput<-2%; or nothing.",
+            "WHAT,...", default_words="anything", subjects=(TWO_PLANS,),
         ),
-        replace(_REPORT, help="Write a page too, with pictures of both plans; it fetches nothing."),
+        _for(_REPORT, TWO_PLANS, help="Write a page too, with pictures of both plans; it fetches nothing."),
     ),
 )  # fmt: skip
 
@@ -348,4 +371,4 @@ READING = Command(
 HANDED_ON = (*REQUEST, "cluster", "batch", "shapes", "backend", "warm_start", "profile", "passes")
 """Options that a command which plans hands on to Python under the same names, where it has them."""
 
-COMMANDS = (COMPILE, BENCH, CHECK, SHOW, SIMULATE, EXPLAIN, DIFF, PROFILE)
+COMMANDS = (COMPILE, BENCH, CHECK, UPDATE, SHOW, SIMULATE, EXPLAIN, DIFF, PROFILE)

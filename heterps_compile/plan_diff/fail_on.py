@@ -28,6 +28,9 @@ KINDS: Mapping[str, Callable[[PlanDiff], int]] = MappingProxyType(
 )
 """Kinds of changes by name, each with how many a diff has."""
 
+NOTHING = "nothing"
+"""The word for what never counts: changes are told alone."""
+
 _LIMIT = re.compile(r"([a-z]+)\s*([<>])\s*([-+]?(?:\d+\.?\d*|\.\d+))\s*%")
 
 
@@ -58,13 +61,13 @@ class Criterion:
 
 
 def parse_criteria(text: str) -> tuple[Criterion, ...]:
-    """Read criteria from a list with commas.
+    """Read criteria from a list with commas; the word ``nothing`` alone is none of them.
 
     Raises:
         InputError: where a part is none.
         UnknownNameError: where it names nothing that changes.
     """
-    return tuple(_parse(part.strip()) for part in text.split(","))
+    return () if text.strip() == NOTHING else tuple(_parse(part.strip()) for part in text.split(","))
 
 
 def _parse(text: str) -> Criterion:

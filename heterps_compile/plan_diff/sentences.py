@@ -13,7 +13,7 @@ from types import MappingProxyType
 from heterps_compile.escape import Escape
 from heterps_compile.units import format_money, format_percent, format_rate, format_seconds
 
-from .compare_plans import LayerChange, PlacedLayer, PlanDiff, StageChange, StageEvent
+from .compare_plans import LayerChange, PlacedLayer, PlanDiff, SettingChange, StageChange, StageEvent
 from .decisions import Setting
 from .numbers import NumberChange
 from .pool_changes import told_together
@@ -149,8 +149,13 @@ def _event(event: StageEvent, escape: Escape) -> str:
 
 def _settings(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
     for change in changes.settings:
-        old, new = (_setting(change.name, value, escape) for value in (change.old, change.new))
-        yield Sentence("settings", f"{change.name.replace('_', ' ')} is {new}, was {old}")
+        yield Sentence("settings", told_setting(change, escape))
+
+
+def told_setting(change: SettingChange, escape: Escape) -> str:
+    """Tell what an option is, and what it was."""
+    old, new = (_setting(change.name, value, escape) for value in (change.old, change.new))
+    return f"{change.name.replace('_', ' ')} is {new}, was {old}"
 
 
 def _setting(name: str, value: Setting, escape: Escape) -> str:

@@ -17,6 +17,8 @@ Left out: a run that was interrupted (130), bugs of ours (``cli/main.py``).
 from collections.abc import Iterable
 from enum import IntEnum
 
+from heterps_compile.errors import HeterpsError, InfeasibleError, StalePlanError
+
 
 class Verdict(IntEnum):
     """What a review comes to, as an exit code; the greater the worse."""
@@ -31,6 +33,11 @@ REVIEW_EXIT_CODES = (
     "2 could not be judged or written, or wrong usage; 130 interrupted."
 )
 """For the help of every command that reviews."""
+
+
+def verdict_of_error(error: HeterpsError) -> Verdict:
+    """Return what an error says of a plan: one that fits the model no more, or that none can replace, fails."""
+    return Verdict.FAILS if isinstance(error, InfeasibleError | StalePlanError) else Verdict.NOT_JUDGED
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -10,7 +10,7 @@ at today's prices is worth keeping. They are told.
 Left out: building stages; writing the new plan (``cli/check.py``).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from heterps_compile.api import choose_backend
 from heterps_compile.cost.objective import OBJECTIVES
@@ -19,8 +19,10 @@ from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.request import Request
 from heterps_compile.plan_diff.compare_plans import PlanDiff, diff
 from heterps_compile.plan_diff.numbers import compare_numbers
+from heterps_compile.plan_diff.sentences import told_setting
 
 from .judge import backend_name, judge
 from .pose import PosedAgain
@@ -92,9 +94,17 @@ def check_plan(posed: PosedAgain, tolerance: float = DEFAULT_TOLERANCE) -> Check
     if value is not None and found.value > value:
         found = _search(posed, warm_start=posed.stages())
     changes, is_priced = diff(plan, found), can_be_priced(posed)
+    fault = fault or _of_another_request(changes)
     if is_priced:
         changes = replace(changes, numbers=compare_numbers(plan_today(posed, allow_stale=True).plan, found))
     return CheckResult(plan, found, changes, is_priced, fault, value, tolerance, posed.stale)
+
+
+def _of_another_request(changes: PlanDiff) -> str:
+    """Say what is asked for otherwise than when the plan was made; "" where nothing is."""
+    names = {field.name for field in fields(Request)}
+    told = [told_setting(change, str) for change in changes.settings if change.name in names]
+    return f"it was made for another request: {'; '.join(told)}" if told else ""
 
 
 def _search(posed: PosedAgain, warm_start: tuple[PlannedStage, ...] = ()) -> Plan:

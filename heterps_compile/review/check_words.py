@@ -34,7 +34,7 @@ def verdict(checked: CheckResult, escape: Escape = printable) -> str:
 
 def check_text(checked: CheckResult) -> str:
     """Return the lines for a terminal."""
-    lines = [_sentence(verdict(checked)), *(f"note: {note}" for note in _notes(checked, printable))]
+    lines = [_sentence(verdict(checked)), *(f"note: {note}" for note in check_notes(checked, printable))]
     shown = "\n".join(lines) + "\n"
     if checked.passes:
         return shown
@@ -44,7 +44,7 @@ def check_text(checked: CheckResult) -> str:
 def check_markdown(checked: CheckResult, plan: str) -> str:
     """Return Markdown for a pull request; ``plan`` is where the committed plan is."""
     lines = ["### Placement check", "", _sentence(verdict(checked, for_markdown)), ""]
-    lines += [f"- note: {note}" for note in _notes(checked, for_markdown)]
+    lines += [f"- note: {note}" for note in check_notes(checked, for_markdown)]
     if not checked.passes:
         lines += ["", diff_markdown(checked.changes, f"{plan} {_priced(checked)}", "what the search finds now")]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -55,7 +55,7 @@ def check_github(checked: CheckResult, path: str) -> str:
     lines = []
     if not checked.passes:
         lines.append(workflow_command("error", path, 1, "placement check", verdict(checked)))
-    lines += [workflow_command("notice", path, 1, "placement check", note) for note in _notes(checked, printable)]
+    lines += [workflow_command("notice", path, 1, "placement check", note) for note in check_notes(checked, printable)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -90,7 +90,8 @@ def _described(checked: CheckResult, value: float) -> str:
     return objective.describe(value, checked.found.batch, checked.found.currency)
 
 
-def _notes(checked: CheckResult, escape: Escape) -> list[str]:
+def check_notes(checked: CheckResult, escape: Escape) -> list[str]:
+    """Tell what else changed: hashes, the pool, the value of the plan."""
     notes = []
     if checked.stale:
         names = ", ".join(HASHED.get(name, escape(name)) for name in checked.stale)

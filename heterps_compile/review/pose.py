@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.api import as_pool, read_model
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import builtin_names
-from heterps_compile.cost.measured import ProfileSpec, read_measurements
+from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
-from heterps_compile.ir.laws import verify_graph
 from heterps_compile.passes.drafts import Draft, Posed
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.provenance import make_hashes
+from heterps_compile.plan.request import make_request
 from heterps_compile.plan_diff.match_layers import match_layers
 from heterps_compile.units import counted
 
+from .shared_inputs import SharedInputs
 from .stale import refuse_stale
 
 _NAMED = 3  # layers that a message names
@@ -93,6 +93,8 @@ def pose_again(
     *,
     cluster: str | Path | Cluster | None = None,
     profile: ProfileSpec | None = None,
+    asked: Mapping[str, Any] | None = None,
+    inputs: SharedInputs | None = None,
     **reading: Any,
 ) -> PosedAgain:
     """Pose the problem of a plan again.
@@ -103,29 +105,32 @@ def pose_again(
         example_inputs: Of a PyTorch model.
         cluster: The pool of today; None for the built-in one of that name, else for the one that the plan recorded.
         profile: Measured times of layers, as :func:`heterps_compile.compile` takes them.
+        asked: Options of the request by name, all others at their defaults; None for what the plan asked for.
+        inputs: What earlier calls have read already.
         reading: ``example_kwargs``, ``dynamic_shapes``, ``batch`` and ``shapes``, as :func:`heterps_compile.compile`
             takes them; without ``batch`` and ``shapes`` those of the plan.
 
     Raises:
         HeterpsError: where model or pool cannot be read, or what was asked makes no sense for them any more.
     """
-    pool = as_pool(pool_of(plan) if cluster is None else cluster)
-    measurements = None if profile is None else read_measurements(pool, profile)
+    inputs = SharedInputs() if inputs is None else inputs
+    pool = inputs.pool(pool_of(plan) if cluster is None else cluster)
+    measurements = inputs.measurements(pool, profile)
+    request = plan.request if asked is None else make_request(pool.currency, **asked)
     if reading.get("batch") is None and not reading.get("shapes"):
         reading |= {"batch": plan.batch if plan.bindings else None, "shapes": plan.bindings}
     try:
-        graph = read_model(model, example_inputs, **reading)
+        graph = inputs.graph(model, example_inputs, **reading)
     except UnknownNameError as error:
         raise StalePlanError(
             f"the model changed, the plan was made at other dimensions: {error}; compile again, or name those of "
             "today (--batch N, --shape NAME=N)"
         ) from error
-    verify_graph(graph)
-    draft = run_to(Draft(graph=graph, cluster=pool, request=plan.request, measurements=measurements), Posed)
+    draft = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Posed)
     of_plan = {name: plan.fingerprints.get(name, "") for stage in plan.stages for name in stage.layers}
     matched = match_layers(of_plan, make_fingerprints(draft.layers))
     misfit, placement = _fit(plan, draft.problem, matched)
-    return PosedAgain(plan, draft, make_hashes(graph, pool, plan.request, measurements), matched, misfit, placement)
+    return PosedAgain(plan, draft, make_hashes(graph, pool, request, measurements), matched, misfit, placement)
 
 
 def pool_of(plan: Plan) -> str | Cluster:

@@ -1,8 +1,9 @@
-"""Compile a model into the stages that a plan found by a check describes.
+"""Write the plan that a check found: a plan alone as a file, a compiled folder with its stages compiled anew.
 
-Left out: writing them (``CompiledModel.save``).
+Left out: how a folder or a file is replaced as a whole (``plan/swap.py``, ``plan/whole_file.py``).
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,41 @@ from heterps_compile.api import compile as compile_model
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.compiled_model import CompiledModel
 from heterps_compile.cost.measured import ProfileSpec
+from heterps_compile.plan.file import to_json
+from heterps_compile.plan.folder import PLAN_NAME, compiled_folder
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.whole_file import write_whole
 
 from .judge import backend_name
 from .pose import pool_of
+
+
+def write_plan(
+    where: str, plan: Plan, model: Any, cluster: str | Path | Cluster | None = None, profile: ProfileSpec | None = None
+) -> None:
+    """Write a plan as a whole in place of the one that is there, or where none is.
+
+    The stages of a compiled folder are compiled anew, since they are those of the old plan. Where nothing is yet, a
+    path that ends in ``.json`` is to be a plan alone, any other such a folder.
+
+    Args:
+        where: Path of the plan, as a review names it.
+        plan: What a check found.
+        model: Of it, as :func:`compile_as_planned` takes it.
+        cluster: The pool that it was found for.
+        profile: The measured times that it was found with.
+
+    Raises:
+        HeterpsError: where the stages cannot be compiled, or the plan cannot be written; the old one is as it was.
+    """
+    path, folder = Path(where), compiled_folder(where)
+    alone = path / PLAN_NAME if path.is_dir() else path
+    if folder is None and not alone.exists() and path.suffix != ".json":
+        folder = path
+    if folder is not None:
+        compile_as_planned(model, plan, cluster, profile).save(folder)
+        return
+    write_whole(alone, to_json(replace(plan, artifacts=(), verification=None)), what="the plan ")
 
 
 def compile_as_planned(

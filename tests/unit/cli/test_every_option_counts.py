@@ -45,6 +45,7 @@ from heterps_compile.plan.command_options import (
     INFEASIBLE,
     LAYER,
     LAYER_OF_PLAN,
+    MANIFEST,
     ONNX,
     PIPEDREAM,
     PLAN,
@@ -52,6 +53,7 @@ from heterps_compile.plan.command_options import (
     READING,
     SCHEMA,
     SHOW,
+    TWO_PLANS,
     WORKLOAD,
 )  # fmt: skip
 from heterps_compile.plan.schema import RequestPart
@@ -61,6 +63,12 @@ from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING,
 CLI = Path(cli_options.__file__).parent
 BARE = {"model": "m.onnx", "against": "plan.json", "plan": "plan.json", "train": "train.py", "layer": "fc"}
 START = {
+    ("check", ONNX): ["check", "m.onnx", "--against", "plan.json"],
+    ("check", MANIFEST): ["check", "--all"],
+    ("update", ONNX): ["update", "m.onnx", "--against", "plan.json"],
+    ("update", MANIFEST): ["update", "--all"],
+    ("diff", TWO_PLANS): ["diff", "old.json", "new.json"],
+    ("diff", MANIFEST): ["diff", "git:HEAD", "--all"],
     (COMPILE.name, ONNX): ["compile", "m.onnx"],
     (COMPILE.name, WORKLOAD): ["compile", "chain.json"],
     (COMPILE.name, PIPEDREAM): ["compile", "graph.txt"],
@@ -119,7 +127,8 @@ def dead() -> list[Any]:
     return [
         pytest.param(one, subject, option, id=f"{one.name}-{subject}-{option.word}")
         for one, subject, option in declared()
-        if not one.honours(option, subject) and option.name not in ("schema", "infeasible", "model", "train")
+        if not one.honours(option, subject)
+        and option.name not in ("schema", "infeasible", "model", "train", "all_plans", "manifest")
     ]
 
 
