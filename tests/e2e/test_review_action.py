@@ -168,6 +168,30 @@ def test_the_plan_is_checked_against_its_model(tmp_path):
     assert "::error file=plan.json,line=1,title=placement check::the plan does not hold any more" in log
 
 
+BOTH = "Compare and check the plans of the manifest"
+
+
+@pytest.mark.parametrize(
+    ("limits", "base", "code", "changed"),
+    [
+        ("", "HEAD~1", 1, "changed=true\n"),
+        ('[defaults]\nfail_on = "nothing"\n', "HEAD~1", 0, "changed=true\n"),
+        ('[defaults]\nfail_on = "price>900%"\n', "HEAD", 0, "changed=false\n"),
+        ("", "", 0, ""),
+        ("", "--upload-pack=touch pwned", 2, ""),
+        ("[defalts]\n", "", 2, ""),
+    ],
+)
+def test_every_plan_of_a_manifest_is_compared_and_checked(repository, limits, base, code, changed):
+    (repository / "heterps.toml").write_text(f'{limits}[[plan]]\nplan = "plan.json"\n')
+    found, log, output, summary = step(repository, BOTH, manifest="heterps.toml", base=base)
+    assert (found, output) == (code, changed), log
+    if base == "HEAD~1":
+        assert "layer b moved from cpu to v100" in summary
+        assert "the file is sound; the manifest names no model" in summary
+        assert ("::error file=plan.json" if code else "::notice file=plan.json") in log
+
+
 def hook(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a hook as pre-commit does: its entry, its arguments, and the files where it takes any."""
     (found,) = (hook for hook in HOOKS if hook["id"] == name)
@@ -195,6 +219,14 @@ def test_the_hook_for_changes_compares_with_the_last_commit(repository):
     assert hook(repository, "heterps-compile-diff", *arguments).returncode == 0
     (repository / "plan.json").write_text(to_json(OLD), "ascii")
     assert hook(repository, "heterps-compile-diff", *arguments).returncode == 1
+
+
+def test_the_hooks_for_a_manifest_take_every_plan_of_it(repository):
+    (repository / "heterps.toml").write_text('[defaults]\nfail_on = "placement"\n[[plan]]\nplan = "plan.json"\n')
+    assert hook(repository, "heterps-compile-diff-all").returncode == 0
+    assert hook(repository, "heterps-compile-check-all").returncode == 0
+    (repository / "plan.json").write_text(to_json(OLD), "ascii")
+    assert hook(repository, "heterps-compile-diff-all").returncode == 1
 
 
 def test_the_hook_for_models_checks_the_plan(repository):

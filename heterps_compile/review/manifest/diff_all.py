@@ -54,12 +54,14 @@ def _diff(entry: Entry, old: str) -> Outcome:
     if after is None:
         if before is None:
             return Outcome(entry.plan, Verdict.NOT_JUDGED, f"there is no plan, neither here nor at {old}")
-        return Outcome(entry.plan, Verdict.FAILS, f"the plan is gone, which the manifest names; {old} has it")
+        return Outcome(
+            entry.plan, Verdict.FAILS, f"the plan is gone, which the manifest names; {old} has it", has_changed=True
+        )
     new_plan = from_json(after, entry.plan)
     criteria = None if entry.fail_on is None else parse_criteria(entry.fail_on)
     if before is None:
         verdict = Verdict.FAILS if criteria is None else Verdict.FINE
-        return Outcome(entry.plan, verdict, "the plan is new: there is nothing to compare it with")
+        return Outcome(entry.plan, verdict, "the plan is new: there is nothing to compare it with", has_changed=True)
     changes = diff(from_json(before, old), new_plan)
     failed = [] if criteria is None else met(criteria, changes)
     fails = not changes.is_empty if criteria is None else bool(failed)
@@ -76,6 +78,7 @@ def _diff(entry: Entry, old: str) -> Outcome:
         diff_text(changes, failed),
         diff_markdown(changes, old, entry.plan, failed),
         document,
+        has_changed=True,
     )
 
 
@@ -101,4 +104,4 @@ def _dropped(manifest: Manifest, old_text: str, base: str) -> Iterator[Outcome]:
         if entry.plan not in kept:
             there = "; its file is still there" if Path(os.path.normpath(entry.plan)).exists() else ""
             verdict = Verdict.FAILS if entry.fail_on is None else Verdict.FINE
-            yield Outcome(entry.plan, verdict, f"the manifest names the plan no more{there}")
+            yield Outcome(entry.plan, verdict, f"the manifest names the plan no more{there}", has_changed=True)

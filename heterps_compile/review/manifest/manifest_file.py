@@ -1,4 +1,4 @@
-"""``heterps.toml``: which plans a repository has, of which models, and what is asked of them.
+"""heterps.toml: which plans a repository has, of which models, and what is asked of them.
 
 ::
 
@@ -85,7 +85,7 @@ class Manifest:
 
 
 def read_manifest(path: str | None = None) -> Manifest:
-    """Read a manifest; ``heterps.toml`` of the working directory unless another is named.
+    """Read a manifest; heterps.toml of the working directory unless another is named.
 
     Raises:
         InputError: where there is none, or it says something wrong: the place, the fault, what was expected, and of a

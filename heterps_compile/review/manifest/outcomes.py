@@ -31,6 +31,7 @@ class Outcome:
         text: What changed, in lines for a terminal; "" for nothing to add.
         markdown: The same for a pull request.
         document: The same as JSON; None for nothing to add.
+        has_changed: Whether it is another plan than in the commit that it is compared with.
     """
 
     plan: str
@@ -39,6 +40,7 @@ class Outcome:
     text: str = ""
     markdown: str = ""
     document: Any = None
+    has_changed: bool = False
 
 
 def refused(plan: str, error: HeterpsError) -> Outcome:
@@ -102,7 +104,13 @@ def outcomes_document(outcomes: Sequence[Outcome]) -> str:
         "format_version": FORMAT_VERSION,
         "exit_code": int(verdict_of(outcomes)),
         "plans": [
-            {"plan": one.plan, "verdict": _WORDS[one.verdict], "said": one.said, "found": one.document}
+            {
+                "plan": one.plan,
+                "verdict": _WORDS[one.verdict],
+                "said": one.said,
+                "changed": one.has_changed,
+                "found": one.document,
+            }
             for one in outcomes
         ],
     }

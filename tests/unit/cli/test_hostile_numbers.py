@@ -66,7 +66,11 @@ def test_every_option_of_the_tree_that_takes_a_number_is_tried():
         if path not in BY_COMMAND or param.name not in {option.name for option in BY_COMMAND[path].options}
     }
     assert undeclared == {("ops", "backend"), ("man", "output")}
-    assert {one.name for one in COMMANDS if any(map(is_number, one.options))} <= set(START)
+    tried = {option.name: option for option in CHECK.options}
+    update = BY_COMMAND.get("update")  # has options of check, and would write the plan that the others read
+    assert update is not None
+    assert all(option is tried[option.name] for option in update.options)
+    assert {one.name for one in COMMANDS if any(map(is_number, one.options))} <= {*START, "update"}
 
 
 @pytest.mark.parametrize(

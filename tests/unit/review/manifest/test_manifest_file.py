@@ -1,4 +1,4 @@
-"""``heterps.toml``: what it may say, and how what it may not say is refused."""
+"""heterps.toml: what it may say, and how what it may not say is refused."""
 
 import os
 from pathlib import Path
