@@ -264,7 +264,7 @@ def load(
         _refuse_code(plan, str(directory))
     names = [[path.name for path in paths] for paths in files]
     stages = backend_of(plan).read(Path(directory), names, plan.stages)
-    made = CompiledModel(plan, stages, signature_of_plan(plan))
+    made = CompiledModel(plan, stages, signature_of_plan(plan), directory=Path(directory))
     if plan.scoring is None or plan.scoring.refused:
         return made
 

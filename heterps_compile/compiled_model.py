@@ -18,7 +18,9 @@ from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
+from heterps_compile.notebook import html_of
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.plan_words import plan_in_lines
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.process_state import alone, beside
 from heterps_compile.runtime.in_process import run_stages
@@ -42,7 +44,7 @@ class ScoringStages:
     partition: Partition | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompiledModel:
     """A model cut into stages that run.
 
@@ -55,6 +57,7 @@ class CompiledModel:
         layers: Its layers; None where it was loaded from a folder.
         costs: The work of each layer, in the same order; empty where it was loaded from a folder.
         scoring: Gives the stages in evaluation mode of a model compiled for training; None for others.
+        directory: The folder it was saved to or loaded from; None for none.
     """
 
     plan: Plan
@@ -65,6 +68,17 @@ class CompiledModel:
     layers: LayerGraph | None = field(default=None, repr=False)
     costs: tuple[LayerCost, ...] = field(default=(), repr=False)
     scoring: Callable[[], ScoringStages] | None = field(default=None, repr=False)
+    directory: Path | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({self.plan!r})"
+
+    def __str__(self) -> str:
+        return plan_in_lines(self.plan, None if self.directory is None else str(self.directory))
+
+    def _repr_html_(self) -> str:
+        """Return how a notebook shows the model."""
+        return html_of(self)
 
     def eval(self) -> "CompiledModel":
         """Return the model in evaluation mode: it scores as the module does after ``eval()``.
@@ -128,7 +142,8 @@ class CompiledModel:
             with alone():
                 return backend.write(graph, self.stages, cuts, target)
 
-        return replace(self, plan=write_folder(Path(directory), self.plan, write, self._write_scoring(), force=force))
+        plan = write_folder(Path(directory), self.plan, write, self._write_scoring(), force=force)
+        return replace(self, plan=plan, directory=Path(directory))
 
     def _write_scoring(self) -> Callable[[Path], list[list[str]]] | None:
         """Return what writes the stages in evaluation mode; None where they are those of the training, or none."""

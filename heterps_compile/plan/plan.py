@@ -195,7 +195,7 @@ class Scoring:
     verification: Verification | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """A compiled model's decisions, estimates and provenance.
 
@@ -269,6 +269,22 @@ class Plan:
     scoring: Scoring | None = None
     search_s: float = 0.0
     total_s: float = 0.0
+
+    def __repr__(self) -> str:
+        from .plan_words import plan_in_one_line  # noqa: PLC0415 - it is made of plans
+
+        return plan_in_one_line(self)
+
+    def __str__(self) -> str:
+        from .plan_words import plan_in_lines  # noqa: PLC0415 - as above
+
+        return plan_in_lines(self)
+
+    def _repr_html_(self) -> str:
+        """Return how a notebook shows the plan."""
+        from heterps_compile.notebook import html_of  # noqa: PLC0415 - only in a notebook
+
+        return html_of(self)
 
     @property
     def pool(self) -> Cluster | None:

@@ -91,10 +91,14 @@ class Findings:
         views = [replace(view, change=words.get(view.name, "")) for view in plan_layers(self.older)]
         return [older_graph(self.older, views, self.plan), number_bars(self.changes.numbers)]
 
+    def graph(self) -> Picture:
+        """Draw the layers in their stages."""
+        return layer_graph(self.plan, self.views, [(first, last) for first, last, _ in self.edges])
+
     def pictures(self) -> list[Picture]:
         """Draw every picture that there is something to draw for."""
         drawn = [
-            layer_graph(self.plan, self.views, [(first, last) for first, last, _ in self.edges]),
+            self.graph(),
             *self._before(),
             timeline(self.plan, self.step),
             memory_over_time(self.plan, self.step),

@@ -17,13 +17,12 @@ from heterps_compile.console import add_numbers, add_text, name_text, note_text,
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import (
-    NOT_VERIFIED,
     Plan,
     PlannedStage,
-    Verification,
     reading_rows,
     what_the_bound_proves,
 )
+from heterps_compile.plan.plan_words import verified
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import format_bytes, format_count, format_money, format_seconds, rate_number
 
@@ -140,25 +139,10 @@ def totals_table(plan: Plan, directory: str | None) -> Table:
     return pairs_table(plan_totals(plan, directory))
 
 
-def _verified(found: Verification) -> str:
-    """Say how far stages and whole model are apart, and what was compared beside one call's outputs."""
-    beside = [f"{found.calls} calls in a row"] if found.calls > 1 else []
-    if found.gradients:
-        beside.append(f"{found.gradients} gradients, {found.gradients_max_rel:.3g} of their scale")
-    if found.samples:
-        beside.append(f"{found.samples} samples one by one, {found.samples_max_rel:.3g} of their scale")
-    told = f"largest difference {found.max_abs:.3g}, {found.max_rel:.3g} of the output's scale"
-    return "; ".join([told, *beside])
-
-
-def _unverified(plan: Plan) -> str:
-    return "no (see the notes)" if any(note.startswith(NOT_VERIFIED) for note in plan.notes) else "no (--no-verify)"
-
-
 def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str]]:
     """Return what the whole plan reaches and costs, as pairs of what it is and how much."""
     budget, alone = plan.request.budget_per_hour, plan.readings.one_batch_alone
-    schedule, verification = plan.schedule, plan.verification
+    schedule = plan.schedule
     totals = [
         ("model", f"{printable(plan.model)}, {plan.request.mode}, batch {plan.batch}"),
         *reading_rows(plan),
@@ -185,7 +169,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
         ),
         (
             "verified",
-            _unverified(plan) if verification is None else _verified(verification),
+            verified(plan),
         ),
         (TIME_SPENT, format_seconds(plan.total_s)),
     ]

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "heterps_compile"
 ROWS = (
     ("errors", "escape"),
     ("packages", "progress"),
-    ("examples", "units", "host_memory", "process_state", "console", "conflict_markers"),
+    ("examples", "units", "host_memory", "notebook", "process_state", "console", "conflict_markers"),
     ("options", "plug_ins"),
     ("ir",),
     ("cluster",),
@@ -95,6 +95,12 @@ def test_imports_run_down():
         if here != there and there in ROW and (ROW[there] >= ROW[here] or (here, there) in NEVER)
     ]
     assert climbs == []
+
+
+def test_what_stands_above_is_loaded_by_name_in_one_place():
+    """Pictures of values that stand below them."""
+    above = re.compile(r'"heterps_compile\.(api|bench|review|report|cli)\b')
+    assert {module for module, path in modules() if above.search(path.read_text("utf-8"))} == {"notebook"}
 
 
 def test_lazy_and_relative_imports_are_seen(tmp_path):
