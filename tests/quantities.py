@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from html.parser import HTMLParser
 
 import pytest
-from reviewed import POOL
 
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.plan.plan import Plan
@@ -24,6 +23,8 @@ from heterps_compile.units import (
     rate_number,
 )
 
+SERVER_USD = 0.03  # of a core of a parameter server, in the pools of these plans that have them
+
 
 def usd(suffix: str = "") -> Callable[[float], str]:
     return lambda amount: f"{format_money(amount)} USD{suffix}"
@@ -34,8 +35,12 @@ def slowest_s(plan: Plan) -> float:
 
 
 def price(plan: Plan) -> float:
-    of_unit = {device.name: device.price_per_hour for device in POOL.device_types}
-    return sum(stage.replicas * of_unit[stage.device] for stage in plan.stages)
+    of_unit = {device.name: device.price_per_hour for device in plan.devices}
+    return sum(stage.replicas * of_unit[stage.device] for stage in plan.stages) + servers(plan)
+
+
+def servers(plan: Plan) -> float:
+    return SERVER_USD * plan.parameter_servers.count
 
 
 def steady_bubble(plan: Plan) -> float:
@@ -70,6 +75,7 @@ QUANTITIES: Mapping[str, tuple[Callable[[Plan], Callable[[float], str]], Callabl
     "alone bubble": (of(format_share), lambda plan: own_timeline(plan).bubble),
     "alone cost": (of(usd()), lambda plan: price(plan) / 3600 * alone_s(plan) / plan.batch * 1e6),
     "price": (of(usd("/h")), price),
+    "price of servers": (of(usd("/h")), servers),
     "floor": (of(format_rate), lambda plan: plan.request.min_throughput),
     "budget": (of(format_money), lambda plan: plan.request.budget_per_hour or 0.0),
     "value": (described, lambda plan: plan.value),
@@ -100,6 +106,7 @@ FRAGMENTS = (
     r"\(budget {budget}\)",
     r"per million samples *{steady cost} \(steady state\), {alone cost} \(one batch alone\)",
     r"price *{price}",
+    r"servers *\d+ parameter server cores, {price of servers}",
     r"Estimated for {price}",
     r"{steady rate} in the steady state, {alone rate} one batch alone, for {price}",
     r"bubble {steady bubble} in the steady state, {alone bubble} of one batch alone",

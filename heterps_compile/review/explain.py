@@ -19,6 +19,7 @@ from heterps_compile.errors import UnknownNameError
 from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
+from .judge import without_servers
 from .pose import PosedAgain
 
 _NEAR = 0.02  # relative; what is this near to its limit binds
@@ -70,6 +71,7 @@ class Explanation:
         binding: What holds the layer, or its stage, where they are.
         reason: The choice in one sentence.
         times: Where its times come from, forward and backward apart; "" where all are estimated.
+        left_out: What the values leave out of the plan's price; "" where nothing.
     """
 
     layer: str
@@ -85,6 +87,7 @@ class Explanation:
     binding: tuple[str, ...]
     reason: str
     times: str = ""
+    left_out: str = ""
 
 
 def explain_layer(posed: PosedAgain, layer: str, *, allow_stale: bool = False) -> Explanation:
@@ -126,6 +129,7 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         binding=tuple(_binding(posed, now, index, stage)),
         reason=_reason(OBJECTIVES[problem.objective], choices, now.value),
         times=_times(posed, index),
+        left_out=without_servers(posed),
     )
 
 

@@ -49,6 +49,8 @@ def print_explanation(console: Console, explained: Explanation) -> None:
     console.print()
     for sentence in explained.binding or ["no limit is near"]:
         console.print(Text(f"Binding: {printable(sentence)}."))
+    if explained.left_out:
+        console.print(Text(f"note: {printable(explained.left_out)}"))
 
 
 def explanation_document(explained: Explanation) -> str:
@@ -81,6 +83,7 @@ def explanation_document(explained: Explanation) -> str:
             for choice in explained.choices
         ],
         "binding": list(explained.binding),
+        "left_out": explained.left_out or None,
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 

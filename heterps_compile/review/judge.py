@@ -64,6 +64,15 @@ def servers_today(posed: PosedAgain) -> ParameterServers:
     return ParameterServers(count, count * server.price_per_hour if server is not None else 0.0)
 
 
+def without_servers(posed: PosedAgain) -> str:
+    """Say that the search's prices leave out the parameter servers that a plan's have; "" where there are none."""
+    price_per_hour = servers_today(posed).price_per_hour
+    if not price_per_hour or OBJECTIVES[posed.problem.objective].paid(1.0, 1.0) is None:
+        return ""
+    price = f"{format_money(price_per_hour)} {posed.draft.cluster.currency}/h"
+    return f"values are the search's, without the parameter servers, {price}, that the plan's price has in it"
+
+
 def backend_name(plan: Plan) -> str:
     """Return what the option ``--backend`` was for a plan, or what stands for it."""
     if plan.backend != MIXED:

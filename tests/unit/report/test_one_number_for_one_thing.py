@@ -17,6 +17,7 @@ import pytest
 from quantities import (
     OF_A_STAGE,
     QUANTITIES,
+    SERVER_USD,
     TOKEN,
     Page,
     check_stages,
@@ -26,11 +27,12 @@ from quantities import (
     without_tables,
     wrong_keys,
 )
-from reviewed import MODEL, POOL, REQUEST, graph
+from reviewed import CPU, GPU, MODEL, POOL, REQUEST, graph
 
 from heterps_compile.api import choose_backend
 from heterps_compile.bench.compare_methods import comparison_of
 from heterps_compile.bench.comparison_words import print_comparison
+from heterps_compile.cluster.devices import ParameterServer
 from heterps_compile.console import make_console
 from heterps_compile.cost.problem import MethodResult
 from heterps_compile.make_plan import make_plan
@@ -69,6 +71,8 @@ FAST = replace(REQUEST, min_throughput=400_000.0)  # more than a unit of a type 
 TRAINING = replace(REQUEST, mode="training", min_throughput=400.0, min_stages=3, pins=(("emb", "cpu"), ("fc2", "cpu")))
 OPEN = replace(graph(), batch_symbol="N", bindings=MappingProxyType({"N": 64}))
 ONE = replace(graph(MODEL.replace("64x", "1x").replace("4096x1x", "4096x")), batch=1)
+SERVERS = replace(POOL, parameter_server=ParameterServer(SERVER_USD, "made up", "2026", 1e9))
+FREE = replace(POOL, device_types=(replace(CPU, price_per_hour=0.0), GPU))
 CASES = {
     "inference": (graph(), REQUEST, ""),
     "replicas": (graph(), FAST, ""),
@@ -80,8 +84,13 @@ CASES = {
     "training": (graph(), TRAINING, ""),
     "training, several micro-batches": (OPEN, TRAINING, ""),
     "training, interleaved": (OPEN, TRAINING, "interleaved-1f1b"),
+    "training through servers": (graph(), replace(TRAINING, synchronisation="parameter-server"), ""),
+    "free cores": (graph(), FAST, ""),
     "batch 1": (ONE, replace(REQUEST, min_throughput=300.0), ""),
 }
+
+
+POOLS = {"training through servers": SERVERS, "free cores": FREE}
 
 
 @dataclass(frozen=True)
@@ -96,14 +105,15 @@ class Case:
 @cache
 def case(name: str) -> Case:
     model, request, schedule = CASES[name]
-    draft = run_to(Draft(graph=model, cluster=POOL, request=request), Emitted)
+    pool = POOLS.get(name, POOL)
+    draft = run_to(Draft(graph=model, cluster=pool, request=request), Emitted)
     if schedule:
-        provisioned = run_to(Draft(graph=model, cluster=POOL, request=request), Provisioned)
+        provisioned = run_to(Draft(graph=model, cluster=pool, request=request), Provisioned)
         draft = run_passes(provisioned, [ChooseSchedule(schedule, 8), EmitStages()], Emitted)
     plan = make_plan(draft, choose_backend(model, None))
     artifacts = tuple((Artifact(f"stage_{stage.index}.onnx", "0" * 64),) for stage in plan.stages)
     plan = replace(plan, artifacts=artifacts, versions={"numpy": "2.0.0"}, total_s=12.3)
-    return Case(plan, draft, pose_again(model, replace(plan, bindings={}), cluster=POOL))  # a graph has its dimensions
+    return Case(plan, draft, pose_again(model, replace(plan, bindings={}), cluster=pool))  # a graph has its dimensions
 
 
 def printed(print_, *args, **options) -> str:
@@ -249,12 +259,18 @@ def test_a_check_an_explanation_and_a_comparison(name):
         assert wrong_keys(check_document(checked, "plan.json"), plan) == []
         assert not TOKEN.search(check_text(checked))
     explained = explain_layer(found.posed, "fc2")
-    assert wrong_keys(explanation_document(explained), plan) == []
-    (choices,) = tables(printed(print_explanation, explained))
+    document, text = explanation_document(explained), printed(print_explanation, explained)
+    (choices,) = tables(text)
     (chosen,) = (row for row in choices[1] if "chosen" in row)
-    assert chosen[4] == same_text(plan, "value").removesuffix(" per million samples")
     assert chosen[-2] == same_text(plan, "steady rate").removesuffix(" samples/s")
+    told = f"without the parameter servers, {same_text(plan, 'price of servers')}, that the plan's price has"
+    assert (told in text) == (told in document) == bool(plan.parameter_servers.count)
     row = MethodResult("exact", plan.value, 1, 1.0)
     compared = printed(print_comparison, comparison_of(found.draft, [row], found.draft.search))
-    assert f"proven bound: {same_text(plan, 'bound')}" in compared
-    assert chosen[4] in compared
+    value = same_text(plan, "value").removesuffix(" per million samples")
+    assert value in compared
+    if not plan.parameter_servers.count:
+        assert wrong_keys(document, plan) == []
+        assert chosen[4] == value
+    if plan.bound:  # a pool with something free proves nothing of prices that are paid
+        assert f"proven bound: {same_text(plan, 'bound')}" in compared
