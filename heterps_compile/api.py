@@ -164,12 +164,14 @@ def compile(  # noqa: A001 - the product's verb
             with alone():
                 return chosen.on(stages).build(graph, partition)
 
+        old = _old_plan(warm_start)
         opened = Draft(
             graph=graph,
             cluster=pool,
             request=request,
             measurements=measurements,
-            warm_start=_old_stages(warm_start),
+            warm_start=() if old is None else old.stages,
+            warm_fingerprints={} if old is None else old.fingerprints,
             baselines=tuple(baselines),
             build=build,
         )
@@ -224,12 +226,12 @@ def _that_scores(made: CompiledModel, others: ScoringStages) -> CompiledModel:
     return replace(made, scoring=lambda: others)
 
 
-def _old_stages(plan: Plan | str | Path | None) -> tuple[PlannedStage, ...]:
+def _old_plan(plan: Plan | str | Path | None) -> Plan | None:
     if isinstance(plan, (str, Path)):
         from heterps_compile.plan.source import read_plan  # noqa: PLC0415 - pydantic only when reading
 
-        plan = read_plan(str(plan))
-    return () if plan is None else plan.stages
+        return read_plan(str(plan))
+    return plan
 
 
 def load(

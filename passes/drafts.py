@@ -10,9 +10,10 @@ A pass says with the types of its call which step it takes and which it gives (`
 fields that its step fills in, those of earlier steps too where it fills them in anew.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from inspect import get_annotations
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from heterps_compile.cluster.devices import Cluster
@@ -40,6 +41,7 @@ class Draft:
         request: What the user asks for.
         measurements: Measured times; None where every time is estimated.
         warm_start: Stages of an old plan of the model, for the search to begin from.
+        warm_fingerprints: Of their layers, by which those that have other names today are found; none to go by names.
         baselines: Names of placement methods to try beside that of the request.
         build: Builds the stages; None for a plan alone.
     """
@@ -49,6 +51,7 @@ class Draft:
     request: Request
     measurements: Measurements | None = None
     warm_start: tuple[PlannedStage, ...] = ()
+    warm_fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     baselines: tuple[str, ...] = ()
     build: Build | None = None
 

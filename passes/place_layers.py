@@ -16,6 +16,8 @@ import numpy as np
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import PROOF, WARM_START, MethodResult, Placement, Problem, SearchResult
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError, PlugInError
+from heterps_compile.plan.fingerprint import make_fingerprints
+from heterps_compile.plan.match_layers import match_layers, with_names_of_today
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.progress import tell
@@ -65,7 +67,7 @@ class PlaceLayers:
         others = [find_method(name) for name in draft.baselines if name != method.name]
         seed = request.seed if self.seed is None else self.seed
         limit_s, deadline = request.time_limit_s, Deadline.after(request.time_limit_s)
-        old = warm_start_of(problem, draft.warm_start) if draft.warm_start else None
+        old = warm_start_of(problem, warm_stages(draft)) if draft.warm_start else None
         is_exact = proves(method)
         share = 1.0 if is_exact else _METHOD_SHARE
 
@@ -192,6 +194,15 @@ def _row(name: str, found: SearchResult | InfeasibleError) -> MethodResult:
     if isinstance(found, InfeasibleError):
         return MethodResult(name, np.inf, 0, 0.0, str(found))
     return MethodResult(name, found.value, found.evaluations, found.search_s)
+
+
+def warm_stages(draft: Posed) -> tuple[PlannedStage, ...]:
+    """Return the stages of the old plan, their layers named as in the model of today."""
+    if not draft.warm_fingerprints:
+        return draft.warm_start
+    names = [name for stage in draft.warm_start for name in stage.layers]
+    old = {name: draft.warm_fingerprints.get(name, "") for name in names}
+    return with_names_of_today(draft.warm_start, match_layers(old, make_fingerprints(draft.layers)))
 
 
 def warm_start_of(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:

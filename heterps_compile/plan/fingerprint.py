@@ -10,7 +10,7 @@ Lehman do::
 The anchor is the node that a layer is named after; which cheap nodes join it may depend on the order in which a file
 lists them, and then ``own`` alone is another. Two equal towers differ by the inputs they read, the query and the key of
 an attention by what reads them; and a layer that is put in between changes only ``before`` below it and only ``after``
-above it: every other layer still has a part by which it is found (``plan_diff/match_layers.py``).
+above it: every other layer still has a part by which it is found (``plan/match_layers.py``).
 
 Left out: values of weights (``weights.py``), attributes that neither shapes nor parameters show (a dilation that a
 padding makes up for), the numbers of symbolic dimensions.

@@ -23,10 +23,10 @@ from functools import cached_property
 from os import PathLike, fspath
 
 from heterps_compile.errors import StalePlanError
+from heterps_compile.plan.match_layers import match_layers
 from heterps_compile.plan.plan import Plan
 
 from .decisions import Decisions, Setting, StageDecisions, decisions, settings
-from .match_layers import match_layers
 from .numbers import NumberChange, compare_numbers
 from .pool_changes import PoolChange, compare_pools
 

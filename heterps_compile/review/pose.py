@@ -22,11 +22,11 @@ from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
 from heterps_compile.passes.drafts import Draft, Posed
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.fingerprint import make_fingerprints
+from heterps_compile.plan.match_layers import match_layers, with_names_of_today
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.plan.request import make_request
-from heterps_compile.plan_diff.match_layers import match_layers
 from heterps_compile.units import counted
 
 from .shared_inputs import SharedInputs
@@ -79,11 +79,7 @@ class PosedAgain:
 
     def stages(self) -> tuple[PlannedStage, ...]:
         """Return the plan's stages with the layers' names of today; those the model lacks are left out."""
-        found = []
-        for stage in self.plan.stages:
-            layers = tuple(self.matched[name] for name in stage.layers if name in self.matched)
-            found.append(PlannedStage(stage.index, stage.device, layers, replicas=stage.replicas))
-        return tuple(found)
+        return with_names_of_today(self.plan.stages, self.matched)
 
 
 def pose_again(

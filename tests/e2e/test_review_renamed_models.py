@@ -11,8 +11,8 @@ from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.passes.drafts import Draft
 from heterps_compile.passes.group_layers import GroupLayers
 from heterps_compile.plan.fingerprint import make_fingerprints
+from heterps_compile.plan.match_layers import match_layers
 from heterps_compile.plan.request import Request
-from heterps_compile.plan_diff.match_layers import match_layers
 from heterps_compile.review.check import check_plan
 from heterps_compile.review.pose import pose_again
 

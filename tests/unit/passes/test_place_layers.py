@@ -10,10 +10,11 @@ from small_problems import plain_problem
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
-from heterps_compile.passes.place_layers import PlaceLayers, warm_start_of
+from heterps_compile.passes.place_layers import PlaceLayers, warm_stages, warm_start_of
 from heterps_compile.passes.placement.baselines.fixed import CpuOnly
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.placement.proof.certificate import certify
+from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.plan import PlannedStage
 
 PROBLEM = plain_problem([[1.0, 9.0], [9.0, 1.0]], [1.0, 1.0])
@@ -142,3 +143,15 @@ def test_the_cuts_of_an_old_plan_are_kept() -> None:
 def test_a_plan_of_another_model_or_pool_is_no_start(old: tuple[PlannedStage, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         warm_start_of(PROBLEM, old)
+
+
+def test_layers_of_an_old_plan_are_found_whatever_they_are_called_today() -> None:
+    prints = make_fingerprints(DRAFT.layers)
+    names = [layer.name for layer in DRAFT.layers.layers]
+    old = stages(("cpu", (f"old {names[0]}",)), ("v100", tuple(f"old {name}" for name in names[1:])))
+    draft = replace(DRAFT, warm_start=old)
+    with pytest.raises(InputError, match="the warm start is of another model"):
+        PlaceLayers("cpu-only")(draft)
+    draft = replace(draft, warm_fingerprints={f"old {name}": digest for name, digest in prints.items()})
+    assert warm_stages(draft) == stages(("cpu", (names[0],)), ("v100", tuple(names[1:])))
+    assert PlaceLayers("cpu-only")(draft).search.bound > 0

@@ -16,7 +16,9 @@ as soon as a layer is put in before them.
 Left out: layers that were divided in two or made one of two (one of them is paired, the other is new or gone).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from .plan import PlannedStage
 
 _OWN, _BEFORE, _AFTER = range(3)
 _ROUNDS = (
@@ -49,6 +51,19 @@ def match_layers(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, st
         left, right = _unpaired(left, pairs), _unpaired(right, set(pairs.values()))
     pairs |= {name: name for name in left if name in right}
     return {name: pairs[name] for name in old if name in pairs}
+
+
+def with_names_of_today(stages: Sequence[PlannedStage], matched: Mapping[str, str]) -> tuple[PlannedStage, ...]:
+    """Return the stages of an old plan with the names that their layers have today; layers without one are left out."""
+    return tuple(
+        PlannedStage(
+            stage.index,
+            stage.device,
+            tuple(matched[name] for name in stage.layers if name in matched),
+            replicas=stage.replicas,
+        )
+        for stage in stages
+    )
 
 
 def _grouped(

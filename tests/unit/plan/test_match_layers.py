@@ -1,4 +1,4 @@
-from heterps_compile.plan_diff.match_layers import match_layers
+from heterps_compile.plan.match_layers import match_layers
 
 
 def fingerprint(own: str, before: str = "", after: str = "") -> str:
