@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from drafts import DRAFT
+from reviewed import MODEL, POOL, REQUEST, graph, plan
 from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import InfeasibleError, InputError, UnknownNameError
+from heterps_compile.passes.drafts import Draft, Placed
+from heterps_compile.passes.pipeline import run_to
 from heterps_compile.passes.place_layers import PlaceLayers, warm_stages, warm_start_of
 from heterps_compile.passes.placement.baselines.fixed import CpuOnly
 from heterps_compile.passes.placement.methods import find_method
@@ -149,9 +152,16 @@ def test_layers_of_an_old_plan_are_found_whatever_they_are_called_today() -> Non
     prints = make_fingerprints(DRAFT.layers)
     names = [layer.name for layer in DRAFT.layers.layers]
     old = stages(("cpu", (f"old {names[0]}",)), ("v100", tuple(f"old {name}" for name in names[1:])))
-    draft = replace(DRAFT, warm_start=old)
-    with pytest.raises(InputError, match="the warm start is of another model"):
-        PlaceLayers("cpu-only")(draft)
-    draft = replace(draft, warm_fingerprints={f"old {name}": digest for name, digest in prints.items()})
+    draft = replace(DRAFT, warm_start=old, warm_fingerprints={f"old {name}": digest for name, digest in prints.items()})
     assert warm_stages(draft) == stages(("cpu", (names[0],)), ("v100", tuple(names[1:])))
-    assert PlaceLayers("cpu-only")(draft).search.bound > 0
+
+
+def test_a_model_whose_nodes_were_renamed_keeps_its_start() -> None:
+    old = plan()
+    today = graph(MODEL.replace("fc1 :", "Gemm_1 :").replace("fc2 :", "fc1 :"))
+    pool_and_request = {"cluster": POOL, "request": replace(REQUEST, method="cpu-only", pins=(), time_limit_s=1e-9)}
+    draft = Draft(graph=today, **pool_and_request, warm_start=old.stages)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="it lacks 1 of 4 layers, such as 'Gemm_1'"):
+        run_to(draft, Placed)
+    search = run_to(replace(draft, warm_fingerprints=old.fingerprints), Placed).search
+    assert (search.placement.types, search.found_by) == ((0, 1, 1, 1), "warm start")
