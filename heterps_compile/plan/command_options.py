@@ -33,7 +33,8 @@ _COSTS = (WORKLOAD, PIPEDREAM)
 
 PLAN, PLAN_WITH_MODEL = "a plan alone", "a plan with its --model"
 SCHEMA = "--schema"
-LAYER, LAYER_OF_PLAN, INFEASIBLE = "a LAYER with its --model", "a LAYER of a plan alone", "--infeasible"
+LAYER, LAYER_OF_PLAN = "a LAYER with its --model", "a LAYER of a plan alone"
+PINS, INFEASIBLE = "pins of a plan", "--infeasible"
 TWO_PLANS = "two plans"
 MANIFEST = "--all"
 
@@ -271,23 +272,23 @@ def _asked(option: Option, help_text: str) -> Option:
 
 EXPLAIN = Command(
     "explain",
-    (LAYER, LAYER_OF_PLAN, INFEASIBLE),
+    (LAYER, LAYER_OF_PLAN, PINS, INFEASIBLE),
     (
         _option(
             "model", "--model", Text(),
             "The model; without it, a layer is explained as far as the plan alone goes.", "MODEL.onnx",
-            subjects=(LAYER, INFEASIBLE),
+            subjects=(LAYER, PINS, INFEASIBLE),
         ),
         _option(
             "plan", "--plan", Text(), "Its plan: a plan.json, a compiled folder, or git:REV:PATH.", "PLAN",
-            subjects=(LAYER, LAYER_OF_PLAN),
+            subjects=(LAYER, LAYER_OF_PLAN, PINS),
         ),
         _option(
             "infeasible", "--infeasible", Flag(),
             "Say why no plan meets the options below, and what would help.", default=False, subjects=(INFEASIBLE,),
         ),
-        *(_for(option, LAYER, INFEASIBLE) for option in _TODAY[:2]),
-        _for(_TODAY[2], LAYER),
+        *(_for(option, LAYER, PINS, INFEASIBLE) for option in _TODAY[:2]),
+        _for(_TODAY[2], LAYER, PINS),
         replace(_JSON, help="Print one JSON document."),
         _asked(REQUEST["objective"], "what counts."),
         _asked(REQUEST["min_throughput"], "throughput the plan must reach."),
@@ -297,7 +298,12 @@ EXPLAIN = Command(
         _asked(REQUEST["mode"], "what the stages are for."),
         _asked(REQUEST["min_stages"], "cut into so many or more."),
         _asked(REQUEST["max_stages"], "cut into so many or fewer."),
-        _asked(REQUEST["pins"], "device type for layers, by name, kind or pattern; may be repeated."),
+        _for(
+            REQUEST["pins"], PINS, INFEASIBLE,
+            help="With --plan: say what it would cost to have layers, by name, kind or pattern, on a device type; with "
+            "--infeasible: what is asked of them. May be repeated.",
+        ),
+        _for(REQUEST["time_limit"], PINS, help="Of the search with the pins.", default_words="30"),
     ),
 )  # fmt: skip
 

@@ -1,16 +1,18 @@
-"""Why a layer stands where it does: its cost on every device type, what would change if it moved alone, what binds.
+"""Why a layer stands where it does: its cost on every device type, the moves that are open to it, what binds.
 
-Every number is that of the search: times by the cost model, and the objective of a whole plan in which this layer alone
-stands elsewhere, with the best replicas for it. A plan is posed again from its model, so the numbers are today's; a
-plan that was made from something else is refused unless that is allowed.
+Every number is that of the search: times by the cost model, and the objective of a whole plan after a move, with the
+best replicas for it. A plan is posed again from its model, so the numbers are today's; a plan that was made from
+something else is refused unless that is allowed.
 
-Left out: moves of several layers at once (the search tries those), the looks of it (``review/explain_words.py``).
+Left out: the moves themselves (``moves.py``), what would make one win (``what_decides.py``), what pins cost
+(``pin_cost.py``), the looks of it (``explain_words.py``).
 """
 
 import math
 from dataclasses import dataclass
 
-from heterps_compile.cost.evaluate import Fault, PlacementDetail, detail
+from heterps_compile.cost.evaluate import PlacementDetail, detail
+from heterps_compile.cost.interchangeable import interchangeable_layers
 from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.layer_times import ESTIMATED
 from heterps_compile.cost.objective import OBJECTIVES, Objective
@@ -19,11 +21,15 @@ from heterps_compile.errors import UnknownNameError
 from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
+from .alike import Alike, alike_layers
 from .judge import without_servers
+from .moves import Move, bound_by, fault_of, moves_of
 from .pose import PosedAgain
+from .what_decides import Decisive, what_decides
 
 _NEAR = 0.02  # relative; what is this near to its limit binds
 _SAME = 1e-9
+_FAMILIES = (("layer",), ("boundary", "merge"), ("alike", "kind", "stage"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,9 @@ class Explanation:
         reason: The choice in one sentence.
         times: Where its times come from, forward and backward apart; "" where all are estimated.
         left_out: What the values leave out of the plan's price; "" where nothing.
+        moves: What could be moved, the best first; see ``moves.py``.
+        decisive: For the best of some kinds of moves, what would have to change for it to be worth as much as the plan.
+        alike: Of the layers that are interchangeable with it; None where there are none.
     """
 
     layer: str
@@ -88,6 +97,9 @@ class Explanation:
     reason: str
     times: str = ""
     left_out: str = ""
+    moves: tuple[Move, ...] = ()
+    decisive: tuple[tuple[Move, tuple[Decisive, ...]], ...] = ()
+    alike: Alike | None = None
 
 
 def explain_layer(posed: PosedAgain, layer: str, *, allow_stale: bool = False) -> Explanation:
@@ -115,6 +127,8 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
     now = detail(problem, placement)
     stage = max(s for s, first in enumerate(placement.starts()) if first <= index)
     choices = tuple(_choice(posed, placement, index, t) for t in range(problem.type_count))
+    alike = interchangeable_layers(problem)
+    moves = moves_of(problem, placement, index, alike)
     return Explanation(
         layer=problem.layer_names[index],
         kind=problem.layer_kinds[index],
@@ -127,10 +141,24 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         value=now.value,
         choices=choices,
         binding=tuple(_binding(posed, now, index, stage)),
-        reason=_reason(OBJECTIVES[problem.objective], choices, now.value),
+        reason=_reason(OBJECTIVES[problem.objective], choices, moves, now.value),
         times=_times(posed, index),
         left_out=without_servers(posed),
+        moves=moves,
+        decisive=_decisive(problem, placement, moves, now.value),
+        alike=alike_layers(problem, placement, index, alike),
     )
+
+
+def _decisive(
+    problem: Problem, placement: Placement, moves: tuple[Move, ...], value: float
+) -> tuple[tuple[Move, tuple[Decisive, ...]], ...]:
+    """Return what decides about the best move of each of the families: the layer, the cuts, the groups."""
+    worse = [move for move in moves if move.outcome.value > value * (1 + _SAME)]
+    best = [next((move for move in worse if move.kind in kinds), None) for kinds in _FAMILIES]
+    asked = [move for move in best if move is not None]
+    found = what_decides(problem, placement, [[move.outcome.placement] for move in asked])
+    return tuple(zip(asked, found, strict=True))
 
 
 def _times(posed: PosedAgain, index: int) -> str:
@@ -171,21 +199,7 @@ def _fault(problem: Problem, found: PlacementDetail, index: int, type_: int) -> 
         return "a pin, a forbidden pair, or what the type supports, keeps the layer from it"
     if math.isinf(problem.compute_s[index, type_]):
         return "it cannot run the layer"
-    told = {
-        Fault.UNCUTTABLE: "the layer cannot be cut apart from its neighbours",
-        Fault.MEMORY: "a stage does not fit into its memory",
-        Fault.FLOOR: f"a stage cannot reach {format_rate(problem.min_throughput)} with any number of replicas",
-        Fault.UNITS: "the pool has too few units",
-        Fault.BUDGET: "the budget is too small",
-        Fault.STAGE_COUNT: f"it makes {counted(len(found.stages), 'stage')}, and {_asked_stages(problem)}",
-        Fault.FORBIDDEN: "a layer stands where it may not",
-    }
-    return "; ".join(text for bit, text in told.items() if found.faults & bit)
-
-
-def _asked_stages(problem: Problem) -> str:
-    most = "" if problem.max_stages >= problem.layer_count else f", at most {problem.max_stages}"
-    return f"at least {problem.min_stages}{most} are asked for"
+    return fault_of(problem, found)
 
 
 def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) -> list[str]:
@@ -198,7 +212,7 @@ def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) ->
         found.append(f"the layer may stand on {name!r} alone (pins, forbidden pairs, what types support)")
     slowest_s = max(part.time_s for part in now.stages)
     if mine.time_s >= slowest_s * (1 - _SAME):
-        what = "computation" if mine.compute_s >= mine.data_s else "data movement"
+        what = bound_by(now, stage)
         found.append(
             f"stage {stage} is the slowest, {format_seconds(mine.time_s)} a batch for {what}: it sets the throughput"
         )
@@ -220,7 +234,23 @@ def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) ->
     return found
 
 
-def _reason(objective: Objective, choices: tuple[DeviceChoice, ...], value: float) -> str:
+def _reason(objective: Objective, choices: tuple[DeviceChoice, ...], moves: tuple[Move, ...], value: float) -> str:
+    """Say what moving the layer alone would do, and what the best of the other moves would."""
+    alone = _alone(objective, choices, value)
+    others = [move for move in moves if move.kind != "layer" and not move.outcome.fault]
+    if not others:
+        return alone
+    best = others[0]
+    change = -objective.better_by(value, best.outcome.value) if value > 0 else 0.0
+    if change > _SAME:
+        return f"{alone}; of the other moves the best, {best.what}, would make it {format_percent(100 * change)} worse"
+    if change < -_SAME:
+        better = format_percent(-100 * change)
+        return f"{alone}; but {best.what} would make the plan {better} better: compile again"
+    return f"{alone}; of the other moves the best, {best.what}, would make no difference"
+
+
+def _alone(objective: Objective, choices: tuple[DeviceChoice, ...], value: float) -> str:
     (chosen,) = (choice for choice in choices if choice.is_chosen)
     others = [choice for choice in choices if not choice.is_chosen]
     possible = [choice for choice in others if not choice.fault]

@@ -13,10 +13,12 @@ from rich.text import Text
 
 from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.escape import printable
+from heterps_compile.escape import printable, shorten
 from heterps_compile.units import format_bytes, format_count, format_money, format_percent, format_seconds, rate_number
 
+from .alike import Alike
 from .explain import DeviceChoice, Explanation
+from .outcome_words import Scale, decisive_document, decisive_sentence, finite, outcome_document, outcome_table
 
 FORMAT_VERSION = 1
 
@@ -47,10 +49,51 @@ def print_explanation(console: Console, explained: Explanation) -> None:
         table.add_row(*map(Text, _cells(explained, choice)))
     console.print(table)
     console.print()
+    _print_moves(console, explained)
     for sentence in explained.binding or ["no limit is near"]:
         console.print(Text(f"Binding: {printable(sentence)}."))
+    if explained.alike is not None:
+        for sentence in alike_sentences(explained.alike):
+            console.print(Text(f"Alike: {printable(sentence)}."))
     if explained.left_out:
         console.print(Text(f"note: {printable(explained.left_out)}"))
+
+
+def _print_moves(console: Console, explained: Explanation) -> None:
+    """Print the moves that make a plan as a table, the best first, the others each with what forbids it."""
+    moves = [move for move in explained.moves if move.kind != "layer"]  # that one is in the table of devices
+    possible = [(move.what, move.outcome) for move in moves if not move.outcome.fault]
+    if possible:
+        scale = Scale(explained.objective, explained.currency, explained.batch, explained.value)
+        console.print(outcome_table(scale, console.width, "other moves", possible))
+        console.print()
+    for move in moves:
+        if move.outcome.fault:
+            console.print(Text(f"No plan: {printable(move.what)}: {printable(move.outcome.fault)}."))
+    for move, decisive in explained.decisive:
+        console.print(Text(f"Decides: {printable(decisive_sentence(move.what, decisive))}."))
+
+
+def alike_sentences(alike: Alike) -> list[str]:
+    """Return how interchangeable layers are dealt to the stages, and where the cuts among them could stand."""
+    count, first, last = len(alike.layers), shorten(alike.layers[0], 40), shorten(alike.layers[-1], 40)
+    dealt = ", ".join(f"{share} to stage {stage}" for stage, share in alike.shares)
+    found = [
+        f"these {count} layers are interchangeable ({first} to {last}); in the order in which the model reads them, "
+        f"{dealt}; which of them a stage has makes no difference"
+    ]
+    for cut in alike.cuts:
+        where = f"stage {cut.stage} could begin at {len(cut.places)} places among them"
+        if len(cut.equal) > 1:
+            places = ", ".join(_by(by) for by in cut.equal)
+            found.append(f"{where}; {places}: {cut.reason}")
+        else:
+            found.append(f"{where}; {cut.reason}")
+    return found
+
+
+def _by(layers: int) -> str:
+    return "here" if not layers else f"{abs(layers)} {'later' if layers > 0 else 'earlier'}"
 
 
 def explanation_document(explained: Explanation) -> str:
@@ -73,19 +116,43 @@ def explanation_document(explained: Explanation) -> str:
             {
                 "device": choice.device,
                 "is_chosen": choice.is_chosen,
-                "compute_s": _finite(choice.compute_s),
-                "data_s": _finite(choice.data_s),
-                "price_per_million_samples_alone": _finite(choice.price),
-                "value": _finite(choice.value),
+                "compute_s": finite(choice.compute_s),
+                "data_s": finite(choice.data_s),
+                "price_per_million_samples_alone": finite(choice.price),
+                "value": finite(choice.value),
                 "throughput_samples_per_s": choice.throughput,
                 "fault": choice.fault or None,
             }
             for choice in explained.choices
         ],
+        "moves": [{"kind": move.kind, "what": move.what, **outcome_document(move.outcome)} for move in explained.moves],
+        "decisive": [
+            {"kind": move.kind, "what": move.what, "levers": decisive_document(decisive)}
+            for move, decisive in explained.decisive
+        ],
+        "interchangeable": None if explained.alike is None else _alike_document(explained.alike),
         "binding": list(explained.binding),
         "left_out": explained.left_out or None,
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _alike_document(alike: Alike) -> dict[str, Any]:
+    return {
+        "layers": list(alike.layers),
+        "shares": [{"stage": stage, "layers": share} for stage, share in alike.shares],
+        "cuts": [
+            {
+                "stage": cut.stage,
+                "places": [
+                    {"later_by": by, "value": finite(value)} for by, value in zip(cut.places, cut.values, strict=True)
+                ],
+                "equal": list(cut.equal),
+                "reason": cut.reason,
+            }
+            for cut in alike.cuts
+        ],
+    }
 
 
 def _device(explained: Explanation) -> str:
@@ -106,7 +173,3 @@ def _cells(explained: Explanation, choice: DeviceChoice) -> list[str]:
         rate_number(choice.throughput) if is_plan else "-",
         "chosen" if choice.is_chosen else printable(choice.fault),
     ]
-
-
-def _finite(number: float) -> Any:
-    return number if isfinite(number) else None

@@ -72,18 +72,18 @@ def test_showing_needs_neither_torch_nor_onnx():
         (["show"], 2, "Name a plan (one for --json), or give --schema alone."),
         (["show", "plan.json", "--schema"], 2, "Name a plan (one for --json), or give --schema alone."),
         (["show", "missing.json"], 1, "there is no plan at 'missing.json'"),
-        (["explain"], 2, "Name one LAYER, or give --infeasible alone."),
+        (["explain"], 2, "Name one LAYER, or give --pin with a --plan, or --infeasible alone."),
         (["explain", "--infeasible"], 2, "Name the model that no plan is found for (--model)."),
-        (["explain", "a"], 2, "Name the plan that the layer is in (--plan)."),
+        (["explain", "a"], 2, "Name the plan that is asked about (--plan)."),
         (["explain", "n1", "--plan", "plan.json"], 1, "unknown layer 'n1'"),
         (["explain", "a", "--plan", "plan.json", "--cluster", "edge"], 2, "means nothing for a LAYER of a plan alone"),
-        (["explain", "--model", MODEL], 2, "Name one LAYER, or give --infeasible alone."),
-        (["explain", "a", "--infeasible", "--model", MODEL], 2, "Name one LAYER, or give --infeasible alone."),
-        (["explain", "a", "--model", MODEL], 2, "Name the plan that the layer is in (--plan)."),
+        (["explain", "--model", MODEL], 2, "Name one LAYER, or give --pin with a --plan, or --infeasible alone."),
+        (["explain", "a", "--infeasible", "--model", MODEL], 2, "Name one LAYER, or give --pin with a --plan, or --infeasible alone."),
+        (["explain", "a", "--model", MODEL], 2, "Name the plan that is asked about (--plan)."),
         (
             ["explain", "--infeasible", "--model", MODEL, "--plan", "plan.json"],
             2,
-            "--plan is for a LAYER with its --model and a LAYER of a plan alone, and means nothing for --infeasible",
+            "--plan is for a LAYER with its --model and a LAYER of a plan alone and pins of a plan, and means nothing",
         ),
         (
             ["explain", "a", "--model", MODEL, "--plan", "plan.json", "--batch", "2"],
@@ -91,6 +91,12 @@ def test_showing_needs_neither_torch_nor_onnx():
             "--batch is for --infeasible, and means nothing for a LAYER",
         ),
         (["explain", "a", "--model", MODEL, "--plan", "plan.json"], 1, "the model changed, the plan was made at"),
+        (["explain", "--pin", "conv=v100", "--model", MODEL], 2, "Name the plan that is asked about (--plan)."),
+        (
+            ["explain", "a", "--pin", "conv=v100", "--model", MODEL, "--plan", "plan.json"],
+            2,
+            "--pin is for pins of a plan and --infeasible, and means nothing for a LAYER with",
+        ),
         (["explain", "--infeasible", "--model", "missing.onnx"], 1, "missing.onnx"),
     ],
 )
@@ -107,6 +113,16 @@ def test_a_layer_of_a_real_model_is_explained(capsys):
     assert capsys.readouterr().out.startswith(f"{layer}, conv, stage 0, on {plan.stages[0].device}\nWhy: ")
     assert run(["explain", layer, "--model", MODEL, "--plan", "plan.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["layer"] == layer
+
+
+def test_what_pins_of_a_real_model_cost_is_told(capsys):
+    plan = heterps_compile.compile(MODEL, method="greedy", min_stages=2, verify=False).plan
+    Path("plan.json").write_text(to_json(plan), "ascii")
+    asked = ["explain", "--pin", "conv=cpu-core", "--model", MODEL, "--plan", "plan.json", "--time-limit", "5"]
+    assert run(asked) == 0
+    assert capsys.readouterr().out.startswith("With conv=cpu-core: ")
+    assert run([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pins"] == [["conv", "cpu-core"]]
 
 
 def test_a_floor_that_nothing_reaches_is_explained(capsys):

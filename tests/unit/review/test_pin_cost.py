@@ -1,0 +1,105 @@
+"""What it would cost to have layers where the plan does not have them."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from reviewed import GPU, POOL, REQUEST, graph, plan
+
+from heterps_compile.console import make_console
+from heterps_compile.cost.evaluate import evaluate_one
+from heterps_compile.errors import InfeasibleError, StalePlanError, UnknownNameError
+from heterps_compile.plan.request import Request
+from heterps_compile.review.pin_cost import PinCost, pin_cost
+from heterps_compile.review.pin_cost_words import pin_cost_document, print_pin_cost
+from heterps_compile.review.pose import pose_again
+from heterps_compile.review.what_decides import levers
+
+FREE = Request(method="exact", min_throughput=10000.0)
+
+
+def cost(*pins: tuple[str, str], request: Request = FREE, **options: object) -> PinCost:
+    return pin_cost(pose_again(graph(), plan(request), cluster=POOL), pins, **options)  # type: ignore[arg-type]
+
+
+def text(found: PinCost, width: int = 200) -> str:
+    stream = StringIO()
+    print_pin_cost(make_console(stream, width), found)
+    return stream.getvalue()
+
+
+def test_pins_cost_what_the_best_plan_with_them_costs_more():
+    found = cost(("gemm", "cpu"))
+    alone = plan(replace(FREE, pins=(("gemm", "cpu"),)))
+    assert found.pinned.value == pytest.approx(alone.value)
+    assert found.plan.value == pytest.approx(plan(FREE).value)
+    assert found.change == pytest.approx(alone.value / plan(FREE).value - 1)
+    assert found.is_proven
+    assert set(found.moved) == {"fc1", "fc2", "head"} - {
+        name for stage in plan(FREE).stages if stage.device == "cpu" for name in stage.layers
+    }
+    for outcome in (found.plan, found.pinned):
+        assert outcome.value == evaluate_one(found.problem, outcome.placement)
+
+
+def test_the_decisive_number_makes_a_plan_with_the_pins_worth_as_much():
+    found = cost(("gemm", "cpu"))
+    assert found.decisive
+    known = {lever.name: lever for lever in levers(found.problem)}
+    for one in found.decisive:
+        if one.name == "price of 'gpu'":
+            there = known[one.name].scaled(found.problem, one.factor)
+            dearer = replace(POOL, device_types=(POOL.device_types[0], replace(GPU, price_per_hour=one.needed)))
+            pinned = plan(replace(FREE, pins=(("gemm", "cpu"),)), dearer)
+            assert pinned.value <= evaluate_one(there, found.plan.placement) * (1 + 1e-6)
+            break
+    else:
+        pytest.fail("the price of the GPU does not decide")
+
+
+def test_pins_that_the_plan_keeps_to_cost_nothing():
+    found = cost(("emb", "cpu"), request=REQUEST)
+    assert (found.moved, found.change) == ((), 0.0)
+    assert "With emb=cpu: the plan keeps to the pins already." in text(found)
+
+
+def test_pins_of_the_plan_give_way_to_those_that_are_asked_about():
+    found = cost(("emb", "gpu"), request=REQUEST)
+    assert found.moved == ("emb",)
+    assert found.change < 0
+    assert "a plan exists that is" in text(found)
+    assert "compile again with the pins" in text(found)
+
+
+def test_pins_that_no_plan_keeps_to_say_why():
+    with pytest.raises(InfeasibleError, match="cannot be reached"):
+        cost(("fc2", "cpu"), request=replace(FREE, min_throughput=1e6))
+
+
+def test_an_unknown_pattern_or_type_is_told_with_what_there_is():
+    with pytest.raises(UnknownNameError, match="'gemmm'"):
+        cost(("gemmm", "cpu"))
+    with pytest.raises(UnknownNameError, match="'tpu'"):
+        cost(("gemm", "tpu"))
+
+
+def test_a_stale_plan_is_refused_unless_that_is_allowed():
+    dearer = replace(POOL, device_types=(POOL.device_types[0], replace(GPU, price_per_hour=9.0)))
+    posed = pose_again(graph(), plan(FREE), cluster=dearer)
+    with pytest.raises(StalePlanError):
+        pin_cost(posed, [("gemm", "cpu")])
+    assert pin_cost(posed, [("gemm", "cpu")], allow_stale=True).plan.value > plan(FREE).value
+
+
+def test_it_is_printed_as_a_table_and_sentences(golden):
+    golden("report/explain_pin.txt", text(cost(("gemm", "cpu")), 120))
+
+
+def test_the_document_has_both_plans_and_the_levers():
+    found = cost(("gemm", "cpu"))
+    document = json.loads(pin_cost_document(found))
+    assert document["pins"] == [["gemm", "cpu"]]
+    assert document["pinned"]["value"] == found.pinned.value
+    assert document["decisive"][0]["name"] == found.decisive[0].name
+    assert document["is_proven"] is True
