@@ -19,7 +19,7 @@ from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.deal_alike import deal_alike
-from heterps_compile.passes.placement.methods import find_method
+from heterps_compile.passes.placement.proof.exact import Exact
 
 from .moves import Outcome, outcome_of
 from .pose import PosedAgain
@@ -95,8 +95,7 @@ def pin_cost(
     pinned = pose_problem(draft.layers, draft.costs, draft.times, goal)
     problem = replace(posed.problem, allowed=posed.problem.allowed | pinned.allowed)
     kept = pinned.allowed[np.arange(len(placement.types)), list(placement.types)]
-    exact = find_method("exact")
-    found = deal_alike(pinned, exact(pinned, seed=draft.request.seed, time_limit_s=time_limit_s))
+    found = deal_alike(pinned, Exact()(pinned, seed=draft.request.seed, time_limit_s=time_limit_s))
     others = _elsewhere(pinned, found.placement, time_limit_s)
     return PinCost(
         pins=tuple(pins),
@@ -122,5 +121,5 @@ def _elsewhere(pinned: Problem, best: Placement, time_limit_s: float) -> list[Pl
                 if deadline.left_s() > 0:
                     with suppress(InfeasibleError):  # not within the time: one plan less to compare with
                         problem = lever.scaled(pinned, factor)
-                        found[find_method("exact")(problem, time_limit_s=deadline.left_s()).placement] = None
+                        found[Exact()(problem, time_limit_s=deadline.left_s()).placement] = None
     return list(found)

@@ -78,7 +78,11 @@ def test_showing_needs_neither_torch_nor_onnx():
         (["explain", "n1", "--plan", "plan.json"], 1, "unknown layer 'n1'"),
         (["explain", "a", "--plan", "plan.json", "--cluster", "edge"], 2, "means nothing for a LAYER of a plan alone"),
         (["explain", "--model", MODEL], 2, "Name one LAYER, or give --pin with a --plan, or --infeasible alone."),
-        (["explain", "a", "--infeasible", "--model", MODEL], 2, "Name one LAYER, or give --pin with a --plan, or --infeasible alone."),
+        (
+            ["explain", "a", "--infeasible", "--model", MODEL],
+            2,
+            "Name one LAYER, or give --pin with a --plan, or --infeasible alone.",
+        ),
         (["explain", "a", "--model", MODEL], 2, "Name the plan that is asked about (--plan)."),
         (
             ["explain", "--infeasible", "--model", MODEL, "--plan", "plan.json"],
