@@ -21,6 +21,7 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.deal_alike import deal_alike
 from heterps_compile.passes.placement.proof.exact import Exact
 
+from .judge import without_servers
 from .moves import Outcome, outcome_of
 from .pose import PosedAgain
 from .what_decides import EVERY_BANDWIDTH, Decisive, levers, what_decides
@@ -45,6 +46,7 @@ class PinCost:
         currency: Of prices.
         batch: Samples of a batch.
         problem: The plan's, with the types that the pins allow allowed too: both plans are plans of it.
+        left_out: What the values leave out of the plan's price; "" where nothing.
     """
 
     pins: tuple[tuple[str, str], ...]
@@ -57,6 +59,7 @@ class PinCost:
     currency: str
     batch: int
     problem: Problem
+    left_out: str = ""
 
     @property
     def change(self) -> float:
@@ -108,6 +111,7 @@ def pin_cost(
         currency=problem.currency,
         batch=problem.batch,
         problem=problem,
+        left_out=without_servers(posed),
     )
 
 

@@ -34,6 +34,8 @@ def print_pin_cost(console: Console, found: PinCost) -> None:
     if found.change > _SAME:
         sentence = decisive_sentence("the plan with the pins", found.decisive)
         console.print(Text(printable(f"Decides: {sentence}.")))
+    if found.left_out:
+        console.print(Text(f"note: {printable(found.left_out)}"))
 
 
 def pin_cost_document(found: PinCost) -> str:
@@ -49,6 +51,7 @@ def pin_cost_document(found: PinCost) -> str:
         "change": found.change,
         "bound": found.bound,
         "is_proven": found.is_proven,
+        "left_out": found.left_out or None,
         "plan": outcome_document(found.plan),
         "pinned": outcome_document(found.pinned),
         "decisive": decisive_document(found.decisive),
