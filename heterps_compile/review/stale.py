@@ -62,11 +62,11 @@ def pool_of_today(plan: Plan, cluster: str | Path | None = None, *, allow_stale:
         StalePlanError: where it is another one, and that is not allowed.
         InputError: where the pool cannot be read, or has not the device types of the plan.
     """
-    if cluster is None and plan.pool is not None:
-        return plan.pool
-    if cluster is None and plan.cluster not in builtin_names():
+    if cluster is None and plan.pool is None and plan.cluster not in builtin_names():
         return None
-    pool = load_cluster(cluster if cluster is not None else plan.cluster)
+    pool = plan.pool if cluster is None else None
+    if pool is None:
+        pool = load_cluster(plan.cluster if cluster is None else cluster)
     missing = sorted({stage.device for stage in plan.stages} - {device.name for device in pool.device_types})
     if missing:
         raise InputError(

@@ -1,6 +1,7 @@
 """``diff --all git:REV``: every plan of a manifest against a commit, models untouched."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,14 @@ def test_a_manifest_of_then_that_cannot_be_read_is_told(capsys):
 def test_wrong_usage_gives_2(words, said, capsys):
     assert run(["diff", "--all", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_plans_alone_are_reviewed_without_anything_heavy():
+    script = (
+        "import sys; from heterps_compile.cli.main import run; "
+        "codes = run(['diff', '--all', 'git:main']), run(['check', '--all']); "
+        "heavy = {'torch', 'onnx', 'onnx_ir', 'onnxruntime', 'jax', 'rich', 'networkx'}; "
+        "print(sorted(heavy & set(sys.modules)), *map(int, codes))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[] 1 0"
