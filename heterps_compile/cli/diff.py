@@ -3,6 +3,7 @@
 Left out: the comparison itself and the looks of it (``plan_diff/``).
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +15,12 @@ from . import options
 from .judged import judged
 from .output import append_summary, printing, result_stream
 from .pictures import check_file, write_changes
-from .review_all import review_all
+from .review_all import print_outcomes, review_all
 
 if TYPE_CHECKING:
     from heterps_compile.plan_diff.compare_plans import PlanDiff
+
+_TITLE = "Placement plans"
 
 
 @click.command("diff", epilog=REVIEW_EXIT_CODES)
@@ -30,7 +33,8 @@ def diff(ctx: click.Context, /, old: str, new: str | None, **_: Any) -> int:
     """Compare two plans: what moved, which stages split or merged, and what that does to price and throughput.
 
     OLD and NEW are plan.json files, compiled folders, or git:REV:PATH. Layers are matched by structure, so that other
-    names or numbers are no change. With --all, OLD is git:REV, and every plan of heterps.toml is compared with what it
+    names or numbers are no change. A plan that its path in OLD's commit does not have is new: that counts, unless
+    --fail-on says what does. With --all, OLD is git:REV, and every plan of heterps.toml is compared with what it
     was there.
 
     \b
@@ -57,7 +61,7 @@ def diff(ctx: click.Context, /, old: str, new: str | None, **_: Any) -> int:
         if is_of_all:
             from heterps_compile.review.manifest.diff_all import diff_all  # noqa: PLC0415 - pydantic
 
-            return review_all(asked, lambda manifest: diff_all(manifest, old), "Placement plans")
+            return review_all(asked, lambda manifest: diff_all(manifest, old), _TITLE)
         if new is None:
             raise click.MissingParameter(ctx=ctx, param_hint="'NEW'", param_type="argument")
         return _diff(old, new, **asked.some("form", "fail_on", "report"))
@@ -65,12 +69,17 @@ def diff(ctx: click.Context, /, old: str, new: str | None, **_: Any) -> int:
 
 def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None) -> int:
     from heterps_compile.plan.file import from_json  # noqa: PLC0415 - pydantic
-    from heterps_compile.plan.source import path_of, read_plan_text  # noqa: PLC0415
+    from heterps_compile.plan.source import GIT_PREFIX, find_plan_text, path_of, read_plan_text  # noqa: PLC0415
     from heterps_compile.plan_diff.fail_on import met, parse_criteria  # noqa: PLC0415 - only what the command needs
 
     criteria = None if fail_on is None else parse_criteria(fail_on)
     text = read_plan_text(new)
-    before, after = from_json(read_plan_text(old), old), from_json(text, new)
+    after = from_json(text, new)
+    # A plan of the same path is new there; of another path it may be misspelled, and is an error.
+    is_same_path = old.startswith(GIT_PREFIX) and os.path.normpath(path_of(old)) == os.path.normpath(path_of(new))
+    if is_same_path and find_plan_text(old) is None:
+        return _new(new, form, report, counts=criteria is None)
+    before = from_json(read_plan_text(old), old)
     check_file("--report", report)
     from heterps_compile.plan_diff.compare_plans import diff as diff_plans  # noqa: PLC0415 - as above
 
@@ -87,6 +96,18 @@ def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None
         append_summary(diff_markdown(changes, old, new, failed))
     counts = bool(failed) if criteria is not None else not changes.is_empty
     return Verdict.FAILS if counts else Verdict.FINE
+
+
+def _new(plan: str, form: str, report: str | None, *, counts: bool) -> Verdict:
+    """Tell a plan that the commit does not have, as --all does."""
+    from heterps_compile.review.manifest.diff_all import new_plan  # noqa: PLC0415 - only where it is new
+
+    found = [new_plan(plan, counts=counts)]
+    with result_stream() as stream:
+        print_outcomes(stream, found, form, _TITLE)
+    if report is not None:
+        click.echo(f"note: {report!r} is not written: a page needs an old plan", err=True)
+    return found[0].verdict
 
 
 def _shown(form: str, changes: "PlanDiff", where: tuple[str, str], file: tuple[str, str], failed: list[str]) -> str:

@@ -6,7 +6,7 @@ Left out: the reviews and the looks of the summary (``review/manifest/``).
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from heterps_compile.escape import printable
 from heterps_compile.options import Asked
@@ -35,8 +35,8 @@ def review_all(asked: Asked, reviews: Reviews, title: str) -> Verdict:
         quiet_libraries(verbose=False),
         closing(ProgressLine(sys.stderr, wanted=True)) as progress,
     ):
-        from heterps_compile.review.manifest import outcomes as words  # noqa: PLC0415 - only what the result needs
-        from heterps_compile.review.manifest.manifest_file import read_manifest  # noqa: PLC0415 - as above
+        from heterps_compile.review.manifest.manifest_file import read_manifest  # noqa: PLC0415 - only where there is one
+        from heterps_compile.review.manifest.outcomes import verdict_of  # noqa: PLC0415 - as above
 
         manifest = read_manifest(path)
         progress.show(Progress("reviewing", 0, len(manifest.entries)))
@@ -45,15 +45,22 @@ def review_all(asked: Asked, reviews: Reviews, title: str) -> Verdict:
             found.append(outcome)
             progress.show(Progress(f"reviewed {printable(outcome.plan)}", len(found), len(manifest.entries)))
         progress.close()
-        shown = {
-            "text": lambda: words.outcomes_text(found),
-            "json": lambda: words.outcomes_document(found),
-            "markdown": lambda: words.outcomes_markdown(found, title),
-            "github": lambda: words.outcomes_github(found, title),
-        }[form]()
-        with printing("the summary"):
-            stream.write(shown)
-            stream.flush()
-        if form == "github":
-            append_summary(words.outcomes_markdown(found, title))
-        return words.verdict_of(found)
+        print_outcomes(stream, found, form, title)
+        return verdict_of(found)
+
+
+def print_outcomes(stream: TextIO, found: "list[Outcome]", form: str, title: str) -> None:
+    """Print what became of plans, and append it to the summary of a workflow's step where the format is for one."""
+    from heterps_compile.review.manifest import outcomes as words  # noqa: PLC0415 - only what the result needs
+
+    shown = {
+        "text": lambda: words.outcomes_text(found),
+        "json": lambda: words.outcomes_document(found),
+        "markdown": lambda: words.outcomes_markdown(found, title),
+        "github": lambda: words.outcomes_github(found, title),
+    }[form]()
+    with printing("the summary"):
+        stream.write(shown)
+        stream.flush()
+    if form == "github":
+        append_summary(words.outcomes_markdown(found, title))

@@ -49,6 +49,17 @@ def diff_all(manifest: Manifest, base: str) -> Iterator[Outcome]:
         yield from _dropped(manifest, old_manifest, base)
 
 
+def new_plan(plan: str, *, counts: bool) -> Outcome:
+    """Return what is said of a plan that the commit does not have.
+
+    Args:
+        plan: Where it is.
+        counts: Whether anything that changed does, a new plan too.
+    """
+    verdict = Verdict.FAILS if counts else Verdict.FINE
+    return Outcome(plan, verdict, "the plan is new: there is nothing to compare it with", has_changed=True)
+
+
 def _diff(entry: Entry, old: str) -> Outcome:
     before, after = find_plan_text(old), find_plan_text(entry.plan)
     if after is None:
@@ -57,12 +68,11 @@ def _diff(entry: Entry, old: str) -> Outcome:
         return Outcome(
             entry.plan, Verdict.FAILS, f"the plan is gone, which the manifest names; {old} has it", has_changed=True
         )
-    new_plan = from_json(after, entry.plan)
+    here = from_json(after, entry.plan)
     criteria = None if entry.fail_on is None else parse_criteria(entry.fail_on)
     if before is None:
-        verdict = Verdict.FAILS if criteria is None else Verdict.FINE
-        return Outcome(entry.plan, verdict, "the plan is new: there is nothing to compare it with", has_changed=True)
-    changes = diff(from_json(before, old), new_plan)
+        return new_plan(entry.plan, counts=criteria is None)
+    changes = diff(from_json(before, old), here)
     failed = [] if criteria is None else met(criteria, changes)
     fails = not changes.is_empty if criteria is None else bool(failed)
     said = _said(changes)

@@ -124,6 +124,20 @@ def test_a_commit_without_a_plan_gives_2_and_nothing_is_run(capsys, old, said):
 
 
 @pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize(("fail_on", "code"), [([], 1), (["--fail-on", "placement"], 0)])
+def test_a_plan_that_its_path_in_the_commit_does_not_have_is_new(capsys, fail_on, code):
+    save("fresh.json", NEW)
+    assert run(["diff", "git:HEAD:fresh.json", "./fresh.json", *fail_on]) == code
+    assert "fresh.json  the plan is new: there is nothing to compare it with\n" in capsys.readouterr().out
+    assert run(["diff", "git:HEAD:fresh.json", "fresh.json", *fail_on, "--format", "json"]) == code
+    assert json.loads(capsys.readouterr().out)["plans"][0]["changed"]
+    assert run(["diff", "git:HEAD:fresh.json", "fresh.json", *fail_on, "--report", "page.html"]) == code
+    assert capsys.readouterr().err == "note: 'page.html' is not written: a page needs an old plan\n"
+    assert run(["diff", "git:HEAD:frsh.json", "fresh.json", *fail_on]) == 2  # misspelled
+    assert "the commit 'HEAD' has no plan at 'frsh.json'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("repository")
 def test_a_link_in_a_commit_is_not_followed(capsys):
     os.symlink("/etc/passwd", "link.json")
     git("add", "link.json")
