@@ -108,6 +108,7 @@ FRAGMENTS = (
     r"price *{price}",
     r"servers *\d+ parameter server cores, {price of servers}",
     r"Estimated for {price}",
+    r"price *{price}, {steady cost} per million samples \(steady state\)",
     r"{steady rate} in the steady state, {alone rate} one batch alone, for {price}",
     r"bubble {steady bubble} in the steady state, {alone bubble} of one batch alone",
     r"Timeline: one batch alone, [-\w]+, [-\w ]+, {alone rate}, step {alone time}, bubble {alone bubble}",
@@ -165,7 +166,7 @@ STAGE_KEYS = {
     "stages.*.replicas": "replicas",
 }
 OF_ONE_DOCUMENT = re.compile(
-    r"(estimates\.)?(layers|parameter_servers|cluster|model|provenance|schedules|work|choices|decisions|pool)\b.*"
+    r"(estimates\.)?(layers|parameter_servers|cluster|model|provenance|schedules|work|choices|moves|decisive|decides|decisions|pool)\b.*"
     r"|.*(version|seed|batch|evaluations|micro_batches|replicas|parameter_servers|budget_per_hour|gap|max_stages|"
     r"min_stages|time_limit_s|parameter_servers_price_per_hour|gain_percent|tolerance_percent|stage)"
     r"|stages\.\*\.(received_bytes|sent_bytes|micro_batch_\w+|delay_s|memory\..*)|changes\..*"

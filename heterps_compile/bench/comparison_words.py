@@ -12,6 +12,7 @@ from rich.text import Text
 from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.escape import printable, shorten
+from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import counted, format_money, format_seconds, rate_number
 
 from .comparison import Comparison
@@ -32,7 +33,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(table)
     console.print()
     size = f"{counted(comparison.layer_count, 'layer')}, {counted(comparison.type_count, 'device type')}"
-    console.print(Text(f"{printable(comparison.model)}: {size}"))
+    reading = "" if objective.name in ("latency", "max-load") else f"; values and samples/s in the {STEADY_STATE}"
+    console.print(Text(f"{printable(comparison.model)}: {size}{reading}"))
     if math.isfinite(comparison.bound):
         described = objective.describe(comparison.bound, comparison.batch, comparison.currency)
         console.print(Text(f"proven bound: {described}, for every {plans_of_the_problem(comparison.layer_count)}"))

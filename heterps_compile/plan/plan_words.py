@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from heterps_compile.escape import printable, shorten
-from heterps_compile.schedule.readings import ONE_BATCH_ALONE
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_money, format_seconds
 
 from .plan import NOT_VERIFIED, Plan, PlannedStage, Verification, reading_rows, what_the_bound_proves
@@ -97,7 +97,8 @@ def _stage_count(plan: Plan) -> str:
 
 
 def _price(plan: Plan) -> str:
-    return f"{_per_hour(plan)}, {format_money(plan.price_per_million_samples)} {plan.currency} per million samples"
+    cost = f"{format_money(plan.price_per_million_samples)} {plan.currency} per million samples"
+    return f"{_per_hour(plan)}, {cost} ({STEADY_STATE})"
 
 
 def _per_hour(plan: Plan) -> str:

@@ -155,7 +155,7 @@ def diff_document(changes: PlanDiff, old: str, new: str, failed: Sequence[str] =
         "estimates": {
             number.name: {
                 "unit": number.unit or None,
-                "reading": number.reading or None,
+                "scope": number.scope or None,
                 "old": number.old,
                 "new": number.new,
                 "change_percent": number.percent if isfinite(number.percent) else None,

@@ -21,14 +21,15 @@ class NumberChange:
 
     Attributes:
         name: A key of :data:`NUMBERS`.
-        reading: Which reading of a plan it is of (``schedule/readings.py``); "" where it is of both.
+        scope: What of a plan it is of: one of its readings (``schedule/readings.py``), or all its units; "" where the
+            name says it.
         unit: Of both; "" where they are in different currencies, so that they cannot be compared.
         old, new: The numbers.
         old_text, new_text: The same for people, with their units.
     """
 
     name: str
-    reading: str
+    scope: str
     unit: str
     old: float
     new: float
@@ -38,7 +39,7 @@ class NumberChange:
     @property
     def label(self) -> str:
         """Return the name for people: ``"throughput, steady state"``."""
-        return f"{self.name}, {self.reading}" if self.reading else self.name
+        return f"{self.name}, {self.scope}" if self.scope else self.name
 
     @property
     def has_changed(self) -> bool:
@@ -60,7 +61,7 @@ class _Number:
     unit: Callable[[Plan], str]
     of: Callable[[Plan], float]
     text: Callable[[Plan, float], str]
-    reading: str = ""
+    scope: str = ""
 
 
 def total_memory_bytes(plan: Plan) -> int:
@@ -93,7 +94,9 @@ _TABLE: Mapping[str, _Number] = MappingProxyType(
             lambda _plan, number: format_seconds(number),
             ONE_BATCH_ALONE,
         ),
-        "memory": _Number(lambda _plan: "B", total_memory_bytes, lambda _plan, number: format_bytes(number)),
+        "memory": _Number(
+            lambda _plan: "B", total_memory_bytes, lambda _plan, number: format_bytes(number), "all units"
+        ),
     }
 )
 
@@ -106,7 +109,7 @@ def compare_numbers(old: Plan, new: Plan) -> tuple[NumberChange, ...]:
     return tuple(
         NumberChange(
             name,
-            number.reading,
+            number.scope,
             number.unit(new) if number.unit(old) == number.unit(new) else "",
             number.of(old),
             number.of(new),

@@ -159,6 +159,11 @@ def test_what_is_printed_of_a_plan(name):
         rest = without_tables(text)
         assert rest.count(same_text(plan, "steady rate")) >= 1
         assert disagreements(rest, plan) == []
+    brief = str(plan)
+    for stage in plan.stages:
+        time = format_seconds(stage.time_s)
+        assert re.search(rf"stage {stage.index} +{stage.replicas} x {stage.device}, {time}: ", brief)
+    assert disagreements(re.sub(r"^ *stage \d.*$", "", brief, flags=re.MULTILINE), plan) == []
     written = readme(plan)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in written.splitlines() if line[:1] == "|"]
     assert check_stages(rows[0], rows[2:], plan) == []
@@ -222,7 +227,7 @@ SHARED_BY_DIFFS = {
     "cost, steady state": ("steady cost", " per million samples"),
     "throughput, steady state": ("steady rate", ""),
     "step, one batch alone": ("alone time", ""),
-    "memory": ("memory", ""),
+    "memory, all units": ("memory", ""),
 }
 
 
@@ -260,9 +265,16 @@ def test_a_check_an_explanation_and_a_comparison(name):
         assert not TOKEN.search(check_text(checked))
     explained = explain_layer(found.posed, "fc2")
     document, text = explanation_document(explained), printed(print_explanation, explained)
-    (choices,) = tables(text)
+    choices, *_ = tables(text)
     (chosen,) = (row for row in choices[1] if "chosen" in row)
     assert chosen[-2] == same_text(plan, "steady rate").removesuffix(" samples/s")
+    alone = {f"the layer alone on {choice['device']!r}": choice for choice in json.loads(document)["choices"]}
+    for move in json.loads(document)["moves"]:
+        if choice := alone.get(move["what"]):
+            assert (move["value"], move["throughput_samples_per_s"]) == (
+                choice["value"],
+                choice["throughput_samples_per_s"],
+            )
     told = f"without the parameter servers, {same_text(plan, 'price of servers')}, that the plan's price has"
     assert (told in text) == (told in document) == bool(plan.parameter_servers.count)
     row = MethodResult("exact", plan.value, 1, 1.0)
