@@ -1,6 +1,7 @@
 """Which device types each layer may go to: what the types support, what the user pins and forbids.
 
-A pattern is a layer's name, a kind of layer, or a shell pattern of names, tried in that order.
+A pattern is a layer's name, a kind of layer, ``data-intensive`` or ``compute-intensive``, or a shell pattern of names,
+tried in that order.
 
 Left out: whether a plan that keeps to it exists (``passes/placement``).
 """
@@ -14,6 +15,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
 
+from .layer_cost import LayerCost
 from .problem import Bools
 
 
@@ -22,6 +24,7 @@ def allowed_types(
     cluster: Cluster,
     pins: Sequence[tuple[str, str]],
     forbidden: Sequence[tuple[str, str]],
+    costs: Sequence[LayerCost] = (),
 ) -> Bools:
     """Return [L, T], whether a layer may go to a type.
 
@@ -30,6 +33,7 @@ def allowed_types(
         cluster: The pool.
         pins: (pattern, device type): matching layers go there; the last match wins.
         forbidden: (pattern, device type): matching layers do not go there.
+        costs: The work of the layers, which says how intensive each is; none where no pattern asks for that.
 
     Raises:
         UnknownNameError: for an unknown device type, or a pattern that matches no layer.
@@ -43,7 +47,7 @@ def allowed_types(
             supported[:, t] = [layer.kind.value in device_type.supports for layer in layers]
     allowed = supported.copy()
     for pattern, device in pins:
-        matching, chosen = _matching(layer_graph, pattern, "pin"), index[cluster.device_type(device).name]
+        matching, chosen = _matching(layer_graph, costs, pattern, "pin"), index[cluster.device_type(device).name]
         for i in matching:
             if not supported[i, chosen]:
                 kinds = ", ".join(devices[chosen].supports or ())
@@ -54,15 +58,21 @@ def allowed_types(
         allowed[matching] = False
         allowed[matching, chosen] = True
     for pattern, device in forbidden:
-        allowed[_matching(layer_graph, pattern, "forbidden pair"), index[cluster.device_type(device).name]] = False
+        matching, chosen = (
+            _matching(layer_graph, costs, pattern, "forbidden pair"),
+            index[cluster.device_type(device).name],
+        )
+        allowed[matching, chosen] = False
     return allowed
 
 
-def _matching(layer_graph: LayerGraph, pattern: str, where: str) -> list[int]:
+def _matching(layer_graph: LayerGraph, costs: Sequence[LayerCost], pattern: str, where: str) -> list[int]:
     layers = layer_graph.layers
     matching = [i for i, layer in enumerate(layers) if pattern in (layer.name, layer.kind)]
+    matching = matching or [i for i, cost in enumerate(costs) if pattern == f"{cost.label}-intensive"]
     matching = matching or [i for i, layer in enumerate(layers) if fnmatchcase(layer.name, pattern)]
     if not matching:
-        names = [*dict.fromkeys(str(layer.kind) for layer in layers), *(layer.name for layer in layers)]
+        known = [*(str(layer.kind) for layer in layers), *(f"{cost.label}-intensive" for cost in costs if cost.label)]
+        names = [*dict.fromkeys(known), *(layer.name for layer in layers)]
         raise UnknownNameError(f"layer or kind of layer in a {where}", pattern, names)
     return matching

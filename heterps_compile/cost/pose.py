@@ -125,7 +125,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         tied_first=np.array([first for first, _, _ in tied], np.int64),
         tied_second=np.array([second for _, second, _ in tied], np.int64),
         tied_bytes=SAFETY_FACTOR * np.array([size for _, _, size in tied], np.float64),
-        allowed=allowed_types(layer_graph, cluster, goal.pins, goal.forbidden),
+        allowed=allowed_types(layer_graph, cluster, goal.pins, goal.forbidden, costs),
         min_throughput=goal.min_throughput,
         min_stages=goal.min_stages,
         max_stages=count if goal.max_stages is None else goal.max_stages,

@@ -300,8 +300,8 @@ EXPLAIN = Command(
         _asked(REQUEST["max_stages"], "cut into so many or fewer."),
         _for(
             REQUEST["pins"], PINS, INFEASIBLE,
-            help="With --plan: say what it would cost to have layers, by name, kind or pattern, on a device type; with "
-            "--infeasible: what is asked of them. May be repeated.",
+            help="With --plan: say what it would cost to have layers, by name, kind, intensity or pattern, on a device "
+            "type; with --infeasible: what is asked of them. May be repeated.",
         ),
         _for(REQUEST["time_limit"], PINS, help="Of the search with the pins.", default_words="30"),
     ),

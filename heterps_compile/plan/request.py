@@ -144,8 +144,8 @@ class Request:
         accept=_one_of("synchronisation", SYNCHRONISATIONS), default=SYNCHRONISATIONS[0],
     )  # fmt: skip
     pins: tuple[tuple[str, str], ...] = _option(
-        "--pin", Pins(), "Device type for layers, by name, kind or pattern.", accept=_pairs, metavar="PATTERN=DEVICE",
-        default={}, kept=(),
+        "--pin", Pins(), "Device type for layers, by name, kind, intensity (data-intensive) or pattern.",
+        accept=_pairs, metavar="PATTERN=DEVICE", default={}, kept=(),
     )  # fmt: skip
     forbidden: tuple[tuple[str, str], ...] = _option(
         "--forbid", Pairs(), "Device type that layers must not go to.", accept=_pairs, metavar="PATTERN=DEVICE",

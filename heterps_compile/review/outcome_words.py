@@ -81,9 +81,9 @@ def _cells(scale: Scale, outcome: Outcome) -> list[str]:
 def decisive_sentence(what: str, decisive: Sequence[Decisive]) -> str:
     """Say what would have to change for something to be worth as much as the plan."""
     if not decisive:
-        return f"{what} is worth less whatever one price, bandwidth, latency, limit or floor is, up to a thousandfold"
-    told = "; or if ".join(one.text for one in decisive[:_NEAREST])
-    return f"{what} would be worth as much if {told}"
+        numbers = "price, bandwidth, latency, limit or floor"
+        return f"{what}: worth as much at no {numbers} that is changed alone, up to a thousandfold"
+    return f"{what}: worth as much if {'; or if '.join(one.text for one in decisive[:_NEAREST])}"
 
 
 def outcome_document(outcome: Outcome) -> dict[str, Any]:
