@@ -176,10 +176,7 @@ BOTH = "Compare and check the plans of the manifest"
     [
         ("", "HEAD~1", 1, "changed=true\n"),
         ('[defaults]\nfail_on = "nothing"\n', "HEAD~1", 0, "changed=true\n"),
-        ('[defaults]\nfail_on = "price>900%"\n', "HEAD", 0, "changed=false\n"),
-        ("", "", 0, ""),
         ("", "--upload-pack=touch pwned", 2, ""),
-        ("[defalts]\n", "", 2, ""),
     ],
 )
 def test_every_plan_of_a_manifest_is_compared_and_checked(repository, limits, base, code, changed):
@@ -223,7 +220,6 @@ def test_the_hook_for_changes_compares_with_the_last_commit(repository):
 
 def test_the_hooks_for_a_manifest_take_every_plan_of_it(repository):
     (repository / "heterps.toml").write_text('[defaults]\nfail_on = "placement"\n[[plan]]\nplan = "plan.json"\n')
-    assert hook(repository, "heterps-compile-diff-all").returncode == 0
     assert hook(repository, "heterps-compile-check-all").returncode == 0
     (repository / "plan.json").write_text(to_json(OLD), "ascii")
     assert hook(repository, "heterps-compile-diff-all").returncode == 1

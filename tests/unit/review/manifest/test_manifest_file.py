@@ -1,6 +1,7 @@
 """heterps.toml: what it may say, and how what it may not say is refused."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from heterps_compile.options import Amount, Choice, Pairs, Pins, Sizes, Whole
 from heterps_compile.plan.request import OPTIONS, make_request
 from heterps_compile.review.manifest.manifest_file import read_manifest
 
+DOCS = Path(__file__).parents[4] / "docs" / "review.md"
 PLAN = '[[plan]]\nplan = "a.json"\n'
 
 
@@ -142,3 +144,10 @@ def test_there_must_be_one():
     Path("binary.toml").write_bytes(b"\xff")
     with pytest.raises(InputError, match=r"cannot read the manifest 'binary.toml': it is no UTF-8 text"):
         read_manifest("binary.toml")
+
+
+def test_the_one_in_the_docs_is_one():
+    (text,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    write(text)
+    ranker, tagger = read_manifest().entries
+    assert (ranker.request, tagger.options["batch"]) == ({"min_throughput": 300.0, "max_stages": 2}, 8)
