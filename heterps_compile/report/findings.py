@@ -10,6 +10,8 @@ from functools import cached_property
 from heterps_compile.bench.comparison import Comparison
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.problem import Problem
+from heterps_compile.ir.graph import Node
+from heterps_compile.ir.layer_titles import after_node, before_anchor, join_of
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan_diff.compare_plans import PlanDiff
@@ -17,10 +19,10 @@ from heterps_compile.plan_diff.sentences import words_of_new_layers, words_of_ol
 from heterps_compile.simulation.plan_steps import Step, plan_loads, simulate_plan
 
 from .pictures.bars import memory_bars, number_bars, price_bars
-from .pictures.layer_graph import LayerView, layer_graph, older_graph, plan_layers
+from .pictures.layer_graph import LayerEdge, LayerView, layer_graph, older_graph, plan_layers
 from .pictures.method_bars import method_bars
-from .pictures.pareto import Point, pareto_front
-from .pictures.svg import Picture
+from .pictures.pareto import Point, has_choice, pareto_front
+from .pictures.svg import WIDTH, Picture
 from .pictures.timeline import memory_over_time, timeline
 from .rows import LayerRow
 
@@ -70,43 +72,75 @@ class Findings:
         changed = {} if self.changes is None else words_of_new_layers(self.changes)
         if not self.rows:
             return [replace(view, change=changed.get(view.name, "")) for view in plan_layers(self.plan)]
+        joins = self._joins
         return [
-            LayerView(row.name, row.stage, row.device, row.kind, row.cost.label, changed.get(row.name, ""))
-            for row in self.rows
+            LayerView(
+                name=row.name,
+                stage=row.stage,
+                device=row.device,
+                kind=row.what.removesuffix(f", {row.title}") or row.kind,
+                label=row.cost.label,
+                change=changed.get(row.name, ""),
+                title=row.title,
+                join=joins[index].op.rpartition("::")[2].removeprefix("aten.").partition(".")[0].lower()
+                if index in joins
+                else "",
+            )
+            for index, row in enumerate(self.rows)
         ]
 
     @cached_property
-    def edges(self) -> list[tuple[int, int, int]]:
-        """Return (producer, consumer, bytes) of every value that passes between layers."""
+    def _joins(self) -> dict[int, Node]:
+        """Return the nodes that join layers' results with those of others, by the index of the layer."""
+        if self.layers is None:
+            return {}
+        found = ((index, join_of(self.layers, index)) for index in range(len(self.layers.layers)))
+        return {index: node for index, node in found if node is not None}
+
+    @cached_property
+    def edges(self) -> list[tuple[LayerEdge, int]]:
+        """Return every value that passes between layers, for each reader, with its bytes."""
         if self.layers is None:
             return []
-        made = (edge for edge in self.layers.edges if edge.producer >= 0)
-        return [(edge.producer, consumer, edge.size_bytes) for edge in made for consumer in edge.consumers]
+        layers, graph = self.layers, self.layers.graph
+        joined = {index: after_node(layers, index, node) for index, node in self._joins.items()}
+        before = {index: before_anchor(layers, index) for index in joined}
+        found = []
+        for edge in layers.edges:
+            for consumer in edge.consumers if edge.producer >= 0 else ():
+                readers = {i for i in graph.consumers[edge.value] if layers.layer_of[i] == consumer}
+                after = graph.producer[edge.value] in joined.get(edge.producer, ())
+                late = readers - before[consumer] if consumer in joined else frozenset[int]()
+                found += [
+                    (LayerEdge(edge.producer, consumer, after, into), edge.size_bytes)
+                    for into in sorted({i in late for i in readers})
+                ]
+        return found
 
-    def _before(self) -> list[Picture]:
+    def _before(self, width: float) -> list[Picture]:
         """Draw the older plan, and its numbers beside today's."""
         if self.older is None or self.changes is None:
             return []
         words = words_of_old_layers(self.changes)
         views = [replace(view, change=words.get(view.name, "")) for view in plan_layers(self.older)]
-        return [older_graph(self.older, views, self.plan), number_bars(self.changes.numbers)]
+        return [older_graph(self.older, views, self.plan, width=width), number_bars(self.changes.numbers, width=width)]
 
-    def graph(self) -> Picture:
+    def graph(self, width: float = WIDTH) -> Picture:
         """Draw the layers in their stages."""
-        return layer_graph(self.plan, self.views, [(first, last) for first, last, _ in self.edges])
+        return layer_graph(self.plan, self.views, [edge for edge, _ in self.edges], width=width)
 
-    def pictures(self) -> list[Picture]:
-        """Draw every picture that there is something to draw for."""
+    def pictures(self, width: float = WIDTH) -> list[Picture]:
+        """Draw every picture that there is something to draw for, so many pixels wide."""
         drawn = [
-            self.graph(),
-            *self._before(),
-            timeline(self.plan, self.step),
-            memory_over_time(self.plan, self.step),
-            memory_bars(self.plan),
-            price_bars(self.plan),
+            self.graph(width),
+            *self._before(width),
+            timeline(self.plan, self.step, width=width),
+            memory_over_time(self.plan, self.step, width=width),
+            memory_bars(self.plan, width=width),
+            price_bars(self.plan, width=width),
         ]
-        if self.points:
-            drawn.append(pareto_front(self.plan, self.points))
+        if has_choice(self.plan, self.points):
+            drawn.append(pareto_front(self.plan, self.points, width=width))
         if self.comparison is not None:
-            drawn.append(method_bars(self.comparison))
+            drawn.append(method_bars(self.comparison, width=width))
         return drawn

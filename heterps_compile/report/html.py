@@ -20,17 +20,20 @@ from markupsafe import Markup
 from heterps_compile import __version__
 from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
+from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan_diff.sentences import change_of, sentences
 from heterps_compile.plan_diff.sentences import notes as change_notes
 from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds, format_share
 
 from .findings import Findings
-from .pictures.svg import NAME_WIDTH, device_classes
+from .pictures.layer_graph import LayerView
+from .pictures.svg import NAME_WIDTH, NARROW, STYLE, device_classes
 from .tables import TIME_SPENT, notes, plan_totals
 
 _MOST_STAGES = 400  # rows of the table
 _MOST_CHANGES = 200  # sentences
 _MOST_TEXT = 600  # characters of a note
+_SLOWEST = 8  # layers in the panel, before one is chosen
 _MOST_REASON = 400  # characters of why a layer is bound by what it is
 
 
@@ -62,7 +65,13 @@ def html_report(findings: Findings) -> str:
         style=Markup(_template("report.css")),  # noqa: S704 - the package's own file
         script=Markup(script),  # noqa: S704 - as above
         data=Markup(for_script(layer_facts(findings))),  # noqa: S704 - escaped for where it stands
-        pictures=[(drawn, Markup(drawn.svg)) for drawn in findings.pictures()],  # noqa: S704 - made of escaped text
+        picture_style=Markup(STYLE),  # noqa: S704 - the package's own
+        pictures=[
+            (drawn, Markup(drawn.element), Markup(narrow.element))  # noqa: S704 - made of escaped text
+            for drawn, narrow in zip(findings.pictures(), findings.pictures(NARROW), strict=True)
+        ],
+        slowest=slowest_layers(findings),
+        firsts=list(_firsts(plan))[:_MOST_STAGES],
         totals=[row for row in plan_totals(plan) if row[0] != TIME_SPENT],
         notes=notes(plan),
         stages=plan.stages[:_MOST_STAGES],
@@ -82,6 +91,31 @@ def _template(name: str) -> str:
     return resources.files(f"{__package__}.templates").joinpath(name).read_text("utf-8")
 
 
+def _firsts(plan: Plan) -> Iterator[tuple[int, PlannedStage]]:
+    """Yield every stage with the index of its first layer."""
+    first = 0
+    for stage in plan.stages:
+        yield first, stage
+        first += len(stage.layers)
+
+
+def slowest_layers(findings: Findings) -> list[tuple[int, LayerView, str]]:
+    """Return the layers that take longest on the device type they are on, with the time of a batch.
+
+    None where the times of layers are not known.
+    """
+    problem = findings.problem
+    if problem is None or problem.layer_count != len(findings.views):
+        return []
+    times_s = [
+        float(max(problem.compute_s[i, t], problem.data_s[i, t]))
+        for i, view in enumerate(findings.views)
+        for t in [problem.type_names.index(view.device)]
+    ]
+    order = sorted(range(len(times_s)), key=lambda i: -times_s[i])[:_SLOWEST]
+    return [(i, findings.views[i], format_seconds(times_s[i])) for i in order]
+
+
 def layer_facts(findings: Findings) -> dict[str, Any]:
     """Return what is embedded in the page: per layer its facts, its device types, and the edges of all."""
     plan = findings.plan
@@ -95,7 +129,7 @@ def layer_facts(findings: Findings) -> dict[str, Any]:
     for entry, row in zip(layers, findings.rows, strict=False):
         cost = row.cost
         entry["facts"] = [
-            ["kind", row.kind],
+            ["kind", _shown(row.what or row.kind)],
             ["parameters", format_count(row.parameters)],
             ["weights", format_bytes(cost.parameter_bytes)],
             ["computation", f"{format_count(cost.flops)}FLOP a batch"],
@@ -107,7 +141,11 @@ def layer_facts(findings: Findings) -> dict[str, Any]:
     if findings.problem is not None and findings.problem.layer_count == len(layers):
         for index, entry in enumerate(layers):
             entry["types"] = list(_types(findings.problem, index, plan.currency))
-    edges = [[first, last, format_bytes(size)] for first, last, size in findings.edges]
+    joins = [_shown(view.join) for view in findings.views]
+    edges = [
+        [edge.producer, edge.consumer, format_bytes(size), joins[edge.consumer] if edge.into_join else ""]
+        for edge, size in findings.edges
+    ]
     return {"layers": layers, "edges": edges, "currency": plan.currency}
 
 

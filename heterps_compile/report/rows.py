@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from heterps_compile.cost.layer_cost import LayerCost
+from heterps_compile.ir.layer_titles import describe_layer, layer_title
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.plan.plan import Plan
 
@@ -19,6 +20,8 @@ class LayerRow:
     Attributes:
         name: Of the layer.
         kind: Of its anchor.
+        what: Kind and sizes, and the module's path where the name is made up; the kind alone where no more is known.
+        title: What it is called in pictures.
         stage: Index of its stage.
         device: Name of its device type.
         parameters: Weights and buffers, counted in elements; tied ones once.
@@ -31,6 +34,8 @@ class LayerRow:
     device: str
     parameters: int
     cost: LayerCost
+    what: str = ""
+    title: str = ""
 
 
 def layer_rows(plan: Plan, layers: LayerGraph, costs: Sequence[LayerCost]) -> list[LayerRow]:
@@ -44,8 +49,10 @@ def layer_rows(plan: Plan, layers: LayerGraph, costs: Sequence[LayerCost]) -> li
             device=home[layer.name].device,
             parameters=_count_parameters(layer, layers),
             cost=cost,
+            what=describe_layer(layers, index),
+            title=layer_title(layers, index),
         )
-        for layer, cost in zip(layers.layers, costs, strict=True)
+        for index, (layer, cost) in enumerate(zip(layers.layers, costs, strict=True))
     ]
 
 

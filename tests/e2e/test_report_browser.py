@@ -72,7 +72,7 @@ def test_a_layer_that_is_clicked_is_explained(window, compiled):
     for word in ("FLOP a byte", "because", "v100", "cpu-core", "per million", "Reads from", "Read by"):
         assert word in told
     assert window.run("return document.querySelectorAll('.chosen-edge').length") >= 2
-    assert window.run("return document.querySelectorAll('[aria-pressed=true]').length") == 1
+    assert window.run("return document.querySelectorAll('.for-wide [aria-pressed=true]').length") == 1
     assert window.console() == []
 
 
@@ -87,7 +87,7 @@ def test_a_layer_is_reached_and_explained_by_keyboard_alone(window, compiled):
     reached = window.run(FOCUSED)
     window.type(f'.layer[data-layer="{reached}"]', ENTER)
     assert window.text("#panel h2")
-    assert window.run("return document.querySelectorAll('.layer[tabindex=\"0\"]').length") == 1
+    assert window.run("return document.querySelectorAll('.for-wide .layer[tabindex=\"0\"]').length") == 1
 
 
 def test_a_neighbour_in_the_panel_is_chosen_by_its_button(window, compiled):
@@ -109,7 +109,7 @@ def test_a_layer_is_found_by_a_part_of_its_name(window, tmp_path):
 
 def test_1500_layers_are_drawn_with_few_elements(window, tmp_path):
     window.open(write(tmp_path, html_report(large_findings(1500, 12, training=True))))
-    assert window.run("return document.querySelectorAll('.layer').length") == 1500
+    assert window.run("return document.querySelectorAll('.for-wide .layer').length") == 1500
     assert window.run("return document.getElementsByTagName('*').length") < 8000
     assert window.run("return document.querySelectorAll('.layer text').length") == 0
 

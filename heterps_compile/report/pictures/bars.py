@@ -4,6 +4,8 @@ Left out: memory over time (``timeline.py``), which numbers there are (``plan_di
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from math import isfinite
 
 from heterps_compile.cost.memory import MemoryParts
@@ -12,11 +14,13 @@ from heterps_compile.plan_diff.numbers import NumberChange
 from heterps_compile.plan_diff.sentences import change_of
 from heterps_compile.units import format_bytes, format_money
 
-from .svg import WIDTH, Picture, device_classes, fitting, line, picture, rect, text, titled
+from .svg import WIDTH, Picture, device_classes, legend, line, picture, rect, text, titled
+from .text_width import fitting, text_width
 
-_LEFT, _RIGHT, _TOP = 200.0, 150.0, 50.0
-_ROW, _SPACE = 20.0, 9.0
+_LEFT, _RIGHT, _NARROW_LEFT = 200.0, 150.0, 12.0
+_ROW, _SPACE, _LABEL = 20.0, 9.0, 18.0
 _MOST_ROWS = 120
+_ALIKE = 3  # neighbours, that are drawn as one
 _PARTS = (
     ("weights", "p0"),
     ("gradients", "p1"),
@@ -24,61 +28,110 @@ _PARTS = (
     ("activations", "p3"),
     ("safety margin", "grid-fill"),
 )
-_NUMBER_LEFT, _NUMBER_RIGHT, _NUMBER_TOP = 190.0, 330.0, 50.0
-_NUMBER_BAR, _NUMBER_ROW = 14.0, 44.0
+_NUMBER_LEFT, _NUMBER_RIGHT, _NUMBER_BAR, _NUMBER_ROW = 190.0, 330.0, 14.0, 44.0
 
 
-def memory_bars(plan: Plan) -> Picture:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of bars: beside their labels, or below them where there is little width."""
+
+    width: float
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.width < WIDTH
+
+    @property
+    def left(self) -> float:
+        return _NARROW_LEFT if self.is_narrow else _LEFT
+
+    @property
+    def longest(self) -> float:
+        return self.width - self.left - _RIGHT
+
+    @property
+    def pitch(self) -> float:
+        return _ROW + _SPACE + (_LABEL if self.is_narrow else 0.0)
+
+    def bar_y(self, top: float, index: int) -> float:
+        return top + index * self.pitch + (_LABEL if self.is_narrow else 0.0)
+
+    def label(self, words: str, y: float) -> list[str]:
+        if self.is_narrow:
+            return [text(self.left, y - 5, fitting(words, self.width - 24), "ink")]
+        shown = fitting(words, self.left - 24)
+        ruled = line(self.left - 2, y - 3, self.left - 2, y + _ROW + 3, "grid")
+        return [text(self.left - 10, y + 15, shown, "ink", "end"), ruled]
+
+    def missing(self, count: int, top: float, shown: int) -> tuple[list[str], float]:
+        """Say how many stages are not drawn; return the elements and the height of all."""
+        height = top + shown * self.pitch + 12
+        if count <= 0:
+            return [], height
+        return [text(self.left, height, f"{count} more stages are not drawn", "soft")], height + 18
+
+
+def memory_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
     """Draw what one replica of every stage holds, part by part, beside what its device has where that is known."""
-    stages = [(stage, stage.memory) for stage in plan.stages if stage.memory is not None]
-    shown = stages[:_MOST_ROWS]
-    most = max((memory.total_bytes for _, memory in shown), default=0) or 1
-    scale = (WIDTH - _LEFT - _RIGHT) / most
+    rows = _Rows(width)
+    runs = [(run, run[0].memory) for run in _runs(plan) if run[0].memory is not None]
+    shown = runs[:_MOST_ROWS]
+    most = max((memory.total_bytes for _, memory in shown if memory is not None), default=0) or 1
+    scale = rows.longest / most
     there = {device.name: device.memory_bytes for device in plan.devices}
-    parts, x = [], 12.0
-    for index, (name, colour) in enumerate(_PARTS):
-        if not any(_sizes(memory)[index] for _, memory in shown):
-            continue
-        parts += [rect(x, 13, 14, 14, colour, ' rx="3"'), text(x + 20, 24, name)]
-        x += 40 + 6.6 * len(name)
-    for index, (stage, memory) in enumerate(shown):
-        y = _TOP + index * (_ROW + _SPACE)
-        parts += _label(plan, stage, y)
-        left = _LEFT
-        for (name, colour), size in zip(_PARTS, _sizes(memory), strict=True):
+    held = [_sizes(memory) for _, memory in shown if memory is not None]
+    parts, top = legend(
+        ((colour, name) for index, (name, colour) in enumerate(_PARTS) if any(sizes[index] for sizes in held)), width
+    )
+    for index, ((run, _), sizes) in enumerate(zip(shown, held, strict=True)):
+        y = rows.bar_y(top, index)
+        parts += rows.label(_words(run), y)
+        left = rows.left
+        for (name, colour), size in zip(_PARTS, sizes, strict=True):
             if size > 0:
-                bar = rect(left, y, size * scale, _ROW, colour)
-                parts.append(titled(bar, f"{name}: {format_bytes(size)}"))
+                parts.append(titled(rect(left, y, size * scale, _ROW, colour), f"{name}: {format_bytes(size)}"))
                 left += size * scale
-        parts.append(text(left + 8, y + 15, _against(memory.total_bytes, there.get(stage.device))))
-    missing = _missing(parts, len(stages) - len(shown), len(shown))
-    height = _TOP + len(shown) * (_ROW + _SPACE) + 12 + missing
-    return picture("memory", "Memory of one replica of every stage", height, parts)
+        parts.append(text(left + 8, y + 15, _against(sum(sizes), there.get(run[0].device))))
+    said, height = rows.missing(sum(len(run) for run, _ in runs[_MOST_ROWS:]), top, len(shown))
+    return picture("memory", "Memory of one replica of every stage", height, [*parts, *said], width=width)
 
 
-def price_bars(plan: Plan) -> Picture:
+def price_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
     """Draw the price per hour of every stage, all replicas together."""
-    shown = plan.stages[:_MOST_ROWS]
-    most = max((stage.price_per_hour for stage in shown), default=0.0) or 1.0
-    scale = (WIDTH - _LEFT - _RIGHT) / most
+    rows, runs = _Rows(width), _runs(plan)
+    shown = runs[:_MOST_ROWS]
+    most = max((run[0].price_per_hour for run in shown), default=0.0) or 1.0
+    scale = rows.longest / most
     colours = device_classes(stage.device for stage in plan.stages)
-    parts = [text(12, 24, f"{format_money(plan.price_per_hour)} {plan.currency}/h in all", "ink")]
-    for index, stage in enumerate(shown):
-        y = _TOP + index * (_ROW + _SPACE)
-        parts += _label(plan, stage, y)
-        width = stage.price_per_hour * scale
+    parts, top = legend([("", f"{format_money(plan.price_per_hour)} {plan.currency}/h in all")], width)
+    for index, run in enumerate(shown):
+        stage, y = run[0], rows.bar_y(top, index)
+        parts += rows.label(_words(run), y)
+        length = stage.price_per_hour * scale
         title = f"{stage.replicas} x {stage.device}"
-        parts.append(titled(rect(_LEFT, y, max(width, 1), _ROW, f"d{colours[stage.device]}"), title))
+        parts.append(titled(rect(rows.left, y, max(length, 1), _ROW, f"d{colours[stage.device]}"), title))
         price = f"{format_money(stage.price_per_hour)} {plan.currency}/h" if stage.price_per_hour else "free"
-        parts.append(text(_LEFT + width + 8, y + 15, price))
-    missing = _missing(parts, len(plan.stages) - len(shown), len(shown))
-    height = _TOP + len(shown) * (_ROW + _SPACE) + 12 + missing
-    return picture("price", "Price per hour of every stage", height, parts)
+        parts.append(text(rows.left + length + 8, y + 15, price if len(run) == 1 else f"{price} each"))
+    said, height = rows.missing(sum(map(len, runs[_MOST_ROWS:])), top, len(shown))
+    return picture("price", "Price per hour of every stage", height, [*parts, *said], width=width)
 
 
-def _label(plan: Plan, stage: PlannedStage, y: float) -> list[str]:
-    words = fitting(f"stage {stage.index}: {stage.replicas} x {stage.device}", _LEFT - 34)
-    return [text(_LEFT - 10, y + 15, words, "ink", "end"), line(_LEFT - 2, y - 3, _LEFT - 2, y + _ROW + 3, "grid")]
+def _runs(plan: Plan) -> list[list[PlannedStage]]:
+    """Return the stages in runs of neighbours that hold and cost the same; short runs are taken apart."""
+
+    def key(stage: PlannedStage) -> tuple[object, ...]:
+        sizes = () if stage.memory is None else tuple(map(format_bytes, _sizes(stage.memory)))
+        return (stage.device, stage.replicas, stage.price_per_hour, *sizes)
+
+    runs = [list(run) for _, run in groupby(plan.stages, key)]
+    return [part for run in runs for part in ([run] if len(run) >= _ALIKE else [[stage] for stage in run])]
+
+
+def _words(run: Sequence[PlannedStage]) -> str:
+    first, last = run[0], run[-1]
+    if first is last:
+        return f"stage {first.index}: {first.replicas} x {first.device}"
+    return f"{first.index} to {last.index}, each {first.replicas} x {first.device}"
 
 
 def _sizes(memory: MemoryParts) -> Sequence[float]:
@@ -90,34 +143,29 @@ def _against(used: float, there: float | None) -> str:
     return format_bytes(used) if there is None else f"{format_bytes(used)} of {format_bytes(there)}"
 
 
-def _missing(parts: list[str], count: int, shown: int) -> float:
-    """Say how many stages are not drawn; return the pixels that takes."""
-    if count <= 0:
-        return 0.0
-    parts.append(text(_LEFT, _TOP + shown * (_ROW + _SPACE) + 12, f"{count} more stages are not drawn", "soft"))
-    return 18.0
-
-
-def number_bars(numbers: Sequence[NumberChange]) -> Picture:
+def number_bars(numbers: Sequence[NumberChange], *, width: float = WIDTH) -> Picture:
     """Draw two bars a number, the old above the new; the longer one of a pair is as long as the picture is wide."""
-    parts = [rect(12, 13, 14, 14, "grid-fill", ' rx="3"'), text(32, 24, "before")]
-    parts += [rect(92, 13, 14, 14, "p0", ' rx="3"'), text(112, 24, "after")]
-    parts.append(text(170, 24, "every pair of bars has a scale of its own", "soft"))
+    is_narrow = width < WIDTH
+    left = _NARROW_LEFT if is_narrow else _NUMBER_LEFT
+    told = [("grid-fill", "before"), ("p0", "after"), ("", "every pair of bars has a scale of its own")]
+    parts, top = legend(told, width)
+    above = _LABEL if is_narrow else 0.0
     for index, number in enumerate(numbers):
-        y = _NUMBER_TOP + index * _NUMBER_ROW
-        parts += [
-            text(_NUMBER_LEFT - 10, y + 20, number.label, "ink", "end"),
-            line(_NUMBER_LEFT - 2, y - 3, _NUMBER_LEFT - 2, y + 31, "grid"),
-        ]
+        y = top + index * (_NUMBER_ROW + above) + above
+        name = fitting(number.name, width - 24 if is_narrow else left - 16)
+        parts.append(text(left, y - 5, name) if is_narrow else text(left - 10, y + 20, name, "ink", "end"))
+        parts.append(line(left - 2, y - 3, left - 2, y + 31, "grid"))
         most = max(number.old, number.new) or 1.0
-        for value, words, classes, top in (
-            (number.old, number.old_text, "grid-fill", y),
-            (number.new, f"{number.new_text}  {change_of(number)}".rstrip(), "p0", y + _NUMBER_BAR),
+        words = (number.old_text, f"{number.new_text}  {change_of(number)}".rstrip())
+        beside = max(map(text_width, words)) + 16 if is_narrow else _NUMBER_RIGHT
+        longest = max(20.0, width - left - beside)
+        for value, said, classes, bar_y in (
+            (number.old, words[0], "grid-fill", y),
+            (number.new, words[1], "p0", y + _NUMBER_BAR),
         ):
             share = value / most if number.unit and isfinite(most) else 1.0
-            width = max(1.0, share * (WIDTH - _NUMBER_LEFT - _NUMBER_RIGHT))
-            parts += [
-                rect(_NUMBER_LEFT, top, width, _NUMBER_BAR, classes),
-                text(_NUMBER_LEFT + width + 8, top + 11, words),
-            ]
-    return picture("numbers", "Numbers before and after", _NUMBER_TOP + len(numbers) * _NUMBER_ROW + 6, parts)
+            length = max(1.0, share * longest)
+            shown = fitting(said, width - left - length - 10)
+            parts += [rect(left, bar_y, length, _NUMBER_BAR, classes), text(left + length + 8, bar_y + 11, shown)]
+    height = top + len(numbers) * (_NUMBER_ROW + above) + 6
+    return picture("numbers", "Numbers before and after", height, parts, width=width)

@@ -7,30 +7,33 @@ Left out: what happens on a click (``templates/report.js``).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 from heterps_compile.cost.layer_cost import DATA_INTENSIVE
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.units import counted, format_money, format_seconds
 
-from .svg import WIDTH, Picture, device_classes, ending, fitting, line, picture, rect, safe, text, titled
+from .layer_layout import Box, Sheet, lay_out, straight
+from .svg import WIDTH, Picture, device_classes, legend, line, picture, rect, safe, text, titled
+from .text_width import ending, fitting, text_width
 
 NAMED_LAYERS = 60
 _DRAWN_EDGES = 400
-_CHIP = (124.0, 34.0)  # of a layer with its name
+_CHIP = (118.0, 36.0)  # of a layer with its name, at the least
 _CELL = (15.0, 15.0)
-_GAP, _PAD, _HEAD = 8.0, 10.0, 44.0
-_BETWEEN = 30.0  # stages, where the arrow goes
+_CELL_GAP, _PAD, _HEAD = 3.0, 10.0, 44.0
+_BETWEEN = 30.0  # stages of cells
 _LEAST_PARTS = 4  # of a row, that a box takes one of
-_TOP = 40.0
+_SMALL = 10.5  # pixels: the size of small text
 
 
 @dataclass(frozen=True, slots=True)
 class LayerView:
     """What a picture shows of a layer; ``kind`` and ``label`` (data or compute) are "" where not known.
 
-    ``change`` says in words what is different in another plan; "" for nothing.
+    ``title`` is what it is called in the picture, "" for its name; ``change`` says in words what is different in
+    another plan, "" for nothing; ``join`` names what it does last with values of other layers, "" for nothing.
     """
 
     name: str
@@ -39,14 +42,21 @@ class LayerView:
     kind: str = ""
     label: str = ""
     change: str = ""
+    title: str = ""
+    join: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
-    x: float
-    y: float
-    width: float
-    height: float
+class LayerEdge:
+    """A value that a layer makes and another reads.
+
+    ``after_join`` says that the first makes it after its join, ``into_join`` that the second reads it there alone.
+    """
+
+    producer: int
+    consumer: int
+    after_join: bool = False
+    into_join: bool = False
 
 
 def plan_layers(plan: Plan) -> list[LayerView]:
@@ -54,106 +64,194 @@ def plan_layers(plan: Plan) -> list[LayerView]:
     return [LayerView(name, stage.index, stage.device) for stage in plan.stages for name in stage.layers]
 
 
-def layer_graph(plan: Plan, layers: Sequence[LayerView], edges: Sequence[tuple[int, int]] = ()) -> Picture:
+def layer_graph(
+    plan: Plan, layers: Sequence[LayerView], edges: Sequence[LayerEdge] = (), *, width: float = WIDTH
+) -> Picture:
     """Draw the layers of a plan in the boxes of its stages, each to be chosen.
 
     Args:
         plan: The plan.
         layers: In the order of the plan.
-        edges: (producer, consumer) as indices of layers.
+        edges: Between layers.
+        width: In pixels.
     """
     colours = device_classes(stage.device for stage in plan.stages)
-    height, parts = _graph(plan, layers, edges, colours, alive=True)
+    height, parts = _graph(plan, layers, edges, colours, width, alive=True)
     title = f"{counted(len(layers), 'layer')} of {fitting(plan.model, 400)} in {counted(len(plan.stages), 'stage')}"
-    return picture("layers", title, height, parts, role="group")
+    return picture("layers", title, height, parts, role="group", width=width)
 
 
-def older_graph(plan: Plan, layers: Sequence[LayerView], newer: Plan) -> Picture:
+def older_graph(plan: Plan, layers: Sequence[LayerView], newer: Plan, *, width: float = WIDTH) -> Picture:
     """Draw the layers of an older plan as one still picture, devices in the colours that they have in the newer one."""
     colours = device_classes(stage.device for stage in (*newer.stages, *plan.stages))
-    height, parts = _graph(plan, layers, (), colours, alive=False)
+    height, parts = _graph(plan, layers, (), colours, width, alive=False)
     title = f"Before: {counted(len(layers), 'layer')} in {counted(len(plan.stages), 'stage')}"
-    return picture("layers-before", title, height, parts)
+    return picture("layers-before", title, height, parts, width=width)
 
 
 def _graph(
     plan: Plan,
     layers: Sequence[LayerView],
-    edges: Sequence[tuple[int, int]],
+    edges: Sequence[LayerEdge],
     colours: dict[str, int],
+    width: float,
     *,
     alive: bool,
 ) -> tuple[float, list[str]]:
-    named = len(layers) <= NAMED_LAYERS
-    size = _CHIP if named else _CELL
-    gap = _GAP if named else 3.0
-    boxes, height = _boxes(plan.stages, size, gap)
-    has_data = any(layer.label == DATA_INTENSIVE for layer in layers)
-    shown = {stage.device: colours[stage.device] for stage in plan.stages}
-    parts = [_legend(shown, has_data=has_data, has_changed=any(layer.change for layer in layers))]
-    parts += _arrows(boxes)
-    places: list[tuple[float, float]] = []
-    heads: list[str] = []
+    if len(layers) > NAMED_LAYERS:
+        parts, top = _legend(plan, layers, colours, width)
+        height, drawn = _cells(plan, layers, colours, (width, top), alive=alive)
+        return height, parts + drawn
+    slots = _slots(plan, layers)
+    lines = _lines(slots, edges) if len(edges) <= _DRAWN_EDGES else {}
+    parts, top = _legend(plan, layers, colours, width)
+    counts = [sum(layers[slot.layer].stage == stage.index for slot in slots) for stage in plan.stages]
+    sheet = Sheet(width, top, _CHIP, counts, list(lines))
+    laid = lay_out(sheet)
+    if laid is None or len(edges) > _DRAWN_EDGES:
+        words = [("", "too many lines to draw: choose a layer to see what it reads and what reads it")]
+        parts, top = _legend(plan, layers, colours, width, more=words)
+        laid, lines = lay_out(replace(sheet, top=top, lines=())), {}
+    assert laid is not None  # noqa: S101 - without lines there is always room; this tells the type checker
+    for stage, box in zip(plan.stages, laid.boxes, strict=True):
+        parts.append(rect(box.x, box.y, box.width, box.height, f"box s{colours[stage.device]}", ' rx="8"'))
+    drawn = [_line(path, pairs) for path, pairs in zip(laid.paths, lines.values(), strict=True)]
+    if not edges:
+        drawn = [_line(path, []) for path in straight(laid.boxes)]
+    parts += ['<g class="edges">', *drawn, "</g>"]
+    for stage, box in zip(plan.stages, laid.boxes, strict=True):
+        parts += _head(stage, laid.heads, box.y, plan.currency)
+    parts.append('<g class="layers">')
+    for index, group in groupby(range(len(slots)), key=lambda i: slots[i].layer):
+        layer = layers[index]
+        shapes = "".join(_chip(layer, laid.slots[i], colours[layer.device], slots[i]) for i in group)
+        parts.append(f'<g class="layer"{_handle(index, layer)}>{shapes}</g>' if alive else shapes)
+    return laid.height, [*parts, "</g>"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    layer: int
+    is_join: bool
+
+
+def _slots(plan: Plan, layers: Sequence[LayerView]) -> list[_Slot]:
+    """Return a slot a layer, and one behind it for its join."""
+    order = (index for stage in plan.stages for index, layer in enumerate(layers) if layer.stage == stage.index)
+    return [_Slot(i, is_join) for i in order for is_join in (False, True) if not is_join or layers[i].join]
+
+
+def _lines(slots: Sequence[_Slot], edges: Sequence[LayerEdge]) -> dict[tuple[int, int], list[LayerEdge]]:
+    """Return lines from slot to slot, with the edges that each stands for: none from a layer to its own join."""
+    number = {slot: i for i, slot in enumerate(slots)}
+    lines: dict[tuple[int, int], list[LayerEdge]] = {
+        (number[_Slot(slot.layer, is_join=False)], i): [] for i, slot in enumerate(slots) if slot.is_join
+    }
+    for edge in edges:
+        ends = _Slot(edge.producer, edge.after_join), _Slot(edge.consumer, edge.into_join)
+        lines.setdefault((number[ends[0]], number[ends[1]]), []).append(edge)
+    return lines
+
+
+def _line(path: Sequence[tuple[float, float]], edges: Sequence[LayerEdge]) -> str:
+    """Draw a line through corners, and the tip of an arrow at its end."""
+    (_, y1), (x2, y2) = path[-2:]
+    (x0, y0), *others = path
+    tip = f"M{x2:.1f} {y2:.1f}l-6 -3.5v7z" if y1 == y2 else f"M{x2:.1f} {y2:.1f}l-3.5 -6h7z"
+    corners = "".join(f"L{x:.1f} {y:.1f}" for x, y in others)
+    ends = " ".join(f"{edge.producer}-{edge.consumer}" for edge in edges)
+    known = f' data-edges="{ends}"' if ends else ""
+    return (
+        f'<g class="wire"{known}><path class="edge line" d="M{x0:.1f} {y0:.1f}{corners}"/>'
+        f'<path class="tip" d="{tip}"/></g>'
+    )
+
+
+def _cells(
+    plan: Plan,
+    layers: Sequence[LayerView],
+    colours: dict[str, int],
+    place: tuple[float, float],
+    *,
+    alive: bool,
+) -> tuple[float, list[str]]:
+    """Draw a cell a layer, below a top; return the height and the elements."""
+    width, top = place
+    boxes, height = _cell_boxes(plan.stages, width, top)
+    parts = list(_arrows(boxes))
+    heads, drawn = list[str](), list[str]()
+    left = iter(range(len(layers)))
     for stage, box in zip(plan.stages, boxes, strict=True):
         parts.append(rect(box.x, box.y, box.width, box.height, f"box s{colours[stage.device]}", ' rx="8"'))
-        heads += _head(stage, box, plan.currency)
-        across = max(1, int((box.width - 2 * _PAD + gap) / (size[0] + gap)))
-        for i in range(len(stage.layers)):
+        heads += _head(stage, (box.x + _PAD, box.width - 2 * _PAD), box.y, plan.currency)
+        across = max(1, int((box.width - 2 * _PAD + _CELL_GAP) / (_CELL[0] + _CELL_GAP)))
+        for i, index in zip(range(len(stage.layers)), left, strict=False):
             row, column = divmod(i, across)
-            places.append((box.x + _PAD + column * (size[0] + gap), box.y + _HEAD + row * (size[1] + gap)))
-    if named and len(edges) <= _DRAWN_EDGES:
-        parts += [_edge(places[first], places[last], size) for first, last in edges]
-    parts += [*heads, '<g class="layers">']
-    for index, (layer, place) in enumerate(zip(layers, places, strict=True)):
-        drawn = _shape(layer, place, size, colours[layer.device], named=named)
-        parts.append(f"{_handle(index, layer)}{drawn}</g>" if alive else drawn)
-    parts.append("</g>")
-    return height, parts
+            x = box.x + _PAD + column * (_CELL[0] + _CELL_GAP)
+            y = box.y + _HEAD + row * (_CELL[1] + _CELL_GAP)
+            drawn.append(_cell(index, layers[index], (x, y), colours, alive=alive, hovers=width >= WIDTH))
+    return height, [*parts, '<g class="edges"></g>', *heads, '<g class="layers">', *drawn, "</g>"]
 
 
-def _boxes(stages: Sequence[PlannedStage], size: tuple[float, float], gap: float) -> tuple[list[_Box], float]:
-    """Put the stages' boxes into rows; give them and the height of all."""
-    most = max(1, int((WIDTH - 2 * _PAD - 2 * _PAD + gap) / (size[0] + gap)))
-    boxes: list[_Box] = []
-    x, y, row = _PAD, _TOP, 0.0
+def _cell(
+    index: int, layer: LayerView, place: tuple[float, float], colours: dict[str, int], *, alive: bool, hovers: bool
+) -> str:
+    """Draw a layer as a cell, with a title where a mouse may hover over it."""
+    x, y = place
+    classes = f"d{colours[layer.device]} data" if layer.label == DATA_INTENSIVE else f"d{colours[layer.device]}"
+    title = (f"{layer.name}: {layer.change}" if layer.change else layer.name) if hovers else ""
+    handle = _handle(index, layer) if alive else ""
+    if not layer.change:  # one element a layer: there may be thousands
+        return titled(rect(x, y, *_CELL, f"layer {classes}" if alive else classes, f' rx="2"{handle}'), title)
+    shape = titled(rect(x, y, *_CELL, classes, ' rx="2"'), title)
+    dot = f'<circle class="p4" cx="{x + _CELL[0] - 4:.1f}" cy="{y + 4:.1f}" r="3.5"/>'
+    return f'<g class="layer"{handle}>{shape}{dot}</g>' if alive else f"{shape}{dot}"
+
+
+def _cell_boxes(stages: Sequence[PlannedStage], total: float, top: float) -> tuple[list[Box], float]:
+    """Put the stages' boxes into rows; return them and the height of all."""
+    size, gap = _CELL, _CELL_GAP
+    most = max(1, int((total - 4 * _PAD + gap) / (size[0] + gap)))
+    boxes: list[Box] = []
+    x, y, row = _PAD, top, 0.0
     for stage in stages:
         count = len(stage.layers)
         across = min(count, most if count > 3 * most else max(1, min(most, round((count * 3) ** 0.5) + 1)))
-        width = _of_the_row(across * (size[0] + gap) - gap + 2 * _PAD)
+        width = _of_the_row(across * (size[0] + gap) - gap + 2 * _PAD, total)
         across = max(1, int((width - 2 * _PAD + gap) / (size[0] + gap)))
         height = _HEAD + -(-count // across) * (size[1] + gap) - gap + _PAD
-        if boxes and x + width > WIDTH - _PAD + 1:
+        if boxes and x + width > total - _PAD + 1:
             x, y, row = _PAD, y + row + _BETWEEN, 0.0
-        boxes.append(_Box(x, y, width, height))
+        boxes.append(Box(x, y, width, height))
         x, row = x + width + _BETWEEN, max(row, height)
     return boxes, y + row + _PAD
 
 
-def _of_the_row(width: float) -> float:
+def _of_the_row(width: float, total: float) -> float:
     """Return the width of the least part of a row, a quarter at least, that a box of some width fits in."""
-    row = WIDTH - 2 * _PAD
-    parts = [(row - (count - 1) * _BETWEEN) / count for count in range(_LEAST_PARTS, 0, -1)]
+    row = total - 2 * _PAD
+    most = _LEAST_PARTS if total >= WIDTH else 1
+    parts = [(row - (count - 1) * _BETWEEN) / count for count in range(most, 0, -1)]
     return next((part for part in parts if part >= width), row)
 
 
-def _legend(colours: dict[str, int], *, has_data: bool, has_changed: bool) -> str:
-    parts, x = [], _PAD
-    for name, colour in colours.items():
-        label = fitting(name, 150)
-        parts += [rect(x, 12, 14, 14, f"d{colour}", ' rx="3"'), text(x + 20, 23, label)]
-        x += 36 + 6.6 * len(label)
-        if x > WIDTH - 330:
-            parts.append(text(x, 23, "…", "soft"))
-            break
-    if has_changed:
-        parts += [f'<circle class="p4" cx="{x + 6:.1f}" cy="19" r="3.5"/>', text(x + 15, 23, "changed", "soft")]
-    if has_data:
-        parts += [rect(WIDTH - 290, 12, 14, 14, "paper line data", ' rx="3"')]
-        parts += [text(WIDTH - 270, 23, "dashed: bound by data, not by computation", "soft")]
-    return "".join(parts)
+def _legend(
+    plan: Plan,
+    layers: Sequence[LayerView],
+    colours: dict[str, int],
+    width: float,
+    more: Sequence[tuple[str, str]] = (),
+) -> tuple[list[str], float]:
+    """Draw what colours and lines mean; return the elements and where the boxes may begin."""
+    items = [(f"d{colours[name]}", name) for name in dict.fromkeys(stage.device for stage in plan.stages)]
+    if any(layer.label == DATA_INTENSIVE for layer in layers):
+        items.append(("paper line data", "dashed: bound by data, not by computation"))
+    if any(layer.change for layer in layers):
+        items.append(("p4", "dot: changed"))
+    return legend([*items, *more], width)
 
 
-def _arrows(boxes: Sequence[_Box]) -> Iterator[str]:
+def _arrows(boxes: Sequence[Box]) -> Iterator[str]:
     for one, two in pairwise(boxes):
         if one.y == two.y:
             y = one.y + 22
@@ -167,49 +265,49 @@ def _arrows(boxes: Sequence[_Box]) -> Iterator[str]:
             yield f'<path class="tip" d="M{into:.1f} {two.y - 1:.1f}l-4 -8h8z"/>'
 
 
-def _head(stage: PlannedStage, box: _Box, currency: str) -> list[str]:
+def _head(stage: PlannedStage, across: tuple[float, float], y: float, currency: str) -> list[str]:
+    x, width = across
     head = f"stage {stage.index}: {stage.replicas} x {stage.device}"
     below = f"{format_seconds(stage.time_s)} a batch, {format_money(stage.price_per_hour)} {currency}/h"
     return [
-        text(box.x + _PAD, box.y + 18, fitting(head, box.width - 2 * _PAD), "ink head halo"),
-        text(box.x + _PAD, box.y + 34, fitting(below, box.width - 2 * _PAD), "soft small halo"),
+        text(x, y + 18, fitting(head, width, bold=True), "ink head"),
+        text(x, y + 34, fitting(below, width, _SMALL), "soft small"),
     ]
 
 
-def _edge(start: tuple[float, float], end: tuple[float, float], size: tuple[float, float]) -> str:
-    width, height = size
-    if start[1] == end[1] and 0 < end[0] - start[0] <= width + _GAP + 1:  # the chip beside
-        y = start[1] + height / 2
-        return f'<path class="edge line" d="M{start[0] + width:.1f} {y:.1f}H{end[0]:.1f}"/>'
-    x1, y1 = start[0] + width / 2, start[1] + height
-    x2, y2 = end[0] + width / 2, end[1]
-    bend = max(14.0, min(60.0, abs(y2 - y1) / 2))
-    if start[1] == end[1]:  # along one row, below the chips between
-        down, end_y = (y1 + 12, y1 + 12), y1
-    else:
-        down, end_y = (y1 + bend, y2 - bend), y2
-    curve = f"C{x1:.1f} {down[0]:.1f} {x2:.1f} {down[1]:.1f} {x2:.1f} {end_y:.1f}"
-    return f'<path class="edge line" d="M{x1:.1f} {y1:.1f}{curve}"/>'
-
-
 def _handle(index: int, layer: LayerView) -> str:
-    """Open the group of a layer, by which it is chosen with mouse and keyboard."""
+    """Return the attributes of a layer's group, by which it is chosen with mouse and keyboard."""
     known = f", {safe(layer.kind)}" if layer.kind else ""
     changed = f", {safe(layer.change)}" if layer.change else ""
     return (
-        f'<g class="layer" data-layer="{index}" tabindex="{-1 if index else 0}" role="button" aria-pressed="false" '
-        f'aria-label="{safe(layer.name)}{known}, stage {layer.stage} on {safe(layer.device)}{changed}">'
+        f' data-layer="{index}" tabindex="{-1 if index else 0}" role="button" aria-pressed="false" '
+        f'aria-label="{safe(layer.name)}{known}, stage {layer.stage} on {safe(layer.device)}{changed}"'
     )
 
 
-def _shape(layer: LayerView, place: tuple[float, float], size: tuple[float, float], colour: int, *, named: bool) -> str:
-    x, y = place
+def _chip(layer: LayerView, box: Box, colour: int, slot: _Slot) -> str:
+    """Draw a layer with what it is called and what it is, or what it does last with values of other layers."""
+    x, y, room = box.x, box.y, box.width - 13
+    if slot.is_join:
+        words = fitting(layer.join, room)
+        shape = rect(x, y, box.width, box.height, f"box s{colour}", f' rx="{box.height / 2:.0f}"')
+        return titled(shape, f"{layer.join}, in {layer.name}") + text(
+            x + box.width / 2, y + box.height / 2 + 4, words, "ink", "middle"
+        )
     classes = f"d{colour} data" if layer.label == DATA_INTENSIVE else f"d{colour}"
     title = f"{layer.name}: {layer.change}" if layer.change else layer.name
-    parts = [titled(rect(x, y, *size, classes, f' rx="{5 if named else 2}"'), title)]
+    parts = [titled(rect(x, y, box.width, box.height, classes, ' rx="5"'), title)]
     if layer.change:  # a dot in the corner
-        parts.append(f'<circle class="p4" cx="{x + size[0] - 4:.1f}" cy="{y + 4:.1f}" r="3.5"/>')
-    if named:
-        parts.append(text(x + 7, y + 15, ending(layer.name, size[0] - 12)))
-        parts.append(text(x + 7, y + 28, fitting(layer.change or layer.kind, size[0] - 12), "soft small"))
+        parts.append(f'<circle class="p4" cx="{x + box.width - 6:.1f}" cy="{y + 6:.1f}" r="3.5"/>')
+        room -= 10
+    parts.append(text(x + 7, y + 15, ending(layer.title or layer.name, room)))
+    parts.append(text(x + 7, y + 29, _below(layer, room), "soft small"))
     return "".join(parts)
+
+
+def _below(layer: LayerView, room: float) -> str:
+    """Return the second line of a chip: what changed, else kind and sizes, without the kind where that is too wide."""
+    whole = layer.change or layer.kind
+    if text_width(whole, _SMALL) > room and not layer.change:
+        whole = whole.partition(" ")[2] or whole
+    return fitting(whole, room, _SMALL)

@@ -10,35 +10,40 @@ from heterps_compile.bench.comparison_words import value_text
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.escape import printable, shorten
 
-from .svg import Picture, line, picture, rect, text
+from .svg import WIDTH, Picture, legend, line, picture, rect, text
+from .text_width import fitting, text_width
 
-_BAR, _GAP, _LEFT, _WIDTH, _TOP = 22, 8, 140, 660, 66  # pixels
+_BAR, _GAP, _LEFT, _NARROW_LEFT, _LABEL = 22, 8, 140.0, 12.0, 18.0  # pixels
 
 
-def method_bars(comparison: Comparison) -> Picture:
+def method_bars(comparison: Comparison, *, width: float = WIDTH) -> Picture:
     """Draw one bar a method, and the bound as a line across them."""
-    rows = comparison.results
+    rows, is_narrow = comparison.results, width < WIDTH
+    left, above = (_NARROW_LEFT, _LABEL) if is_narrow else (_LEFT, 0.0)
     values = [row.value for row in rows if math.isfinite(row.value)]
+    beside = max((text_width(value_text(comparison, value)) for value in values), default=0.0) + 20
+    longest = width - left - beside
     largest = max([*values, comparison.bound if math.isfinite(comparison.bound) else 0.0]) or 1.0
-    height = _TOP + len(rows) * (_BAR + _GAP) + 16
     unit = OBJECTIVES[comparison.objective].unit(comparison.currency)
-    title = f"{shorten(printable(comparison.model), 40)}: {comparison.objective}, {unit}; less is better"
-    parts = [text(12, 24, title, "ink head")]
+    told = [("", f"{shorten(printable(comparison.model), 40)}: {comparison.objective}, {unit}; less is better")]
     if math.isfinite(comparison.bound):
-        holds = f"proven bound: for every {plans_of_the_problem(comparison.layer_count)}"
-        parts.append(text(12, 40, holds, "soft"))
+        told.append(("p4", f"proven bound for every {plans_of_the_problem(comparison.layer_count)}"))
+    parts, top = legend(told, width)
+    pitch = _BAR + _GAP + above
+    height = top + len(rows) * pitch + 12
     for index, row in enumerate(rows):
-        top = _TOP + index * (_BAR + _GAP)
-        middle = top + _BAR * 0.7
-        parts.append(text(_LEFT - 8, middle, row.method, "ink", "end"))
+        y = top + index * pitch + above
+        middle = y + _BAR * 0.7
+        name = fitting(row.method, width - 24 if is_narrow else left - 16)
+        parts.append(text(left, y - 5, name) if is_narrow else text(left - 8, middle, name, "ink", "end"))
         if not math.isfinite(row.value):
-            parts.append(text(_LEFT + 6, middle, "no plan", "soft"))
+            parts.append(text(left + 6, middle, "no plan", "soft"))
             continue
-        width = _WIDTH * row.value / largest
-        parts.append(rect(_LEFT, top, width, _BAR, "p0"))
-        parts.append(text(_LEFT + width + 6, middle, value_text(comparison, row.value)))
-    if math.isfinite(comparison.bound):
-        x = _LEFT + _WIDTH * comparison.bound / largest
-        parts.append(line(x, _TOP - 10, x, height - 10, "mark"))
-        parts.append(text(x, _TOP - 14, "proven bound", "p4", "middle"))
-    return picture("methods", f"Methods compared with the proven bound: {comparison.objective}", height, parts)
+        length = longest * row.value / largest
+        parts.append(rect(left, y, length, _BAR, "p0"))
+        parts.append(text(left + length + 8, middle, value_text(comparison, row.value)))
+        if math.isfinite(comparison.bound):
+            x = left + longest * comparison.bound / largest
+            parts.append(line(x, y - 3, x, y + _BAR + 3, "mark"))
+    title = f"Methods compared with the proven bound: {comparison.objective}"
+    return picture("methods", title, height, parts, width=width)

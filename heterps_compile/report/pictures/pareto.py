@@ -16,12 +16,12 @@ from heterps_compile.passes.placement.proof.exact import Exact
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import format_count, format_money, format_rate
 
-from .svg import WIDTH, Picture, line, picture, safe, text
+from .svg import WIDTH, Picture, legend, line, picture, safe, text
 
 FLOORS = 12
 _LEAST_PART, _MOST_PART = 0.1, 10.0  # of the chosen plan's throughput
 _LEAST_SEARCH_S = 0.05
-_LEFT, _RIGHT, _TOP, _HEIGHT = 110.0, 60.0, 56.0, 300.0
+_LEFT, _NARROW_LEFT, _RIGHT, _HEIGHT, _TICK = 110.0, 56.0, 40.0, 260.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +86,31 @@ def _with_front(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(reversed(marked))
 
 
-def pareto_front(plan: Plan, points: Sequence[Point]) -> Picture:
+def has_choice(plan: Plan, points: Sequence[Point]) -> bool:
+    """Tell whether there is a plan to choose beside this one: another throughput or another price."""
+    ends = {(point.throughput_samples_per_s, point.price_per_hour) for point in points if point.price_per_hour > 0}
+    return bool(ends - {(plan.throughput_samples_per_s, plan.price_per_hour)})
+
+
+def pareto_front(plan: Plan, points: Sequence[Point], *, width: float = WIDTH) -> Picture:
     """Draw price per hour over samples per second, both logarithmic: dots, the front as steps, the plan as a star."""
     paid = [point for point in points if point.price_per_hour > 0]
     rates = [plan.throughput_samples_per_s, *(point.throughput_samples_per_s for point in paid)]
     prices = [price for price in (plan.price_per_hour, *(point.price_per_hour for point in paid)) if price > 0] or [1.0]
-    across, up = _Axis(rates, _LEFT, WIDTH - _RIGHT), _Axis(prices, _TOP + _HEIGHT, _TOP)
-    words = "per hour over samples per second; a dot is the cheapest plan per sample at a throughput floor"
-    parts = [text(12, 24, f"{plan.currency} {words}", "soft")]
-    for value in across.ticks():
-        parts += [line(across(value), _TOP, across(value), _TOP + _HEIGHT, "grid")]
-        parts += [text(across(value), _TOP + _HEIGHT + 18, format_count(value), "soft small", "middle")]
-    for value in up.ticks():
-        parts += [line(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid")]
-        parts += [text(_LEFT - 8, up(value) + 4, format_money(value), "soft small", "end")]
+    reached = format_rate(plan.throughput_samples_per_s)
+    this = f"this plan: {reached}, {_price(plan.price_per_hour, plan.currency)}" if plan.price_per_hour > 0 else ""
+    told = [("p4", this or "this plan is free"), ("p0", "the cheapest plan per sample at a throughput floor")]
+    parts, top = legend(told, width)
+    parts.append(text(12, top + 8, f"{plan.currency} per hour, over samples per second", "soft"))
+    top += 28
+    left = _LEFT if width >= WIDTH else _NARROW_LEFT
+    across, up = _Axis(rates, left, width - _RIGHT), _Axis(prices, top + _HEIGHT, top)
+    for value in across.ticks(round((width - left) / _TICK)):
+        parts += [line(across(value), top, across(value), top + _HEIGHT, "grid")]
+        parts += [text(across(value), top + _HEIGHT + 18, format_count(value), "soft small", "middle")]
+    for value in up.ticks(round(_HEIGHT / _TICK)):
+        parts += [line(left, up(value), width - _RIGHT, up(value), "grid")]
+        parts += [text(left - 8, up(value) + 4, format_money(value), "soft small", "end")]
     front = [(across(p.throughput_samples_per_s), up(p.price_per_hour)) for p in paid if p.is_on_front]
     if front:
         path = f"M{front[0][0]:.1f} {front[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in front[1:])
@@ -108,13 +119,8 @@ def pareto_front(plan: Plan, points: Sequence[Point]) -> Picture:
         parts.append(_dot(point, across(point.throughput_samples_per_s), up(point.price_per_hour), plan))
     if plan.price_per_hour > 0:
         x, y = across(plan.throughput_samples_per_s), up(plan.price_per_hour)
-        parts.append(f'<path class="p4" d="{_star(x, y, 10)}"><title>the plan</title></path>')
-        words = f"this plan: {format_rate(plan.throughput_samples_per_s)}, {_price(plan.price_per_hour, plan.currency)}"
-        before = x > WIDTH * 0.6
-        parts.append(text(x + (-16 if before else 16), y - 12, words, "ink head", "end" if before else "start"))
-    else:
-        parts.append(text(_LEFT + 10, _TOP + 20, "the plan is free", "ink"))
-    return picture("pareto", "Throughput against price", _TOP + _HEIGHT + 40, parts)
+        parts.append(f'<path class="p4" d="{_star(x, y, 10)}"><title>{safe(this)}</title></path>')
+    return picture("pareto", "Throughput against price", top + _HEIGHT + 30, parts, width=width)
 
 
 def _price(price_per_hour: float, currency: str) -> str:
@@ -143,16 +149,23 @@ class _Axis:
     """A logarithmic axis: values to pixels."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
-        self._low, self._high = math.log10(min(values)) - 0.05, math.log10(max(values)) + 0.05
+        self._least, self._greatest = math.log10(min(values)), math.log10(max(values))
+        self._low, self._high = self._least - 0.05, self._greatest + 0.05
         self._first, self._last = first, last
 
     def __call__(self, value: float) -> float:
         part = (math.log10(value) - self._low) / (self._high - self._low)
         return self._first + part * (self._last - self._first)
 
-    def ticks(self) -> list[float]:
-        """Return 1, 2 and 5 of every power of ten inside; 1 alone over many."""
+    def ticks(self, most: int) -> list[float]:
+        """Return 1, 2 and 5 of every power of ten inside, or 1 alone where they are more than ``most``; two at least.
+
+        Values between which no such number lies are marked themselves.
+        """
         powers = range(math.floor(self._low), math.ceil(self._high) + 1)
-        steps = (1, 2, 5) if len(powers) <= 5 else (1,)
-        values = [step * 10.0**power for power in powers for step in steps]
-        return [value for value in values if self._low <= math.log10(value) <= self._high]
+        for steps in ((1, 2, 5), (1, 3), (1,)):
+            values = [step * 10.0**power for power in powers for step in steps]
+            inside = [value for value in values if self._low <= math.log10(value) <= self._high]
+            if len(inside) <= max(2, most):
+                break
+        return inside if len(inside) > 1 else [10**self._least, 10**self._greatest]

@@ -14,10 +14,12 @@ from importlib.util import find_spec
 
 from heterps_compile.escape import printable, shorten
 
-WIDTH = 960
+from .text_width import fitting, text_width
+
+WIDTH = 820
 NAME_WIDTH = 200  # characters of a name that are ever shown
 DEVICE_COLOURS = 8
-_CHARACTER = 6.6  # pixels of one at the font size below, wide ones counted in
+NARROW = 360  # pixels: the width for a phone; a page shows one or the other
 _PIXELS_A_UNIT = 2  # of a PNG, so that text is sharp on today's screens
 _MOST_PIXELS = 16_000  # of the height of a PNG
 
@@ -71,7 +73,7 @@ def _theme(greys: Sequence[str], strong: Sequence[str], devices: Sequence[tuple[
 STYLE = (
     "svg.picture{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}"
     "svg.picture .head{font-weight:600}svg.picture .small{font-size:10.5px}"
-    "svg.picture .edge{fill:none;stroke-width:1.2;opacity:.45}svg.picture .data{stroke-dasharray:3 2}"
+    "svg.picture .edge{fill:none;stroke-width:1.2}svg.picture .data{stroke-dasharray:3 2}"
     + _theme(GREYS[0], STRONG[0], DEVICES[0])
     + "@media (prefers-color-scheme:dark){"
     + _theme(GREYS[1], STRONG[1], DEVICES[1])
@@ -87,18 +89,28 @@ class Picture:
     Attributes:
         name: What its file is called, without the ending.
         title: What it shows.
-        svg: Its text, one element.
-        height: In pixels; the width is :data:`WIDTH`.
+        element: Its text, one element without the style sheet.
+        width: In pixels.
+        height: In pixels.
     """
 
     name: str
     title: str
-    svg: str
+    element: str
+    width: float
     height: float
 
+    @property
+    def svg(self) -> str:
+        """Return the picture with its style sheet, as it stands in a file of its own."""
+        head, _, rest = self.element.partition("\n")
+        return f"{head}\n<style>{STYLE}</style>\n{rest}"
 
-def picture(name: str, title: str, height: float, parts: Iterable[str], *, role: str = "img") -> Picture:
-    """Make a picture of :data:`WIDTH` pixels from its elements.
+
+def picture(
+    name: str, title: str, height: float, parts: Iterable[str], *, role: str = "img", width: float = WIDTH
+) -> Picture:
+    """Make a picture from its elements.
 
     Args:
         name: What its file is called.
@@ -106,18 +118,18 @@ def picture(name: str, title: str, height: float, parts: Iterable[str], *, role:
         height: In pixels.
         parts: Elements.
         role: ``"img"`` for one that is read as a whole, ``"group"`` for one with parts of its own.
+        width: In pixels.
     """
-    svg = "\n".join(
+    element = "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {WIDTH} {height:.0f}" '
-            f'width="{WIDTH}" height="{height:.0f}" role="{role}" aria-label="{safe(title)}">',
-            f"<style>{STYLE}</style>",
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width:.0f} {height:.0f}" '
+            f'width="{width:.0f}" height="{height:.0f}" role="{role}" aria-label="{safe(title)}">',
             '<rect class="paper" width="100%" height="100%"/>',
             *parts,
             "</svg>\n",
         ]
     )
-    return Picture(name, title, svg, height)
+    return Picture(name, title, element, width, height)
 
 
 def safe(text: str, width: int = NAME_WIDTH) -> str:
@@ -149,15 +161,29 @@ def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
     return f'<line class="{classes}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def fitting(words: str, width: float) -> str:
-    """Cut the middle out of a text that is wider than so many pixels."""
-    return shorten(printable(words), max(3, int(width / _CHARACTER)))
+def legend(items: Iterable[tuple[str, str]], width: float, *, left: float = 12.0) -> tuple[list[str], float]:
+    """Draw a coloured square and a word for each item, in as many rows as they take.
 
+    Args:
+        items: The square's classes ("" for none) and the words.
+        width: Pixels there are.
+        left: Where a row begins.
 
-def ending(words: str, width: float) -> str:
-    """Cut the beginning off a text that is wider than so many pixels: the end of a dotted name tells the most."""
-    shown, count = printable(words), max(3, int(width / _CHARACTER))
-    return shown if len(shown) <= count else f"…{shown[1 - count :]}"
+    Returns:
+        The elements, and the height of the rows.
+    """
+    parts, x, y = list[str](), left, 24.0
+    for classes, words in items:
+        mark = 20.0 if classes else 0.0
+        shown = fitting(words, width - 2 * left - mark)
+        taken = mark + text_width(shown)
+        if x > left and x + taken > width - left:
+            x, y = left, y + 20
+        if classes:
+            parts.append(rect(x, y - 11, 14, 14, classes, ' rx="3"'))
+        parts.append(text(x + mark, y, shown, "ink" if classes else "soft"))
+        x += taken + 18
+    return parts, y + 16
 
 
 def device_classes(devices: Iterable[str]) -> dict[str, int]:

@@ -7,6 +7,7 @@ Left out: the trace for Perfetto, which has everything (``simulation/chrome_trac
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.order import Phase
@@ -15,9 +16,10 @@ from heterps_compile.schedule.simulate import Span, worker_spans
 from heterps_compile.simulation.plan_steps import Step
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share
 
-from .svg import WIDTH, Picture, device_classes, fitting, line, picture, rect, text, ticks, titled
+from .svg import WIDTH, Picture, device_classes, legend, line, picture, rect, text, ticks, titled
+from .text_width import fitting, text_width
 
-_LEFT, _RIGHT, _TOP = 170.0, 20.0, 48.0
+_LEFT, _NARROW_LEFT, _RIGHT = 170.0, 102.0, 24.0
 _ROW, _SPACE = 22.0, 6.0
 _MOST_ROWS = 40
 _MOST_PIECES = 4000  # in the whole picture
@@ -26,48 +28,74 @@ _COLOUR = {Phase.FORWARD: "p0", Phase.BACKWARD: "p1", Phase.WEIGHT: "p2"}
 _WORDS = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.WEIGHT: "gradients of weights"}
 
 
-def timeline(plan: Plan, step: Step) -> Picture:
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Where a time is drawn, and below what."""
+
+    step_s: float
+    width: float
+    top: float
+
+    @property
+    def left(self) -> float:
+        return _LEFT if self.width >= WIDTH else _NARROW_LEFT
+
+    @property
+    def scale(self) -> float:
+        """Return pixels a second."""
+        return (self.width - self.left - _RIGHT) / self.step_s if self.step_s > 0 else 0.0
+
+    def x(self, time_s: float) -> float:
+        return self.left + time_s * self.scale
+
+
+def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
     """Draw who runs what when: a row a replica, a piece an action."""
     rows = _rows(step)
-    scale = (WIDTH - _LEFT - _RIGHT) / step.step_s if step.step_s > 0 else 0.0
-    bottom = _TOP + len(rows) * (_ROW + _SPACE)
-    parts = [*_legend(step), *_axis(step, scale, bottom)]
+    parts, top = _legend(step, width)
+    clock = _Clock(step.step_s, width, top)
+    bottom = top + len(rows) * (_ROW + _SPACE)
+    parts += _axis(clock, bottom)
     spans = worker_spans(step.timeline)
     room = max(20, _MOST_PIECES // max(1, len(rows)))
     colours = device_classes(stage.device for stage in plan.stages)
     for index, worker in enumerate(rows):
-        y = _TOP + index * (_ROW + _SPACE)
-        parts += _label(plan, step, worker, y, colours)
+        y = top + index * (_ROW + _SPACE)
+        parts += _label(plan, step, worker, y, colours, clock)
         own = spans[worker]
-        parts += _pieces(own, y, scale) if len(own) <= room else _blocks(own, y, scale)
-    height = bottom + 34 + _left_out(parts, step, rows, bottom)
-    return picture("timeline", f"Timeline: {_summary(plan, step)}", height, parts)
+        parts += _pieces(own, y, clock) if len(own) <= room else _blocks(own, y, clock)
+    height = bottom + 30 + _left_out(parts, step, rows, bottom)
+    return picture("timeline", f"Timeline: {_summary(plan, step)}", height, parts, width=width)
 
 
-def memory_over_time(plan: Plan, step: Step) -> Picture:
+def memory_over_time(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
     """Draw what one replica of every stage holds while the step runs: an area a stage, all on one scale."""
     points = dict(step.bytes_over_time())
     rows = [(stage, 0) for stage in range(len(plan.stages))][:_MOST_ROWS]
-    scale = (WIDTH - _LEFT - _RIGHT) / step.step_s if step.step_s > 0 else 0.0
     height = 40.0
-    bottom = _TOP + len(rows) * (height + 12)
     most = max((size for worker in rows for _, size in points[worker]), default=0.0) or 1.0
-    parts = [text(12, 24, f"one scale for all, {format_bytes(most)} high", "soft"), *_axis(step, scale, bottom)]
+    parts, top = legend([("", f"one scale for all, {format_bytes(most)} high")], width)
+    bottom = top + len(rows) * (height + 12)
+    clock = _Clock(step.step_s, width, top)
+    parts += _axis(clock, bottom)
     colours = device_classes(stage.device for stage in plan.stages)
     for index, worker in enumerate(rows):
-        base = _TOP + index * (height + 12) + height
+        base = top + index * (height + 12) + height
         colour = colours[plan.stages[worker[0]].device]
-        parts += _label(plan, step, worker, base - 30, colours)
+        parts += _label(plan, step, worker, base - 36, colours, clock)
         peak = max(size for _, size in points[worker])
-        parts.append(text(_LEFT - 12, base - 1, format_bytes(peak), "soft small", "end"))
-        path = f"M{_LEFT:.1f} {base:.1f}"
+        parts.append(text(30, base - 5, fitting(format_bytes(peak), clock.left - 36, 10.5), "soft small"))
+        path = f"M{clock.left:.1f} {base:.1f}"
         for time_s, size in _thinned(points[worker], step.step_s):
-            path += f"H{_LEFT + time_s * scale:.1f}V{base - size / most * height:.1f}"
-        path += f"H{_LEFT + step.step_s * scale:.1f}V{base:.1f}Z"
+            path += f"H{clock.x(time_s):.1f}V{base - size / most * height:.1f}"
+        path += f"H{clock.x(step.step_s):.1f}V{base:.1f}Z"
         parts.append(f'<path class="d{colour}" d="{path}"/>')
-    return picture(
-        "memory-over-time", "Memory of the first replica of every stage over the same time", bottom + 34, parts
-    )
+    end = bottom + 30
+    if len(plan.stages) > len(rows):
+        parts.append(text(12, end + 8, f"{len(plan.stages) - len(rows)} more stages are not drawn", "soft"))
+        end += 20
+    title = "Memory of the first replica of every stage over the same time"
+    return picture("memory-over-time", title, end, parts, width=width)
 
 
 def _summary(plan: Plan, step: Step) -> str:
@@ -97,39 +125,41 @@ def _left_out(parts: list[str], step: Step, rows: Sequence[tuple[int, int]], bot
     missing = sum(step.timeline.replicas) - len(rows)
     if not missing:
         return 0.0
-    parts.append(text(_LEFT, bottom + 42, f"{missing} more replicas are not drawn; the trace has them", "soft"))
+    parts.append(text(12, bottom + 38, f"{missing} more replicas are not drawn; the trace has them", "soft"))
     return 20.0
 
 
-def _legend(step: Step) -> Iterator[str]:
-    x = 12.0
-    for phase in dict.fromkeys(span.action.phase for span in step.timeline.spans):
-        yield rect(x, 13, 14, 14, _COLOUR[phase], ' rx="3"')
-        yield text(x + 20, 24, _WORDS[phase])
-        x += 40 + 6.6 * len(_WORDS[phase])
+def _legend(step: Step, width: float) -> tuple[list[str], float]:
+    phases = dict.fromkeys(span.action.phase for span in step.timeline.spans)
     chunks = "; paler: a later chunk of the stage" if step.timeline.chunks > 1 else ""
-    yield text(x + 6, 24, f"numbers are micro-batches{chunks}", "soft")
+    items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), ("", f"numbers are micro-batches{chunks}")]
+    return legend(items, width)
 
 
-def _axis(step: Step, scale: float, bottom: float) -> Iterator[str]:
-    for time_s in ticks(step.step_s, 6):
-        x = _LEFT + time_s * scale
-        yield line(x, _TOP - 8, x, bottom, "grid")
-        yield text(x, bottom + 16, format_seconds(time_s), "soft small", "middle")
+def _axis(clock: _Clock, bottom: float) -> Iterator[str]:
+    most = 6 if clock.width >= WIDTH else 3
+    for time_s in ticks(clock.step_s, most):
+        x, words = clock.x(time_s), format_seconds(time_s)
+        yield line(x, clock.top - 4, x, bottom, "grid")
+        near = x + text_width(words, 10.5) / 2 > clock.width - 4
+        yield text(clock.width - 4 if near else x, bottom + 16, words, "soft small", "end" if near else "middle")
 
 
-def _label(plan: Plan, step: Step, worker: tuple[int, int], y: float, colours: dict[str, int]) -> list[str]:
+def _label(  # noqa: PLR0917 - whose row, where
+    plan: Plan, step: Step, worker: tuple[int, int], y: float, colours: dict[str, int], clock: _Clock
+) -> list[str]:
     stage, replica = worker
     device = plan.stages[stage].device
-    number = f"stage {stage}" if step.timeline.replicas[stage] == 1 else f"stage {stage}.{replica}"
-    words = fitting(f"{number} {device}", _LEFT - 44)
-    return [rect(12, y + 4, 12, 12, f"d{colours[device]}", ' rx="3"'), text(30, y + 15, words)]
+    number = f"{stage}" if step.timeline.replicas[stage] == 1 else f"{stage}.{replica}"
+    words = f"stage {number} {device}" if clock.width >= WIDTH else f"stage {number}"
+    shown = fitting(words, clock.left - 38)
+    return [rect(12, y + 4, 12, 12, f"d{colours[device]}", ' rx="3"'), text(30, y + 15, shown)]
 
 
-def _pieces(spans: Sequence[Span], y: float, scale: float) -> Iterator[str]:
+def _pieces(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:
     for span in spans:
         action = span.action
-        x, width = _LEFT + span.start_s * scale, (span.end_s - span.start_s) * scale
+        x, width = clock.x(span.start_s), (span.end_s - span.start_s) * clock.scale
         took = format_seconds(span.end_s - span.start_s)
         title = f"{_WORDS[action.phase]} of micro-batch {action.micro_batch}, {took}"
         paler = ' fill-opacity=".6"' if action.chunk else ""
@@ -141,22 +171,22 @@ def _pieces(spans: Sequence[Span], y: float, scale: float) -> Iterator[str]:
             yield text(x + width / 2, y + 15, number, "small paper", "middle")
 
 
-def _blocks(spans: Sequence[Span], y: float, scale: float) -> Iterator[str]:
+def _blocks(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:
     """Draw runs of neighbours of one phase as one piece."""
     first = 0
     for i in range(1, len(spans) + 1):
         ends = i == len(spans) or spans[i].action.phase is not spans[first].action.phase
-        if ends or (spans[i].start_s - spans[i - 1].end_s) * scale > 1:
+        if ends or (spans[i].start_s - spans[i - 1].end_s) * clock.scale > 1:
             start, end = spans[first].start_s, spans[i - 1].end_s
             title = f"{_WORDS[spans[first].action.phase]} of {i - first} micro-batches"
-            width = max((end - start) * scale, 0.4)
-            yield titled(rect(_LEFT + start * scale, y, width, _ROW, _COLOUR[spans[first].action.phase]), title)
+            width = max((end - start) * clock.scale, 0.4)
+            yield titled(rect(clock.x(start), y, width, _ROW, _COLOUR[spans[first].action.phase]), title)
             first = i
 
 
 def _thinned(points: Sequence[tuple[float, float]], step_s: float) -> Iterator[tuple[float, float]]:
     """Leave out changes that fall on the pixel of a higher one."""
-    pixel_s = step_s / (WIDTH - _LEFT - _RIGHT)
+    pixel_s = step_s / (WIDTH - _LEFT - _RIGHT)  # of the wider picture
     kept: tuple[float, float] | None = None
     for time_s, size in points:
         if kept is not None and time_s - kept[0] < pixel_s / 2:

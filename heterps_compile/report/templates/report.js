@@ -2,9 +2,12 @@
 // Chooses a layer by mouse or keyboard and tells of it in the panel. Everything shown is put in as text, never as HTML.
 (() => {
   const facts = JSON.parse(document.getElementById("facts").textContent);
-  const group = document.querySelector("g.layers");
+  // The picture is there twice, for wide and for narrow pages; what is shown of it counts.
+  const groups = Array.from(document.querySelectorAll("#layers g.layers"));
   const panel = document.getElementById("panel");
-  const layers = Array.from(group.children);
+  const shown = () => groups.find((group) => group.getClientRects().length) || groups[0];
+  const layersOf = (group) => Array.from(group.children);
+  const NAMED = document.querySelector("#layers .layer text") !== null;
   const found = document.getElementById("found");
   const find = document.getElementById("find");
   const SHOWN = 30;
@@ -19,17 +22,19 @@
   };
 
   const focus = (index) => {
-    if (index < 0 || index >= layers.length) return;
-    layers[current].setAttribute("tabindex", "-1");
+    if (index < 0 || index >= facts.layers.length) return;
+    for (const group of groups) {
+      group.children[current].setAttribute("tabindex", "-1");
+      group.children[index].setAttribute("tabindex", "0");
+    }
     current = index;
-    layers[index].setAttribute("tabindex", "0");
-    layers[index].focus();
+    shown().children[index].focus();
   };
 
-  const boxOf = (index) => layers[index].firstElementChild.getBBox();
+  const boxOf = (layer) => (layer.tagName === "rect" ? layer : layer.firstElementChild).getBBox();
 
-  const middle = (index) => {
-    const box = boxOf(index);
+  const middle = (layer) => {
+    const box = boxOf(layer);
     return [box.x + box.width / 2, box.y + box.height / 2];
   };
 
@@ -46,13 +51,26 @@
     return `M${x1} ${y1}C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2}`;
   };
 
-  const showEdges = (edges) => {
-    group.parentNode.querySelectorAll(".chosen-edge").forEach((line) => line.remove());
-    for (const [from, to] of edges) {
-      const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
-      line.setAttribute("class", "chosen-edge");
-      line.setAttribute("d", curve(boxOf(from), boxOf(to)));
-      group.parentNode.append(line);
+  // Lines that are drawn are marked; where there is no room for all of them, those of the layer are drawn.
+  const showEdges = (index) => {
+    const edges = facts.edges.filter(([from, to]) => from === index || to === index).slice(0, 4 * SHOWN);
+    const wanted = new Set(edges.map(([from, to]) => `${from}-${to}`));
+    for (const group of groups) {
+      const lines = group.parentNode.querySelector("g.edges");
+      lines.querySelectorAll("path.chosen-edge").forEach((line) => line.remove());
+      const drawn = Array.from(lines.querySelectorAll("[data-edges]"));
+      for (const line of drawn) {
+        const is = line.dataset.edges.split(" ").some((edge) => wanted.has(edge));
+        line.classList.toggle("chosen-edge", is);
+        if (is) lines.append(line);
+      }
+      if (NAMED || drawn.length || !group.getClientRects().length) continue;
+      for (const [from, to] of edges) {
+        const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
+        line.setAttribute("class", "chosen-edge");
+        line.setAttribute("d", curve(boxOf(group.children[from]), boxOf(group.children[to])));
+        lines.append(line);
+      }
     }
   };
 
@@ -66,21 +84,24 @@
     if (!pairs.length) return;
     make("h3", title, panel);
     const list = make("ul", undefined, panel);
-    for (const [index, size] of pairs.slice(0, SHOWN)) {
-      link(index, `${facts.layers[index].name} (${size})`, make("li", undefined, list));
+    for (const [index, size, join] of pairs.slice(0, SHOWN)) {
+      link(index, `${facts.layers[index].name}${join ? `, its ${join}` : ""} (${size})`, make("li", undefined, list));
     }
     if (pairs.length > SHOWN) make("li", `and ${pairs.length - SHOWN} more`, list);
   };
 
   const choose = (index, moves) => {
     const layer = facts.layers[index];
-    if (chosen >= 0) layers[chosen].setAttribute("aria-pressed", "false");
+    for (const group of groups) {
+      if (chosen >= 0) group.children[chosen].setAttribute("aria-pressed", "false");
+      group.children[index].setAttribute("aria-pressed", "true");
+    }
     chosen = index;
-    layers[index].setAttribute("aria-pressed", "true");
     if (moves) {
       focus(index);
-      layers[index].scrollIntoView({ block: "nearest" });
+      shown().children[index].scrollIntoView({ block: "nearest" });
     }
+    panel.classList.add("told");
     panel.replaceChildren();
     make("h2", layer.name, panel);
     make("p", `stage ${layer.stage}, on ${layer.device}${layer.change ? `, ${layer.change}` : ""}`, panel).className = "soft";
@@ -104,17 +125,18 @@
     }
     const edges = facts.edges.filter(([from, to]) => from === index || to === index);
     neighbours("Reads from", edges.filter((edge) => edge[1] === index).map((edge) => [edge[0], edge[2]]));
-    neighbours("Read by", edges.filter((edge) => edge[0] === index).map((edge) => [edge[1], edge[2]]));
-    showEdges(edges.slice(0, 4 * SHOWN));
+    neighbours("Read by", edges.filter((edge) => edge[0] === index).map((edge) => [edge[1], edge[2], edge[3]]));
+    showEdges(index);
   };
 
   // The layer that lies in a direction from another: the nearest one whose middle is further that way.
   const beside = (index, down) => {
-    const [x, y] = middle(index);
+    const layers = layersOf(shown());
+    const [x, y] = middle(layers[index]);
     let best = index;
     let least = Infinity;
     for (let i = 0; i < layers.length; i += 1) {
-      const [otherX, otherY] = middle(i);
+      const [otherX, otherY] = middle(layers[i]);
       const gap = (otherY - y) * down;
       const distance = gap + Math.abs(otherX - x) / 4;
       if (gap > 1 && distance < least) [best, least] = [i, distance];
@@ -127,11 +149,11 @@
     return layer ? Number(layer.dataset.layer) : -1;
   };
 
-  group.addEventListener("click", (event) => {
+  const onClick = (event) => {
     const index = indexOf(event);
     if (index >= 0) choose(index, true);
-  });
-  group.addEventListener("keydown", (event) => {
+  };
+  const onKey = (event) => {
     const index = indexOf(event);
     if (index < 0) return;
     const act = {
@@ -140,7 +162,7 @@
       ArrowDown: () => focus(beside(index, 1)),
       ArrowUp: () => focus(beside(index, -1)),
       Home: () => focus(0),
-      End: () => focus(layers.length - 1),
+      End: () => focus(facts.layers.length - 1),
       Enter: () => choose(index, true),
       " ": () => choose(index, true),
     }[event.key];
@@ -148,6 +170,13 @@
       event.preventDefault();
       act();
     }
+  };
+  for (const group of groups) {
+    group.addEventListener("click", onClick);
+    group.addEventListener("keydown", onKey);
+  }
+  panel.querySelectorAll("[data-choose]").forEach((button) => {
+    button.addEventListener("click", () => choose(Number(button.dataset.choose), true));
   });
 
   find.addEventListener("input", () => {

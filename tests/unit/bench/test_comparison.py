@@ -22,12 +22,13 @@ SAMPLE = Comparison("model", 3, 2, 2.0, "USD", "cost", 8, RESULTS)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_chart_has_a_bar_for_every_plan_and_a_line_for_the_bound() -> None:
+def test_the_chart_has_a_bar_for_every_plan_and_the_bound_as_a_line_on_each() -> None:
     chart = ET.fromstring(method_bars(SAMPLE).svg)  # noqa: S314 - our own text
-    bars = [float(r.get("width", "0")) for r in chart.findall(f"{SVG}rect")[1:]]
+    bars = [float(r.get("width", "0")) for r in chart.findall(f"{SVG}rect")[2:]]  # behind the paper and the legend
     assert bars[0] / bars[1] == pytest.approx(2 / 3, abs=1e-3)
     assert len(bars) == 2
-    assert len(chart.findall(f"{SVG}line")) == 1
+    marks = [float(mark.get("x1", "0")) for mark in chart.findall(f"{SVG}line")]
+    assert marks == [pytest.approx(140 + bars[0], abs=0.1)] * 2
     assert "no plan" in [text.text for text in chart.findall(f"{SVG}text")]
 
 

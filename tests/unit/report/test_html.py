@@ -17,7 +17,8 @@ from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.html import for_script, html_report, layer_facts
 from heterps_compile.report.pictures.pareto import Point, pareto, usual_floors
-from heterps_compile.report.pictures.svg import can_draw_png, ending, ticks, to_png
+from heterps_compile.report.pictures.svg import WIDTH, can_draw_png, ticks, to_png
+from heterps_compile.report.pictures.text_width import ending
 
 SVG = "{http://www.w3.org/2000/svg}"
 POINTS = (Point(0, 100.0, 1.0, True, True), Point(200, 200.0, 3.0, False, False), Point(300, 400.0, 2.5, True, True))
@@ -191,4 +192,4 @@ def test_a_picture_is_drawn_as_png_at_double_size():
     drawn = SMALL.pictures()[0]
     png = to_png(drawn)
     assert png.startswith(b"\x89PNG\r\n")
-    assert int.from_bytes(png[16:20], "big") == 2 * 960
+    assert int.from_bytes(png[16:20], "big") == 2 * WIDTH
