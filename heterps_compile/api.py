@@ -140,7 +140,7 @@ def compile(  # noqa: A001 - the product's verb
     measurements = None if profile is None else read_measurements(pool, profile)
     pipeline = as_pipeline(passes)
     # an unknown name and what is not installed are told before the long work
-    asked: list[Callable[[], object]] = [partial(_need_front_end, model)]
+    asked: list[Callable[[], object]] = [partial(need_front_end, model)]
     asked += [partial(find_method, name) for name in (method, *baselines)]
     asked += [] if backend is None else [partial(find_backend, backend)]
     asked += [partial(need, "compiling for training", PYTORCH)] if mode == "training" else []
@@ -350,7 +350,7 @@ def read_model(
             f"{str(model)!r} is a workload file: costs without operations, from which no stages can be made; solve it "
             f"with the command (heterps-compile FILE)"
         )
-    _need_front_end(model)
+    need_front_end(model)
     if _subject(model) == ONNX:
         from heterps_compile.frontends.onnx import import_onnx  # noqa: PLC0415 - onnx only for ONNX models
 
@@ -366,7 +366,7 @@ def read_model(
         )
 
 
-def _need_front_end(model: Any) -> None:
+def need_front_end(model: Any) -> None:
     """Refuse a model that cannot be read with what is installed.
 
     Raises:

@@ -5,6 +5,7 @@ Left out: the check itself (``review/check.py``) and the looks of it (``review/c
 
 import sys
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -95,9 +96,13 @@ def check_one(model: str, asked: Asked, *, update: bool) -> int:
         if update and against.startswith("git:"):
             raise click.UsageError("An update writes files, and a commit is none; name the plan's file or folder.")
         progress.show(Progress("compiling again", 0, 1))
+        from heterps_compile.api import need_front_end  # noqa: PLC0415 - numpy
+        from heterps_compile.packages import need_all  # noqa: PLC0415 - as above
+        from heterps_compile.passes.placement.methods import find_method  # noqa: PLC0415 - as above
         from heterps_compile.review.check import check_plan  # noqa: PLC0415 - torch and onnx
         from heterps_compile.review.pose import pose_again  # noqa: PLC0415 - as above
 
+        need_all([partial(need_front_end, model), partial(find_method, plan.request.method)])
         posed = pose_again(model, plan, cluster=cluster, profile=profile, **asked.some("batch", "shapes"))
         checked = check_plan(posed, asked["tolerance"])
         if report is not None:
