@@ -124,6 +124,7 @@ ELSEWHERE = (
     r"fullest memory .*",
     r"^stage \d+: \d+ x .*",
     r"SHA-256.*",
+    r"(hourly bill that|price of a million samples at or above).* --objective \w+",  # of another plan
 )
 """Text whose numbers are of one output alone, or tested elsewhere."""
 
@@ -166,7 +167,7 @@ STAGE_KEYS = {
     "stages.*.replicas": "replicas",
 }
 OF_ONE_DOCUMENT = re.compile(
-    r"(estimates\.)?(layers|parameter_servers|cluster|model|provenance|schedules|work|choices|moves|decisive|decides|decisions|pool)\b.*"
+    r"(estimates\.)?(layers|parameter_servers|cluster|model|provenance|schedules|other_objective|work|choices|moves|decisive|decides|decisions|pool)\b.*"
     r"|.*(version|seed|batch|evaluations|micro_batches|replicas|parameter_servers|budget_per_hour|gap|max_stages|"
     r"min_stages|time_limit_s|parameter_servers_price_per_hour|gain_percent|tolerance_percent|stage)"
     r"|stages\.\*\.(received_bytes|sent_bytes|micro_batch_\w+|delay_s|memory\..*)|changes\..*"

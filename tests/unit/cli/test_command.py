@@ -18,6 +18,7 @@ from heterps_compile.passes.fuse_stages import FuseStages
 from heterps_compile.passes.group_layers import GroupLayers
 from heterps_compile.plan.folder import read_folder, write_folder
 from heterps_compile.plan.plan import Plan
+from heterps_compile.progress import Progress
 
 STEPS = (GroupLayers(), FuseStages())
 
@@ -45,7 +46,7 @@ class Library(ModuleType):
     def compile(self, model, *, on_progress, observer, **options):
         self.calls.append((model, options))
         print("a library's chatter")
-        on_progress("reading", 0, 2)
+        on_progress(Progress("reading", 0, 2))
         for step in STEPS:
             observer(step, DRAFT)
         if self.failure is not None:

@@ -41,7 +41,8 @@ def test_every_plan_has_its_line_also_the_new_and_the_dropped(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[:5] == [
         "fine   same.json     the plans are the same",
-        "fails  changed.json  changed: placement, replicas; price +1.63 %; cost, steady state +1.63 %; memory +50 %",
+        "fails  changed.json  changed: placement, replicas; price +1.63 %; cost, steady state +1.63 %; "
+        "memory, all units +50 %",
         "fine   folder        the plans are the same",
         "fails  new.json      the plan is new: there is nothing to compare it with",
         "fails  dropped.json  the manifest names the plan no more; its file is still there",
