@@ -147,7 +147,7 @@ def test_the_plans_own_pool_needs_no_file_and_a_file_that_changed_is_told(capsys
     assert run(["check", MODEL, "--against", "plan.json"]) == 0
     assert run(["simulate", "plan.json"]) == 0
     assert run(["explain", plan.stages[0].layers[0], "--model", MODEL, "--plan", "plan.json"]) == 0
-    assert "changed" not in capsys.readouterr().out
+    assert "pool changed" not in capsys.readouterr().out
     price = next(line for line in pool.splitlines() if line.startswith("price = "))
     Path("mine.toml").write_text(pool.replace(price, 'price = "0.06 USD/h"', 1))
     run(["check", MODEL, "--against", "plan.json", "--cluster", "mine.toml"])
