@@ -32,6 +32,7 @@ from .placement.proof.certificate import better_of, certify
 from .placement.proof.exact import Exact
 
 _NAMED = 3  # missing layers that a message names
+_ROUNDING = 1e-12  # relative
 _METHOD_SHARE = 0.7  # of a time limit; the rest is for the proof
 
 
@@ -99,8 +100,7 @@ class PlaceLayers:
         else:
             if not is_exact:
                 result = certify(problem, result, left_s(self.proof_s), [] if old is None else [old])
-        if result.found_by != WARM_START:  # an old plan that is as good is kept as it is
-            result = deal_alike(problem, result)
+        result = deal_alike(problem, result) if old is None else _kept_if_as_good(problem, result, old)
         return advance(draft, Placed, search=result, tried=tuple(_row(name, found) for name, found in runs))
 
 
@@ -171,6 +171,18 @@ def _best_of(problem: Problem, found: Sequence[SearchResult | InfeasibleError], 
     for other in plans:
         result = better_of(problem, result, other.placement, other.method)
     return result if old is None else better_of(problem, result, old, WARM_START)
+
+
+def _kept_if_as_good(problem: Problem, result: SearchResult, old: Placement) -> SearchResult:
+    """Return the result with the placement of the old plan where that is as good, so that nothing moves for nothing."""
+    value = evaluate_one(problem, old)
+    if value > result.value * (1 + _ROUNDING):
+        return deal_alike(problem, result)
+    if result.placement == old:
+        return result
+    notes = (*result.notes, f"the plan was found by the {WARM_START}: the old plan is as good, and stays as it is")
+    bound = min(result.bound, value)
+    return replace(result, placement=old, value=value, bound=bound, found_by=WARM_START, notes=notes)
 
 
 def _found_by_proof(problem: Problem, method: str, own: InfeasibleError, limit_s: float) -> SearchResult:

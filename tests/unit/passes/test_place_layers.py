@@ -136,6 +136,21 @@ def test_the_cuts_of_an_old_plan_are_kept() -> None:
     assert warm_start_of(three, old) == Placement((0, 0, 0), (2,))
 
 
+def test_equal_layers_are_dealt_evenly_but_an_old_plan_that_is_as_good_stays_as_it_is() -> None:
+    edges = {"edge_producer": np.arange(4), "edge_bytes": np.ones(4), "edge_readers": np.full(4, 4)}
+    limits = {"edge_starts": np.arange(5), "min_stages": 3, "max_units": np.array([3])}
+    equal = plain_problem([[1.0]] * 4 + [[5.0]], [1.0], **edges, **limits)
+    names = equal.layer_names
+    old = stages(("cpu", names[:1]), ("cpu", names[1:4]), ("cpu", names[4:]))
+    draft = replace(DRAFT, problem=equal)
+    dealt, kept = (PlaceLayers("exact")(replace(draft, warm_start=start)).search for start in ((), old))
+    assert dealt.placement.starts() == (0, 2, 4)
+    assert (kept.placement.starts(), kept.found_by, kept.value) == ((0, 1, 4), "warm start", dealt.value)
+    worse = stages(("cpu", names[:3]), ("cpu", names[3:4]), ("cpu", names[4:]))
+    cut = plain_problem([[1.0]] * 4 + [[2.0]], [1.0], **edges, **limits)
+    assert PlaceLayers("exact")(replace(draft, problem=cut, warm_start=worse)).search.placement.starts() == (0, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("old", "message"),
     [
