@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from base64 import b64decode
 from collections.abc import Iterator
@@ -66,6 +67,11 @@ class Browser:
         """Make the page believe that the user likes it dark, or light."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if wanted else "light"}]
         self._send("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}})
+
+    def size(self, width: int, height: int = 1000) -> None:
+        """Make the page so many pixels wide; a window has a least width, a page has none."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._send("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
 
     def picture(self) -> bytes:
         """Return the whole page as PNG."""

@@ -209,3 +209,42 @@ def test_hostile_names_stay_text(window, tmp_path):
 
 def at(index: int) -> str:
     return f'.layer[data-layer="{index}"]'
+
+
+MEASURED = """
+  const inside = (a, b) =>
+    a.left >= b.left - 1 && a.right <= b.right + 1 && a.top >= b.top - 1 && a.bottom <= b.bottom + 1;
+  const shown = (e) => e.getClientRects().length > 0;
+  const all = (css, root = document) => [...root.querySelectorAll(css)].filter(shown);
+  const told = (e) => e.textContent.slice(0, 60);
+  const box = (e) => e.getBoundingClientRect();
+  const through = (line, rect) => {
+    const far = line.getTotalLength(), at = line.getScreenCTM();
+    for (let i = 0; i <= far; i += 1) {
+      const { x, y } = line.getPointAtLength(i).matrixTransform(at);
+      if (x > rect.left && x < rect.right && y > rect.top + 2 && y < rect.bottom - 2) return true;
+    }
+    return false;
+  };
+  const words = all("svg text"), wires = all("#layers .wire .edge");
+  return {
+    wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    cut: words.filter((t) => !inside(box(t), box(t.ownerSVGElement))).map(told),
+    out: all("#layers .layer")
+      .flatMap((l) => all("text", l).filter((t) => !all("rect", l).some((r) => inside(box(t), box(r))))).map(told),
+    crossed: all("#layers svg text").filter((t) => wires.some((w) => through(w, box(t)))).map(told),
+    empty: all("section, aside").filter((s) => s.innerText.trim().length < 12 || box(s).height < 40).map((s) => s.id),
+    lines: wires.length,
+  };
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 800, 1280, 2560])
+def test_every_word_lies_in_its_box_no_line_crosses_one_and_nothing_is_cut_off(window, compiled, width):
+    window.size(width)
+    window.open(compiled / "plan.html")
+    measured = window.run(MEASURED)
+    window.size(1400)
+    assert measured.pop("lines") > 20
+    assert measured == {"wide": 0, "cut": [], "out": [], "crossed": [], "empty": []}

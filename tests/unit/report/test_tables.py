@@ -17,7 +17,7 @@ SAVED = replace(PLAN, artifacts=((Artifact("stage_0.onnx", "d" * 64),), (Artifac
 def printed(plan=SAVED, rows=ROWS, *, width=None, directory="ctr.heterps", all_layers=False) -> str:
     stream = io.StringIO()
     print_plan(make_console(stream, width), plan, rows, directory=directory, all_layers=all_layers)
-    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+    return stream.getvalue()
 
 
 def test_a_plan_reads_well_where_there_is_no_terminal(golden):
@@ -149,3 +149,8 @@ def test_an_ascii_terminal_gets_ascii_lines():
     print_plan(make_console(stream, None), SAVED, ROWS, directory=None, all_layers=False)
     stream.flush()
     assert b"\\u" not in stream.buffer.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 99, 120])
+def test_no_line_ends_in_spaces(width):
+    assert [line for line in printed(width=width).splitlines() if line != line.rstrip()] == []
