@@ -239,7 +239,7 @@ MEASURED = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a point on every pixel of every line, at four widths
 @pytest.mark.parametrize("width", [400, 800, 1280, 2560])
 def test_every_word_lies_in_its_box_no_line_crosses_one_and_nothing_is_cut_off(window, compiled, width):
     window.size(width)
