@@ -68,8 +68,8 @@ def join_of(layers: LayerGraph, index: int) -> Node | None:
 def before_anchor(layers: LayerGraph, index: int) -> frozenset[int]:
     """Return the nodes of a layer that its anchor is or waits for."""
     layer, graph = layers.layers[index], layers.graph
-    own, found = set(layer.nodes), set[int]()
-    left = [i for i in layer.nodes if graph.nodes[i].name == layer.name]
+    own, found, anchor = set(layer.nodes), set[int](), _anchor(graph, layer)
+    left = [i for i in layer.nodes if graph.nodes[i] is anchor]
     while left:
         i = left.pop()
         if i not in found:
@@ -91,7 +91,10 @@ def after_node(layers: LayerGraph, index: int, node: Node) -> frozenset[int]:
 
 
 def _anchor(graph: Graph, layer: Layer) -> Node:
-    return next(graph.nodes[i] for i in layer.nodes if graph.nodes[i].name == layer.name)
+    """Return the node that a layer is named after; where the layer was renamed, its first one of the same kind."""
+    nodes = [graph.nodes[i] for i in layer.nodes]
+    named = [node for node in nodes if node.name == layer.name]
+    return [*named, *(node for node in nodes if node.kind is layer.kind), *nodes][0]
 
 
 def _conv(graph: Graph, node: Node) -> str:

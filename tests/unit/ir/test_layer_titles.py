@@ -92,3 +92,11 @@ def test_a_shortcut_feeds_the_sum_behind_the_second_convolution():
         LayerEdge(0, 1, into_join=True),
         LayerEdge(1, 2, after_join=True),
     ]
+
+
+def test_a_renamed_layer_is_told_by_its_first_node_of_the_kind():
+    layers = group_nodes(sketch(RESIDUAL))
+    renamed = replace(layers, layers=tuple(replace(layer, name=f"b{i}") for i, layer in enumerate(layers.layers)))
+    assert [what_layer_is(renamed, i) for i in range(3)] == [what_layer_is(layers, i) for i in range(3)]
+    assert [layer_title(renamed, i) for i in range(3)] == ["b0", "b1", "b2"]
+    assert join_of(renamed, 1) == join_of(layers, 1)
