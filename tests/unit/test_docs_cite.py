@@ -16,7 +16,7 @@ PACKAGE = ROOT / "heterps_compile"
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 SOURCES = [
     path
-    for folder in ("heterps_compile", "passes", "backends", "tests", "tools")
+    for folder in ("heterps_compile", "passes", "backends", "tests", "tools", "examples")
     for path in (ROOT / folder).rglob("*.py")
     if not path.is_relative_to(PACKAGE / "passes") and not path.is_relative_to(PACKAGE / "backends")
 ]

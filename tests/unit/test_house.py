@@ -129,7 +129,7 @@ def test_every_package_has_an_init():
 
 def test_the_linked_folders_are_type_checked():
     included = set(project()["tool"]["pyright"]["include"])
-    assert included == {"heterps_compile", "heterps_compile/passes", "heterps_compile/backends"}
+    assert included == {"heterps_compile", "heterps_compile/passes", "heterps_compile/backends", "examples"}
 
 
 def test_passes_and_backends_are_links_to_the_top():
@@ -163,7 +163,7 @@ def test_a_wheel_has_every_file_of_every_package(tmp_path):
 
 
 def test_no_file_is_longer_than_500_lines():
-    files = [path for _, path in modules()] + sources("tests", "tools")
+    files = [path for _, path in modules()] + sources("tests", "tools", "examples")
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
 
