@@ -19,12 +19,13 @@ from heterps_compile.cluster.load import load_cluster
 from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.errors import BackendError, GraphError, InputError, UnknownNameError
-from heterps_compile.escape import short
+from heterps_compile.escape import printable, short
 from heterps_compile.frontends.workload import is_workload_file
 from heterps_compile.ir.graph import TORCH as TORCH_FAMILY
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph
 from heterps_compile.ir.partition import Partition
+from heterps_compile.logger import LOG
 from heterps_compile.make_plan import make_plan
 from heterps_compile.options import MOST_WHOLE, is_whole
 from heterps_compile.packages import PYTORCH, need, need_all
@@ -133,6 +134,17 @@ def compile(  # noqa: A001 - the product's verb
     Raises:
         HeterpsError: one of its kinds, with a message that says thing, fault, numbers and way out.
         CancelledError: where ``cancel`` was set before the end.
+
+    Examples:
+        >>> import heterps_compile, torch
+        >>> model, batch = torch.nn.Linear(64, 8), torch.ones(128, 64)
+        >>> compiled = heterps_compile.compile(
+        ...     model, (batch,), min_throughput=10_000, method="exact"
+        ... )
+        >>> [(stage.replicas, stage.device) for stage in compiled.plan.stages]
+        [(1, 'cpu-core')]
+        >>> compiled.run(batch).shape
+        torch.Size([128, 8])
     """
     given, began = dict(locals()), time.perf_counter()
     pool = as_pool(cluster)
@@ -192,6 +204,7 @@ def compile(  # noqa: A001 - the product's verb
         if scored is not None:
             plan = replace(plan, scoring=scored.scoring, notes=(*plan.notes, *scored.notes))
         watch.check()
+        LOG.info("compiled in %.3g s: %r", total_s, plan)
         made = CompiledModel(
             plan, draft.runnable, signature_of_graph(graph), graph, draft.partition, draft.layers, draft.costs
         )
@@ -208,6 +221,7 @@ class _Steps:
 
     def begin(self) -> None:
         """Tell that the next step begins."""
+        LOG.debug("step %d of %d: %s", self._begun, len(self._names) - 1, self._names[self._begun])
         self._watch.begin(self._names[self._begun], self._begun, len(self._names) - 1)
         self._begun += 1
 
@@ -256,6 +270,16 @@ def load(
         InputError: no such folder, or no plan in it, or its stages are code and ``trust`` is ``"data"``.
         PlanError: the plan is not what its schema says.
         StalePlanError: an artefact is not the one the plan was written with, or the plan is not the expected one.
+
+    Examples:
+        >>> import heterps_compile, tempfile, torch
+        >>> model, batch = torch.nn.Linear(64, 8), torch.ones(128, 64)
+        >>> compiled = heterps_compile.compile(model, (batch,), method="exact")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     saved = compiled.save(folder + "/out")
+        ...     loaded = heterps_compile.load(folder + "/out")
+        >>> bool((loaded.run(batch) == compiled.run(batch)).all())
+        True
     """
     from heterps_compile.plan.folder import read_folder  # noqa: PLC0415 - pydantic only when loading
 
@@ -264,6 +288,7 @@ def load(
     plan, files = read_folder(Path(directory), expect_sha256=expect_sha256)
     if trust == "data":
         _refuse_code(plan, str(directory))
+    LOG.info("loading %s, stages: %d", printable(str(directory)), len(plan.stages))
     names = [[path.name for path in paths] for paths in files]
     stages = backend_of(plan).read(Path(directory), names, plan.stages)
     made = CompiledModel(plan, stages, signature_of_plan(plan), directory=Path(directory))

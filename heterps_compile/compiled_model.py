@@ -15,9 +15,11 @@ from heterps_compile.backends.mixed import MIXED, MixedBackend
 from heterps_compile.backends.shared_state import keep_mode, share_state
 from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.errors import InputError
+from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
+from heterps_compile.logger import LOG
 from heterps_compile.notebook import html_of
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.plan_words import plan_in_lines
@@ -143,6 +145,7 @@ class CompiledModel:
                 return backend.write(graph, self.stages, cuts, target)
 
         plan = write_folder(Path(directory), self.plan, write, self._write_scoring(), force=force)
+        LOG.info("wrote %s", printable(str(directory)))
         return replace(self, plan=plan, directory=Path(directory))
 
     def _write_scoring(self) -> Callable[[Path], list[list[str]]] | None:

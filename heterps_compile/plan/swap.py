@@ -26,6 +26,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from heterps_compile.escape import printable
+from heterps_compile.logger import LOG
+
 _AT_FDCWD = -100  # the paths below are relative to the current folder (linux/fcntl.h)
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _CANNOT_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
@@ -72,6 +75,7 @@ def recover(target: Path) -> None:
         old = _aside(target)
         with suppress(OSError), locked(old):
             os.rename(old, target)
+            LOG.warning("put back %s: an interrupted run had left it aside", printable(str(target)))
 
 
 def _delete_stale(target: Path) -> None:
@@ -82,6 +86,7 @@ def _delete_stale(target: Path) -> None:
     for name in names:
         with suppress(OSError), locked(target.with_name(name)):
             shutil.rmtree(target.with_name(name))
+            LOG.debug("deleted %s, left by an interrupted run", printable(str(target.with_name(name))))
 
 
 def _key(target: Path) -> str:

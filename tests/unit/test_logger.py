@@ -1,0 +1,84 @@
+"""The package logs under one name, and neither prints nor warns."""
+
+import ast
+import doctest
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from test_house import modules
+
+import heterps_compile
+from heterps_compile.logger import LOG
+from heterps_compile.plan.swap import _aside, recover
+
+SPEAK = {
+    "frontends.torch_program": "what torch or the model writes to stderr while it is traced, written there later",
+    "profiling.link_process": "a process that speaks to its parent over a pipe",
+    "profiling.replica_process": "another",
+    "runtime.launch.stage_rank": "the screen of a run under torchrun",
+    "runtime.launch.store_server": "the screen of a run: strangers that were turned away",
+    "runtime.launch.watch": "a rank that ends at once, with its fault",
+    "runtime.launch.worker": "the screen of a run under torchrun, and the fault of a rank",
+}
+"""Modules that write to a standard file though they are no command, and what."""
+
+
+def spoken(path: Path) -> list[str]:
+    tree = ast.parse(path.read_bytes(), str(path))
+    calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [call for call in calls if call in ("print", "warnings.warn", "sys.stderr.write", "sys.stdout.write")]
+
+
+def test_no_library_code_prints_or_warns():
+    found = {name for name, path in modules() if not name.startswith(("cli.", "__main__")) and spoken(path)}
+    assert sorted(found) == sorted(SPEAK)
+
+
+def test_what_prints_is_found(tmp_path):
+    (tmp_path / "m.py").write_text("print(1)\nwarnings.warn('x')\nconsole.print(2)\nsys.stderr.write('')\n")
+    assert spoken(tmp_path / "m.py") == ["print", "warnings.warn", "sys.stderr.write"]
+
+
+def test_the_logger_is_silent_by_itself():
+    assert LOG.name == "heterps_compile"
+    assert [type(handler) for handler in LOG.handlers] == [logging.NullHandler]
+    assert LOG.level == logging.NOTSET  # the program that uses the package says which levels it wants
+
+
+def test_what_was_compiled_written_and_loaded_is_logged(tmp_path, caplog, capsys):
+    caplog.set_level(logging.DEBUG, "heterps_compile")
+    out = tmp_path / "o\x1b[31mut"
+    compiled = heterps_compile.compile(torch.nn.Linear(8, 2), (torch.ones(4, 8),), method="exact")
+    compiled.save(out)
+    heterps_compile.load(out)
+    ours = [record for record in caplog.records if record.name == "heterps_compile"]
+    told = [record.getMessage() for record in ours if record.levelno == logging.INFO]
+    assert told[0].startswith("compiled in ")
+    assert told[0].endswith(f" s: {compiled.plan!r}")
+    shown = str(out).replace("\x1b", "\\x1b")
+    assert told[1:] == [f"wrote {shown}", f"loading {shown}, stages: 1"]
+    steps = [record.getMessage() for record in ours if record.levelno == logging.DEBUG]
+    assert (steps[0], steps[-1]) == ("step 0 of 10: reading", "step 10 of 10: done")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_folder_that_is_put_back_is_a_warning(tmp_path, caplog):
+    target = tmp_path / "out"
+    _aside(target).mkdir()
+    recover(target)
+    assert target.is_dir()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"put back {target}: an interrupted run had left it aside")
+    ]
+    recover(target)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("function", ["compile", "load"])
+def test_the_example_in_help_runs(function):
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(heterps_compile, function), function, globs={})
+    results = doctest.DocTestRunner(verbose=False).run(example)
+    assert results.attempted > 3
+    assert results.failed == 0
