@@ -75,6 +75,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         links=pool.links,
         parameter_server=pool.parameter_server,
         fingerprints=make_fingerprints(draft.layers),
+        other=draft.other,
         search_s=search.search_s,
     )
 

@@ -4,7 +4,8 @@
 
     Draft -> Layered -> Annotated -> Posed -> Placed -> Fused -> Provisioned -> Scheduled -> Emitted
              layers     costs        times    search    stages   replicas,      schedule     partition,
-                                     problem  tried              servers                     runnable
+                                     problem  tried,             servers                     runnable
+                                              other
 
 A pass says with the types of its call which step it takes and which it gives (``contract.py``). A class lists the
 fields that its step fills in, those of earlier steps too where it fills them in anew.
@@ -24,6 +25,7 @@ from heterps_compile.cost.problem import MethodResult, Problem, SearchResult
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
+from heterps_compile.plan.other_plan import OtherPlan
 from heterps_compile.plan.plan import ParameterServers, PlannedStage, Schedule
 from heterps_compile.plan.request import Request
 
@@ -80,10 +82,17 @@ class Posed(Annotated):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed(Posed):
-    """Every layer has its device type; ``tried`` tells what each method found by itself."""
+    """Every layer has its device type.
+
+    Attributes:
+        search: The placement, and what is proven of it.
+        tried: What each method found by itself.
+        other: What the other objective about money would choose; None where there is no floor, or no answer.
+    """
 
     search: SearchResult
     tried: tuple[MethodResult, ...] = ()
+    other: OtherPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,10 @@
 """Place layers on device types: run a search method, prove a bound, and keep the best plan that any of it came upon.
 
 The method of the request goes first. Other methods, where some are named, the old plan and the proof are asked too;
-whoever has the best plan, it is the result, and the result says who that was. Of its interchangeable layers the stages
-get even shares (``placement/deal_alike.py``).
+whoever has the best plan, it is the result, and the result says who that was. Of plans of one price per hour it is the
+fastest (``placement/proof/fastest_at_price.py``), of its interchangeable layers the stages get even shares
+(``placement/deal_alike.py``). Beside it stands the plan that the other question about money would choose
+(``placement/other_question.py``).
 
 Left out: the methods (``placement/``), replicas in the plan (``provision.py``).
 """
@@ -14,12 +16,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from heterps_compile.cost.evaluate import evaluate_one
-from heterps_compile.cost.problem import PROOF, WARM_START, MethodResult, Placement, Problem, SearchResult
+from heterps_compile.cost.finders import PROOF, WARM_START, finder
+from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError, PlugInError
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.match_layers import match_layers, with_names_of_today
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.plan.request import PROVISIONERS, Request
 from heterps_compile.progress import tell
 from heterps_compile.units import counted
 
@@ -28,8 +32,10 @@ from .drafts import Placed, Posed, advance
 from .placement.deal_alike import deal_alike
 from .placement.method import PlacementMethod, proves
 from .placement.methods import METHODS, find_method
+from .placement.other_question import answer_other, has_other_question, other_objective, unanswered
 from .placement.proof.certificate import better_of, certify
 from .placement.proof.exact import Exact
+from .placement.proof.fastest_at_price import fastest_at_price
 
 _NAMED = 3  # missing layers that a message names
 _ROUNDING = 1e-12  # relative
@@ -44,18 +50,20 @@ class PlaceLayers:
         method: Name of the method; "" for the request's.
         proof_s: Most seconds the proof may take; a time limit of the request may leave it less.
         baseline_s: Most seconds that each method beside it may take.
+        beside_s: Most seconds for the fastest plan of a price, and as much for the plan of the other question.
         seed: Of the methods; None for the request's.
     """
 
     method: str = ""
     proof_s: float = 20.0
     baseline_s: float = 2.0
+    beside_s: float = 5.0
     seed: int | None = None
 
     name: ClassVar[str] = "place-layers"
 
     def __call__(self, draft: Posed) -> Placed:
-        """Fill in ``search``, and ``tried`` with what each method found by itself.
+        """Fill in ``search``, ``tried`` with what each method found by itself, and ``other``.
 
         Raises:
             UnknownNameError: where there is no such method.
@@ -100,8 +108,31 @@ class PlaceLayers:
         else:
             if not is_exact:
                 result = certify(problem, result, left_s(self.proof_s), [] if old is None else [old])
-        result = deal_alike(problem, result) if old is None else _kept_if_as_good(problem, result, old)
-        return advance(draft, Placed, search=result, tried=tuple(_row(name, found) for name, found in runs))
+        if old is not None and evaluate_one(problem, old) <= result.value * (1 + _ROUNDING):
+            result = _kept(problem, result, old)
+        else:
+            if request.objective == "price":
+                result = fastest_at_price(problem, result, left_s(self.beside_s))
+            result = deal_alike(problem, result)
+        answer = None
+        if has_other_question(problem):
+            why = _no_answer(request, is_over=deadline.is_over)
+            if why:
+                result = replace(result, notes=(*result.notes, unanswered(problem, why)))
+            else:
+                tell(f"looking at --objective {other_objective(problem)}")
+                answer = answer_other(problem, result, left_s(self.beside_s))
+        tried = tuple(_row(name, found) for name, found in runs)
+        return advance(draft, Placed, search=result, tried=tried, other=answer)
+
+
+def _no_answer(request: Request, *, is_over: bool) -> str:
+    """Return why the other question is not answered; "" where it is."""
+    if request.provisioner != PROVISIONERS[0]:
+        return f"the provisioner {request.provisioner!r} does not go with it"
+    if request.synchronisation == "parameter-server":
+        return "the parameter servers that its plan needs are left out of the search"
+    return "the time limit left no time for it" if is_over else ""
 
 
 def run_method(
@@ -173,14 +204,12 @@ def _best_of(problem: Problem, found: Sequence[SearchResult | InfeasibleError], 
     return result if old is None else better_of(problem, result, old, WARM_START)
 
 
-def _kept_if_as_good(problem: Problem, result: SearchResult, old: Placement) -> SearchResult:
-    """Return the result with the placement of the old plan where that is as good, so that nothing moves for nothing."""
-    value = evaluate_one(problem, old)
-    if value > result.value * (1 + _ROUNDING):
-        return deal_alike(problem, result)
+def _kept(problem: Problem, result: SearchResult, old: Placement) -> SearchResult:
+    """Return the result with the placement of the old plan, which is as good, so that nothing moves for nothing."""
     if result.placement == old:
         return result
-    notes = (*result.notes, f"the plan was found by the {WARM_START}: the old plan is as good, and stays as it is")
+    value = evaluate_one(problem, old)
+    notes = (*result.notes, f"the plan was found by {finder(WARM_START)}, which is as good and stays as it is")
     bound = min(result.bound, value)
     return replace(result, placement=old, value=value, bound=bound, found_by=WARM_START, notes=notes)
 
@@ -198,7 +227,7 @@ def _found_by_proof(problem: Problem, method: str, own: InfeasibleError, limit_s
             raise error from own
         raise own from error
     return replace(
-        found, method=method, found_by=PROOF, notes=(*found.notes, f"the plan was found by the proof: {own}")
+        found, method=method, found_by=PROOF, notes=(*found.notes, f"the plan was found by {finder(PROOF)}: {own}")
     )
 
 

@@ -109,6 +109,7 @@ DRAFT = Emitted(
     problem=PROBLEM,
     search=SEARCH,
     tried=(MethodResult("rl", PLAN.value * 1.01, 1200, 0.5), MethodResult("gpu-only", math.inf, 0, 0.0, "no GPU")),
+    other=PLAN.other,
     stages=PLAN.stages,
     parameter_servers=PLAN.parameter_servers,
     schedule=PLAN.schedule,

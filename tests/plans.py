@@ -10,6 +10,7 @@ from typing import Any
 from heterps_compile.cluster.devices import DeviceType, Link, ParameterServer
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.plan.file import to_json
+from heterps_compile.plan.other_plan import OtherPlan
 from heterps_compile.plan.plan import Plan, PlannedStage, Schedule, Verification
 from heterps_compile.plan.request import Request
 
@@ -97,6 +98,7 @@ PLAN = Plan(
     throughput_samples_per_s=16000.0,
     signature='{"inputs": ["ids", "dense"]}',
     unused_devices=("t4",),
+    other=OtherPlan("price", 0.8, 1100.0, MappingProxyType({"cpu": 20}), is_proven=True),
     replicated=("shared.weight",),
     notes=("layer 'fc2': float8 runs at its float32 rate on 'cpu'",),
     hashes=MappingProxyType(

@@ -159,10 +159,6 @@ class Placement:
         return tuple(p for p in range(len(self.types)) if p == 0 or p in forced or self.types[p] != self.types[p - 1])
 
 
-PROOF, WARM_START, SIMPLE_PLAN = "proof", "warm start", "simple plan"
-"""Who came upon a placement, where it was no part of a method: see :attr:`SearchResult.found_by`."""
-
-
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """What a search method gives back.
@@ -176,7 +172,7 @@ class SearchResult:
         evaluations: How many placements it evaluated.
         search_s: Seconds it took, the bound included.
         notes: What the user should know: fallbacks, limits reached.
-        found_by: The part of the run that came upon the placement: :data:`PROOF`, :data:`WARM_START`, the name of
+        found_by: The part of the run that came upon the placement: one of ``finders.py``, the name of
             another method, or a part of the method itself such as ``"polish"``; "" where the method does not say.
     """
 

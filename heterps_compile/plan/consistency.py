@@ -116,6 +116,25 @@ def _stages_cost_what_their_units_do(plan: PlanFile) -> Iterator[Fault]:
             yield f"estimates.stages[{index}].price_per_hour", fault
 
 
+def _the_other_plan_costs_what_its_units_do(plan: PlanFile) -> Iterator[Fault]:
+    other, prices = plan.estimates.other_objective, {d.name: d.price_per_hour for d in plan.cluster.devices}
+    if other is None:
+        return
+    where = "estimates.other_objective"
+    expected = OBJECTIVES[plan.request.objective].other
+    if other.objective != expected:
+        yield f"{where}.objective", f"{other.objective!r}, and beside {plan.request.objective!r} it is {expected!r}"
+    if not prices:  # a plan of version 1, which does not list them
+        return
+    if prices.keys() >= other.units.keys():
+        paid = sum(count * prices[name] for name, count in other.units.items())
+        if not _same(other.price_per_hour, paid):
+            yield f"{where}.price_per_hour", f"{other.price_per_hour!r}, but its units cost {paid!r}"
+    else:
+        unknown = sorted(other.units.keys() - prices.keys())[0]
+        yield f"{where}.units", f"unknown device {unknown!r} (the pool has {', '.join(map(repr, prices))})"
+
+
 def _throughput_is_that_of_the_slowest_stage(plan: PlanFile) -> Iterator[Fault]:
     slowest_s = _slowest_s(plan)
     given = plan.estimates.throughput_samples_per_s
@@ -189,6 +208,7 @@ LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
     _stages_take_no_more_units_than_there_are,
     _unused_devices_are_unused,
     _stages_cost_what_their_units_do,
+    _the_other_plan_costs_what_its_units_do,
     _throughput_is_that_of_the_slowest_stage,
     _readings_are_those_of_the_stages,
     _value_is_that_of_the_objective,

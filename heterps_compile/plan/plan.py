@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link, ParameterServer
+from heterps_compile.cost.finders import finder
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
 from heterps_compile.schedule.readings import (
@@ -22,20 +23,11 @@ from heterps_compile.schedule.readings import (
 )
 from heterps_compile.units import format_rate
 
+from .other_plan import OtherPlan
 from .request import Request
 
 NOT_VERIFIED = "not verified"
 """How a note of a plan begins that says which outputs were not compared, and why."""
-
-_FOUND_BY = MappingProxyType(
-    {
-        "policy": "the learned policy",
-        "polish": "local search",
-        "proof": "the exact search",
-        "simple plan": "trying the simple plans",
-        "warm start": "starting from the older plan",
-    }
-)  # the parts of a search, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +224,7 @@ class Plan:
         artifacts: Per stage, the files it was written to; empty until saved.
         verification: None where it was switched off.
         scoring: How a plan for training scores; None for inference, and where an earlier version made it.
+        other: What the other objective about money would choose; None without a floor, or where it is not known.
         search_s: Seconds the search took.
         total_s: Seconds the whole compilation took.
     """
@@ -267,6 +260,7 @@ class Plan:
     artifacts: tuple[tuple[Artifact, ...], ...] = ()
     verification: Verification | None = None
     scoring: Scoring | None = None
+    other: OtherPlan | None = None
     search_s: float = 0.0
     total_s: float = 0.0
 
@@ -297,7 +291,7 @@ class Plan:
     @property
     def search(self) -> str:
         """Say which method ran, and who found the plan where that is known: ``"rl, found by the exact search"``."""
-        found_by = _FOUND_BY.get(self.found_by, self.found_by)
+        found_by = finder(self.found_by)
         return f"{self.method}, found by {found_by}" if found_by else self.method
 
     @property

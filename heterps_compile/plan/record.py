@@ -12,6 +12,7 @@ from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 
 from . import schema
+from .other_plan import OtherPlan
 from .plan import Artifact, ParameterServers, Plan, PlannedStage, Schedule, Scoring, Verification
 from .pool_record import devices_of, links_of, pool_part, server_of
 from .request import Request
@@ -54,6 +55,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
             },
             "parameter_servers_price_per_hour": plan.parameter_servers.price_per_hour,
             "unused_devices": list(plan.unused_devices),
+            "other_objective": None if plan.other is None else plan.other.to_json(),
         },
         "notes": list(plan.notes),
         "verification": None if plan.verification is None else _verification(plan.verification),
@@ -189,6 +191,7 @@ def to_plan(file: schema.PlanFile) -> Plan:
         throughput_samples_per_s=estimates.throughput_samples_per_s,
         parameter_servers=ParameterServers(decisions.parameter_servers, estimates.parameter_servers_price_per_hour),
         unused_devices=tuple(estimates.unused_devices),
+        other=None if estimates.other_objective is None else OtherPlan(**_fields(estimates.other_objective)),
         replicated=tuple(decisions.replicated),
         notes=tuple(file.notes),
         hashes=MappingProxyType(file.provenance.hashes),

@@ -273,6 +273,22 @@ _BOUND = (
 )
 
 
+_OTHER = (
+    "What the other objective about money would choose for the same request: price beside cost, cost beside price; "
+    "null without a throughput floor, for other objectives, and where a note says that it was not looked for."
+)
+
+
+class OtherEstimate(Part):
+    """The best plan found by the other objective; ``units`` are those of every device type that it uses."""
+
+    objective: Literal["cost", "price"]
+    price_per_hour: Amount
+    throughput_samples_per_s: Annotated[float, Field(gt=0)]
+    units: dict[Name, Positive]
+    is_proven: bool
+
+
 class Estimates(Part):
     """What the decisions are thought to do; prices are in ``currency``."""
 
@@ -286,6 +302,7 @@ class Estimates(Part):
     schedule: ScheduleEstimate
     parameter_servers_price_per_hour: Amount
     unused_devices: list[Name]
+    other_objective: Annotated[OtherEstimate | None, Field(description=_OTHER)] = None
 
 
 class Provenance(Part):

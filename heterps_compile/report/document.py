@@ -89,6 +89,7 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
             "price_per_hour": plan.parameter_servers.price_per_hour,
         },
         "unused_devices": list(plan.unused_devices),
+        "other_objective": None if plan.other is None else plan.other.to_json(),
         "replicated_parameters": list(plan.replicated),
         "notes": list(plan.notes),
         "search_s": plan.search_s,

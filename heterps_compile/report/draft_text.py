@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from heterps_compile.cost.finders import finder
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable
@@ -109,7 +110,7 @@ def _search(draft: Placed) -> Iterator[str]:
         f"{search.evaluations:,} placements"
     )
     if search.found_by:
-        yield f"found by the {search.found_by}"
+        yield f"found by {finder(search.found_by)}"
     yield from _columns(
         [name, problem.type_names[kind]] for name, kind in zip(problem.layer_names, search.placement.types, strict=True)
     )
@@ -122,6 +123,13 @@ def _tried(draft: Placed) -> Iterator[str]:
     for row in draft.tried:
         value = objective.describe(row.value, draft.problem.batch, draft.cluster.currency) if row.value > 0 else "0"
         yield f"{row.method} by itself: {row.fault or value}"
+
+
+def _other(draft: Placed) -> Iterator[str]:
+    if draft.other is not None:
+        objective, units = OBJECTIVES[draft.other.objective], draft.other.units.items()
+        value = objective.describe(draft.other.value, draft.problem.batch, draft.cluster.currency)
+        yield f"--objective {objective.name}: {value}, on {', '.join(f'{count} x {name}' for name, count in units)}"
 
 
 def _stages(draft: Fused) -> Iterator[str]:
@@ -185,6 +193,7 @@ SECTIONS: Mapping[str, Callable[[Any], Iterator[str]]] = MappingProxyType(
         "problem": _problem,
         "search": _search,
         "tried": _tried,
+        "other": _other,
         "stages": _stages,
         "parameter_servers": _parameter_servers,
         "schedule": _schedule,

@@ -206,13 +206,16 @@ def _bound(plan: Plan) -> str:
 
 
 def notes(plan: Plan) -> list[str]:
-    """Return every fallback, unused device and replicated parameter as a sentence."""
+    """Return as sentences every fallback, unused device and replicated parameter, and a plan that saves money."""
     found = list(plan.notes)
     if plan.unused_devices:
         found.append(f"no stage uses {', '.join(map(repr, plan.unused_devices))}")
     if plan.replicated:
         more = f" and {len(plan.replicated) - 3} more" if len(plan.replicated) > 3 else ""
         found.append(f"several stages hold {', '.join(map(repr, plan.replicated[:3]))}{more}")
+    if plan.other is not None:
+        other = plan.other.sentence(plan.price_per_hour, plan.throughput_samples_per_s, plan.currency)
+        found += [other] if other else []
     return found
 
 

@@ -67,13 +67,21 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     broken, value = judge(posed)
     if value is None:  # broken: the search gives such a plan no value
         value = max(stage.time_s for stage in priced.stages)
-    # A bound is proven for one problem; where that is another one today, none is known.
-    bound = 0.0 if any(name != "weights" for name in posed.stale) else min(plan.bound, value)
+    # What was proven or found for one problem is not known of another one, where it is another today.
+    is_another = any(name != "weights" for name in posed.stale)
+    bound = 0.0 if is_another else min(plan.bound, value)
     search = SearchResult(placement, value, bound, plan.method, plan.request.seed, plan.evaluations, 0.0)
     search = replace(search, found_by=plan.found_by)
     stages = priced_stages(posed.draft, posed.stages(), priced.stages)
     servers = servers_today(posed)
-    provisioned = advance(posed.draft, Provisioned, search=search, stages=stages, parameter_servers=servers)
+    provisioned = advance(
+        posed.draft,
+        Provisioned,
+        search=search,
+        other=None if is_another else plan.other,
+        stages=stages,
+        parameter_servers=servers,
+    )
     backend = choose_backend(posed.draft.graph, backend_name(plan)).on(stages)
     schedule = ChooseSchedule(plan.schedule.name, plan.schedule.micro_batches)
     draft = run_passes(provisioned, [schedule, EmitStages()], Emitted)

@@ -15,6 +15,7 @@ from small_workloads import workloads
 
 from heterps_compile.cost import evaluate as evaluator
 from heterps_compile.cost.evaluate import Evaluation, evaluate_one
+from heterps_compile.cost.finders import finder
 from heterps_compile.cost.problem import Problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.max_load import split as splits
@@ -80,7 +81,7 @@ def check(problem: Problem, method: str, baselines: tuple[str, ...], proof_s: fl
     assert found.bound <= found.value
     if found.value < placed.tried[0].value * (1 - 2 * ROUNDING):
         assert found.found_by in {"proof", "warm start", *baselines}
-        assert f"found by the {found.found_by}" in " ".join(found.notes) or "found no" in " ".join(found.notes)
+        assert f"found by {finder(found.found_by)}" in " ".join(found.notes) or "found no" in " ".join(found.notes)
 
 
 @pytest.mark.parametrize("method", QUICK)

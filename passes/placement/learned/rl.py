@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from heterps_compile.cost.finders import SIMPLE_PLAN
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.problem import SIMPLE_PLAN, Placement, Problem, SearchResult
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.passes.placement.local.archive import Archive
 from heterps_compile.passes.placement.local.climb import Climb, Climbing, Source

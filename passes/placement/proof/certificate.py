@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from heterps_compile.cost.evaluate import evaluate_one
+from heterps_compile.cost.finders import PROOF, finder
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.problem import PROOF, Placement, Problem, SearchResult
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.progress import tell
 from heterps_compile.units import format_percent
@@ -50,5 +51,5 @@ def better_of(problem: Problem, result: SearchResult, placement: Placement, foun
     if not value < result.value * (1 - GAP):
         return result
     share = f"{format_percent(100 * (1 - value / result.value))} {OBJECTIVES[problem.objective].better}"
-    note = f"the plan was found by the {found_by} and is {share} than the one that {result.method} found by itself"
+    note = f"the plan was found by {finder(found_by)} and is {share} than the one that {result.method} found by itself"
     return replace(result, placement=placement, value=value, found_by=found_by, notes=(*result.notes, note))

@@ -36,7 +36,7 @@ class SegmentPrices:
 
         cost         price of a batch, in price per hour times seconds; exact where both ends of the range are equal
         price        price per hour of the fewest units that take at most slow_s
-    throughput   the same
+        throughput   the same
         latency      seconds of computation and data movement
         max-load     1, for the one unit
 

@@ -39,7 +39,7 @@ def test_the_better_plan_of_the_proof_is_the_result_and_the_result_says_so() -> 
     found = place(PROBLEM, "cpu-only")
     assert (found.placement.types, found.method, found.found_by, found.gap) == ((0, 1), "cpu-only", "proof", 0)
     assert found.notes == (
-        "the plan was found by the proof and is 80 % cheaper than the one that cpu-only found by itself",
+        "the plan was found by the exact search and is 80 % cheaper than the one that cpu-only found by itself",
     )
 
 

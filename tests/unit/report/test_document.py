@@ -25,6 +25,7 @@ def test_the_keys_are_these():
         "price_per_hour",
         "price_per_million_samples", "stages", "layers", "schedule", "parameter_servers", "verification",
         "unused_devices", "replicated_parameters", "notes", "search_s", "total_s", "steady_state", "one_batch_alone",
+        "other_objective",
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.learned.rl import Rl, RlRnn
+from heterps_compile.units import format_money
 
 RECIPE = Recipe(seed=11, layers=20, types=4, limited=True)
 SHORT = Rl(rounds=6, kicks=30)
@@ -33,12 +34,12 @@ def test_the_same_seed_gives_the_same_plan_in_another_process() -> None:
 
 @pytest.mark.parametrize("start", ["shipped", "fresh", "uniform"])
 def test_the_trace_adds_up(start: str) -> None:
-    result, trace = replace(SHORT, start=start).trace(synthetic_problem(RECIPE))  # type: ignore[arg-type] # parametrized
+    result, trace = replace(SHORT, start=start).trace(replace(synthetic_problem(RECIPE), currency="USD"))  # type: ignore[arg-type] # parametrized
     assert trace.drawn + trace.polished == result.evaluations
     assert trace.polished_value == result.value <= trace.policy_value
     assert trace.rounds == (0 if start == "uniform" else 6)
     assert trace.stages_priced > 0
-    assert result.notes[0].endswith(f"{result.value:.6g} per million samples")
+    assert f"{format_money(result.value)} USD per million samples" in result.notes[0]
 
 
 def test_a_time_limit_ends_the_search_and_is_told() -> None:
