@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .PHONY: help demo test test-all test-slow check format bench clean browser
 
 help:
-	@echo 'make demo       build a CTR network, compile it, run its stages, compare with the whole model'
+	@echo 'make demo       build a CTR network, compile it, compare plans, run its stages, show the picture'
 	@echo 'make test       run every law, every oracle and a path through each command, in some 8 minutes on two cores: before a commit'
 	@echo 'make test-all   run the rest too, in some 25 minutes: full products, soaks, other models, attackers, tutorials'
 	@echo 'make browser    install Chromium for the tests of the report, where apt can'

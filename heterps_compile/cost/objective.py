@@ -125,6 +125,9 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
 """The objectives by name; the first is the default."""
 
 
+_ROUNDING = 1e-12  # relative, of sums of prices
+
+
 def plans_of_the_problem(layer_count: int) -> str:
     """Name the plans that a bound holds for: ``"plan that keeps these 54 layers in this order"``."""
     if layer_count == 1:
@@ -138,7 +141,8 @@ def what_is_proven(objective: Objective, layer_count: int, better_by: float) -> 
     Args:
         objective: Of the plan.
         layer_count: Layers of the model.
-        better_by: How much better the bound is than the plan, as a part: 0 where the bound is reached.
+        better_by: How much better the bound is than the plan, as a part: 0 where the bound is reached, or anything
+            that adding prices in another order can make of 0.
     """
-    by = f"more than {100 * better_by:.3g} % " if better_by else ""
+    by = f"more than {100 * better_by:.3g} % " if better_by > _ROUNDING else ""
     return f"no {plans_of_the_problem(layer_count)} is {by}{objective.better}"

@@ -11,6 +11,7 @@ COST, FAST = OBJECTIVES["cost"], OBJECTIVES["throughput"]
 
 def test_a_bound_that_is_reached_and_one_that_is_not():
     assert what_is_proven(COST, 54, 0.0) == "no plan that keeps these 54 layers in this order is cheaper"
+    assert what_is_proven(COST, 54, 1.1e-16) == what_is_proven(COST, 54, 0.0)
     assert (
         what_is_proven(FAST, 2, 0.0125) == "no plan that keeps these 2 layers in this order is more than 1.25 % faster"
     )
