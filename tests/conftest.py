@@ -28,7 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have jax keep what it compiles, in this process and in those it starts; begin anew where too much is kept."""
+    """Have jax keep what it compiles, in this process and in those it starts; begin anew where too much is kept.
+
+    What is printed has the width that a test asks for: pytest imports readline, which sets COLUMNS for those it starts.
+    """
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     if not hasattr(config, "workerinput"):
         kept = [file.stat().st_size for file in _XLA_CACHE.glob("*")]
         if sum(kept) > _LARGEST_CACHE_BYTES:

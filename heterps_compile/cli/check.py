@@ -1,6 +1,7 @@
 """``heterps-compile check MODEL --against plan.json``: does a committed plan still hold, and is there a better one.
 
-Left out: the check itself (``review/check.py``) and the looks of it (``review/check_words.py``).
+Left out: the check itself (``review/check.py``; without the model ``check_alone.py``) and the looks of it
+(``review/check_words.py``).
 """
 
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import CHECK, MANIFEST, ONNX
+from heterps_compile.plan.command_options import CHECK, MANIFEST, ONNX, PLAN
 from heterps_compile.plan_diff.verdict import REVIEW_EXIT_CODES, Verdict
 from heterps_compile.progress import Progress
 
@@ -37,6 +38,9 @@ def check(ctx: click.Context, /, model: str | None, **_: Any) -> int:
     it by more than the tolerance, all at today's model, pool and prices. Other weights alone are no failure; they are
     told.
 
+    Without MODEL.onnx the plan is checked by its file and today's pool alone: is it sound, does the pool still have
+    what it takes, what does it cost there. Passes while the pool is the one that the plan was made for.
+
     \b
     Files:
       FILE.html         the committed plan beside the one found now, with --report
@@ -53,26 +57,31 @@ def check(ctx: click.Context, /, model: str | None, **_: Any) -> int:
       heterps-compile check model.onnx --against plan.json --cluster my-pool.toml --format github
       heterps-compile check model.onnx --against plan.json --batch 64 --report check.html
       heterps-compile check model.onnx --against plan.json --update
+      heterps-compile check --against plan.json
       heterps-compile check --all --format github
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    with options.asked_of(ctx, CHECK, subject_of(ctx, model)) as asked:
+    with options.asked_of(ctx, CHECK, subject_of(ctx, model, takes_plan=True)) as asked:
         if asked.subject == MANIFEST:
             from heterps_compile.review.manifest.check_all import check_all  # noqa: PLC0415 - onnx
 
             return review_all(asked, check_all, "Placement check")
+        if asked.subject == PLAN:
+            return _check_alone(asked)
         return check_one(str(model), asked, update=asked["update"])
 
 
-def subject_of(ctx: click.Context, model: str | None) -> str:
-    """Return what a command that checks works on: one model and its plan, or a manifest.
+def subject_of(ctx: click.Context, model: str | None, *, takes_plan: bool = False) -> str:
+    """Return what a command that checks works on: one model and its plan, that plan alone, or a manifest.
 
     Raises:
-        UsageError: where both are named, or neither.
+        UsageError: where several are named, or none.
     """
     if ctx.params["all_plans"] or ctx.params["manifest"] is not None:
         if model is not None:
             raise click.UsageError("The manifest names the models; leave MODEL.onnx out, or --all.")
         return MANIFEST
+    if model is None and takes_plan and ctx.params["against"] is not None:
+        return PLAN
     if model is None:
         raise click.UsageError("Name a MODEL.onnx and its plan (--against), or take those of a manifest (--all).")
     if ctx.params["against"] is None:
@@ -122,6 +131,21 @@ def check_one(model: str, asked: Asked, *, update: bool) -> int:
         write_plan(against, checked.found, model, posed.draft.cluster, profile)
         click.echo(f"Wrote {path_of(against)!r} anew.", err=True)
         return Verdict.FINE
+
+
+def _check_alone(asked: Asked) -> int:
+    """Check one plan without its model, and print the result."""
+    from heterps_compile.plan.source import path_of, read_plan  # noqa: PLC0415 - pydantic
+    from heterps_compile.review.check_alone import check_alone, markdown_alone, shown_alone  # noqa: PLC0415 - as above
+
+    against, form = asked["against"], asked["form"]
+    checked = check_alone(read_plan(against), asked["cluster"])
+    with result_stream() as stream, printing("the result of the check"):
+        stream.write(shown_alone(form, checked, against, path_of(against)))
+        stream.flush()
+    if form == "github":
+        append_summary(markdown_alone(checked))
+    return Verdict.FINE if checked.passes else Verdict.FAILS
 
 
 def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:

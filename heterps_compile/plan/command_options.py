@@ -193,18 +193,18 @@ _OF_A_MANIFEST = (
 
 CHECK = Command(
     "check",
-    (ONNX, MANIFEST),
+    (ONNX, PLAN, MANIFEST),
     (
         *_OF_A_MANIFEST,
         _option(
             "against", "--against", Text(), "The committed plan: a plan.json or a compiled folder.", "PLAN",
-            subjects=(ONNX,),
+            subjects=(ONNX, PLAN),
         ),
         _option(
             "tolerance", "--tolerance", Percent(), "How much better a plan may exist.", "N%", default=0.01,
             subjects=(ONNX,),
         ),
-        _for(_TODAY[0], ONNX, default_words="the plan's: the built-in one, or as recorded"),
+        _for(_TODAY[0], ONNX, PLAN, default_words="the plan's: the built-in one, or as recorded"),
         _option(
             "update", "--update", Flag(),
             "Write the plan found now, where the committed one is not as good or as new.", default=False,
@@ -222,7 +222,7 @@ CHECK = Command(
 )  # fmt: skip
 
 UPDATE = Command(
-    "update", CHECK.subjects, tuple(option for option in CHECK.options if option.name not in ("update", "report"))
+    "update", (ONNX, MANIFEST), tuple(option for option in CHECK.options if option.name not in ("update", "report"))
 )
 
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cluster.load import builtin_names
 from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.problem import Placement, Problem
-from heterps_compile.errors import InputError, StalePlanError, UnknownNameError
+from heterps_compile.errors import StalePlanError, UnknownNameError
 from heterps_compile.passes.drafts import Draft, Posed
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.fingerprint import make_fingerprints
@@ -30,7 +29,7 @@ from heterps_compile.plan.request import make_request
 from heterps_compile.units import counted
 
 from .shared_inputs import SharedInputs
-from .stale import refuse_stale
+from .stale import pool_of, refuse_stale
 
 _NAMED = 3  # layers that a message names
 
@@ -127,22 +126,6 @@ def pose_again(
     matched = match_layers(of_plan, make_fingerprints(draft.layers))
     misfit, placement = _fit(plan, draft.problem, matched)
     return PosedAgain(plan, draft, make_hashes(graph, pool, request, measurements), matched, misfit, placement)
-
-
-def pool_of(plan: Plan) -> str | Cluster:
-    """Return the name of a plan's pool where it is a built-in one; else the pool as the plan recorded it.
-
-    Raises:
-        InputError: where it is not built in, and the plan is of a version that records none.
-    """
-    if plan.cluster in builtin_names():
-        return plan.cluster
-    if plan.pool is None:
-        raise InputError(
-            f"the plan was made for the pool {plan.cluster!r}, which is not built in, and does not record it; name its "
-            f"file (--cluster FILE)"
-        )
-    return plan.pool
 
 
 def _fit(plan: Plan, problem: Problem, matched: Mapping[str, str]) -> tuple[str, Placement | None]:

@@ -77,6 +77,22 @@ def pool_of_today(plan: Plan, cluster: str | Path | None = None, *, allow_stale:
     return pool
 
 
+def pool_of(plan: Plan) -> str | Cluster:
+    """Return the name of a plan's pool where it is a built-in one; else the pool as the plan recorded it.
+
+    Raises:
+        InputError: where it is not built in, and the plan is of a version that records none.
+    """
+    if plan.cluster in builtin_names():
+        return plan.cluster
+    if plan.pool is None:
+        raise InputError(
+            f"the plan was made for the pool {plan.cluster!r}, which is not built in, and does not record it; name its "
+            f"file (--cluster FILE)"
+        )
+    return plan.pool
+
+
 def pool_has_moved_on(plan: Plan) -> str:
     """Say that the built-in pool of that name is another one today, and how where the plan recorded it; else ""."""
     if plan.cluster not in builtin_names():

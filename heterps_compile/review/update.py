@@ -17,7 +17,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.whole_file import write_whole
 
 from .judge import backend_name
-from .pose import pool_of
+from .stale import pool_of
 
 
 def write_plan(

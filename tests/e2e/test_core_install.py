@@ -45,6 +45,10 @@ PRINTED = (
     "explain b --plan new.json",
     "explain b --plan new.json --json",
     "show torn.json",
+    "check --against new.json",
+    "check --against new.json --format json",
+    "check --against new.json --format github",
+    "check --against torn.json",
 )
 """What prints the same, and leaves the same files."""
 

@@ -168,7 +168,9 @@ def test_a_page_shows_both_plans_and_what_changed(capsys):
     assert "layer b moved from cpu to v100" in page
     for section in ("changes", "layers", "layers-before", "numbers", "timeline", "memory", "price", "stages"):
         assert f'<section id="{section}"' in page
-    assert page.count('class="layer"') == 3  # those of the new plan can be chosen
+    assert (
+        page.count('class="layer"') == 2 * 3
+    )  # those of the new plan can be chosen, in the wide and the narrow picture
     assert "b: was on cpu" in page
     assert "b: moved to v100" in page
 

@@ -65,6 +65,7 @@ CLI = Path(cli_options.__file__).parent
 BARE = {"model": "m.onnx", "against": "plan.json", "plan": "plan.json", "train": "train.py", "layer": "fc"}
 START = {
     ("check", ONNX): ["check", "m.onnx", "--against", "plan.json"],
+    ("check", PLAN): ["check", "--against", "plan.json"],
     ("check", MANIFEST): ["check", "--all"],
     ("update", ONNX): ["update", "m.onnx", "--against", "plan.json"],
     ("update", MANIFEST): ["update", "--all"],

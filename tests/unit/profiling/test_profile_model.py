@@ -110,8 +110,8 @@ def test_times_of_one_model_are_found_in_another(tmp_path):
 def test_an_interrupted_profile_keeps_the_batches_that_are_done(tmp_path):
     cache = Cache(tmp_path / "cache.json")
 
-    def interrupt(step, done, total):
-        if "batch 8" in step:
+    def interrupt(now):
+        if "batch 8" in now.step:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -142,7 +142,7 @@ def test_a_model_with_a_fixed_batch_has_that_one():
 
 def test_progress_reaches_its_end():
     seen = []
-    profile_model(read, QUICK, on_progress=lambda step, done, total: seen.append((step, done, total)))
+    profile_model(read, QUICK, on_progress=lambda now: seen.append((now.step, now.done, now.total)))
     assert seen[0] == ("reading", 0, 1)
     assert seen[-2:] == [("cpu, batch 6", 4, 5), ("processes", 4, 5)]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from small_problems import linked, small_problem
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.learned.rl import Rl, RlRnn
-from heterps_compile.units import format_money
 
 RECIPE = Recipe(seed=11, layers=20, types=4, limited=True)
 SHORT = Rl(rounds=6, kicks=30)
@@ -39,7 +39,8 @@ def test_the_trace_adds_up(start: str) -> None:
     assert trace.polished_value == result.value <= trace.policy_value
     assert trace.rounds == (0 if start == "uniform" else 6)
     assert trace.stages_priced > 0
-    assert f"{format_money(result.value)} USD per million samples" in result.notes[0]
+    best = OBJECTIVES["cost"].describe(trace.policy_value, 1, synthetic_problem(RECIPE).currency)
+    assert result.notes[0].startswith(f"the best plan of the learned policy: {best}; local search ")
 
 
 def test_a_time_limit_ends_the_search_and_is_told() -> None:
