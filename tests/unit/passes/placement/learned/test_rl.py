@@ -39,7 +39,7 @@ def test_the_trace_adds_up(start: str) -> None:
     assert trace.polished_value == result.value <= trace.policy_value
     assert trace.rounds == (0 if start == "uniform" else 6)
     assert trace.stages_priced > 0
-    best = OBJECTIVES["cost"].describe(trace.policy_value, 1, synthetic_problem(RECIPE).currency)
+    best = OBJECTIVES["cost"].describe(trace.policy_value, 1, "USD")
     assert result.notes[0].startswith(f"the best plan of the learned policy: {best}; local search ")
 
 
