@@ -85,54 +85,74 @@ def compile(  # noqa: A001 - the product's verb
     cancel: CancelToken | None = None,
     observer: Observer | None = None,
 ) -> CompiledModel:
-    """Cut a model into stages, give each the devices it suits at the lowest price, and build what runs.
+    """Cut a model into stages, each on the devices it suits, at the lowest price.
+
+    The stages are built, and verified against the whole model.
 
     Args:
-        model: An ``nn.Module``, a ``torch.fx.GraphModule``, a ``torch.export.ExportedProgram``, the path of an
-            ONNX file, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
-        example_inputs: Positional inputs of a PyTorch model, of the shapes it is compiled for.
+        model: An ``nn.Module``, a ``torch.fx.GraphModule``, a
+            ``torch.export.ExportedProgram``, the path of an ONNX file, an
+            ``onnx.ModelProto`` or an ``onnx_ir.Model``.
+        example_inputs: Positional inputs of a PyTorch model, of the shapes it
+            is compiled for.
         example_kwargs: Its keyword inputs.
         cluster: A pool, the name of a built-in one, or the path of a TOML file.
-        objective: What the plan is the best in: ``"cost"``, the price of a million samples; ``"throughput"``;
-            ``"latency"`` of one batch; ``"max-load"``, the load of the busiest device with one unit a stage.
+        objective: What the plan is the best in: ``"cost"``, the price of a
+            million samples; ``"price"``, that of an hour at the floor;
+            ``"throughput"``; ``"latency"`` of one batch; ``"max-load"``, the
+            load of the busiest device with one unit a stage.
         min_throughput: Samples/s the plan must reach; None for no floor.
-        budget: What the plan may cost in an hour, for ``throughput`` and ``latency``: a number in the pool's currency,
-            or a price such as ``"5 USD/h"``; None for no limit.
-        batch: Number of the batch dimension. Where an ONNX model or the example inputs of an ``nn.Module`` fix another,
-            it is opened, if samples do not mix.
+        budget: What the plan may cost in an hour, for ``throughput`` and
+            ``latency``: a number in the pool's currency, or a price such as
+            ``"5 USD/h"``; None for no limit.
+        batch: Number of the batch dimension. Where an ONNX model or the example
+            inputs of an ``nn.Module`` fix another, it is opened, if samples do
+            not mix.
         shapes: Numbers of other dynamic dimensions by name.
         mode: ``"inference"`` or ``"training"``.
-        method: How the placement is searched; see ``heterps_compile.passes.placement.methods``.
-        backend: What the stages run on, or one for each device type by its name or kind:
-            ``"cpu=onnxruntime,v100=torch"``; None for the model's own family.
+        method: How the placement is searched; see
+            ``heterps_compile.passes.placement.methods``.
+        backend: What the stages run on, or one for each device type by its name
+            or kind: ``"cpu=onnxruntime,v100=torch"``; None for the model's own
+            family.
         min_stages: The plan has at least so many stages.
         max_stages: And at most so many; None for no limit.
-        provisioner: How stages get their replicas: ``"exact"``, or a rule of the HeterPS paper at the throughput floor,
-            ``"closed-form"`` or ``"newton"``.
-        synchronisation: How replicas agree in training: ``"all-reduce"``, or ``"parameter-server"``, whose cores are
-            counted and priced.
-        pins: Device types that layers must go to, by layer name, kind or pattern: ``{"embedding": "cpu-core"}``.
-        forbidden: Device types that layers must not go to, as pairs: ``[("fc*", "cpu-core")]``.
-        warm_start: An old plan of the model, or the file or folder it lies in, for the search to begin from.
-        profile: Measured times of layers, as ``heterps-compile profile`` writes them: a file; ``"v100=FILE"`` for a
-            type of the pool, several with commas between; or a mapping from types to files.
-        baselines: Other methods to try beside it, for two seconds each; the best plan of all is taken.
+        provisioner: How stages get their replicas: ``"exact"``, or a rule of
+            the HeterPS paper at the throughput floor, ``"closed-form"`` or
+            ``"newton"``.
+        synchronisation: How replicas agree in training: ``"all-reduce"``, or
+            ``"parameter-server"``, whose cores are counted and priced.
+        pins: Device types that layers must go to, by layer name, kind or
+            pattern: ``{"embedding": "cpu-core"}``.
+        forbidden: Device types that layers must not go to, as pairs: ``[("fc*",
+            "cpu-core")]``.
+        warm_start: An old plan of the model, or the file or folder it lies in,
+            for the search to begin from.
+        profile: Measured times of layers, as ``heterps-compile profile`` writes
+            them: a file; ``"v100=FILE"`` for a type of the pool, several with
+            commas between; or a mapping from types to files.
+        baselines: Other methods to try beside it, for two seconds each; the
+            best plan of all is taken.
         seed: Of the search and of the inputs generated for verification.
         time_limit: Seconds the search may take; None for no limit.
         passes: The passes that run, as values or as text such as
-            ``"group-layers,annotate-intensity,pose-problem,place-layers{proof_s=5},..."``; None for
-            :data:`heterps_compile.passes.pipeline.DEFAULT`. Where they are others, a note of the plan says so.
+            ``"group-layers,...,place-layers{proof_s=5},..."``;
+            None for :data:`heterps_compile.passes.pipeline.DEFAULT`. Where they
+            are others, a note of the plan says so.
         verify: Run the stages against the whole model on generated inputs.
-        must_save: Refuse, before the search, a model whose stages run and cannot be saved; else a note of the plan says
-            so.
+        must_save: Refuse, before the search, a model whose stages run and
+            cannot be saved; else a note of the plan says so.
         dynamic_shapes: Passed to ``torch.export.export``.
-        on_progress: Called with a :class:`heterps_compile.progress.Progress` at the begin of every step and at most
-            every 0.1 s within one; what it raises ends the compilation and reaches the caller.
-        cancel: Ends the compilation once it is set, from any thread: a ``threading.Event``, or what has ``is_set()``.
+        on_progress: Called with a :class:`heterps_compile.progress.Progress` at
+            the begin of every step and at most every 0.1 s within one; what it
+            raises ends the compilation and reaches the caller.
+        cancel: Ends the compilation once it is set, from any thread: a
+            ``threading.Event``, or what has ``is_set()``.
         observer: Called with every pass and the draft after it.
 
     Raises:
-        HeterpsError: one of its kinds, with a message that says thing, fault, numbers and way out.
+        HeterpsError: one of its kinds, with a message that says thing, fault,
+            numbers and way out.
         CancelledError: where ``cancel`` was set before the end.
 
     Examples:
@@ -251,25 +271,33 @@ def _old_plan(plan: Plan | str | Path | None) -> Plan | None:
 def load(
     directory: str | Path, *, expect_sha256: str | None = None, trust: Literal["code", "data"] = "code"
 ) -> CompiledModel:
-    """Load a folder that ``save`` or the command wrote. Stages of torch and jax are code, which this runs.
+    """Load a folder that ``save`` or the command wrote.
 
-    Load only what you would run. The hashes in ``plan.json`` find damage: who can write an artefact can write the plan
-    as well. For a folder that came over a network, pass the hash that its maker told you in another way
+    Stages of torch and jax are code, which this runs.
+
+    Load only what you would run. The hashes in ``plan.json`` find damage: who
+    can write an artefact can write the plan as well. For a folder that came
+    over a network, pass the hash that its maker told you in another way
     (``expect_sha256``), or take no code from it at all (``trust="data"``).
 
     Args:
         directory: The folder.
-        expect_sha256: SHA-256 of its ``plan.json``, which covers every artefact, since it holds their hashes; it is
-            checked before anything else is looked at. The command prints it where it writes or shows a folder.
-        trust: ``"code"`` to run what is in the folder; ``"data"`` to refuse a folder whose stages are code. Stages of
-            ONNX Runtime are data.
+        expect_sha256: SHA-256 of its ``plan.json``, which covers every
+            artefact, since it holds their hashes; it is checked before anything
+            else is looked at. The command prints it where it writes or shows a
+            folder.
+        trust: ``"code"`` to run what is in the folder; ``"data"`` to refuse a
+            folder whose stages are code. Stages of ONNX Runtime are data.
 
-    Of a folder compiled for training it gives the stages that train; ``load(DIR).eval()`` gives those that score.
+    Of a folder compiled for training it gives the stages that train;
+    ``load(DIR).eval()`` gives those that score.
 
     Raises:
-        InputError: no such folder, or no plan in it, or its stages are code and ``trust`` is ``"data"``.
+        InputError: no such folder, or no plan in it, or its stages are code and
+            ``trust`` is ``"data"``.
         PlanError: the plan is not what its schema says.
-        StalePlanError: an artefact is not the one the plan was written with, or the plan is not the expected one.
+        StalePlanError: an artefact is not the one the plan was written with, or
+            the plan is not the expected one.
 
     Examples:
         >>> import heterps_compile, tempfile, torch

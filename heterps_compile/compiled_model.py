@@ -57,9 +57,20 @@ class CompiledModel:
         graph: The whole model; None where it was loaded from a folder.
         partition: How it was cut; None where it was loaded from a folder.
         layers: Its layers; None where it was loaded from a folder.
-        costs: The work of each layer, in the same order; empty where it was loaded from a folder.
-        scoring: Gives the stages in evaluation mode of a model compiled for training; None for others.
+        costs: The work of each layer, in the same order; empty where it was
+            loaded from a folder.
+        scoring: Gives the stages in evaluation mode of a model compiled for
+            training; None for others.
         directory: The folder it was saved to or loaded from; None for none.
+
+    Examples:
+        >>> import heterps_compile, torch
+        >>> model, batch = torch.nn.Linear(64, 8), torch.ones(128, 64)
+        >>> compiled = heterps_compile.compile(model, (batch,), method="exact")
+        >>> len(compiled.stages) == len(compiled.plan.stages)
+        True
+        >>> bool((compiled.run(batch) == model(batch)).all())
+        True
     """
 
     plan: Plan

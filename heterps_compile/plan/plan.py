@@ -198,35 +198,55 @@ class Plan:
         bindings: Number of every symbolic dimension.
         request: What was asked.
         cluster: Name of the pool.
-        devices: Its device types, whole; of a plan of an older version what it tells, which may be none.
+        devices: Its device types, whole; of a plan of an older version what it
+            tells, which may be none.
         links: What connects units of its device types.
         parameter_server: A core of its parameter servers, where it has any.
         currency: Of every price.
-        backend: Name of the backend that wrote the stages; ``"mixed"`` where they have different ones.
-        signature: How calls map to graph inputs and graph outputs to results, as JSON; "" for plain tensors by name.
+        backend: Name of the backend that wrote the stages; ``"mixed"`` where
+            they have different ones.
+        signature: How calls map to graph inputs and graph outputs to results,
+            as JSON; "" for plain tensors by name.
         stages: In order of execution.
         schedule: How micro-batches flow.
         value: The objective reached; lower is better.
         bound: A proven lower bound on it.
         method: The search method that ran.
-        found_by: The part of the run that came upon the plan: ``"proof"``, ``"warm start"``, another method's name, a
-            part of the method such as ``"polish"``; "" where the method does not say, or the plan is older.
+        found_by: The part of the run that came upon the plan: ``"proof"``,
+            ``"warm start"``, another method's name, a part of the method such
+            as ``"polish"``; "" where the method does not say, or the plan is
+            older.
         evaluations: Placements the search evaluated.
-        throughput_samples_per_s: In the steady state: min over stages of batch / ET.
+        throughput_samples_per_s: In the steady state: min over stages of batch
+            / ET.
         parameter_servers: Through which replicas synchronise.
         unused_devices: Device types of the pool that no stage uses.
         replicated: Parameters that several stages hold.
         notes: Every fallback and surprise, with its reason.
-        hashes: SHA-256 of ``model`` (its structure), ``weights``, ``cluster``, ``profile`` and ``options``; "" where
-            there is none, no key where it is not known.
-        versions: Versions of what made it, by distribution name; empty until saved.
-        fingerprints: What every layer is and where it stands, by its name (``fingerprint.py``); empty where not known.
+        hashes: SHA-256 of ``model`` (its structure), ``weights``, ``cluster``,
+            ``profile`` and ``options``; "" where there is none, no key where it
+            is not known.
+        versions: Versions of what made it, by distribution name; empty until
+            saved.
+        fingerprints: What every layer is and where it stands, by its name
+            (``fingerprint.py``); empty where not known.
         artifacts: Per stage, the files it was written to; empty until saved.
         verification: None where it was switched off.
-        scoring: How a plan for training scores; None for inference, and where an earlier version made it.
-        other: What the other objective about money would choose; None without a floor, or where it is not known.
+        scoring: How a plan for training scores; None for inference, and where
+            an earlier version made it.
+        other: What the other objective about money would choose; None without a
+            floor, or where it is not known.
         search_s: Seconds the search took.
         total_s: Seconds the whole compilation took.
+
+    Examples:
+        >>> import heterps_compile, torch
+        >>> model, batch = torch.nn.Linear(64, 8), torch.ones(128, 64)
+        >>> plan = heterps_compile.compile(model, (batch,), method="exact").plan
+        >>> [(stage.device, stage.replicas) for stage in plan.stages]
+        [('cpu-core', 1)]
+        >>> plan.gap == 0.0 and plan.bound <= plan.value
+        True
     """
 
     model: str

@@ -1,11 +1,9 @@
 """The package logs under one name, and neither prints nor warns."""
 
 import ast
-import doctest
 import logging
 from pathlib import Path
 
-import pytest
 import torch
 from test_house import modules
 
@@ -74,11 +72,3 @@ def test_a_folder_that_is_put_back_is_a_warning(tmp_path, caplog):
     ]
     recover(target)
     assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize("function", ["compile", "load"])
-def test_the_example_in_help_runs(function):
-    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(heterps_compile, function), function, globs={})
-    results = doctest.DocTestRunner(verbose=False).run(example)
-    assert results.attempted > 3
-    assert results.failed == 0

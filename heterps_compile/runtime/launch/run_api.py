@@ -76,25 +76,33 @@ def run(
 ) -> "Result":
     """Run the stages of a compiled folder as a pipeline of processes.
 
-    Under torchrun this process is one rank: all call this function alike. Otherwise a process is started for every
-    replica on this machine; what they need from Python then has to come from files, since functions do not travel.
+    Under torchrun this process is one rank: all call this function alike.
+    Otherwise a process is started for every replica on this machine; what they
+    need from Python then has to come from files, since functions do not travel.
 
     Args:
         directory: A folder that ``save`` or the command wrote.
-        train: The training file, or under torchrun a :class:`Training`; None for inference.
-        data: What is read, as ``--data`` takes it (``"clicks.parquet"``, ``"random"``), or under torchrun a source.
-        options: Others of the command ``heterps-compile run``, by the same names, such as ``steps=100`` or
-            ``replicas=(2, 1)``; its ``--help`` has the list with units and defaults.
+        train: The training file, or under torchrun a :class:`Training`; None
+            for inference.
+        data: What is read, as ``--data`` takes it (``"clicks.parquet"``,
+            ``"random"``), or under torchrun a source.
+        options: Others of the command ``heterps-compile run``, by the same
+            names, such as ``steps=100`` or ``replicas=(2, 1)``; its ``--help``
+            has the list with units and defaults.
 
     Returns:
-        What the run came to: its steps, the samples in each, its last checkpoint, and the signal that ended it early.
+        What the run came to: its steps, the samples in each, its last
+            checkpoint, and the signal that ended it early.
 
     Raises:
-        HeterpsError: one of its kinds, where the run cannot start or came to an end before its time.
+        HeterpsError: one of its kinds, where the run cannot start or came to an
+            end before its time.
 
     Examples:
         >>> from heterps_compile import run
-        >>> run("model.heterps", train="train.py", data="clicks.parquet", steps=100)  # doctest: +SKIP
+        >>> result = run(  # doctest: +SKIP
+        ...     "out", train="train.py", data="clicks.parquet", steps=100
+        ... )
     """
     given = isinstance(train, Training), not isinstance(data, str)
     if any(given) and not is_under_torchrun(os.environ):

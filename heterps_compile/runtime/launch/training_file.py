@@ -83,12 +83,26 @@ class Training:
     """How a model is trained.
 
     Attributes:
-        loss: Called with what the model returns and a micro-batch's columns; gives a scalar tensor, the mean over
-            the samples.
-        optimizer: Called once on every rank, with the (name, parameter) pairs of its stages.
-        prepare: Makes graph inputs and targets out of raw columns; None where the columns are these already.
-        data: Gives the samples or batches in order; None where they are read from elsewhere.
-        scheduler: Called once on every rank that trains something, with its optimiser; None where learning rates stay.
+        loss: Called with what the model returns and a micro-batch's columns;
+            gives a scalar tensor, the mean over the samples.
+        optimizer: Called once on every rank, with the (name, parameter) pairs
+            of its stages.
+        prepare: Makes graph inputs and targets out of raw columns; None where
+            the columns are these already.
+        data: Gives the samples or batches in order; None where they are read
+            from elsewhere.
+        scheduler: Called once on every rank that trains something, with its
+            optimiser; None where learning rates stay.
+
+    Examples:
+        >>> import torch
+        >>> from heterps_compile import Training
+        >>> training = Training(
+        ...     loss=lambda out, columns: (out - columns["y"]).square().mean(),
+        ...     optimizer=lambda named: torch.optim.SGD([p for _, p in named]),
+        ... )
+        >>> training.scheduler is None
+        True
     """
 
     loss: "Callable[[Any, Columns], Tensor]"
