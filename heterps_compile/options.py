@@ -332,9 +332,9 @@ class Command:
             if option.name not in names:
                 continue
             if not self.honours(option, subject):
+                of_this = [name for name in option.subjects if name in self.subjects]
                 raise OptionError(
-                    f"{spelt(option)} is for {' and '.join(option.subjects)}, and means nothing for {subject}; "
-                    f"leave it out"
+                    f"{spelt(option)} is for {' and '.join(of_this)}, and means nothing for {subject}; leave it out"
                 )
             for other in map(self.option, option.needs):
                 if not values.get(other.name):

@@ -20,6 +20,7 @@ def plan(tmp_path):
     trained = replace(
         made,
         stages=stages,
+        other=None,
         devices=(PoolDevice("v100", "gpu", 2.42, 8, 32 * 2**30),),
         hashes={"cluster": hash_cluster(load_cluster(made.cluster))},
     )

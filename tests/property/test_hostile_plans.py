@@ -23,7 +23,7 @@ POOL = tuple(PoolDevice(name, kind, 2.42, 64, 2.0**35) for name, kind in (("v100
 
 def plan_text() -> str:
     """Return a plan of two stages whose every number follows from the others."""
-    return to_json(replace(large_findings(6, 2, training=True).plan, devices=POOL))
+    return to_json(replace(large_findings(6, 2, training=True).plan, devices=POOL, other=None))
 
 
 PLAN = json.loads(plan_text())
