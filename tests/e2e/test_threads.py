@@ -47,11 +47,10 @@ def compiled(width: int, backend: str) -> tuple:
 
 @pytest.mark.slow  # compiles four models in four threads and in one
 def test_four_threads_compile_what_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    from heterps_compile.passes.placement import methods  # noqa: PLC0415 - torch
     from heterps_compile.passes.placement.learned import rl  # noqa: PLC0415 - torch
 
-    short = dict(methods.METHODS) | {"rl": lambda: rl.Rl(rounds=2, samples=8, kicks=2)}
-    monkeypatch.setattr(methods, "METHODS", short)
+    short = rl.Rl(rounds=2, samples=8, kicks=2)
+    monkeypatch.setattr(rl, "Rl", lambda: short)
     alone = {job: compiled(*job) for job in JOBS}
     together: dict[tuple[int, str], object] = {}
 

@@ -102,7 +102,7 @@ def pareto_front(plan: Plan, points: Sequence[Point], *, width: float = WIDTH) -
     this = f"this plan: {reached}, {_price(plan.price_per_hour, plan.currency)}" if plan.price_per_hour > 0 else ""
     told = [("p4", this or "this plan is free"), ("p0", "the cheapest plan per sample at a throughput floor")]
     parts, top = legend(told, width)
-    parts.append(text(12, top + 8, f"{plan.currency} per hour, over samples per second in the {STEADY_STATE}", "soft"))
+    parts.append(text(12, top + 8, f"{plan.currency}/h over samples/s in the {STEADY_STATE}", "soft"))
     top += 28
     left = _LEFT if width >= WIDTH else _NARROW_LEFT
     across, up = _Axis(rates, left, width - _RIGHT), _Axis(prices, top + _HEIGHT, top)
