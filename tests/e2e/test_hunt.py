@@ -49,6 +49,7 @@ def test_the_seeds_draw_every_kind_of_layer_and_on_torch_every_row():
     assert drawn_ops(ON_TORCH) >= set(OPS) - RARE
 
 
+@pytest.mark.slow  # a hunt of some modules
 def test_modules_on_torch():
     assert hunted("torch", ON_TORCH) == {}
 

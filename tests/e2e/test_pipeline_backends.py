@@ -53,7 +53,10 @@ def above(name: str, chosen: Sequence[Layout], folders: Folders) -> dict[str, fl
 
 @pytest.mark.parametrize(
     ("name", "layout"),
-    [("skip", (("torch", "jax"), (2, 1), "1f1b")), ("convnet", (("jax", "torch"), (2, 1), "gpipe"))],
+    [
+        ("skip", (("torch", "jax"), (2, 1), "1f1b")),
+        pytest.param("convnet", (("jax", "torch"), (2, 1), "gpipe"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_mixed_pipeline_trains_as_one_process_does(name: str, layout: Layout, folders: Folders) -> None:
     assert above(name, [layout], folders) == {}

@@ -12,6 +12,7 @@ from bench_verification_memory import BACKENDS, TARGET, in_own_process, over_wei
 MIB = 2**20
 
 
+@pytest.mark.slow  # three backends, one after the other
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of resident memory is read from /proc")
 def test_verification_takes_at_most_1_3_times_the_weights(tmp_path):
     # nodes make others of the weights, which runtimes like to do ahead; they lie where XLA cannot read them in place

@@ -24,6 +24,12 @@ SWEPT = [
     Effort(sweep=SweepEffort(least_positions=1, sizes=sizes, top_blocks=1, few=3))
     for sizes in ((4, 2, 1), (3, 1), (1,))
 ]
+SWEPT_LONG = [
+    pytest.param(SWEPT[0], id="4-2-1", marks=pytest.mark.slow),
+    pytest.param(SWEPT[1], id="3-1", marks=pytest.mark.slow),
+    pytest.param(SWEPT[2], id="1"),
+]
+"""The same, where every example is a long chain."""
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,7 +74,7 @@ def test_a_sweep_leaves_the_optimum(effort: Effort, problem: Problem) -> None:
     assert_same_optimum(problem, effort)
 
 
-@pytest.mark.parametrize("effort", SWEPT, ids=["4-2-1", "3-1", "1"])
+@pytest.mark.parametrize("effort", SWEPT_LONG)
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_sweep_finds_what_the_search_finds_without_it(effort: Effort, seed: int) -> None:

@@ -7,7 +7,7 @@ from staged_onnx import BACKEND, cut_evenly, largest_difference, run_staged, run
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.ir.laws import verify_graph
 
-_LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # 244, 575 and 349 MB of weights
+_LARGE = ("bvlc_alexnet", "vgg19", "zfnet512", "resnet50", "densenet121")  # the most weights, and the most nodes
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in _LARGE else n for n in NAMES])

@@ -21,6 +21,7 @@ from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Partition
 
 # Runs in a fresh process with nothing but torch: loads every stage, feeds it by name, saves what comes out.
+QUICK = ("small_ctrdnn", "ctrdnn", "gpt2")  # the others repeat what is in them
 RUNNER = """
 import importlib.util, json, sys
 from pathlib import Path
@@ -92,7 +93,9 @@ def test_a_stage_is_imported_and_built_where_nothing_but_torch_is_installed(tmp_
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in REAL]
+)
 def test_written_stages_run_in_a_fresh_process_with_torch_alone(name: str, tmp_path: Path) -> None:
     check_fresh_process(read_model(REAL[name]()), tmp_path)
 
@@ -102,6 +105,7 @@ def test_a_traced_module_is_written_as_well(tmp_path: Path) -> None:
     check_fresh_process(import_torch(module, inputs), tmp_path)
 
 
+@pytest.mark.slow  # larger than those above, and like one of them
 def test_resnet_50_runs_in_a_fresh_process(tmp_path: Path) -> None:
     check_fresh_process(read_model(resnet50()), tmp_path)
 

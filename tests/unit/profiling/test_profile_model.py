@@ -161,6 +161,7 @@ def test_what_is_not_here_is_told_before_the_work():
         profile_model(never, replace(QUICK, clock="cpu", threads=2))
 
 
+@pytest.mark.slow  # jax compiles every layer, forward and backward
 def test_jax_is_timed_in_training_too_and_by_the_clock_of_all_its_threads():
     (device,) = profile_model(read, replace(QUICK, mode="training", backend="jax")).devices
     points = [point for layer in device.layers for point in layer.points]
