@@ -15,7 +15,7 @@ from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
 from heterps_compile.backends.ops import refuse_unsupported, why_unwritable
 from heterps_compile.backends.shared_state import keep_mode
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cluster.load import as_pool
 from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
 from heterps_compile.errors import BackendError, GraphError, InputError, UnknownNameError
@@ -369,11 +369,6 @@ def open_draft(
     graph = read_model(model, example_inputs, **reading)
     verify_graph(graph)
     return Draft(graph=graph, cluster=pool, request=request, measurements=measurements)
-
-
-def as_pool(cluster: str | Path | Cluster) -> Cluster:
-    """Return a pool, read where only its name or path is given."""
-    return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
 
 
 def read_model(

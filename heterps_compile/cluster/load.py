@@ -41,6 +41,11 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     return _parse(*_read(name_or_path))
 
 
+def as_pool(cluster: str | Path | Cluster) -> Cluster:
+    """Return a pool, read where only its name or path is given."""
+    return cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+
+
 def pool_text(name_or_path: str | Path) -> str:
     """Return what stands in a pool's file, to be copied and corrected; of ``local`` what it would say.
 

@@ -7,7 +7,7 @@ Left out: what a layer costs (``cost/``).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from .graph import Graph, Node, OpKind
@@ -67,26 +67,25 @@ def join_of(layers: LayerGraph, index: int) -> Node | None:
 
 def before_anchor(layers: LayerGraph, index: int) -> frozenset[int]:
     """Return the nodes of a layer that its anchor is or waits for."""
-    layer, graph = layers.layers[index], layers.graph
-    own, found, anchor = set(layer.nodes), set[int](), _anchor(graph, layer)
-    left = [i for i in layer.nodes if graph.nodes[i] is anchor]
-    while left:
-        i = left.pop()
-        if i not in found:
-            found.add(i)
-            left += [p for p in graph.predecessors[i] if p in own]
-    return frozenset(found)
+    graph = layers.graph
+    anchor = _anchor(graph, layers.layers[index])
+    return _reached(layers, index, anchor, graph.predecessors)
 
 
 def after_node(layers: LayerGraph, index: int, node: Node) -> frozenset[int]:
     """Return a node of a layer, and the nodes of the layer that wait for it."""
-    graph, own = layers.graph, set(layers.layers[index].nodes)
-    found, left = set[int](), [i for i in own if graph.nodes[i].name == node.name]
+    return _reached(layers, index, node, layers.graph.successors)
+
+
+def _reached(layers: LayerGraph, index: int, start: Node, edges: Sequence[Iterable[int]]) -> frozenset[int]:
+    """Return a node of a layer, and the nodes of the layer that edges lead to from it."""
+    own, found = set(layers.layers[index].nodes), set[int]()
+    left = [i for i in own if layers.graph.nodes[i].name == start.name]
     while left:
         i = left.pop()
         if i not in found:
             found.add(i)
-            left += [s for s in graph.successors[i] if s in own]
+            left += [other for other in edges[i] if other in own]
     return frozenset(found)
 
 

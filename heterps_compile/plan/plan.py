@@ -128,6 +128,10 @@ class ParameterServers:
     count: int = 0
     price_per_hour: float = 0.0
 
+    def priced(self, server: ParameterServer | None) -> "ParameterServers":
+        """Return as many at the price of a pool's server; 0 where the pool has none."""
+        return ParameterServers(self.count, self.count * server.price_per_hour if server is not None else 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:

@@ -79,6 +79,11 @@ def change_of(number: NumberChange) -> str:
     return f"{'+' if number.percent > 0 else ''}{format_percent(number.percent)}"
 
 
+def as_sentence(text: str) -> str:
+    """Return words as a sentence of their own."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def _moves(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
     yield from _grouped(changes.moved, escape, "placement", "moved from {} to {}")
 

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heterps_compile.cluster.devices import Cluster, DeviceType
-from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cluster.load import as_pool
+from heterps_compile.errors import InputError
 from heterps_compile.escape import Escape, for_markdown, printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan_diff.formats import workflow_command
 from heterps_compile.plan_diff.pool_changes import PoolChange, compare_pools, told_together
+from heterps_compile.plan_diff.sentences import as_sentence
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate
 
 from .stale import is_other_pool, pool_of
@@ -63,38 +65,50 @@ def check_alone(plan: Plan, cluster: str | Path | Cluster | None = None) -> Alon
             recorded.
 
     Raises:
-        InputError: where the pool cannot be read, or there is none.
+        InputError: where the pool cannot be read, there is none, or the plan does not say for which one it was made.
     """
-    source = pool_of(plan) if cluster is None else cluster
-    pool = source if isinstance(source, Cluster) else load_cluster(source)
+    if plan.pool is None and not plan.hashes.get("cluster"):
+        raise InputError(
+            "the plan does not say for which pool it was made, so that nothing can be held against it; name the "
+            "MODEL.onnx, or compile again"
+        )
+    pool = as_pool(pool_of(plan) if cluster is None else cluster)
     devices = {device.name: device for device in pool.device_types}
-    is_priced = pool.currency == plan.currency and all(stage.device in devices for stage in plan.stages)
-    price = _price(plan, pool, devices) if is_priced else None
+    lacking = tuple(_lacking(plan, pool, devices))
+    price = None if lacking else _price(plan, pool, devices)
     changes = () if plan.pool is None else compare_pools(plan.pool, pool)
-    return AloneResult(
-        plan, pool.name, tuple(_faults(plan, pool, devices, price)), is_other_pool(plan, pool), changes, price
-    )
+    faults = (*lacking, *_broken_limits(plan, pool, devices, price))
+    return AloneResult(plan, pool.name, faults, is_other_pool(plan, pool) or bool(changes), changes, price)
 
 
 def _price(plan: Plan, pool: Cluster, devices: dict[str, DeviceType]) -> float:
-    servers = plan.parameter_servers
-    of_servers = servers.price_per_hour
-    if servers.count and pool.parameter_server is not None:
-        of_servers = servers.count * pool.parameter_server.price_per_hour
-    return sum(stage.replicas * devices[stage.device].price_per_hour for stage in plan.stages) + of_servers
+    of_stages = sum(stage.replicas * devices[stage.device].price_per_hour for stage in plan.stages)
+    return of_stages + plan.parameter_servers.priced(pool.parameter_server).price_per_hour
 
 
-def _faults(plan: Plan, pool: Cluster, devices: dict[str, DeviceType], price: float | None) -> Iterator[str]:
+def _lacking(plan: Plan, pool: Cluster, devices: dict[str, DeviceType]) -> Iterator[str]:
+    """Yield what the pool has not at all, so that the plan has no price there."""
     if pool.currency != plan.currency:
         yield f"the pool {pool.name!r} is priced in {pool.currency}, the plan in {plan.currency}"
-    used = Counter[str]()
-    for stage in plan.stages:
-        used[stage.device] += stage.replicas
-    for name, units in used.items():
+    for name, units in _units(plan).items():
         if name not in devices:
             taken = counted(units, "unit")
             yield f"the pool {pool.name!r} has no device type {name!r}, of which the plan takes {taken}"
-        elif units > devices[name].max_units:
+    if plan.parameter_servers.count and pool.parameter_server is None:
+        taken = counted(plan.parameter_servers.count, "core")
+        yield f"the pool {pool.name!r} has no parameter server, of which the plan takes {taken}"
+
+
+def _units(plan: Plan) -> Counter[str]:
+    used = Counter[str]()
+    for stage in plan.stages:
+        used[stage.device] += stage.replicas
+    return used
+
+
+def _broken_limits(plan: Plan, pool: Cluster, devices: dict[str, DeviceType], price: float | None) -> Iterator[str]:
+    for name, units in _units(plan).items():
+        if name in devices and units > devices[name].max_units:
             most = counted(devices[name].max_units, "unit")
             yield f"the plan takes {counted(units, 'unit')} of {name!r}, and the pool {pool.name!r} has {most}"
     for stage in plan.stages:
@@ -169,16 +183,12 @@ def shown_alone(form: str, checked: AloneResult, against: str, path: str) -> str
         return "".join(f"{line}\n" for line in lines)
     if form == "markdown":
         return markdown_alone(checked)
-    lines = [_sentence(verdict_alone(checked)), *(f"note: {note}" for note in notes_alone(checked))]
+    lines = [as_sentence(verdict_alone(checked)), *(f"note: {note}" for note in notes_alone(checked))]
     return "\n".join(lines) + "\n"
 
 
 def markdown_alone(checked: AloneResult) -> str:
     """Return Markdown for a pull request."""
     notes = [f"- note: {note}" for note in notes_alone(checked, for_markdown)]
-    lines = ["### Placement check", "", _sentence(verdict_alone(checked, for_markdown)), "", *notes]
+    lines = ["### Placement check", "", as_sentence(verdict_alone(checked, for_markdown)), "", *notes]
     return "\n".join(lines) + "\n"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

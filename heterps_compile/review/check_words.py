@@ -9,7 +9,7 @@ from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.escape import Escape, for_markdown, printable
 from heterps_compile.plan_diff.formats import diff_document, diff_markdown, diff_text, workflow_command
 from heterps_compile.plan_diff.pool_changes import told_together
-from heterps_compile.plan_diff.sentences import HASHED
+from heterps_compile.plan_diff.sentences import HASHED, as_sentence
 from heterps_compile.units import format_percent
 
 from .check import CheckResult
@@ -34,7 +34,7 @@ def verdict(checked: CheckResult, escape: Escape = printable) -> str:
 
 def check_text(checked: CheckResult) -> str:
     """Return the lines for a terminal."""
-    lines = [_sentence(verdict(checked)), *(f"note: {note}" for note in check_notes(checked, printable))]
+    lines = [as_sentence(verdict(checked)), *(f"note: {note}" for note in check_notes(checked, printable))]
     shown = "\n".join(lines) + "\n"
     if checked.passes:
         return shown
@@ -43,7 +43,7 @@ def check_text(checked: CheckResult) -> str:
 
 def check_markdown(checked: CheckResult, plan: str) -> str:
     """Return Markdown for a pull request; ``plan`` is where the committed plan is."""
-    lines = ["### Placement check", "", _sentence(verdict(checked, for_markdown)), ""]
+    lines = ["### Placement check", "", as_sentence(verdict(checked, for_markdown)), ""]
     lines += [f"- note: {note}" for note in check_notes(checked, for_markdown)]
     if not checked.passes:
         lines += ["", diff_markdown(checked.changes, f"{plan} {_priced(checked)}", "what the search finds now")]
@@ -102,7 +102,3 @@ def check_notes(checked: CheckResult, escape: Escape) -> list[str]:
         now, then = _described(checked, checked.value), _described(checked, checked.committed.value)
         notes.append(f"the plan's value is {now} today, and its file says {then}")
     return notes
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

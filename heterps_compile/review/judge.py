@@ -60,8 +60,7 @@ def _broken_limit(posed: PosedAgain, priced: PlacementDetail, paid: float) -> st
 
 def servers_today(posed: PosedAgain) -> ParameterServers:
     """Return the plan's parameter servers at today's price."""
-    count, server = posed.plan.parameter_servers.count, posed.draft.cluster.parameter_server
-    return ParameterServers(count, count * server.price_per_hour if server is not None else 0.0)
+    return posed.plan.parameter_servers.priced(posed.draft.cluster.parameter_server)
 
 
 def without_servers(posed: PosedAgain) -> str:

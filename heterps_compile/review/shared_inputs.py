@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heterps_compile.api import as_pool, read_model
+from heterps_compile.api import read_model
 from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.load import as_pool
 from heterps_compile.cost.measured import Measurements, ProfileSpec, read_measurements
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.laws import verify_graph

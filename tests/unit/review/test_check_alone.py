@@ -7,7 +7,9 @@ import pytest
 from reviewed import POOL, plan
 
 from heterps_compile.cluster.devices import Cluster
+from heterps_compile.errors import InputError
 from heterps_compile.plan.file import from_json, to_json
+from heterps_compile.plan.plan import ParameterServers
 from heterps_compile.review.check_alone import NOT_JUDGED, check_alone, notes_alone, shown_alone, verdict_alone
 
 PLAN = from_json(to_json(plan()), "plan.json")
@@ -66,6 +68,23 @@ def test_a_device_type_that_is_gone_is_a_fault_and_the_plan_has_no_price():
     checked = check_alone(PLAN, pool)
     assert checked.price_per_hour is None
     assert f"has no device type {USED!r}, of which the plan takes" in verdict_alone(checked)
+
+
+def test_parameter_servers_that_the_pool_has_not_are_a_fault_and_the_plan_has_no_price():
+    served = replace(PLAN, parameter_servers=ParameterServers(3, 0.12))
+    checked = check_alone(served, replace(POOL, parameter_server=None))
+    assert checked.price_per_hour is None
+    assert "has no parameter server, of which the plan takes 3 cores" in verdict_alone(checked)
+
+
+def test_a_plan_that_says_nothing_of_its_pool_is_not_judged():
+    with pytest.raises(InputError, match="does not say for which pool it was made"):
+        check_alone(replace(PLAN, devices=(), hashes={}), POOL)
+
+
+def test_what_a_pool_says_otherwise_counts_where_the_plan_has_no_hash_of_it():
+    assert check_alone(replace(PLAN, hashes={}), POOL).passes
+    assert not check_alone(replace(PLAN, hashes={}), with_device(max_units=UNITS + 1)).passes
 
 
 def test_a_budget_that_todays_prices_exceed_is_a_fault():
