@@ -32,6 +32,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "plots": ("resvg-py",),
         "data": ("pyarrow",),
         "tensorboard": ("tensorboard",),
+        "remote": ("fsspec",),
+        "ray": ("ray",),
     }
 )
 """The packages of every extra, as in ``pyproject.toml``."""
