@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .errors import HeterpsError
     from .ir.graph import Graph
     from .plan.plan import Plan
+    from .runtime.data.hashed_ids import hash_ids
     from .runtime.launch.run_api import run
     from .runtime.launch.training_file import Training
 
@@ -32,6 +33,7 @@ __all__ = [
     "Training",
     "compile",
     "diff",
+    "hash_ids",
     "load",
     "load_cluster",
     "run",
@@ -47,6 +49,7 @@ _HOMES = {
     "Training": ".runtime.launch.training_file",
     "compile": ".api",
     "diff": ".plan_diff.compare_plans",
+    "hash_ids": ".runtime.data.hashed_ids",
     "load": ".api",
     "load_cluster": ".cluster.load",
     "run": ".runtime.launch.run_api",

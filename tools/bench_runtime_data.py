@@ -24,8 +24,10 @@ import torch
 from pyarrow import csv
 from torch import Tensor
 
+from heterps_compile.runtime.data.arrow import Conversion
 from heterps_compile.runtime.data.criteo import CATEGORIES, NUMBERS, CriteoSource, _hashed
 from heterps_compile.runtime.data.epochs import Epochs
+from heterps_compile.runtime.data.hashed_ids import TableRows
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.line_index import LINES_A_STEP
 from heterps_compile.runtime.data.parquet import ParquetSource
@@ -84,7 +86,9 @@ def main(samples: int = 50_000) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         text, table = Path(folder, "day.tsv"), Path(folder, "day.parquet")
+        words = Path(folder, "words.parquet")
         write(text, table, samples)
+        write_words(words, samples)
         print(f"{samples:,} samples of a label, 13 numbers and 26 categories, {BATCH} at a time, samples/s:")
         criteo = CriteoSource(text)
         batches = [criteo.read(first, BATCH, COLUMNS) for first in range(0, samples - BATCH, BATCH)]
@@ -93,6 +97,7 @@ def main(samples: int = 50_000) -> None:
             "tsv by pyarrow.csv": lambda: ArrowCriteo(criteo),
             "parquet": lambda: ParquetSource(table),
             "parquet, shuffled": lambda: Epochs(ParquetSource(table), shuffle_seed=0),
+            "parquet, 26 as text": lambda: ParquetSource(words, how=Conversion(rows=TableRows(100_000))),
             "random": generated,
             "iterable of batches": lambda: IterableSource(batches, is_batched=True),
         }
@@ -115,6 +120,18 @@ def generated() -> RandomSource:
             RandomColumn("sparse", "int64", (26,), 100_000, 1.05),
         ]
     )
+
+
+def write_words(path: Path, samples: int) -> None:
+    """Write the same columns with categories as text of 8 letters."""
+    read = generated().read(0, samples, COLUMNS)
+    letters = pa.array(f"{number:08x}" for number in read["sparse"].flatten().tolist())
+    arrays = {
+        "label": pa.array(read["label"].numpy()),
+        "dense": pa.FixedSizeListArray.from_arrays(read["dense"].numpy().ravel(), 13),
+        "sparse": pa.FixedSizeListArray.from_arrays(letters, 26),
+    }
+    pq.write_table(pa.table(arrays), path, row_group_size=10_000)
 
 
 def write(text: Path, table: Path, samples: int) -> None:

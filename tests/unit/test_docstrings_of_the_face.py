@@ -11,7 +11,7 @@ WIDEST = 76  # of 80 columns, of which pydoc takes 4
 RUN = ["compile", "load", "CompiledModel", "Plan", "Training"]
 
 
-@pytest.mark.parametrize("name", sorted({*RUN, "run", "HeterpsError"}))
+@pytest.mark.parametrize("name", sorted({*RUN, "run", "hash_ids", "HeterpsError"}))
 def test_docstrings_fit_a_terminal(name):
     said = inspect.getdoc(getattr(heterps_compile, name))
     assert said

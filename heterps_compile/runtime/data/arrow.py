@@ -1,6 +1,6 @@
-"""A column of Arrow as a tensor: numbers, booleans, and lists of them that are all of one length.
+"""A column of Arrow as a tensor: numbers, booleans, text as ids, and lists of them that are all of one length.
 
-Left out: text, times, decimals, structures; lists of different lengths (pad them when the file is written).
+Left out: times, decimals, structures; lists of different lengths (pad them when the file is written).
 """
 
 from dataclasses import dataclass
@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
+
+from .hashed_ids import NO_TABLES, TableRows, hash_utf8
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +26,36 @@ class Place:
     first_row: int
 
     def __str__(self) -> str:
-        return f"column {self.column!r} of {self.file}"
+        return f"column {printable(self.column)!r} of {self.file}"
 
 
-def column_tensor(column: Any, place: Place, fill: float | None) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How values become numbers.
+
+    Attributes:
+        fill: What stands for missing numbers; None makes them an error.
+        rows: Of the tables that text is hashed into.
+    """
+
+    fill: float | None = None
+    rows: TableRows = NO_TABLES
+
+    def words(self) -> tuple[object, ...]:
+        """Return what a digest of the data has of it."""
+        return (self.fill,) if self.rows == NO_TABLES else (self.fill, str(self.rows))
+
+
+AS_THEY_ARE = Conversion()
+
+
+def column_tensor(column: Any, place: Place, how: Conversion) -> Tensor:
     """Return a chunked array of Arrow as a tensor [rows, ...].
 
     Args:
         column: A ``pyarrow.ChunkedArray``.
         place: Where it comes from.
-        fill: What stands for missing numbers; None makes them an error.
+        how: Its values become numbers.
 
     Raises:
         InputError: naming column and row, where values are missing, lists differ in length, or no tensor holds them.
@@ -47,14 +70,43 @@ def column_tensor(column: Any, place: Place, fill: float | None) -> Tensor:
         array, length = _flat(array, place, elements_a_row=_product(shape) // max(rows, 1))
         shape.append(length)
     kind = array.type
+    if is_text(kind):
+        return torch.from_numpy(_hashed(array, place, how.rows)).reshape(shape)
     if not (kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind)):
         raise InputError(
-            f"{place} holds {printable(str(kind))}, which is no number; turn it into numbers first (hash text to ids)"
+            f"{place} holds {printable(str(kind))}, which is neither number nor text; turn it into one of them first"
         )
     if array.null_count:
-        array = _filled(array, place, fill, elements_a_row=_product(shape) // max(rows, 1))
+        array = _filled(array, place, how.fill, elements_a_row=_product(shape) // max(rows, 1))
     numbers = array.to_numpy(zero_copy_only=False)
     return torch.from_numpy(np.require(numbers, requirements=["C", "W"])).reshape(shape)
+
+
+def is_text(kind: Any) -> bool:
+    """Tell whether a type of Arrow is text."""
+    import pyarrow.types as kinds  # noqa: PLC0415 - an extra
+
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
+
+
+def _hashed(array: Any, place: Place, rows: TableRows) -> NDArray[np.int64]:
+    """Return the ids of texts."""
+    import pyarrow  # noqa: ICN001, PLC0415 - an extra
+
+    arrow: Any = pyarrow  # which exports its names without saying so
+    column = place.column
+    table = rows.of(column)
+    if table is None:
+        raise InputError(
+            f"{place} holds text, which is hashed to ids of a table; say how many rows that has: "
+            f"--data '...?rows={column}:100000', or rows=100000 for all columns of text"
+        )
+    array = array.cast(arrow.large_string())
+    is_missing = array.is_null().to_numpy(zero_copy_only=False)
+    _, offsets, text = array.buffers()
+    places = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * np.dtype(np.int64).itemsize)
+    letters = np.frombuffer(text or b"", np.uint8)
+    return hash_utf8(letters, places, is_missing, column=column, rows=table)
 
 
 def _flat(array: Any, place: Place, elements_a_row: int) -> tuple[Any, int]:

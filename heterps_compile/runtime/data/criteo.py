@@ -30,12 +30,14 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
 from .data_file import DataFile, data_file
+from .hashed_ids import splitmix64
 from .identity import Part, digest_of
 from .line_index import LINES_A_STEP, line_index
 from .sample_source import check_range
 
 NUMBERS = 13
 CATEGORIES = 26
+CATEGORIES_COLUMN = "sparse"
 HASH_ROWS = 100_000
 """Rows of every table that categories are hashed into, unless told otherwise."""
 
@@ -86,7 +88,11 @@ class CriteoSource:
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of the columns."""
-        return ("dense", "sparse") if self._fields == NUMBERS + CATEGORIES else ("label", "dense", "sparse")
+        return (
+            ("dense", CATEGORIES_COLUMN)
+            if self._fields == NUMBERS + CATEGORIES
+            else ("label", "dense", CATEGORIES_COLUMN)
+        )
 
     @property
     def samples(self) -> int:
@@ -195,13 +201,5 @@ class _Lines:
 
 def _hashed(values: NDArray[np.uint64], is_missing: NDArray[np.bool_], rows: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return ids [lines, fields]: 0 where missing, else 1 + mix(category, field) mod (rows - 1)."""
-    mixed = _mix(values + (np.arange(1, CATEGORIES + 1, dtype=np.uint64) << np.uint64(32)))
+    mixed = splitmix64(values + (np.arange(1, CATEGORIES + 1, dtype=np.uint64) << np.uint64(32)))
     return np.where(is_missing, 0, 1 + mixed % (rows - np.uint64(1))).astype(np.int64)
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread 64 bits: SplitMix64's finaliser (Steele et al., OOPSLA 2014)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

@@ -5,6 +5,7 @@
     clicks.parquet                       a Parquet file
     clicks/                              a folder of them
     day_0.tsv?rows=1000000               Criteo's format, categories hashed into tables of so many rows
+    clicks.parquet?rows=user:90000,ad:5000    text of two columns, hashed into tables of so many rows
     clicks.parquet?fill=0&shuffle=7      missing values are 0; epochs shuffled by seed 7
     random:ids<10000,label=float32<2     generated; what the plan knows of its inputs need not be said
 
@@ -17,19 +18,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote
 
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.escape import printable
 
-from .criteo import HASH_ROWS, CriteoSource
+from .arrow import Conversion
+from .criteo import CATEGORIES_COLUMN, HASH_ROWS, CriteoSource
 from .data_file import data_file
 from .epochs import BLOCK_SAMPLES, Epochs
+from .hashed_ids import NO_TABLES, TableRows
 from .model_inputs import InputSpec
 from .parquet import ParquetSource
 from .random_source import RandomColumn, RandomSource
 from .sample_source import Source
 
 _RANDOM = "random"
+_LONGEST = 12  # digits of rows
 _PARQUET_SUFFIX = ".parquet"
 _TEXT_SUFFIXES = (".tsv", ".txt")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
@@ -45,13 +51,34 @@ class _Options:
     """What follows the ``?``: missing values, rows of hashed tables, seed and block of a shuffle."""
 
     fill: float | None = None
-    rows: int = HASH_ROWS
+    rows: TableRows = NO_TABLES
     shuffle: int | None = None
     block: int = BLOCK_SAMPLES
 
 
-_NUMBERS: Mapping[str, type[int] | type[float]] = MappingProxyType(
-    {"fill": float, "rows": int, "shuffle": int, "block": int}
+def _number(kind: type[int] | type[float]) -> Callable[[str], Any]:
+    def read(text: str) -> int | float:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise InputError(f"expected a {'whole number' if kind is int else 'number'}") from error
+
+    return read
+
+
+def _table_rows(text: str) -> TableRows:
+    """Read ``100000``, ``user:90000,ad:5000`` or both; a name may be percent-encoded."""
+    found: dict[str, int] = {}
+    for item in text.split(","):
+        name, _, number = item.rpartition(":")
+        if not (number.isascii() and number.isdigit() and len(number) < _LONGEST) or unquote(name) in found:
+            raise InputError("expected rows of a table, or NAME:ROWS for each column, such as user:90000,ad:5000")
+        found[unquote(name)] = int(number)
+    return TableRows(found.pop("", None), found)
+
+
+_READ: Mapping[str, Callable[[str], Any]] = MappingProxyType(
+    {"fill": _number(float), "rows": _table_rows, "shuffle": _number(int), "block": _number(int)}
 )
 
 
@@ -154,25 +181,25 @@ def _split(spec: str) -> tuple[str, _Options]:
     path, mark, rest = spec.rpartition("?")
     if not mark or os.path.exists(spec):
         return spec, _Options()
-    given: dict[str, float] = {}
+    given: dict[str, Any] = {}
     for item in rest.split("&"):
         key, _, text = item.partition("=")
-        if key not in _NUMBERS:
-            raise UnknownNameError("option of --data", printable(key), _NUMBERS)
+        if key not in _READ:
+            raise UnknownNameError("option of --data", printable(key), _READ)
         try:
-            given[key] = _NUMBERS[key](text)
-        except ValueError as error:
-            kind = "whole number" if _NUMBERS[key] is int else "number"
-            raise InputError(f"the option {key!r} of --data is {printable(text)!r}; expected a {kind}") from error
-    return path, _Options(**given)  # type: ignore[arg-type]  # each was parsed as the type it has
+            given[key] = _READ[key](text)
+        except InputError as error:
+            raise InputError(f"the option {key!r} of --data is {printable(text)!r}; {error}") from error
+    return path, _Options(**given)
 
 
 def _open_file(path: Path, options: _Options, index_folder: Path | None) -> Source:
     if path.is_dir() or path.suffix == _PARQUET_SUFFIX:
-        return ParquetSource(path, fill=options.fill)
+        return ParquetSource(path, how=Conversion(options.fill, options.rows))
     _check_kind(path)
     kept = None if index_folder is None else index_folder / f"{path.name}.index.npy"
-    return CriteoSource(path, rows=options.rows, kept_index=kept)
+    options.rows.check_columns(repr(printable(os.fspath(path))), [CATEGORIES_COLUMN])
+    return CriteoSource(path, rows=options.rows.of(CATEGORIES_COLUMN) or HASH_ROWS, kept_index=kept)
 
 
 def _check_kind(path: Path) -> None:

@@ -10,9 +10,10 @@ smaller than one::
 
 Pages that were written with checksums are checked by them as they are read.
 
-Numbers and booleans make a column [n]; lists of a fixed length make [n, length], lists of lists one more dimension.
+Numbers, booleans and text, which is hashed to ids, make a column [n]; lists of a fixed length make [n, length], lists
+of lists one more dimension.
 
-Left out: text, times, decimals (no tensor holds them), partitioned folders (``year=2026/...``), files far away.
+Left out: times, decimals (no tensor holds them), partitioned folders (``year=2026/...``), files far away.
 """
 
 import os
@@ -30,7 +31,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.packages import need
 
-from .arrow import Place, column_tensor
+from .arrow import AS_THEY_ARE, Conversion, Place, column_tensor
 from .data_file import DataFile, data_file
 from .identity import Part, digest_of
 from .sample_source import check_range, join
@@ -54,13 +55,13 @@ class ParquetSource:
     """Samples in Parquet files."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, fill: float | None = None, cache_bytes: int = CACHE_BYTES
+        self, path: str | os.PathLike[str], *, how: Conversion = AS_THEY_ARE, cache_bytes: int = CACHE_BYTES
     ) -> None:
         """Read the footers.
 
         Args:
             path: A file, or a folder of ``*.parquet`` files.
-            fill: What stands for missing values; None makes them an error.
+            how: Values become numbers.
             cache_bytes: Decoded row groups that are kept.
 
         Raises:
@@ -72,7 +73,7 @@ class ParquetSource:
         import pyarrow.parquet  # noqa: PLC0415
 
         self._arrow: Any = pyarrow
-        self._fill = fill
+        self._how = how
         self._cache_bytes = cache_bytes
         self._cached: OrderedDict[tuple[int, str], Tensor] = OrderedDict()
         self._files: list[DataFile] = []
@@ -81,6 +82,7 @@ class ParquetSource:
         self._columns: tuple[str, ...] = ()
         for file in _files_of(Path(path)):
             self._add(data_file(file))
+        how.rows.check_columns(self._files[0].shown, self._columns)
         self._starts = [group.first for group in self._groups]
         self._samples = sum(group.rows for group in self._groups)
         if not self._samples:
@@ -119,7 +121,7 @@ class ParquetSource:
     def parts(self) -> tuple[Part, ...]:
         """Return the files."""
         rows = [footer.num_rows for footer in self._footers]
-        digests = [digest_of(file.size_bytes, self._fill, content=file.ends()) for file in self._files]
+        digests = [digest_of(file.size_bytes, *self._how.words(), content=file.ends()) for file in self._files]
         return tuple(map(Part, rows, digests))
 
     def _add(self, file: DataFile) -> None:
@@ -173,8 +175,8 @@ class ParquetSource:
             raise self._damaged(file, f"row group {group.index}: {error}") from error
         tensors = {}
         for name in columns:
-            place = Place(file.shown, printable(name), group.first_row)
-            tensors[name] = column_tensor(table.column(name), place, self._fill)
+            place = Place(file.shown, name, group.first_row)
+            tensors[name] = column_tensor(table.column(name), place, self._how)
             if len(tensors[name]) != group.rows:
                 raise self._damaged(file, f"column {printable(name)!r} has {len(tensors[name])} rows of {group.rows}")
         return tensors

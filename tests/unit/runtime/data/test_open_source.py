@@ -99,7 +99,9 @@ def test_a_file_may_have_a_question_mark_in_its_name(tmp_path):
     ("spec", "kind", "fault"),
     [
         ("x.tsv?row=1", UnknownNameError, "unknown option of --data 'row'; did you mean 'rows'"),
-        ("x.tsv?rows=many", InputError, "option 'rows' of --data is 'many'; expected a whole number"),
+        ("x.tsv?rows=many", InputError, "option 'rows' of --data is 'many'; expected rows of a table, or NAME:ROWS"),
+        ("x.tsv?block=1.5", InputError, "option 'block' of --data is '1.5'; expected a whole number"),
+        ("x.tsv?rows=a:2,a:3", InputError, "option 'rows' of --data is 'a:2,a:3'; expected rows"),
         ("x.tsv?fill=", InputError, "option 'fill' of --data is ''; expected a number"),
         ("gone.tsv", InputError, "cannot read 'gone.tsv': No such file"),
         ("x.csv", InputError, "'x.csv' is no kind of data that is known: .parquet"),

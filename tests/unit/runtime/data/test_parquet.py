@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from heterps_compile.errors import InputError, MissingPackageError, RunError, UnknownNameError
+from heterps_compile.runtime.data.arrow import Conversion
 from heterps_compile.runtime.data.parquet import ParquetSource
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
@@ -105,13 +106,13 @@ def test_missing_values_are_named_by_column_and_row(tmp_path):
 
 
 def test_missing_values_are_filled_on_request(tmp_path):
-    source = ParquetSource(missing_values(tmp_path / "m.parquet"), fill=-1)
+    source = ParquetSource(missing_values(tmp_path / "m.parquet"), how=Conversion(-1))
     assert source.read(0, 6, ["x"])["x"].tolist() == [1, 2, -1, 4, 5, -1]
     assert source.read(3, 1, ["ids"])["ids"].tolist() == [[7, -1]]
 
 
 def test_a_fill_that_the_column_cannot_hold_is_refused(tmp_path):
-    source = ParquetSource(missing_values(tmp_path / "m.parquet"), fill=0.5)
+    source = ParquetSource(missing_values(tmp_path / "m.parquet"), how=Conversion(0.5))
     with pytest.raises(InputError, match=r"column 'ids' .* is int64, 0.5 is none"):
         source.read(3, 1, ["ids"])
 
@@ -121,11 +122,6 @@ def test_lists_of_different_length_are_named_by_row(tmp_path):
     pq.write_table(ragged, tmp_path / "r.parquet")
     with pytest.raises(InputError, match=r"column 'ids' .* has a list of 1 in row 2 and of 2 before"):
         ParquetSource(tmp_path / "r.parquet").read(0, 1, ["ids"])
-
-
-def test_text_is_no_number(folder):
-    with pytest.raises(InputError, match=r"column 'word' of .* holds string, which is no number"):
-        ParquetSource(folder).read(0, 1, ["word"])
 
 
 def test_an_unknown_column_is_named_with_the_nearest(folder):
@@ -193,7 +189,7 @@ def test_columns_of_one_name_are_refused(tmp_path):
 
 def test_a_column_name_may_have_dots_and_is_printed_harmlessly(tmp_path):
     pq.write_table(pa.table({"a.b": [1, None], "\x1b[2J": ["w", "w"]}), tmp_path / "t.parquet")
-    source = ParquetSource(tmp_path / "t.parquet", fill=5)
+    source = ParquetSource(tmp_path / "t.parquet", how=Conversion(5))
     assert source.read(0, 2, ["a.b"])["a.b"].tolist() == [1, 5]
     with pytest.raises(InputError, match=r"column '\\\\x1b\[2J' of"):
         source.read(0, 1, ["\x1b[2J"])
