@@ -122,6 +122,26 @@ def format_seconds(time_s: float) -> str:
     return _scaled(time_s, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
 
 
+def trace_ns(time_s: float) -> int:
+    """Return a time in the whole nanoseconds that Perfetto keeps."""
+    return round(time_s * 1e9)
+
+
+def trace_thread(replica: int) -> int:
+    """Return the number of a replica's thread: Perfetto takes thread 0 for the one that has its process's number."""
+    return replica + 1
+
+
+def trace_slice(start_s: float, end_s: float) -> dict[str, float]:
+    """Return ``ts`` and ``dur`` of a slice of a Chrome trace, in microseconds.
+
+    Both ends lie on whole nanoseconds: Perfetto drops a slice that begins before its neighbour ends, be it by the
+    rounding of a length.
+    """
+    start_ns = trace_ns(start_s)
+    return {"ts": start_ns / 1e3, "dur": (trace_ns(end_s) - start_ns) / 1e3}
+
+
 def format_count(number: float) -> str:
     """Print a large count with a decimal prefix: "3.9 G"."""
     if abs(number) < 1000:

@@ -40,11 +40,19 @@ class Browser:
             raise AssertionError(json.load(error)["value"]["message"]) from error
 
     def open(self, page: Path) -> None:
-        self._send("POST", "/url", {"url": page.resolve().as_uri()})
+        self.visit(page.resolve().as_uri())
+
+    def visit(self, address: str) -> None:
+        self._send("POST", "/url", {"url": address})
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Run JavaScript; give what it returns."""
         return self._send("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def run_until_done(self, script: str, *arguments: Any) -> Any:
+        """Run JavaScript, whose last argument is a function that it calls with what is to be returned."""
+        self._send("POST", "/timeouts", {"script": 60_000})
+        return self._send("POST", "/execute/async", {"script": script, "args": list(arguments)})
 
     def find(self, css: str) -> str:
         return str(self._send("POST", "/element", {"using": "css selector", "value": css})[ELEMENT])

@@ -22,7 +22,7 @@ METADATA = {
     "thread_name": {"name": str},
     "thread_sort_index": {"sort_index": int},
 }
-NANOSECOND = 1e-3  # in microseconds, the unit of the format; Perfetto keeps whole nanoseconds
+NANOSECOND = 1e-3  # in microseconds, the unit of the format; Perfetto keeps whole nanoseconds, and so do we
 
 Event = dict[str, Any]
 
@@ -55,6 +55,8 @@ def _is_well_formed(event: Event) -> None:
     assert event["name"].isprintable(), event
     for key in ("pid", "tid", "id"):
         assert type(event.get(key, 0)) is int, event
+    assert event["pid"] >= 0, event  # Perfetto takes what is below for 0
+    assert event["ph"] == "M" or event.get("tid", 1) > 0, event  # and thread 0 for the one with its process's number
     for key in ("ts", "dur"):
         assert isinstance(event.get(key, 0.0), int | float), event
         assert isfinite(event.get(key, 0.0)), event
@@ -94,7 +96,13 @@ def _by_track(events: list[Event], phase: str) -> dict[Any, list[Event]]:
 def _slices_of_a_track_are_in_order_and_apart(events: list[Event]) -> None:
     for slices in _by_track(events, "X").values():
         for one, two in pairwise(slices):
-            assert two["ts"] >= one["ts"] + one["dur"] - NANOSECOND / 2, (one, two)
+            assert _ns(two["ts"]) >= _ns(one["ts"]) + _ns(one["dur"]), (one, two)  # else Perfetto drops the second
+
+
+def _ns(time_us: float) -> int:
+    """Return whole nanoseconds; fails where there are none."""
+    assert abs(time_us / NANOSECOND - round(time_us / NANOSECOND)) < 1e-3, time_us
+    return round(time_us / NANOSECOND)
 
 
 def _counters_are_in_order(events: list[Event]) -> None:

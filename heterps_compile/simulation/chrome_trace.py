@@ -18,12 +18,12 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.simulate import input_of
+from heterps_compile.units import trace_ns, trace_slice, trace_thread
 
 from .plan_steps import Step
 
-_US = 1e6
+_NS_A_US = 1e3
 _LONGEST_NAME = 120
-_LATE = 0.99  # of a slice: an arrow that left at its very end would belong to what comes next
 
 
 def chrome_trace(plan: Plan, step: Step) -> str:
@@ -33,7 +33,8 @@ def chrome_trace(plan: Plan, step: Step) -> str:
         name = shorten(printable(f"stage {stage.index}: {stage.device}"), _LONGEST_NAME)
         events.append(_metadata("process_name", stage.index, 0, {"name": name}))
         events.append(_metadata("process_sort_index", stage.index, 0, {"sort_index": stage.index}))
-        events += [_metadata("thread_name", stage.index, i, {"name": f"replica {i}"}) for i in range(stage.replicas)]
+        for i in range(stage.replicas):
+            events.append(_metadata("thread_name", stage.index, trace_thread(i), {"name": f"replica {i}"}))
     for span in step.timeline.spans:
         action = span.action
         events.append(
@@ -41,10 +42,9 @@ def chrome_trace(plan: Plan, step: Step) -> str:
                 "name": str(action),
                 "cat": action.phase.value,
                 "ph": "X",
-                "ts": span.start_s * _US,
-                "dur": (span.end_s - span.start_s) * _US,
+                **trace_slice(span.start_s, span.end_s),
                 "pid": action.stage,
-                "tid": span.replica,
+                "tid": trace_thread(span.replica),
                 "args": {"micro_batch": action.micro_batch, "chunk": action.chunk},
             }
         )
@@ -55,7 +55,7 @@ def chrome_trace(plan: Plan, step: Step) -> str:
                 {
                     "name": f"memory of replica {replica}",
                     "ph": "C",
-                    "ts": time_s * _US,
+                    "ts": trace_ns(time_s) / _NS_A_US,
                     "pid": stage_index,
                     "args": {"bytes": round(size_bytes)},
                 }
@@ -81,16 +81,17 @@ def _flows(step: Step) -> Iterator[dict[str, Any]]:
     )
     for number, (first, second) in enumerate(crossing):
         name = "activations" if second.action.phase is Phase.FORWARD else "gradients"
-        left_s = first.start_s + _LATE * (first.end_s - first.start_s)
-        for phase, span, time_s in (("s", first, left_s), ("f", second, second.start_s)):
+        # an arrow that left at the very end of a slice would belong to what comes next
+        left_ns = max(trace_ns(first.start_s), trace_ns(first.end_s) - 1)
+        for phase, span, time_ns in (("s", first, left_ns), ("f", second, trace_ns(second.start_s))):
             yield {
                 "name": name,
                 "cat": "flow",
                 "ph": phase,
                 "id": number,
-                "ts": time_s * _US,
+                "ts": time_ns / _NS_A_US,
                 "pid": span.action.stage,
-                "tid": span.replica,
+                "tid": trace_thread(span.replica),
                 **({"bp": "e"} if phase == "f" else {}),
             }
 

@@ -18,12 +18,14 @@ from typing import Any
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.order import Action, Phase
+from heterps_compile.units import trace_ns, trace_slice, trace_thread
 
 from .events import Ran, RankSpans, RankStart, Received
 from .step_report import StepReport
 
-_US = 1e6
+_NS_A_US = 1e3
 _LONGEST_NAME = 120
+_SERVERS = 999  # their process number: Perfetto takes one below 0 for stage 0
 _SIMULATED_FROM = 1000  # process numbers of the simulated tracks beside measured ones
 _INSIDE_S = 1e-7  # an arrow begins and ends inside its slices, this far from their ends
 
@@ -55,7 +57,7 @@ def measured_trace(
         for rank in report.ranks:
             start = starts[rank.rank]
             name, time_s = f"memory of replica {start.replica}", rank.ended_s + shift_s[rank.rank]
-            place = {"ts": time_s * _US, "pid": start.position}
+            place = {"ts": trace_ns(time_s) / _NS_A_US, "pid": _process(start.position)}
             events.append({"name": name, "ph": "C", **place, "args": {"bytes": rank.rss_bytes}})
     about = {
         "model": shorten(printable(plan.model), _LONGEST_NAME),
@@ -106,10 +108,19 @@ def _offsets(starts: Mapping[int, RankStart]) -> dict[int, float]:
 def _tracks(plan: Plan, starts: Mapping[int, RankStart]) -> Iterator[dict[str, Any]]:
     for position in sorted({start.position for start in starts.values()}):
         ranks = [start for start in starts.values() if start.position == position]
-        yield _metadata("process_name", position, 0, {"name": _name(plan, ranks[0])})
-        yield _metadata("process_sort_index", position, 0, {"sort_index": position})
+        process = _process(position)
+        yield _metadata("process_name", process, 0, {"name": _name(plan, ranks[0])})
+        yield _metadata("process_sort_index", process, 0, {"sort_index": position})
         for start in sorted(ranks, key=lambda start: start.replica):
-            yield _metadata("thread_name", position, start.replica, {"name": f"replica {start.replica}"})
+            yield _metadata("thread_name", process, trace_thread(start.replica), {"name": f"replica {start.replica}"})
+
+
+def _process(position: int) -> int:
+    return position if position >= 0 else _SERVERS
+
+
+def _track(start: RankStart) -> dict[str, int]:
+    return {"pid": _process(start.position), "tid": trace_thread(start.replica)}
 
 
 def _name(plan: Plan, start: RankStart) -> str:
@@ -139,14 +150,13 @@ def _slices(start: RankStart, step: RankSpans, shift_s: float) -> Iterator[dict[
     for wait in step.waits:
         times_s = (wait.began_s + shift_s, wait.ended_s + shift_s)
         slices.append(_slice(start, f"wait: {wait.what}", "wait", times_s, {"step": step.step}))
-    yield from sorted(slices, key=lambda slice_: float(slice_["ts"]))
+    yield from sorted(slices, key=lambda slice_: (slice_["ts"], slice_["dur"]))
 
 
 def _slice(
     start: RankStart, name: str, category: str, times_s: tuple[float, float], details: dict[str, Any]
 ) -> dict[str, Any]:
-    began_s, ended_s = times_s
-    where = {"pid": start.position, "tid": start.replica, "ts": began_s * _US, "dur": (ended_s - began_s) * _US}
+    where = {**_track(start), **trace_slice(*times_s)}
     return {"name": name, "cat": category, "ph": "X", **where, "args": details}
 
 
@@ -182,5 +192,5 @@ def _last_before(makers: Sequence[Ran], message: Received, behind_s: float) -> R
 
 
 def _arrow(name: str, start: RankStart, time_s: float, more: dict[str, Any]) -> dict[str, Any]:
-    where = {"pid": start.position, "tid": start.replica, "ts": time_s * _US}
+    where = {**_track(start), "ts": trace_ns(time_s) / _NS_A_US}
     return {"name": name, "cat": "flow", **where, **more}
