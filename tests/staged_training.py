@@ -131,7 +131,7 @@ def _train_case(rank: int, place: int, case: Case, results: Path) -> list[float]
     losses = []
     for step in range(STEPS):
         columns = batch_of(case.name, step, case.micro_batches, case.dtype)
-        loss = engine.train_step(step, reader(columns, trained.micro_batch))
+        loss = engine.train_step(step, reader(columns, trained.micro_batch)).loss
         if optimizer is not None:
             optimizer.step()
         losses += [] if loss is None else [loss]

@@ -11,6 +11,7 @@ A slot lasts 10 ms; a step has six of them, and the optimizer takes two more.
 
 from pathlib import Path
 
+from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 from heterps_compile.schedule.order import Phase
 
@@ -52,7 +53,7 @@ def tell_step(recorder: TelemetryRecorder, rank: int, step: int, loss: float | N
         recorder.end(step, stage, micro_batch, phase, start_s, end_s)
         free_s = end_s
     recorder.waited(step, "reduce", free_s, began_s + STEP_S)
-    recorder.step_done(step, 8, loss, began_s, began_s + STEP_S)
+    recorder.step_done(step, 8, StepResult(loss), began_s, began_s + STEP_S)
 
 
 def told_run(folder: Path, steps: int = 1, trace_steps: range = range(0)) -> None:

@@ -71,22 +71,27 @@ def trained_in_one_process(
     *,
     clip_norm: float | None = None,
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+    half: bool = False,
 ) -> dict[str, Tensor]:
-    """Train the whole model on the same micro-batches in order; give its weights."""
+    """Train the whole model on the same micro-batches in order, if ``half`` in float16; give its weights."""
     torch.set_num_threads(1)
     built, _ = model()
     built.train()
     optimizer = torch.optim.SGD(built.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     rates = None if scheduler is None else scheduler(optimizer)
+    scaler = torch.amp.GradScaler("cpu", enabled=half)
     for step in range(steps):
         optimizer.zero_grad()
         for micro_batch in range(MICRO_BATCHES):
             batch = samples(step * BATCH + micro_batch * MICRO_BATCH, MICRO_BATCH)
-            loss = binary_cross_entropy_with_logits(built(batch["sparse"], batch["dense"]), batch["label"])
-            (loss / MICRO_BATCHES).backward()
+            with torch.autocast("cpu", torch.float16, enabled=half):
+                loss = binary_cross_entropy_with_logits(built(batch["sparse"], batch["dense"]), batch["label"])
+            scaler.scale(loss / MICRO_BATCHES).backward()
+        scaler.unscale_(optimizer)
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(built.parameters(), clip_norm)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         if rates is not None:
             rates.step()
     return {name: tensor.detach() for name, tensor in built.state_dict().items()}

@@ -23,6 +23,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.swap import replacing
 from heterps_compile.runtime.data.identity import Identity
+from heterps_compile.runtime.pipeline.loss_scale import LossScale
 
 from .checkpoint_folder import keep_last, step_name
 from .checkpoint_format import (
@@ -72,6 +73,7 @@ class Checkpoints:
         data: What the run reads, as rank 0 knows it; None elsewhere.
         tied_as: Of every stage, the names that the plan has for tensors that go by several, by the stage's own.
         servers: Has parameter servers write their tables; None on all ranks but one, and where there are none.
+        loss_scale: Of the run's losses; None where they are not scaled.
     """
 
     prepared: Prepared
@@ -86,6 +88,7 @@ class Checkpoints:
     data: Identity | None = None
     servers: "Client | None" = None
     tied_as: "Mapping[int, Mapping[str, str]]" = field(default_factory=dict)
+    loss_scale: LossScale | None = None
 
     def write(self, step: int) -> None:
         """Write what is known after ``step`` steps; called by every rank.
@@ -147,6 +150,9 @@ class Checkpoints:
             RunError: where something is missing or does not fit.
         """
         self.restore_weights(checkpoint)
+        scaling = read_state(checkpoint).scaling
+        if self.loss_scale is not None and scaling is not None:
+            self.loss_scale.state = scaling
         if self.optimizer is not None:
             named = {name: p for parameters in self.parameters.values() for name, p in parameters.items()}
             known = read_optimizer(checkpoint, read_state(checkpoint), named)
@@ -201,6 +207,8 @@ class Checkpoints:
             data=self.data,
             files=files,
             tied=ties_of(self.prepared),
+            precision=self.prepared.precision,
+            scaling=None if self.loss_scale is None else self.loss_scale.state,
         )
 
     def _all_stages(self) -> range:

@@ -30,9 +30,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heterps_compile.cost.precision import FULL, PRECISIONS
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.data.identity import Identity, identity_from_json
+from heterps_compile.runtime.pipeline.scaling import Scaling
 
 from .checkpoint_folder import STATE_NAME, way_out
 from .checkpoint_hashes import (
@@ -76,6 +78,8 @@ class RunState:
         data: What was read; None where an earlier version wrote it.
         files: SHA-256 of its other files by name; None where an earlier version wrote it.
         tied: Names of parameters that are one tensor, group by group; None where an earlier version wrote it.
+        precision: In which forwards computed.
+        scaling: Of the losses; None where they are not scaled.
     """
 
     step: int
@@ -89,6 +93,8 @@ class RunState:
     data: Identity | None = None
     files: Mapping[str, str] | None = None
     tied: tuple[tuple[str, ...], ...] | None = ()
+    precision: str = FULL
+    scaling: Scaling | None = None
 
 
 def write_stage(
@@ -201,9 +207,26 @@ def read_state(checkpoint: Path) -> RunState:
         model, plan = str(content["model"]), str(content["plan"])
         tied = content.get("tied")
         groups = None if tied is None else tuple(tuple(map(str, group)) for group in tied)
-        return RunState(**numbers, model=model, plan=plan, stages=stages, data=data, files=files, tied=groups)
+        scaling = None if content.get("scaling") is None else Scaling(**content["scaling"])
+        return RunState(
+            **numbers,
+            model=model,
+            plan=plan,
+            stages=stages,
+            data=data,
+            files=files,
+            tied=groups,
+            precision=_one_of(content.get("precision", FULL), PRECISIONS),
+            scaling=scaling,
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{str(path)!r} is damaged ({error}); {advice}") from error
+
+
+def _one_of(name: Any, known: Collection[str]) -> str:
+    if name not in known:
+        raise ValueError(f"{printable(repr(name))} is no precision")
+    return str(name)
 
 
 def check_written(checkpoint: Path, state: RunState) -> None:

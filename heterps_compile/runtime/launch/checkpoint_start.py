@@ -293,7 +293,10 @@ def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> 
         return []
     state = read_state(found)
     note = unchecked_note(found, state)
-    return [*([] if note is None else [note]), *check_tensors(found, state, prepared, resumes=start is not None)]
+    notes = [] if note is None else [note]
+    if start is not None and state.precision != prepared.precision:
+        notes.append(f"{start.name} was reached in {state.precision}, and the run goes on in {prepared.precision}")
+    return [*notes, *check_tensors(found, state, prepared, resumes=start is not None)]
 
 
 def check_fits(

@@ -65,13 +65,14 @@ class StepLoop:
         """
         saved = done = self.steps.start
         for step in self._steps():
-            loss = self.engine.train_step(step, self._read(step))
+            result = self.engine.train_step(step, self._read(step))
             if optimizer is not None:
                 with self.progress.during(UPDATING):
-                    optimizer.step()
+                    if not result.is_skipped:
+                        optimizer.step()
                     optimizer.zero_grad(set_to_none=True)
-                    if step_schedule is not None:
-                        step_schedule(loss)
+                    if step_schedule is not None and not result.is_skipped:
+                        step_schedule(result.loss)
             done = step + 1
             if checkpoints is not None and every is not None and done % every == 0:
                 with self.progress.during(SAVING):
@@ -107,13 +108,19 @@ class StepLoop:
         return _read_nothing if self.reader is None else self.reader.of_step(step)
 
 
-def checked_loss(loss: Loss, progress: ProgressRecorder) -> Loss:
-    """Return a loss that refuses what cannot be trained on, naming step and micro-batch."""
+def checked_loss(loss: Loss, progress: ProgressRecorder, *, is_scaled: bool) -> Loss:
+    """Return a loss that refuses what cannot be trained on, naming step and micro-batch.
+
+    Args:
+        loss: Of the training file.
+        progress: Knows step and micro-batch.
+        is_scaled: Whether a step whose loss is not finite is skipped, so that it is not refused.
+    """
 
     def call(outputs: Any, batch: Mapping[str, "Tensor"]) -> "Tensor":
         with in_function("loss", loss):
             value = loss(outputs, Columns(batch))
-        if hasattr(value, "isfinite") and not bool(value.isfinite().all()):
+        if not is_scaled and hasattr(value, "isfinite") and not bool(value.isfinite().all()):
             now = progress.now()
             raise RunError(
                 f"the loss is {float(value.detach().sum())} in step {now.step}, micro-batch {now.micro_batch}; look at "

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heterps_compile.backends.find import find_backend
+from heterps_compile.cost.precision import FULL, PRECISIONS, SCALED
 from heterps_compile.errors import RunError, StalePlanError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import PLAN_NAME, read_folder
@@ -53,6 +55,7 @@ class Prepared:
         plan_sha256: Of the plan file.
         layout: Of the ranks that hold stages.
         places: Of every rank, parameter servers after those with stages.
+        precision: In which forwards compute.
     """
 
     folder: Path
@@ -60,6 +63,7 @@ class Prepared:
     plan_sha256: str
     layout: Layout
     places: tuple[Place, ...]
+    precision: str = FULL
 
     @property
     def world_size(self) -> int:
@@ -107,7 +111,44 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         speeds=options.speeds or None,
         step=StepShape(schedule=options.schedule, micro_batches=options.micro_batches, batch=options.batch),
     )
-    return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count))
+    precision = precision_of(options, plan)
+    return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count), precision)
+
+
+def precision_of(options: RunOptions, plan: Plan) -> str:
+    """Return the precision of a run.
+
+    Raises:
+        RunError: where a stage, or another option, does not go with it.
+    """
+    precision = FULL if options.precision is None else options.precision
+    if precision == FULL:
+        return precision
+    asked = f"--precision {precision}"
+    for stage in plan.stages:
+        if not find_backend(stage.backend).capabilities.is_module:
+            raise RunError(
+                f"stage {stage.index} runs on the backend {stage.backend!r}, which computes in the dtypes it was "
+                f"compiled with; {asked} is for stages of PyTorch's own ops: compile with --backend torch, or leave "
+                f"{asked} out"
+            )
+    if options.wire not in ("float32", PRECISIONS[precision]):
+        raise RunError(
+            f"{asked} sends what it computes as {PRECISIONS[precision]}, and --wire {options.wire} would send the "
+            f"float32 values beside it as another dtype; take --wire {PRECISIONS[precision]}, or leave --wire out"
+        )
+    if precision in SCALED and options.servers.count:
+        raise RunError(
+            f"{asked} and --parameter-servers do not go together: a step is skipped when all its gradients are known, "
+            f"and servers step their rows as they are pushed; take --precision bf16, or leave the servers out"
+        )
+    if options.exact_sums and plan.replicated:
+        raise RunError(
+            f"{asked} and --exact-sums do not go together where stages share a weight, as they do "
+            f"{printable(plan.replicated[0])!r}: one process casts it once and adds its gradients up in "
+            f"{PRECISIONS[precision]}, and two stages cast it twice; leave one of the two options out"
+        )
+    return precision
 
 
 def _refuse_inference(plan: Plan) -> None:
@@ -204,6 +245,7 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
     lines = [
         f"{printable(plan.model)}: {what}, {len(plan.stages)} stages on {layout.world_size} processes{also}, "
         f"{layout.schedule}, {counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch_size} samples"
+        f"{'' if prepared.precision == FULL else f', {prepared.precision}'}"
     ]
     for stage in plan.stages:
         ranks = layout.ranks_of(stage.index)

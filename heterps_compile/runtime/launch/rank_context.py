@@ -102,6 +102,7 @@ class Result:
         stopped_by: The signal that ended it early; 0 for none.
         checkpoint: Folder of the last checkpoint; "" for none.
         filled: Samples of the last step that only filled it up.
+        skipped: Steps of this run that changed no weight, since gradients were not finite in float16.
     """
 
     first_step: int
@@ -110,6 +111,7 @@ class Result:
     stopped_by: int = 0
     checkpoint: str = ""
     filled: int = 0
+    skipped: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -129,7 +131,9 @@ def result_from_json(text: bytes) -> Result:
     """
     try:
         content = json.loads(text)
-        numbers = {name: int(content[name]) for name in ("first_step", "steps", "batch", "stopped_by", "filled")}
+        numbers = {
+            name: int(content[name]) for name in ("first_step", "steps", "batch", "stopped_by", "filled", "skipped")
+        }
         return Result(**numbers, checkpoint=str(content["checkpoint"]))
     except (ValueError, TypeError, KeyError) as error:
         raise RunError(f"the result of the run cannot be read: {text[:80]!r}") from error

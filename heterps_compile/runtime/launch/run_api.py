@@ -38,6 +38,7 @@ class RunKeywords(TypedDict, total=False):
     micro_batches: int | None
     batch: int | None
     speeds: Sequence[Sequence[float]]
+    precision: str | None
     wire: str
     exact_sums: bool
     clip_norm: float | None

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
+from heterps_compile.cost.precision import PRECISIONS
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.options import (
     MOST_WHOLE,
@@ -155,7 +156,14 @@ class RunOptions:
     speeds: tuple[tuple[float, ...], ...] = _option(
         "--speeds", Speeds(), "Of replicas that differ, stage by stage.", metavar="A,B;C", default=()
     )
-    wire: str = _option("--wire", Text(), "Of floats between stages.", metavar="DTYPE", default=WIRES[0])
+    precision: str | None = _option(
+        "--precision",
+        Text(),
+        "fp32, bf16 or fp16: what forwards compute in, and their values travel in; weights stay float32.",
+        metavar="NAME",
+        default_words="the plan's",
+    )
+    wire: str = _option("--wire", Text(), "Of float32 values between stages.", metavar="DTYPE", default=WIRES[0])
     exact_sums: bool = _option(
         "--exact-sums",
         Flag(),
@@ -243,6 +251,8 @@ class RunOptions:
             raise InputError(f"--hang-after is {self.hang_after_s:g}; it must be {MOST_WHOLE} seconds or fewer")
         _one_of("wire format", self.wire, WIRES)
         _one_of("output format", self.output_format, OUTPUT_FORMATS)
+        if self.precision is not None:
+            _one_of("precision", self.precision, tuple(PRECISIONS))
         values = self.by_name
         given = [option.name for option in RUN.options if values[option.name] != option.default]
         RUN.refuse(values, given, self.subject)

@@ -25,6 +25,7 @@ from heterps_compile.runtime.telemetry.live_view import LiveView
 from heterps_compile.runtime.telemetry.run_summary import RunSummary, SummaryOfSteps, comparison_table, summary_lines
 from heterps_compile.runtime.telemetry.step_log import StepLog
 from heterps_compile.runtime.telemetry.step_report import StepReport
+from heterps_compile.units import counted
 
 from .prepare import Prepared, step_sharing_cores
 from .rank_context import Result
@@ -218,6 +219,9 @@ def result_lines(result: Result, last_loss: float | None) -> list[str]:
         lines[0] += f", after the {result.first_step:,} steps of the checkpoint"
         if not done and not result.stopped_by:
             lines[0] += ": all that were asked for are done"
+    if result.skipped:
+        skipped = counted(result.skipped, "step")
+        lines.append(f"{skipped} skipped: gradients were not finite in float16, and the loss scale was halved")
     if last_loss is not None:
         lines.append(f"last loss {last_loss:.6g}")
     if result.stopped_by:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module, Parameter
 
+from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, with_contents
@@ -94,11 +95,21 @@ def run_stage_rank(context: RankContext) -> Result:
         data = _decide_steps(context, source, data)
     checkpoint, steps = steps_to_run(context)
     built = _build(context, training, source, data, (checkpoint, steps))
+    skipped_before = 0 if built.engine.loss_scale is None else built.engine.loss_scale.state.skipped
     done = _run_steps(context, built, steps)
     found = [] if options.checkpoint is None else find_checkpoints(Path(options.checkpoint))
     last = str(found[-1]) if found else ""
     filled = _filled(context) if done == steps.stop else 0
-    result = Result(steps.start, done, context.layout.batch, context.watch.stopped_by or 0, last, filled)
+    scale = built.engine.loss_scale
+    result = Result(
+        steps.start,
+        done,
+        context.layout.batch,
+        context.watch.stopped_by or 0,
+        last,
+        filled,
+        skipped=0 if scale is None else scale.state.skipped - skipped_before,
+    )
     if rank == 0:
         context.store.set(RESULT_KEY, result.to_json())
     return result
@@ -122,7 +133,7 @@ def _build(
     """
     options, rank, layout = context.options, context.rank, context.layout
     checkpoint, steps = start
-    folder, plan = context.prepared.folder, context.prepared.plan
+    folder, plan, precision = context.prepared.folder, context.prepared.plan, context.prepared.precision
     stages = {i: read_stage(folder, plan, i, context.device) for i in layout.stages_of(rank)}
     if options.output is not None and layout.stage_count - 1 in stages:
         make_output_folder(options.output)  # its machine may have a disk of its own; nobody writes before all are here
@@ -143,11 +154,14 @@ def _build(
             hooks=() if client is None or ahead is None else (client, ahead),
         ),
         StepOptions(
-            loss=None if training is None else checked_loss(training.loss, context.progress),
+            loss=None
+            if training is None
+            else checked_loss(training.loss, context.progress, is_scaled=precision in SCALED),
             wire=options.wire,
             seed=options.seed,
             exact_sums=options.exact_sums,
             clip_norm=options.clip_norm,
+            precision=precision,
         ),
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
@@ -167,6 +181,7 @@ def _build(
         data=data,
         servers=client if client is not None and client.spec.workers[0] == rank else None,
         tied_as={index: getattr(stage, "tied_as", {}) for index, stage in stages.items()},
+        loss_scale=engine.loss_scale,
     )
     if checkpoint is not None:
         checkpoints.restore(checkpoint)

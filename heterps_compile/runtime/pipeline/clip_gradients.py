@@ -55,21 +55,21 @@ class GradientClip:
             self._group.sum(counts).wait()
         self._first, self._size = int(counts[:rank].sum()), int(counts.sum())
 
-    def clip(self) -> float:
-        """Scale the summed gradients of this rank; all ranks call it, and scale alike.
-
-        Returns:
-            The 2-norm over the gradients of the whole model before.
-
-        Raises:
-            RunError: where it is not finite; on every rank.
-        """
+    def measure(self) -> float:
+        """Return the 2-norm over the summed gradients of the whole model; all ranks call it, and get the same."""
         squares = torch.zeros(self._size, dtype=torch.float64)
         for place, parameter in enumerate(self._counted, self._first):
             squares[place] = _square(parameter)
         if self._group is not None:
             self._group.sum(squares).wait()
-        norm = math.sqrt(math.fsum(squares.tolist())) if bool(squares.isfinite().all()) else float(squares.sum())
+        return math.sqrt(math.fsum(squares.tolist())) if bool(squares.isfinite().all()) else float(squares.sum())
+
+    def clip(self, norm: float) -> None:
+        """Scale the summed gradients of this rank; all ranks call it with the norm that they measured.
+
+        Raises:
+            RunError: where it is not finite; on every rank.
+        """
         if not math.isfinite(norm):
             raise RunError(
                 f"the norm of the gradients is {norm}; look at the data of that step, lower the learning rate, or go "
@@ -80,7 +80,6 @@ class GradientClip:
             for parameter in self._held:
                 if parameter.grad is not None:
                     parameter.grad.mul_(factor)
-        return norm
 
 
 def _each_once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

@@ -3,11 +3,13 @@
 At the end of a training step gradients and running statistics are summed over the ranks that share them
 (``gradient_sums.py``, ``running_statistics.py``), so that every stage is what it would be in one process that runs the
 micro-batches in order; with a ``clip_norm`` the gradients of the whole model are then clipped (``clip_gradients.py``).
+In float16 losses are scaled, and a step whose gradients are not finite is skipped (``loss_scale.py``).
 Schedule, replicas and processes change nothing but the order of sums.
 
 Left out: processes and process groups (``launch/``), the optimiser, reading data.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any
@@ -15,16 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import HeterpsError, RunError, UnknownNameError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.signature import signature_of_plan
 from heterps_compile.schedule.order import Phase
 
+from .autocast import Autocast
 from .clip_gradients import GradientClip
 from .exchange import Exchange
+from .loss_scale import LossScale
 from .message import WIRES
 from .rank_parts import EVERYTHING, RankParts, ReadMicroBatch, StepOptions
+from .recorder import NOTHING_TOLD, StepResult
 from .replica_state import SharedState, share_state
 from .routes import make_routes
 from .stage_actions import MicroBatchData, Setting, StageActions
@@ -39,10 +45,12 @@ class Engine:
     Attributes:
         needs: Graph inputs that this rank reads.
         wants_targets: Whether it computes the loss, for which it reads everything.
+        loss_scale: Of its losses; None where they are not scaled.
     """
 
     needs: tuple[str, ...]
     wants_targets: bool
+    loss_scale: LossScale | None
 
     def __init__(self, parts: RankParts, options: StepOptions = AS_IT_IS) -> None:
         """Prepare a rank; ``torch.distributed`` is initialised, and every rank of the pipeline does the same.
@@ -54,6 +62,7 @@ class Engine:
         Raises:
             RunError: where there is no loss to train with, or the plan ties parameters that ``parts.tied`` lacks.
         """
+        autocast = Autocast(options.precision, parts.device)
         if options.wire not in WIRES:
             raise UnknownNameError("data type on the wire", options.wire, WIRES)
         plan, layout, rank, stages = parts.plan, parts.layout, parts.rank, parts.stages
@@ -76,6 +85,10 @@ class Engine:
         if self._state is not None and options.clip_norm is not None:
             held, counted = self._state.parameters(), self._state.counted
             self._clip = GradientClip(options.clip_norm, held, counted, layout.world_size, rank)
+        self.loss_scale = None
+        if self._state is not None and options.precision in SCALED:
+            held = self._state.parameters()
+            self.loss_scale = LossScale(options.scaling, held, layout.world_size, rank)
         self._exchange = Exchange(parts, routes, wire=options.wire)
         setting = Setting(
             self._exchange,
@@ -87,6 +100,8 @@ class Engine:
             options.seed,
             parts.device,
             self._recorder,
+            autocast,
+            self.loss_scale,
         )
         shared = {} if self._state is None else self._state.statistics
         actions_of = {
@@ -103,15 +118,15 @@ class Engine:
         ]
         self._first_backward = next((i for i, action in enumerate(order) if not action[2]), None)
 
-    def train_step(self, step: int, read: ReadMicroBatch) -> float | None:
-        """Run forwards and backwards of one step and sum the gradients; the caller steps the optimiser.
+    def train_step(self, step: int, read: ReadMicroBatch) -> StepResult:
+        """Run forwards and backwards of one step and sum the gradients; the caller steps the optimiser, or skips it.
 
         Args:
             step: Its number, from which random numbers are seeded.
             read: Reads the data of a micro-batch.
 
         Returns:
-            The mean loss over the micro-batches on the ranks of the last stage, None on others.
+            What it came to; the loss is known on the ranks of the last stage.
 
         Raises:
             RunError: naming stage, replica, step and micro-batch.
@@ -147,9 +162,9 @@ class Engine:
                 self._start_sums(state, stage.index, is_forward=is_forward)
         for hook in self._hooks:
             hook.after_backward(step)
-        loss, norm = self._sum_up(state, step, losses)
-        self._recorder.step_done(step, self._layout.batch, loss, began_s, perf_counter(), norm)
-        return loss
+        result = self._sum_up(state, step, losses)
+        self._recorder.step_done(step, self._layout.batch, result, began_s, perf_counter())
+        return result
 
     def infer(self, step: int, read: ReadMicroBatch) -> dict[int, dict[str, Any]]:
         """Run the forwards of one step. Stages go on to the next step while later ones still work on this one.
@@ -179,7 +194,7 @@ class Engine:
                 self._exchange.post_receives(place + 1)
                 if stage.is_last:
                     results[micro_batch] = outputs
-        self._recorder.step_done(step, self._layout.batch, None, began_s, perf_counter())
+        self._recorder.step_done(step, self._layout.batch, NOTHING_TOLD, began_s, perf_counter())
         return results
 
     def finish(self) -> None:
@@ -212,27 +227,43 @@ class Engine:
         if not is_forward and not self._hooks:
             state.start_gradients(stage)
 
-    def _sum_up(self, state: SharedState, step: int, losses: Sequence[Tensor]) -> tuple[float | None, float | None]:
-        """Wait for gradients, statistics and sends; return the mean loss where it is known, the norm if clipped."""
+    def _sum_up(self, state: SharedState, step: int, losses: Sequence[Tensor]) -> StepResult:
+        """Wait for gradients, statistics and sends, and tell what the step came to."""
         began_s = perf_counter()
-        loss = None
         try:
             state.finish()
-            norm = None if self._clip is None else self._clip.clip()
-            if self.wants_targets:
-                total = sum(loss.item() for loss in losses)
-                if state.last_group is not None:
-                    summed = torch.tensor(total, dtype=torch.float64)
-                    state.last_group.sum(summed).wait()
-                    total = summed.item()
-                loss = total / self._layout.micro_batches
+            found = None if self.loss_scale is None else self.loss_scale.unscale()
+            norm = None if self._clip is None else self._clip.measure()
+            agreement = None
+            if self.loss_scale is not None and found is not None and norm is None:
+                agreement = self.loss_scale.start_agreeing(found)
+            loss = self._mean_loss(state, losses) if self.wants_targets else None
             summed_s = perf_counter()
             self._recorder.waited(step, "reduce", began_s, summed_s)
             self._exchange.flush()
+            flushed_s = perf_counter()
+            self._recorder.waited(step, "send", summed_s, flushed_s)
+            is_finite = agreement.is_finite() if agreement is not None else norm is None or math.isfinite(norm)
+            scale = None
+            if self.loss_scale is not None:
+                scale = self.loss_scale.state.scale
+                self.loss_scale.update(is_finite=is_finite)
+                self._recorder.waited(step, "reduce", flushed_s, perf_counter())
+            is_skipped = scale is not None and not is_finite
+            if self._clip is not None and norm is not None and not is_skipped:
+                self._clip.clip(norm)
         except Exception as error:
             raise self._named_wait(error, step) from error
-        self._recorder.waited(step, "send", summed_s, perf_counter())
-        return loss, norm
+        return StepResult(loss, None if is_skipped else norm, scale, is_skipped)
+
+    def _mean_loss(self, state: SharedState, losses: Sequence[Tensor]) -> float:
+        """Return the mean loss of the step's micro-batches, on the ranks of the last stage."""
+        total = sum(loss.item() for loss in losses)
+        if state.last_group is not None:
+            summed = torch.tensor(total, dtype=torch.float64)
+            state.last_group.sum(summed).wait()
+            total = summed.item()
+        return total / self._layout.micro_batches
 
     def _flush(self, step: int) -> None:
         began_s = perf_counter()

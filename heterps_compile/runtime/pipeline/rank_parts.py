@@ -10,11 +10,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from heterps_compile.cost.precision import FULL
 from heterps_compile.plan.plan import Plan
 
 from .layout import Layout
 from .read_stage import RunnableStage, Tied
 from .recorder import Recorder, Recorders
+from .scaling import Scaling
 
 ReadMicroBatch = Callable[[int, Sequence[str]], Mapping[str, Tensor]]
 """Reads one micro-batch of the step: (micro-batch, names wanted) gives tensors by name.
@@ -77,6 +79,8 @@ class StepOptions:
         seed: Of dropout and other random ops.
         exact_sums: Add up gradients in the order of one process, for its very bits; slower.
         clip_norm: Of the gradients of the whole model, at most; None for any.
+        precision: In which forwards compute: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        scaling: Of losses in float16, at the beginning.
     """
 
     loss: Loss | None = None
@@ -84,3 +88,5 @@ class StepOptions:
     seed: int = 0
     exact_sums: bool = False
     clip_norm: float | None = None
+    precision: str = FULL
+    scaling: Scaling = field(default_factory=Scaling)

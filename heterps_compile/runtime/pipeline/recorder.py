@@ -6,9 +6,31 @@ Left out: what is made of it (``telemetry/``), and clocks of other processes: ti
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from heterps_compile.schedule.order import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a training step came to, as far as a rank knows it.
+
+    Attributes:
+        loss: Mean over the micro-batches; None on ranks that do not compute it.
+        gradient_norm: Of the whole model's gradients, where they are clipped and finite; else None.
+        loss_scale: By which the losses were multiplied; None where they are not scaled.
+        is_skipped: Whether gradients were not finite in float16, so that no rank steps its optimiser.
+    """
+
+    loss: float | None = None
+    gradient_norm: float | None = None
+    loss_scale: float | None = None
+    is_skipped: bool = False
+
+
+NOTHING_TOLD = StepResult()
+"""Of a step of inference."""
 
 
 class Recorder(Protocol):
@@ -30,19 +52,8 @@ class Recorder(Protocol):
         """Note time without computation: ``"receive"``, ``"send"``, ``"reduce"``, ``"data"`` or ``"pull"``."""
         ...
 
-    def step_done(  # noqa: PLR0917 - see above
-        self,
-        step: int,
-        samples: int,
-        loss: float | None,
-        began_s: float,
-        ended_s: float,
-        gradient_norm: float | None = None,
-    ) -> None:
-        """Note a whole step of so many samples (of the batch, not of this rank).
-
-        The loss is given where it is known, the norm of the whole model's gradients where they are clipped.
-        """
+    def step_done(self, step: int, samples: int, result: StepResult, began_s: float, ended_s: float) -> None:
+        """Note a whole step of so many samples (of the batch, not of this rank), and what it came to."""
         ...
 
 
@@ -76,18 +87,10 @@ class Recorders:
         for recorder in self.recorders:
             recorder.waited(step, what, began_s, ended_s)
 
-    def step_done(  # noqa: PLR0917 - see above
-        self,
-        step: int,
-        samples: int,
-        loss: float | None,
-        began_s: float,
-        ended_s: float,
-        gradient_norm: float | None = None,
-    ) -> None:
+    def step_done(self, step: int, samples: int, result: StepResult, began_s: float, ended_s: float) -> None:
         """Pass it on."""
         for recorder in self.recorders:
-            recorder.step_done(step, samples, loss, began_s, ended_s, gradient_norm)
+            recorder.step_done(step, samples, result, began_s, ended_s)
 
 
 def listener(recorder: Recorder, event: str) -> Callable[..., None] | None:

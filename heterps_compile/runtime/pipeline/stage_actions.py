@@ -31,7 +31,9 @@ from heterps_compile.escape import printable
 from heterps_compile.runtime.signature import Signature
 from heterps_compile.schedule.order import Phase
 
+from .autocast import Autocast
 from .exchange import Exchange, Receive, Send
+from .loss_scale import LossScale
 from .rank_parts import Loss, ReadMicroBatch
 from .read_stage import RunnableStage
 from .recorder import Recorder, listener
@@ -87,6 +89,8 @@ class Setting:
         seed: Of random ops.
         device: Where the rank computes.
         recorder: Is told what happens.
+        autocast: The precision of the forwards.
+        loss_scale: Of the losses; None where they are not scaled.
     """
 
     exchange: Exchange
@@ -98,6 +102,8 @@ class Setting:
     seed: int
     device: torch.device
     recorder: Recorder
+    autocast: Autocast
+    loss_scale: LossScale | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ class StageActions:
         self._reads, self.is_last = tuple(reads), is_last
         self._reads_data = bool(reads) or (is_last and setting.loss is not None)
         self._take_data = setting.data.take
+        self._autocast, self._entering = setting.autocast, setting.autocast.entering
         self._kept: dict[int, _Forward] = {}
         before, after = setting.exchange.into[index], setting.exchange.out_of[index]
         arriving = [*self._reads, *(name for route in before for name in route.values)]
@@ -196,16 +203,17 @@ class StageActions:
         for receive, count in messages.values_in:
             received = receive(step, count)
             arrived.append(received)
-            values += received
+            values += self._entering(received)
         if self._begin is not None:
             self._begin(step, self.index, micro_batch, _FORWARD)
         began_s = perf_counter()
         _seed_forward(self._setting.seed, step, micro_batch, self.index, self._setting.device)
-        made = self._run(micro_batch, self._take(values))
         loss = None
-        if self._give_outputs is not None:
-            made = self._give_outputs([*values, *made])
-            loss = self._loss_of(made, data)
+        with self._autocast():
+            made = self._run(micro_batch, self._take(values))
+            if self._give_outputs is not None:
+                made = self._give_outputs([*values, *made])
+                loss = self._loss_of(made, data)
         if self._end is not None:
             self._end(step, self.index, micro_batch, _FORWARD, began_s, perf_counter())
         for send, names, give in messages.values_out:
@@ -256,7 +264,7 @@ class StageActions:
         began_s = perf_counter()
         if loss is not None:
             roots.append(loss)
-            seeds.append(torch.full_like(loss, 1 / self._setting.micro_batches))
+            seeds.append(self._seed_of(loss))
         if roots:
             torch.autograd.backward(roots, seeds)
         if self._end is not None:
@@ -266,6 +274,11 @@ class StageActions:
             gradients = [value.grad for value in received if isinstance(value, Tensor) and value.requires_grad]
             if gradients:
                 send(names if len(gradients) == len(names) else _differentiable(received, names), gradients)
+
+    def _seed_of(self, loss: Tensor) -> Tensor:
+        """Return the gradient that the backward of a loss begins with."""
+        micro_batches, scale = self._setting.micro_batches, self._setting.loss_scale
+        return torch.full_like(loss, 1 / micro_batches) if scale is None else scale.seed(loss, micro_batches)
 
 
 def _picker(names: Sequence[str], wanted: Sequence[str]) -> _Pick:

@@ -66,6 +66,8 @@ class RankStep:
         gpu_bytes, peak_gpu_bytes: Memory of its CUDA device that tensors take, now and at most; 0 without one.
         gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
         learning_rates: Of the step, by group of the rank's optimiser; empty where it has none.
+        loss_scale: By which losses were multiplied; None where they are not scaled.
+        is_skipped: Whether gradients were not finite in float16, so that no weight was changed.
     """
 
     rank: int
@@ -86,6 +88,8 @@ class RankStep:
     peak_gpu_bytes: int = 0
     gradient_norm: float | None = None
     learning_rates: tuple[float, ...] = ()
+    loss_scale: float | None = None
+    is_skipped: bool = False
 
     @property
     def step_s(self) -> float:

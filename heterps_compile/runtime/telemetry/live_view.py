@@ -107,8 +107,9 @@ def step_line(report: StepReport, total_steps: int | None) -> str:
     rates = ", ".join(f"{rate:.4g}" for rate in dict.fromkeys(report.learning_rates))
     learning = f", learning rate {rates}" if rates else ""
     norm = "" if report.gradient_norm is None else f", gradient norm {report.gradient_norm:.4g}"
+    skipped = f", skipped (loss scale {report.loss_scale:g})" if report.is_skipped else ""
     return (
-        f"step {report.step + 1:,}{of}{loss}{learning}{norm}, {format_rate(report.samples_per_s)}, "
+        f"step {report.step + 1:,}{of}{loss}{learning}{norm}{skipped}, {format_rate(report.samples_per_s)}, "
         f"{format_seconds(report.pace_s)} a step, bubble {100 * report.bubble:.0f} %"
     )
 

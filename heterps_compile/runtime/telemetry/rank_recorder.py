@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from heterps_compile.errors import RunError
+from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.schedule.order import Phase
 
 from .events import Ran, RankSpans, RankStart, RankStep, Received, Waited, to_line
@@ -107,15 +108,7 @@ class TelemetryRecorder:
         if step in self._trace_steps:
             self._waits.append(Waited(what, began_s, ended_s))
 
-    def step_done(  # noqa: PLR0917 - the engine's
-        self,
-        step: int,
-        samples: int,
-        loss: float | None,
-        began_s: float,
-        ended_s: float,
-        gradient_norm: float | None = None,
-    ) -> None:
+    def step_done(self, step: int, samples: int, result: StepResult, began_s: float, ended_s: float) -> None:
         """Write the step.
 
         Raises:
@@ -134,7 +127,7 @@ class TelemetryRecorder:
                 began_s=began_s,
                 ended_s=ended_s,
                 samples=samples,
-                loss=loss,
+                loss=result.loss,
                 forward_s=dict(self._forward_s),  # asdict() cannot copy a defaultdict
                 backward_s=dict(self._backward_s),
                 micro_batches=self._micro_batches,
@@ -145,7 +138,9 @@ class TelemetryRecorder:
                 peak_rss_bytes=memory.peak_rss_bytes,
                 gpu_bytes=memory.gpu_bytes,
                 peak_gpu_bytes=memory.peak_gpu_bytes,
-                gradient_norm=gradient_norm,
+                gradient_norm=result.gradient_norm,
+                loss_scale=result.loss_scale,
+                is_skipped=result.is_skipped,
                 learning_rates=() if self.optimizer is None else _rates(self.optimizer),
             )
         )

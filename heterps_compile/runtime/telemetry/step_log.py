@@ -70,6 +70,8 @@ def step_record(report: StepReport) -> dict[str, Any]:
         "loss": None if report.loss is None else finite_or_text(report.loss),
         "learning_rate": rates if len(rates) > 1 else rates[0] if rates else None,
         "gradient_norm": report.gradient_norm,
+        "loss_scale": report.loss_scale,
+        "skipped": report.is_skipped,
         "step_s": report.step_s,
         "pace_s": report.pace_s,
         "samples_per_s": report.samples_per_s,

@@ -29,6 +29,8 @@ class StepReport:
         link_bytes: Bytes from rank to rank.
         gradient_norm: Of the whole model's gradients before they are clipped; None where they are not.
         learning_rates: By group of the optimiser, of the first rank that has one; empty where none has.
+        loss_scale: By which losses were multiplied; None where they are not scaled.
+        is_skipped: Whether gradients were not finite in float16, so that no weight was changed.
     """
 
     step: int
@@ -42,6 +44,8 @@ class StepReport:
     link_bytes: Mapping[tuple[int, int], int]
     gradient_norm: float | None = None
     learning_rates: tuple[float, ...] = ()
+    loss_scale: float | None = None
+    is_skipped: bool = False
 
     @property
     def samples_per_s(self) -> float:
@@ -88,6 +92,8 @@ def step_report(
         link_bytes={(source, rank.rank): size for rank in ranks for source, size in rank.received_bytes.items()},
         gradient_norm=next((rank.gradient_norm for rank in ranks if rank.gradient_norm is not None), None),
         learning_rates=next((rank.learning_rates for rank in ranks if rank.learning_rates), ()),
+        loss_scale=next((rank.loss_scale for rank in ranks if rank.loss_scale is not None), None),
+        is_skipped=any(rank.is_skipped for rank in ranks),
     )
 
 

@@ -79,6 +79,9 @@ def scalars(report: StepReport) -> dict[str, float]:
         numbers["run/loss"] = report.loss
     if report.gradient_norm is not None:
         numbers["run/gradient_norm"] = report.gradient_norm
+    if report.loss_scale is not None:
+        numbers["run/loss_scale"] = report.loss_scale
+        numbers["run/skipped"] = float(report.is_skipped)
     several = len(report.learning_rates) > 1
     for group, rate in enumerate(report.learning_rates):
         numbers[f"learning_rate/{group}" if several else "run/learning_rate"] = rate

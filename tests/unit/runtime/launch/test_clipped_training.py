@@ -68,7 +68,7 @@ class Norms(Recorders):
         self.told: list[float | None] = []
 
     def step_done(self, *what: Any) -> None:
-        self.told.append(what[-1])
+        self.told.append(what[2].gradient_norm)
 
 
 def trained(

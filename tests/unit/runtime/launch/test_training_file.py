@@ -157,7 +157,7 @@ def test_a_column_that_is_missing_is_told_with_those_there_are(tmp_path):
     told = r"no column 'lable' \(it has 'dense', 'label'\); name one of these, or make it in prepare\(batch\)"
     batch = {"dense": torch.ones(2), "label": torch.ones(2)}
     with pytest.raises(InputError, match=told):
-        checked_loss(training.loss, ProgressRecorder())(torch.ones(2), batch)
+        checked_loss(training.loss, ProgressRecorder(), is_scaled=False)(torch.ones(2), batch)
     assert Columns(batch).get("lable") is None
 
 

@@ -23,6 +23,7 @@ from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
+from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.schedule.order import Phase
 
 STEPS = 3
@@ -83,7 +84,7 @@ def train(
     optimizer = torch.optim.SGD([p for index in own for p in stages[index].parameters()], lr=0.01)
     losses = []
     for step in range(STEPS):
-        result = engine.train_step(step, reader(step, []))
+        result = engine.train_step(step, reader(step, [])).loss
         optimizer.step()
         losses += [] if result is None else [result]
     engine.finish()
@@ -202,8 +203,8 @@ class Heard:
     def waited(self, step: int, what: str, *times_s: float) -> None:
         self.told.append(("waited", what))
 
-    def step_done(self, step: int, samples: int, loss: float | None, *times_s: float) -> None:
-        self.told.append(("done", step, samples, loss is None))
+    def step_done(self, step: int, samples: int, result: StepResult, *times_s: float) -> None:
+        self.told.append(("done", step, samples, result.loss is None))
 
     def before_step(self, step: int) -> None:
         self.told.append(("before", step))

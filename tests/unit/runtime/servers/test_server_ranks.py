@@ -139,7 +139,7 @@ def run(
     dense = torch.optim.SGD(parameters, LR) if parameters else None
     losses = []
     for step in range(setup.steps):
-        loss = engine.train_step(step, (ahead if setup.ahead else Steps()).of_step(step))
+        loss = engine.train_step(step, (ahead if setup.ahead else Steps()).of_step(step)).loss
         if loss is not None:
             losses.append(loss)
         if dense is not None:

@@ -11,7 +11,7 @@ import torch
 from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, told_run
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.pipeline.recorder import Recorders
+from heterps_compile.runtime.pipeline.recorder import Recorders, StepResult
 from heterps_compile.runtime.telemetry.events import Ran, RankSpans, RankStart, RankStep, Received, Waited, from_line
 from heterps_compile.runtime.telemetry.process_memory import machine_name, memory_use
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
@@ -29,7 +29,7 @@ def test_a_recorder_is_what_the_pipeline_wants(tmp_path):
         several.end(0, 0, 0, Phase.FORWARD, 0.0, 1.0)
         several.message(0, 1, 0, 8, 0.0, 1.0)
         several.waited(0, "data", 0.0, 1.0)
-        several.step_done(0, 1, None, 0.0, 1.0)
+        several.step_done(0, 1, StepResult(), 0.0, 1.0)
     assert len(events(tmp_path, 0)) == 2
 
 
@@ -55,11 +55,11 @@ def test_a_step_has_the_learning_rates_that_it_is_stepped_with(tmp_path):
     weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": torch.tensor(0.5)}], lr=0.25)
     with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
-        recorder.step_done(0, 1, None, 0.0, 1.0)
+        recorder.step_done(0, 1, StepResult(), 0.0, 1.0)
         recorder.optimizer = optimizer
-        recorder.step_done(1, 1, None, 1.0, 2.0)
+        recorder.step_done(1, 1, StepResult(), 1.0, 2.0)
         optimizer.param_groups[0]["lr"] = float("nan")
-        recorder.step_done(2, 1, None, 2.0, 3.0)
+        recorder.step_done(2, 1, StepResult(), 2.0, 3.0)
     rates = [step.learning_rates for step in events(tmp_path, 0)[1:]]
     assert rates == [(), (0.25, 0.5), (pytest.approx(float("nan"), nan_ok=True), 0.5)]
 
@@ -72,7 +72,7 @@ def test_waiting_inside_an_action_is_no_computation(tmp_path):
         told.waited(0, "pull", 1.1, 1.4)
         told.message(0, 2, 0, 8, 0.2, 1.4)  # rows that were asked for ahead: under way for longer than waited for
         told.end(0, 0, 0, Phase.FORWARD, 1.0, 2.0)
-        recorder.step_done(0, 1, None, 0.0, 2.0)
+        recorder.step_done(0, 1, StepResult(), 0.0, 2.0)
     step = events(tmp_path, 0)[1]
     assert isinstance(step, RankStep)
     assert step.forward_s == {0: pytest.approx(0.7)}
@@ -95,7 +95,7 @@ def test_traced_steps_are_told_one_by_one(tmp_path):
 
 def test_lines_are_there_before_the_run_ends(tmp_path):
     with closing(TelemetryRecorder(tmp_path, rank_starts(0, position=0, replica=0, stages=(0,)))) as recorder:
-        recorder.step_done(0, 1, None, 0.0, 1.0)
+        recorder.step_done(0, 1, StepResult(), 0.0, 1.0)
         assert len(events(tmp_path, 0)) == 2
 
 

@@ -56,7 +56,7 @@ def train(rank: int, folder: Path) -> list[float]:
         def read(step: int, micro_batch: int, names: Sequence[str]) -> Mapping[str, Tensor]:
             return ahead.read(step * BATCH + micro_batch * SIZE, SIZE, COLUMNS)
 
-        losses = [engine.train_step(step, functools.partial(read, step)) for step in range(STEPS)]
+        losses = [engine.train_step(step, functools.partial(read, step)).loss for step in range(STEPS)]
         engine.finish()
     return [value for value in losses if value is not None]
 

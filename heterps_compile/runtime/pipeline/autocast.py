@@ -1,0 +1,72 @@
+"""Forwards in automatic mixed precision: what ``torch.autocast`` makes of the whole model, it makes of its stages.
+
+What autocast computes in depends on the dtypes that enter an op, and a value is sent between stages in the dtype in
+which autocast leaves it: so every op of every stage computes as it does in the whole model. One thing is not kept by
+that alone. Within a forward, autocast keeps the narrow copy of a leaf that wants a gradient, so that the gradients of
+all uses of the copy add up in the narrow dtype. It is meant for parameters; a float32 value that came from another
+stage is a leaf as well, and none in the whole model. So it enters the stage as a view.
+
+Left out: scaling the loss (``loss_scale.py``); a weight that stages share is cast once in each.
+"""
+
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heterps_compile.cost.precision import PRECISIONS
+from heterps_compile.errors import RunError, UnknownNameError
+
+
+class Autocast:
+    """The precision of a rank's forwards.
+
+    Attributes:
+        narrows: Whether it is another than float32.
+    """
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        """Prepare.
+
+        Args:
+            precision: One of ``PRECISIONS``.
+            device: Where the rank computes.
+
+        Raises:
+            UnknownNameError: for another name.
+            RunError: where this PyTorch has no autocast to it on such a device.
+        """
+        if precision not in PRECISIONS:
+            raise UnknownNameError("precision", precision, PRECISIONS)
+        self._kind: str = device.type
+        self._dtype: torch.dtype = getattr(torch, PRECISIONS[precision])
+        self.narrows = self._dtype is not torch.float32
+        if self.narrows and not _is_taken(self._kind, self._dtype):
+            raise RunError(
+                f"PyTorch {torch.__version__} has no autocast to {PRECISIONS[precision]} on {self._kind}; take another "
+                f"precision (--precision)"
+            )
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        """Return the context of a forward."""
+        return torch.autocast(self._kind, self._dtype) if self.narrows else nullcontext()
+
+    def entering(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return values that came from other stages as ones of which autocast keeps no narrow copy."""
+        if not self.narrows:
+            return values
+        return [v.view_as(v) if isinstance(v, Tensor) and v.requires_grad else v for v in values]
+
+
+def _is_taken(kind: str, dtype: torch.dtype) -> bool:
+    """Tell whether autocast computes in a dtype on a kind of device; where it does not, it warns and does nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with torch.autocast(kind, dtype):
+                return bool(torch.is_autocast_enabled(kind))
+        except RuntimeError:
+            return False

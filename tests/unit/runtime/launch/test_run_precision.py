@@ -1,0 +1,75 @@
+"""The precision of a run: what goes with it and what is refused, by name, before anything starts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plans import PLAN
+
+from heterps_compile.errors import RunError, UnknownNameError
+from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.launch.checkpoint_format import RunState, read_state, write_state
+from heterps_compile.runtime.launch.prepare import precision_of
+from heterps_compile.runtime.launch.rank_context import Result, result_from_json
+from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions
+from heterps_compile.runtime.launch.run_report import result_lines
+from heterps_compile.runtime.pipeline.scaling import Scaling
+
+
+def of_torch(*, replicated: tuple[str, ...] = ()) -> Plan:
+    return replace(PLAN, stages=tuple(replace(s, backend="torch") for s in PLAN.stages), replicated=replicated)
+
+
+def options(**more: object) -> RunOptions:
+    return RunOptions(directory="m.heterps", train="train.py", **more)  # type: ignore[arg-type]
+
+
+def test_what_goes_with_a_precision_goes():
+    servers = ServerOptions(count=2)
+    assert precision_of(options(), of_torch()) == "fp32"
+    assert precision_of(options(precision="bf16", servers=servers), of_torch()) == "bf16"
+    assert precision_of(options(precision="fp16", wire="float16", exact_sums=True), of_torch()) == "fp16"
+    assert precision_of(RunOptions(directory="m.heterps", data="x.tsv", precision="fp16"), of_torch()) == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"wire": "float16"}, "sends what it computes as bfloat16, and --wire float16 would send"),
+        (
+            {"exact_sums": True},
+            "--exact-sums do not go together where stages share a weight, as they do 'embed.weight'",
+        ),
+        ({"precision": "fp16", "servers": ServerOptions(count=2)}, "--precision fp16 and --parameter-servers do not"),
+    ],
+)
+def test_options_that_contradict_it_are_refused_by_name(more, words):
+    with pytest.raises(RunError) as refused:
+        precision_of(options(**{"precision": "bf16", **more}), of_torch(replicated=("embed.weight",)))
+    assert words in str(refused.value)
+
+
+def test_stages_of_other_frameworks_and_unknown_names_are_refused():
+    stages = (replace(of_torch().stages[0], backend="jax"), *of_torch().stages[1:])
+    with pytest.raises(RunError, match="stage 0 runs on the backend 'jax', which computes in the dtypes it was"):
+        precision_of(options(precision="bf16"), replace(PLAN, stages=stages))
+    with pytest.raises(UnknownNameError, match="unknown precision 'half'"):
+        options(precision="half")
+
+
+def test_a_checkpoint_keeps_the_scale_and_an_earlier_one_had_none(tmp_path: Path):
+    scaling = Scaling(scale=1024.0, growth_tracker=7, skipped=3)
+    state = RunState(2, 8, 4, 0, "m", "p", (), precision="fp16", scaling=scaling)
+    write_state(tmp_path, state)
+    assert replace(read_state(tmp_path), files=None) == state
+    write_state(tmp_path, replace(state, precision="int3"))
+    with pytest.raises(RunError, match=r"damaged .*'int3' is no precision"):
+        read_state(tmp_path)
+
+
+def test_skipped_steps_are_counted_in_the_summary():
+    result = Result(0, 10, 8, skipped=2)
+    assert result_from_json(result.to_json().encode()) == result
+    assert "2 steps skipped: gradients were not finite in float16, and the loss scale was halved" in result_lines(
+        result, None
+    )
