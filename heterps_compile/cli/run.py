@@ -52,7 +52,7 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
     if made.hosts is not None:
         return _run_host(made, made.hosts, [directory, *given_words(ctx)])
     with result_stream() as stream, printing("the summary"):
-        result, show = launch(made, sys.stderr)
+        result, show = launch(made, sys.stderr, forks_this_process=True)
         if made.trace is not None and show.is_as_planned:
             _add_simulated(made.trace, show.plan)
         from heterps_compile.console import make_console  # noqa: PLC0415 - rich

@@ -115,7 +115,7 @@ def test_an_absurd_number_is_taken_or_told_in_one_sentence(written, monkeypatch,
     monkeypatch.chdir(written)
     started: list[object] = []
 
-    def launch(options, _):
+    def launch(options, _, **__):
         started.append(options)
         raise RunError("it would start")
 

@@ -8,9 +8,12 @@
     its exit code         <---   waits for it          <---   leaves
 
 Most of what a rank takes to start are imports: PyTorch with ``torch._dynamo``, which every optimiser loads, takes about
-three seconds of a core. So they are made once a machine, while the launcher still reads and checks the run. Forking is
-safe here because the server computes nothing: the threads of OpenMP and gloo, and CUDA, begin in the ranks. A launcher
-has threads, so that a fork of it could end in a deadlock; ``multiprocessing`` would run the caller's script again.
+three seconds of a core. So they are made once a machine. The command imports for itself and for its ranks, and forks
+the server while it still has one thread; ``run()`` in somebody's script, which may have threads by then, starts a new
+interpreter, which imports while the launcher reads and checks the run. Forking is safe because nobody has computed
+anything yet: the threads of OpenMP and gloo, and CUDA, begin in the ranks. ``multiprocessing`` would run the caller's
+script again. A process that is done leaves by ``os._exit``, since Python's own end would touch, and so copy, every page
+that processes share.
 
 The server leaves when its launcher does, since their socket closes. A rank notices that it has another parent then, and
 one that only this machine's launcher watches over has the system kill it (:func:`end_with_parent`).
@@ -19,6 +22,7 @@ Left out: what ranks do (``worker.py``), what is made of their end (``local_rank
 matrix products keep to one thread in a rank, since NumPy counts its threads when it is imported.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -28,12 +32,15 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, NoReturn, Protocol, Self
 
 from heterps_compile.errors import RunError
 
@@ -49,6 +56,7 @@ _REPLY = struct.Struct(">qi?")  # process id, exit code, whether it has left
 _REAP_S = 0.05
 _MOST_PIPES = 2
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_THREADS = Path("/proc/self/task")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,27 +101,19 @@ class ForkedProcess:
 class ForkServer:
     """Starts processes quickly; as a context, ends its server with the block."""
 
-    def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
-        """Begin to import.
+    def __init__(self, preloaded: Sequence[str] = PRELOADED, *, forks_this_process: bool = False) -> None:
+        """Import, or begin to.
 
         Args:
             preloaded: Modules; one that cannot be imported is left to the processes that need it.
+            forks_this_process: Whether to import here and fork, where that is safe: on Linux, with one thread. For a
+                process that is all ours, with no file open that ranks should not have.
         """
         self._codes: dict[int, int] = {}
         self._line, theirs = socket.socketpair()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        environment.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its errors are raised too, and told in one line
         with theirs:
-            # -P keeps the current folder off the path: a file of the user's named torch.py must not be taken for torch.
-            self._server = subprocess.Popen(  # noqa: S603 - our own interpreter, module and names
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), *preloaded],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C reaches the launcher alone
-            )
+            forked = _fork_server(preloaded, self._line, theirs) if forks_this_process else None
+            self._server: _Child = _spawn_server(preloaded, theirs) if forked is None else forked
 
     @property
     def pid(self) -> int:
@@ -209,18 +209,143 @@ class ForkServer:
         return False
 
 
-def main() -> int:
-    """Be the server, and in every process that it forks what was asked for; return that one's exit code."""
-    line = socket.socket(fileno=int(sys.argv[1]))
-    for name in sys.argv[2:]:
+class _Child(Protocol):
+    """The server's process, as ``subprocess.Popen`` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+class _ForkedServer:
+    """A fork of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        return self._reap(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is None  # noqa: S101 - nobody waits for a while
+        while (code := self._reap(0)) is None:
+            pass
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _reap(self, how: int) -> int | None:
+        if self._code is None:
+            found, status = os.waitpid(self.pid, how)
+            self._code = os.waitstatus_to_exitcode(status) if found else None
+        return self._code
+
+
+def _spawn_server(preloaded: Sequence[str], line: socket.socket) -> "subprocess.Popen[bytes]":
+    """Start the server as a new interpreter."""
+    # -P keeps the current folder off the path: a file of the user's named torch.py must not be taken for torch.
+    return subprocess.Popen(  # noqa: S603 - our own interpreter, module and names
+        [sys.executable, "-P", "-m", __name__, str(line.fileno()), *preloaded],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **_environment_of_imports()},
+        pass_fds=[line.fileno()],
+        start_new_session=True,  # Ctrl-C reaches the launcher alone
+    )
+
+
+def _fork_server(preloaded: Sequence[str], launchers: socket.socket, line: socket.socket) -> _ForkedServer | None:
+    """Import here and fork the server; return None where a fork would not be safe."""
+    os.environ.update(_environment_of_imports())
+    _import(preloaded)
+    try:
+        threads = len(list(_THREADS.iterdir()))
+    except OSError:  # not Linux
+        return None
+    if threads != 1:
+        return None
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    pid = os.fork()
+    if pid:
+        return _ForkedServer(pid)
+    try:
+        atexit._clear()  # what the launcher registered is the launcher's
+        launchers.close()
+        _forget_terminal()
+        _serve_or_be_rank(line)
+    finally:
+        os._exit(1)
+
+
+def _forget_terminal() -> None:
+    """Make a fork of the command what a new interpreter of our own would be: its session, files and signals."""
+    os.setsid()  # Ctrl-C reaches the launcher alone
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = open(number, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115 - as above
+        stream.reconfigure(write_through=True)
+        setattr(sys, name, stream)
+    sys.unraisablehook = sys.__unraisablehook__
+    if not sys.flags.safe_path:
+        del sys.path[:1]
+    for known in signal.valid_signals():
+        if callable(signal.getsignal(known)):
+            signal.signal(known, signal.default_int_handler if known == signal.SIGINT else signal.SIG_DFL)
+
+
+def _environment_of_imports() -> dict[str, str]:
+    """Return what must stand in the environment where ranks' packages are imported."""
+    errors_are_told = os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL")  # they are raised too, and told in one line
+    return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TORCH_CPP_LOG_LEVEL": errors_are_told}
+
+
+def _import(names: Sequence[str]) -> None:
+    for name in names:
         with suppress(ImportError):  # the process that needs it says what is missing
             import_module(name)
+
+
+def main() -> NoReturn:
+    """Be the server, in an interpreter of its own."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    _import(sys.argv[2:])
+    _serve_or_be_rank(line)
+
+
+def _serve_or_be_rank(line: socket.socket) -> NoReturn:
+    """Be the server until its launcher is gone, and in every process that it forks what was asked for; then leave."""
     gc.freeze()  # else the collector would touch, and so copy, every page that processes share
     request = _serve(line)
-    if request is None:
-        return 0
-    code: int | None = import_module(request["module"]).main()
-    return code or 0
+    code: object = 0
+    try:
+        if request is not None:
+            code = import_module(request["module"]).main() or 0
+        threading._shutdown()  # type: ignore[attr-defined]  # as Python's own end: threads that are no daemons
+    except SystemExit as left:
+        code = left.code or 0
+    except BaseException:  # noqa: BLE001 - the outermost frame of a process
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 1)
 
 
 def _serve(line: socket.socket) -> dict[str, Any] | None:
@@ -307,4 +432,4 @@ def end_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -21,6 +21,7 @@ from .training_file import Training
 if TYPE_CHECKING:
     from heterps_compile.runtime.data.sample_source import Source
 
+    from .prepare import Prepared
     from .rank_context import Result
     from .run_report import RunReport
 
@@ -167,10 +168,14 @@ def make_options(
     return made
 
 
-def launch(options: RunOptions, chatter: TextIO) -> "tuple[Result, RunReport]":
+def launch(options: RunOptions, chatter: TextIO, *, forks_this_process: bool = False) -> "tuple[Result, RunReport]":
     """Run on this machine; return what it came to and what was seen of it.
 
-    The process that ranks are forked from imports PyTorch while this one does, and reads and checks the run.
+    Args:
+        options: Of the run.
+        chatter: Takes what ranks print.
+        forks_this_process: Whether ranks may be forks of this process, which is all ours, once the run is checked. Else
+            another one imports PyTorch for them while this one reads and checks the run.
 
     Raises:
         HeterpsError: where the run cannot start or came to an end before its time.
@@ -180,11 +185,22 @@ def launch(options: RunOptions, chatter: TextIO) -> "tuple[Result, RunReport]":
             "hosts are several machines, and this starts the ranks of one alone; type the lines that heterps-compile "
             "launch prints, or start this script on every rank (torchrun)"
         )
-    with ForkServer((*PRELOADED, *PRELOADED_TO_TRAIN) if options.training else PRELOADED) as server:
+    checked = _prepare(options) if forks_this_process else None
+    with ForkServer(_preloaded(options), forks_this_process=forks_this_process) as server:
         from .local_ranks import run_here  # noqa: PLC0415 - the import of torch is what takes long
-        from .prepare import prepare  # noqa: PLC0415 - as above
 
-        return run_here(options, prepare(options), server, chatter=chatter)
+        return run_here(options, checked or _prepare(options), server, chatter=chatter)
+
+
+def _prepare(options: RunOptions) -> "Prepared":
+    from .prepare import prepare  # noqa: PLC0415 - torch only where a run starts
+
+    return prepare(options)
+
+
+def _preloaded(options: RunOptions) -> tuple[str, ...]:
+    """Return what every rank of a run imports."""
+    return (*PRELOADED, *PRELOADED_TO_TRAIN) if options.training else PRELOADED
 
 
 def run_rank(

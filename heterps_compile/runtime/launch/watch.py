@@ -63,6 +63,7 @@ FAULT_KEY = "fault"
 STOP_KEY = "stop"
 
 BEAT_S = 0.25
+_LAST_BEAT_S = 0.01  # before the first look of a rank that is done for others that are; then twice as long each time
 _EXIT_FAULT = 1
 _SIGNALS_READ = 64
 
@@ -139,7 +140,7 @@ class Watch:
         self._step = -1
         self._held = False
         self._last_step: int | None = None
-        self._is_done = False
+        self._done = threading.Event()
         self._tidies: list[Callable[[], object]] = []
         self._over = threading.Event()
         self._ending = threading.Lock()
@@ -187,8 +188,8 @@ class Watch:
 
     def finish(self) -> None:
         """Say that this rank's run is over, and wait until all are; nobody leaves while others still read from it."""
-        self._is_done = True
         self._store.set(done_key(self._rank), "1")
+        self._done.set()
         while not self._over.wait(BEAT_S):
             pass
         self._thread.join()
@@ -294,13 +295,18 @@ class Watch:
     def _run(self) -> None:
         try:
             woke_s = time.monotonic()
+            pause_s = _LAST_BEAT_S
             while not self._over.is_set():
                 self.look(woke_s)
                 self._silence.restart()
                 woke_s = time.monotonic()
-                time.sleep(BEAT_S)
+                if self._done.is_set():
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, BEAT_S)
+                else:
+                    self._done.wait(BEAT_S)
         except Exception as error:  # noqa: BLE001 - a thread that ended in silence would leave its rank unwatched
-            if self._is_done:  # the rank that hosted the store has left, since all are done
+            if self._done.is_set():  # the rank that hosted the store has left, since all are done
                 self._over.set()
                 return
             cause = exception_cause(error)

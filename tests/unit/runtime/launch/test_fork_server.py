@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -134,6 +136,58 @@ def test_a_server_that_was_stopped_is_told_whoever_waits_for_it(server, start):
 def test_the_server_leaves_when_its_launcher_is_gone(server):
     server._line.close()
     assert server._server.wait(PATIENCE_S) == 0
+
+
+FORKING = """
+import atexit, json, os, sys
+from heterps_compile.runtime.launch.fork_server import ForkServer
+
+atexit.register(print, "the command's own end", flush=True)
+print("printed before", end="")
+with ForkServer(("fractions",), forks_this_process=True) as server:
+    process = server.start("a_program", ["tell", "one"], {"ONLY": "this"}, merges_output=False)
+    told = json.loads(process.stdout.readline())
+    rest = process.stdout.read(), process.stderr.read()
+    process.wait()
+    is_forked = type(server._server).__name__ == "_ForkedServer"
+    waits = server.start("a_program", ["wait"], {}, merges_output=True)
+    waits.stdout.readline()
+    os.kill(server.pid, 9)
+    ended = waits.stdout.read()
+    try:
+        waits.poll()
+    except Exception as error:
+        fault = str(error)
+print()
+print(json.dumps([told, rest, process.poll(), is_forked, ended, fault]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a new interpreter is started")
+def test_a_server_forked_from_a_process_with_one_thread_is_like_a_new_one(program, tmp_path):
+    (tmp_path / "forking.py").write_text(FORKING)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "forking.py")], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    before, answer, end = done.stdout.splitlines()
+    assert (before, end, done.stderr) == ("printed before", "the command's own end", "")
+    told, rest, code, is_forked, ended, fault = json.loads(answer)
+    assert (told["words"], told["environment"], told["group"]) == (["one"], {"ONLY": "this"}, True)
+    assert (told["preloaded"], told["threads"]) == (["fractions"], 1)
+    assert (rest, code, is_forked, ended) == (["", "an error\n"], 0, True, "")
+    assert fault.startswith("the process that the ranks are forked from was killed by SIGKILL")
+
+
+def test_a_process_with_threads_is_not_forked(program):
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        with ForkServer(("fractions",), forks_this_process=True) as server:
+            assert isinstance(server._server, subprocess.Popen)
+    finally:
+        stop.set()
+        thread.join()
 
 
 @pytest.mark.slow  # imports torch once more
