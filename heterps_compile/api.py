@@ -105,9 +105,9 @@ def compile(  # noqa: A001 - the product's verb
         budget: What the plan may cost in an hour, for ``throughput`` and
             ``latency``: a number in the pool's currency, or a price such as
             ``"5 USD/h"``; None for no limit.
-        batch: Number of the batch dimension. Where an ONNX model or the example
-            inputs of an ``nn.Module`` fix another, it is opened, if samples do
-            not mix.
+        batch: Number of the batch dimension. Where an ONNX model, an
+            ``ExportedProgram`` or the example inputs of an ``nn.Module`` fix
+            another, it is opened, if samples do not mix.
         shapes: Numbers of other dynamic dimensions by name.
         mode: ``"inference"`` or ``"training"``.
         method: How the placement is searched; see

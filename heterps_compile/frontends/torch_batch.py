@@ -3,7 +3,9 @@
 ``torch.export`` takes a size of 1 for a constant, so that examples of the batch asked for are made. Each tensor that
 begins with the batch of the first is one of samples; where that cannot be traced, a vector is the same for all samples.
 
-Left out: modules that are traced already, whose sizes are part of them.
+The sizes of an exported program are part of it: they are taken out of it (``open_batch/open_program.py``).
+
+Left out: a ``GraphModule`` that is traced already.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +14,13 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from heterps_compile.errors import InputError
 from heterps_compile.ir.graph import Graph, OpenedBatch
+
+from .open_batch.open_program import OpenedProgram
 
 _LEAST = 2  # below it a size is a constant of the trace
 
@@ -94,8 +99,12 @@ def read_opened(
     """
     first: tuple[OpenExamples, InputError] | None = None
     for one in examples:
+        note = f"the batch, which the example inputs fix at {one.fixed}, was opened: "
+        note += "the module was traced with a dynamic one"
+        if is_training:
+            note += "; in training mode samples may mix, and were not compared one by one"
         try:
-            return _told(read(one), one.fixed, None if is_training else original)
+            return _told(read(one), one.fixed, note, None if is_training else original)
         except InputError as error:
             first = first or (one, error)
     if first is None:
@@ -107,7 +116,20 @@ def read_opened(
     ) from refusal
 
 
-def _told(graph: Graph, fixed: int, original: Callable[[], Graph] | None) -> Graph:
+def read_opened_program(
+    opened: OpenedProgram | None, read: Callable[[ExportedProgram], Graph], original: Callable[[], Graph]
+) -> Graph | None:
+    """Read an exported program whose batch was opened; None where it was not.
+
+    Args:
+        opened: The program, with how it was opened.
+        read: Reads it at the batch asked for.
+        original: Reads the program as it was.
+    """
+    return None if opened is None else _told(read(opened.program), opened.fixed, opened.note, original)
+
+
+def _told(graph: Graph, fixed: int, note: str, original: Callable[[], Graph] | None) -> Graph:
     """Return a graph that tells how its batch was opened."""
     ends = (*graph.inputs, *graph.outputs)
     axes = {
@@ -115,9 +137,6 @@ def _told(graph: Graph, fixed: int, original: Callable[[], Graph] | None) -> Gra
         for name in ends
         if name in graph.values and graph.batch_symbol in graph.values[name].shape
     }
-    note = f"the batch, which the example inputs fix at {fixed}, was opened: the module was traced with a dynamic one"
-    if original is None:
-        note += "; in training mode samples may mix, and were not compared one by one"
     return replace(
         graph,
         source=replace(graph.source, notes=(note, *graph.source.notes)),

@@ -157,6 +157,7 @@ def _copied(
                 "val": node.meta.get("val"),
                 "path": module_path(node) or call.meta.get("path", ""),
                 "line": source_line(node) or call.meta.get("line", ""),
+                "nn_module_stack": node.meta.get("nn_module_stack"),
             }
             env[node] = made
     results: Sequence[Any] = fx.map_arg(output.args[0], lambda n: env[n])

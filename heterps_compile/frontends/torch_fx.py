@@ -19,7 +19,8 @@ from heterps_compile.escape import printable
 from heterps_compile.ir.graph import Graph
 
 from .noise import Noise
-from .torch_batch import open_examples, read_opened
+from .open_batch.open_program import open_program
+from .torch_batch import open_examples, read_opened, read_opened_program
 from .torch_clean import erase_checks, inline_regions
 from .torch_export import export_module, read_exported
 from .torch_float64 import copy_in_float64, widen_values
@@ -51,7 +52,7 @@ def import_torch(
         example_inputs: Positional inputs of the shapes to plan for.
         example_kwargs: Keyword inputs.
         batch: Number of the batch dimension; where the example inputs of an ``nn.Module`` have another, it is traced
-            with a dynamic one.
+            with a dynamic one, and where an ``ExportedProgram`` fixes another, it is opened.
         shapes: Numbers of other dynamic dimensions by name; the example's where left out.
         dynamic_shapes: Passed to ``torch.export.export``.
 
@@ -60,6 +61,14 @@ def import_torch(
         UnknownNameError: where ``shapes`` names no dimension.
     """
     check_examples(example_inputs, example_kwargs or {})
+    if isinstance(model, ExportedProgram) and dynamic_shapes is None:
+        opened = read_opened_program(
+            open_program(model, tuple(example_inputs), example_kwargs or {}, batch),
+            lambda program: import_torch(program, batch=batch, shapes=shapes),
+            lambda: import_torch(model, example_inputs, example_kwargs),
+        )
+        if opened is not None:
+            return opened
     if dynamic_shapes is None and batch is not None:
         opened = read_opened(
             open_examples(model, tuple(example_inputs), example_kwargs or {}, batch),

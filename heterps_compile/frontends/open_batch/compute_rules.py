@@ -3,25 +3,15 @@
 Left out: ops that only move elements (:mod:`.move_rules`).
 """
 
-from .node_view import NodeView, Samples, normal
+from .node_view import NodeView
+from .samples import Samples, normal
 
 _SINGLE_AXIS = 13  # the opset from which Softmax has one axis, not all from one on
 
 
 def element_by_element(node: NodeView) -> Samples | None:
     """Broadcast all operands."""
-    return _broadcast(node, node.given)
-
-
-def _broadcast(node: NodeView, positions: list[int]) -> Samples | None:
-    found = node.aligned(positions)
-    if found is None:
-        return None
-    place, rows = found
-    rank = max(node.rank(i) for i in positions)
-    if len(node.out_shape) != rank:
-        node.refuse("it makes another shape than that of its operands")
-    return Samples(rank + place, rows)
+    return node.broadcast(node.given, len(node.out_shape))
 
 
 def first_alone(node: NodeView) -> Samples | None:
@@ -36,13 +26,7 @@ def first_of_all(node: NodeView) -> Samples | None:
 
 def images(node: NodeView) -> Samples | None:
     """Work on images, or rows, that lie along the first axis, with weights that are the same for all."""
-    return _first_axis(node, node.only(0))
-
-
-def _first_axis(node: NodeView, samples: Samples | None) -> Samples | None:
-    if samples is not None and samples.axis != 0:
-        node.refuse(f"it takes its samples along axis 0, and the batch lies along axis {samples.axis}")
-    return samples
+    return node.first_axis(node.only(0))
 
 
 def rows(node: NodeView) -> Samples | None:
@@ -90,21 +74,9 @@ def integer_matmul(node: NodeView) -> Samples | None:
 
 def _matmul(node: NodeView, second: int) -> Samples | None:
     node.only(0, second)
-    a, b = node.samples(0), node.samples(second)
-    if a is None and b is None:
+    if node.samples(0) is None and node.samples(second) is None:
         return None
-    rank_a, rank_b = node.rank(0), node.rank(second)
-    is_sum = (a is not None and a.axis == rank_a - 1) or (b is not None and b.axis == max(rank_b - 2, 0))
-    if is_sum:
-        node.refuse("it sums over the batch")
-    rank = len(node.out_shape)
-    if b is None and a is not None and a.axis == rank_a - 2:
-        return Samples(rank - (1 if rank_b == 1 else 2), a.rows)
-    if a is None and b is not None and b.axis == rank_b - 1:
-        return Samples(rank - 1, b.rows)
-    found = node.aligned((0, second), behind=2)
-    assert found is not None  # noqa: S101 - one operand has samples
-    return Samples(rank + found[0] + (rank_a == 1) + (rank_b == 1), found[1])
+    return node.product(0, second, len(node.out_shape))
 
 
 def gemm(node: NodeView) -> Samples | None:
@@ -124,25 +96,7 @@ def gemm(node: NodeView) -> Samples | None:
 
 def einsum(node: NodeView) -> Samples | None:
     """Have one letter for the samples, in the result too."""
-    equation = str(node.attribute("equation") or "").replace(" ", "")
-    if all(node.samples(i) is None for i in node.given):
-        return None
-    left, arrow, right = equation.partition("->")
-    if "." in equation or not arrow:
-        node.refuse(f"its equation {equation!r} does not say which letter is the batch")
-    letters = set()
-    for i, term in enumerate(left.split(",")):
-        samples = node.samples(i)
-        if samples is not None:
-            letters.add((term[samples.axis], samples.rows))
-    (letter, count), *others = sorted(letters)
-    if others or letter not in right:
-        node.refuse(f"its equation {equation!r} sums over the batch, or pairs each sample with each")
-    for i, term in enumerate(left.split(",")):
-        samples = node.samples(i)
-        if term.count(letter) > (0 if samples is None else 1):
-            node.refuse(f"its equation {equation!r} has the letter of the batch in an operand without samples")
-    return Samples(right.index(letter), count)
+    return node.einsum(str(node.attribute("equation") or ""), node.given)
 
 
 def softmax(node: NodeView) -> Samples | None:
@@ -168,7 +122,7 @@ def layer_normalization(node: NodeView) -> Samples | None:
 def skip_normalization(node: NodeView) -> Samples | None:
     """Add two values and normalise over the last axis."""
     node.only(0, 1)
-    samples = _broadcast(node, [0, 1])
+    samples = node.broadcast([0, 1], len(node.out_shape))
     if samples is not None and samples.axis == len(node.out_shape) - 1:
         node.refuse("it normalises over the batch")
     return samples
@@ -177,18 +131,14 @@ def skip_normalization(node: NodeView) -> Samples | None:
 def lp_normalization(node: NodeView) -> Samples | None:
     """Normalise, or sum up, along one axis."""
     samples = node.only(0)
-    if samples is not None and samples.axis == node.axis(node.rank(0), -1):
-        node.refuse("it works along the batch")
-    return samples
+    return None if samples is None else node.apart(samples, {node.axis(node.rank(0), -1)}, "it works along the batch")
 
 
 def mean_variance(node: NodeView) -> Samples | None:
     """Normalise over some axes."""
     samples = node.only(0)
     axes = {normal(int(a), 4) for a in node.attribute("axes") or (0, 2, 3)}
-    if samples is not None and samples.axis in axes:
-        node.refuse("it takes the mean over the batch")
-    return samples
+    return node.apart(samples, axes, "it takes the mean over the batch")
 
 
 def reduce(node: NodeView) -> Samples | None:
@@ -211,14 +161,8 @@ def arg(node: NodeView) -> Samples | None:
 
 
 def _without(node: NodeView, samples: Samples, axes: set[int]) -> Samples:
-    if samples.axis in axes:
-        node.refuse("it brings the samples of the batch together")
     is_kept = node.attribute("keepdims")
-    return (
-        samples
-        if is_kept or is_kept is None
-        else Samples(samples.axis - sum(a < samples.axis for a in axes), samples.rows)
-    )
+    return node.without(samples, axes, is_kept=is_kept is None or bool(is_kept))
 
 
 def cumulative(node: NodeView) -> Samples | None:
@@ -284,7 +228,7 @@ def dynamic_quantize(node: NodeView) -> Samples | None:
 
 def attention(node: NodeView) -> Samples | None:
     """Attend inside each sample; a mask may be the same for all."""
-    samples = _first_axis(node, node.samples(0))
+    samples = node.first_axis(node.samples(0))
     rest = node.given[1:]
     if samples is None:
         if any(node.samples(i) is not None for i in rest):

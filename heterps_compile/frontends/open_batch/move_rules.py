@@ -6,7 +6,8 @@ Left out: ops that compute with elements (:mod:`.compute_rules`).
 import numpy as np
 
 from .edits import Fold, SetAttribute, SetInput, SetLength
-from .node_view import NodeView, Samples, normal
+from .node_view import NodeView
+from .samples import Samples, normal
 
 _LONG = 2**31 - 1  # no axis is that long: to the end
 
@@ -92,24 +93,7 @@ def unsqueeze(node: NodeView) -> Samples | None:
 
 def concat(node: NodeView) -> Samples | None:
     """Join along another axis; what is the same for all samples is repeated for each."""
-    rank = node.rank(0)
-    return _beside(node, node.given, node.axis(rank, 0), "it joins values along the batch")
-
-
-def _beside(node: NodeView, positions: list[int], axis: int, why: str) -> Samples | None:
-    """Have operands of one rank with their samples along one axis, which is not ``axis``; widen those without."""
-    found = {samples for i in positions if (samples := node.samples(i)) is not None}
-    if not found:
-        return None
-    samples, *others = found
-    if others:
-        node.refuse("its operands have their samples along different axes")
-    if samples.axis == axis:
-        node.refuse(why)
-    for i in positions:
-        if node.samples(i) is None:
-            node.widen(i, samples.axis, next(j for j in positions if node.samples(j) is not None), samples)
-    return samples
+    return node.beside(node.given, node.axis(node.rank(0), 0), "it joins values along the batch")
 
 
 def split(node: NodeView) -> Samples | None:
@@ -151,17 +135,10 @@ def slice_(node: NodeView) -> Samples | None:
 def gather(node: NodeView) -> Samples | None:
     """Look up rows: samples of a table that each have all they need, or samples of places in a table for all."""
     node.only(0, 1)
-    data, indices = node.samples(0), node.samples(1)
-    axis = node.axis(node.rank(0), 0)
-    if data is not None and indices is not None:
-        node.refuse("it looks up places of each sample in a table of each, which pairs each with each")
-    if indices is not None:
-        return Samples(axis + indices.axis, indices.rows)
-    if data is None:
-        return None
-    if data.axis == axis:
+    data, axis = node.samples(0), node.axis(node.rank(0), 0)
+    if data is not None and data.axis == axis and node.samples(1) is None:
         return _the_only_sample(node, data)
-    return data if data.axis < axis else Samples(data.axis - 1 + node.rank(1), data.rows)
+    return node.looked_up(0, 1, axis)
 
 
 def _the_only_sample(node: NodeView, samples: Samples) -> Samples:
@@ -175,12 +152,12 @@ def _the_only_sample(node: NodeView, samples: Samples) -> Samples:
 def gather_elements(node: NodeView) -> Samples | None:
     """Look up elements at the places of the same sample."""
     node.only(0, 1)
-    return _beside(node, [0, 1], node.axis(node.rank(0), 0), "it looks up along the batch")
+    return node.beside([0, 1], node.axis(node.rank(0), 0), "it looks up along the batch")
 
 
 def scatter_elements(node: NodeView) -> Samples | None:
     """Write elements at the places of the same sample."""
-    return _beside(node, [0, 1, 2], node.axis(node.rank(0), 0), "it writes along the batch")
+    return node.beside([0, 1, 2], node.axis(node.rank(0), 0), "it writes along the batch")
 
 
 def gather_nd(node: NodeView) -> Samples | None:

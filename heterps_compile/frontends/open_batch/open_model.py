@@ -15,7 +15,7 @@ Left out: models whose batch is open already (``onnx_dims.py``); what is run to 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,12 @@ from heterps_compile.frontends.onnx_shapes import Partial, PartialShape, declare
 from heterps_compile.frontends.onnx_structure import Roles, find_roles
 
 from .edits import Edit, Names
-from .node_view import Array, MixesError, NodeView, Samples
+from .node_view import Array, NodeView
 from .rules import RULES
+from .samples import MixesError, Samples, readings
 
 _MOST_READINGS = 32
 _LARGEST_CONSTANT = 2**16  # elements of what is computed to know a shape
-_STATE_RANK = 3  # states of recurrent layers are (layers, batch, width)
 _SYMBOL = "batch"
 _WAY_OUT = "export the model with a dynamic batch"
 
@@ -105,29 +105,9 @@ class _Proof:
 
 def _readings(inputs: Sequence[ir.Value], fixed: int) -> Iterator[dict[ir.Value, Samples]]:
     """Yield where the inputs may have their samples, the likeliest first."""
-    choices = {value: tuple(_choices(value, fixed)) for value in inputs}
-    open_ = [value for value, either in choices.items() if len(either) > 1]
-    for count in range(len(open_) + 1):
-        for others in combinations(open_, count):
-            found = {value: either[value in others] for value, either in choices.items()}
-            reading = {value: samples for value, samples in found.items() if samples is not None}
-            if any(samples.axis == 0 for samples in reading.values()):
-                yield reading
-
-
-def _choices(value: ir.Value, fixed: int) -> Iterator[Samples | None]:
-    """Yield where an input may have its samples: one place, or two of which the first is likelier."""
-    shape: list[object] = list(value.shape or ())
-    if not shape or shape[0] != fixed:
-        if len(shape) >= _STATE_RANK and shape[1] == fixed:
-            yield Samples(1)
-        yield None
-        return
-    yield Samples(0)
-    if len(shape) == 1:
-        yield None
-    elif shape[1] == fixed:
-        yield Samples(1)
+    shapes = [tuple(d if isinstance(d, int) else None for d in value.shape or ()) for value in inputs]
+    for found in readings(shapes, fixed):
+        yield {value: samples for value, samples in zip(inputs, found, strict=True) if samples is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from heterps_compile.ir.graph import OpKind
 
 from . import compute_rules as compute
 from . import move_rules as move
-from .node_view import NodeView, Samples
+from .node_view import NodeView
+from .samples import Samples
 
 Rule = Callable[[NodeView], Samples | tuple[Samples | None, ...] | None]
 

@@ -62,9 +62,15 @@ def test_in_training_mode_samples_are_not_compared_one_by_one() -> None:
     assert graph.source.notes[0].endswith("in training mode samples may mix, and were not compared one by one")
 
 
-def test_an_exported_program_is_refused_with_the_ways_out() -> None:
-    program = torch.export.export(Tokens().eval(), (X,))
-    with pytest.raises(
-        InputError, match=r"fixes its batch at 1 \(input 'x'\), the request says 8; give the nn\.Module"
-    ):
-        import_torch(program, (), batch=8)
+def test_an_exported_program_is_opened_and_compared_one_by_one() -> None:
+    compiled = compile_model(torch.export.export(Tokens().eval(), (X,)), batch=8, method="greedy")
+    plan = compiled.plan
+    assert plan.verification is not None
+    assert (plan.batch, dict(plan.bindings), plan.verification.samples) == (8, {"batch": 8}, 8)
+    assert any("which the exported program fixes at 1, was opened" in note for note in plan.notes)
+    assert compiled.run(torch.randn(5, 3, 8)).shape == (5, 4, 4)
+
+
+def test_an_exported_program_that_mixes_samples_is_refused() -> None:
+    with pytest.raises(InputError, match=r"node 'mean' \(aten.mean\): it brings all axes together, the batch too"):
+        import_torch(torch.export.export(CentersTheBatch().eval(), (X,)), (), batch=8)

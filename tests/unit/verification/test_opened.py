@@ -11,7 +11,8 @@ from staged_onnx import parse
 from heterps_compile.api import compile as compile_model
 from heterps_compile.errors import VerificationError
 from heterps_compile.frontends.open_batch import open_model
-from heterps_compile.frontends.open_batch.node_view import NodeView, Samples
+from heterps_compile.frontends.open_batch.node_view import NodeView
+from heterps_compile.frontends.open_batch.samples import Samples
 from heterps_compile.plan.plan import Verification
 from heterps_compile.runtime.verify import Difference
 from heterps_compile.verification import opened
