@@ -206,6 +206,24 @@ class Sizes(Repeated):
         return _mapping(_read_size(text) for text in texts)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedTexts(Repeated):
+    """``NAME=TEXT`` any number of times, the same name with several texts too; a text may have a ``=``."""
+
+    form: str
+    example: str
+
+    def collect(self, texts: Sequence[str]) -> Any:
+        """Return the pairs in their order."""
+        pairs = []
+        for text in texts:
+            name, _, value = text.partition("=")
+            if not name or not value:
+                raise InputError(f"{short(text)} is not {self.form}, such as {self.example}")
+            pairs.append((name, value))
+        return tuple(pairs)
+
+
 def _read_pair(text: str) -> tuple[str, str]:
     pattern, _, device = text.rpartition("=")
     if not pattern or not device:

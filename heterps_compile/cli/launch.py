@@ -1,13 +1,14 @@
-"""``heterps-compile launch DIR --hosts FILE``: print what is to be typed on every machine of a run.
+"""``heterps-compile launch DIR --on ENGINE``: start a run on other machines, follow its log and end it.
 
-Left out: the file of hosts and the lines (``runtime/launch/hosts_file.py``).
+Left out: the engines (``runtime/engines/``).
 """
 
+import sys
 from typing import Any
 
 import click
 
-from heterps_compile.errors import InputError
+from heterps_compile.runtime.engines.launch_options import LAUNCH, subject
 from heterps_compile.runtime.launch.run_options import RUN
 
 from . import options
@@ -18,14 +19,15 @@ from .run_words import given_words
 
 @click.command("launch")
 @click.argument("directory", metavar="DIR")
-@click.option("--no-check", is_flag=True, help="Do not look the machines up from here.")
+@options.takes(LAUNCH)
 @options.takes(RUN)
 @click.pass_context
-def launch(ctx: click.Context, /, directory: str, no_check: bool, **_: Any) -> None:
-    """Print the line to type on every machine that runs a compiled folder; the options are those of run.
+def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
+    """Start the run of a compiled folder on other machines, follow its log, and end it; the options are those of run.
+
+    Without --on, the line to type on every machine is printed. A file of hosts, which nobody else may read (chmod 600):
 
     \b
-    A file of hosts, which nobody else may read (chmod 600):
       secret = "32 characters or more that nobody can guess"
       port = 29500
       [[host]]
@@ -37,35 +39,32 @@ def launch(ctx: click.Context, /, directory: str, no_check: bool, **_: Any) -> N
       speed = 2.0
 
     DIR is the compiled folder. It, the file of hosts, the data and the checkpoints must be found under the same paths
-    on every machine.
+    on every machine. Ctrl-C ends the run there after the step, with a checkpoint; twice, at once.
 
     \b
     Examples:
       heterps-compile launch model.heterps --hosts hosts.toml
-      heterps-compile launch model.heterps --hosts hosts.toml --train train.py --data clicks.parquet
+      heterps-compile launch model.heterps --on ssh --hosts hosts.toml --train train.py --data clicks.parquet
+      heterps-compile launch model.heterps --on torchrun --max-restarts 3 --train train.py --checkpoint ck --every 100
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
-    made = make_run_options(ctx, directory)
-    from heterps_compile.runtime.launch.hosts_file import (  # noqa: PLC0415 - only when it runs
-        check_hosts,
-        launch_lines,
-        look_up_hosts,
-        ranks_of_hosts,
-        read_hosts,
-    )
-    from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415
+    with options.asked_of(ctx, LAUNCH, subject(ctx.params["on"])) as asked:
+        from heterps_compile.runtime.engines.find import find_engine  # noqa: PLC0415 - only when it runs
 
-    if made.hosts is None:
-        raise InputError("launch needs the machines (--hosts FILE.toml)")
-    known = read_hosts(made.hosts)
-    prepared = prepare(made)
-    check_hosts(known, prepared)
-    if not no_check:
-        look_up_hosts(known)
-    lines = launch_lines(known, prepared, [made.directory, *given_words(ctx)])
+        only_prints = asked["only_print"]
+        engine = find_engine(asked)
+    made = make_run_options(ctx, directory)
+    from heterps_compile.runtime.engines.contract import Job, Streams, need_programs  # noqa: PLC0415 - as above
+    from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
+
+    starts = engine.capabilities.starts and not only_prints
+    if starts:
+        need_programs(engine)
+    job = Job(made, prepare(made), tuple(given_words(ctx, without=("hosts",))))
+    engine.check(job)
+    if starts:
+        return engine.start(job, Streams(sys.stdout, sys.stderr))
     with result_stream() as stream, printing("the lines"):
-        for number, ((address, line), ranks) in enumerate(zip(lines, ranks_of_hosts(known), strict=True), 1):
-            if made.host not in (None, number):
-                continue
-            what = "; ".join(str(prepared.places[rank]) for rank in ranks)
-            stream.write(f"# {address}: {what}\n{line}\n")
+        for one in engine.write(job):
+            stream.write(f"# {one.title}\n{one.text}\n")
         stream.flush()
+    return 0

@@ -1,13 +1,15 @@
 """The options of a run, written again: for the lines of other machines, and for the ranks of this one.
 
-Left out: options that are not of the run (``--host``, ``--no-check``).
+Left out: options that are not of the run (``--on``), and which machine this is (``--host``).
 """
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 import click
 
+from heterps_compile.runtime.launch.run_options import RUN
 from heterps_compile.units import plain_number
 
 _PATHS = frozenset({
@@ -16,12 +18,13 @@ _PATHS = frozenset({
 })  # fmt: skip
 
 
-def given_words(ctx: click.Context) -> list[str]:
-    """Return the options that were given, as they are to be written again."""
+def given_words(ctx: click.Context, *, without: Collection[str] = ()) -> list[str]:
+    """Return the options of the run that were given, but for some, as they are to be written again."""
+    written = {option.name for option in RUN.options} - {"host", *without}
     words: list[str] = []
     for param in ctx.command.params:
         name = param.name or ""
-        if name in ("directory", "host", "no_check") or not isinstance(param, click.Option):
+        if name not in written or not isinstance(param, click.Option):
             continue
         source = ctx.get_parameter_source(name)
         if source is None or source.name != "COMMANDLINE":

@@ -1,4 +1,4 @@
-"""The machines of a run, and what is to be typed on each.
+"""The machines of a run, and the options by which each knows the others.
 
 A file of hosts::
 
@@ -16,8 +16,8 @@ A file of hosts::
     speed = 2.0                 # of its processes beside the others' 1.0; may be left out
     device = "v100"             # the plan's device type that it has; may be left out
 
-Ranks fill the hosts in the file's order. Left out: typing the lines (ssh, a cluster's scheduler), starting the ranks of
-one host (``host_ranks.py``).
+Ranks fill the hosts in the file's order. Left out: starting something on them (``engines/``), and the ranks of one host
+(``host_ranks.py``).
 """
 
 import os
@@ -26,8 +26,8 @@ import shlex
 import socket
 import stat
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from heterps_compile.escape import printable
 from heterps_compile.units import plain_number
 
 from .addresses import is_loopback
+from .membership import Membership
 from .prepare import Prepared
 
 DEFAULT_PORT = 29500
@@ -209,22 +210,16 @@ def look_up_hosts(hosts: Hosts) -> None:
         )
 
 
-def launch_lines(hosts: Hosts, prepared: Prepared, words: Sequence[str]) -> list[tuple[str, str]]:
-    """Return what is to be typed on every host, quoted for a POSIX shell.
+def host_words(hosts: Hosts, prepared: Prepared, path: str, number: int) -> list[str]:
+    """Return the options by which one of the hosts knows the others and itself.
 
     Args:
         hosts: The machines.
         prepared: The run.
-        words: Of the command: the folder and its options, the file of hosts among them.
-
-    Returns:
-        Pairs of address and line.
+        path: Of the file of hosts.
+        number: Of the host, from 1.
     """
-    words = [*words, *_speed_words(hosts, prepared)]
-    return [
-        (host.address, shlex.join(["heterps-compile", "run", *words, "--host", str(number)]))
-        for number, host in enumerate(hosts.hosts, 1)
-    ]
+    return ["--hosts", path, *_speed_words(hosts, prepared), "--host", str(number)]
 
 
 def ranks_of_hosts(hosts: Hosts) -> list[range]:
@@ -234,6 +229,33 @@ def ranks_of_hosts(hosts: Hosts) -> list[range]:
         ranges.append(range(first, first + host.slots))
         first += host.slots
     return ranges
+
+
+def member_of_host(hosts: Hosts, number: int, member: Membership, environment: Mapping[str, str]) -> Membership:
+    """Return who a process is that an agent has started on a host which is known by number.
+
+    Agents of torchrun number their machines as they come; the ranks of a host are those that the file deals it.
+
+    Args:
+        hosts: The machines.
+        number: Of the host, from 1.
+        member: Who the agent says it is.
+        environment: Of the process.
+
+    Raises:
+        InputError: where there is no such host, or the agent has started other numbers of processes than it has slots.
+    """
+    if not 1 <= number <= len(hosts.hosts):
+        raise InputError(f"--host is {number}, and the file names {len(hosts.hosts)} hosts; give one from 1 on")
+    slots, ranks = hosts.hosts[number - 1].slots, ranks_of_hosts(hosts)[number - 1]
+    local, world_size = environment.get("LOCAL_WORLD_SIZE", ""), sum(host.slots for host in hosts.hosts)
+    if local != str(slots) or member.world_size != world_size or not 0 <= member.local_rank < slots:
+        raise InputError(
+            f"host {number} has {slots} slots of {world_size}, and this process was started as one of "
+            f"{printable(local) or 'an unknown number'} here of {member.world_size} (LOCAL_WORLD_SIZE, WORLD_SIZE); "
+            f"start as many (torchrun --nproc-per-node {slots}), or leave --host out"
+        )
+    return replace(member, rank=ranks[member.local_rank])
 
 
 def _speed_words(hosts: Hosts, prepared: Prepared) -> list[str]:

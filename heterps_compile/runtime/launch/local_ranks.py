@@ -49,7 +49,7 @@ from .run_data import try_data
 from .run_folder import run_folder, write_private, writing_temporary_files
 from .run_options import RunOptions
 from .run_report import RunReport, clear_telemetry
-from .stop_signals import heeded
+from .stop_signals import collecting_signals
 from .store_client import RunStore, StorePlace, connect_store, host_store
 from .watch import FAULT_KEY, STOP_KEY, post_fault
 from .worker import CONFIG_NAME, PROGRESS_NAME
@@ -111,7 +111,7 @@ def run_here(
             write_private(directory / CONFIG_NAME, json.dumps(config))
             for place in prepared.places:
                 make_progress_file(_left_behind(directory, place))
-        with RunReport(prepared, options, telemetry, chatter) as show, _signals() as signals:
+        with RunReport(prepared, options, telemetry, chatter) as show, collecting_signals() as signals:
             if not options.quiet:
                 for line in [
                     *header(prepared, options, _devices(prepared)),
@@ -251,26 +251,6 @@ def _end(ranks: Sequence[_Rank]) -> None:
     for rank in ranks:
         rank.process.wait()
         rank.pump.join(timeout=_LEAVE_S)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect the signals that stop a run; nothing outside the main thread, where Python allows no handlers."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-
-    def heed(number: int, _frame: object) -> None:
-        if number != signal.SIGHUP or not caught:  # a terminal that goes away may say so twice
-            caught.append(number)
-
-    before = {number: signal.signal(number, heed) for number in heeded()}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _out_of_memory_kills() -> int:

@@ -219,18 +219,17 @@ def run_rank(
         prints_summary: Whether rank 0 prints what the run came to.
 
     Raises:
-        InputError: for an option that starts other ranks.
+        InputError: where the file of hosts does not have the host that the ranks are said to be on.
         RunError: where the environment is not torchrun's, or the run's store cannot be reached.
     """
     if not is_under_torchrun(os.environ):
         raise RunError("this process is no rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set")
-    if options.host is not None:
-        raise InputError(
-            f"--host {options.host} says whose ranks are to be started, and this process is a rank already "
-            f"(RANK={os.environ['RANK']}); leave it out"
-        )
+    member = membership_of(os.environ)
+    if options.hosts is not None and options.host is not None:
+        from .hosts_file import member_of_host, read_hosts  # noqa: PLC0415 - only where there are several
+
+        member = member_of_host(read_hosts(options.hosts), options.host, member, os.environ)
     from .rank_context import RankSpec  # noqa: PLC0415 - torch only where a run starts
     from .worker import work  # noqa: PLC0415 - as above
 
-    spec = RankSpec(options, training=training, source=source, prints_summary=prints_summary)
-    return work(membership_of(os.environ), spec)
+    return work(member, RankSpec(options, training=training, source=source, prints_summary=prints_summary))

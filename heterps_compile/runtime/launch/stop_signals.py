@@ -42,3 +42,26 @@ def stopping_on_signals(listen: Callable[[int | None], object]) -> Iterator[None
             signal.signal(number, handler)
         os.close(reader)
         os.close(writer)
+
+
+@contextmanager
+def collecting_signals() -> Iterator[list[int]]:
+    """Yield a list that collects the signals that stop a run, for who looks at it again and again.
+
+    It stays empty outside the main thread, where Python allows no handlers.
+    """
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def heed(number: int, _frame: object) -> None:
+        if number != signal.SIGHUP or not caught:  # a terminal that goes away may say so twice
+            caught.append(number)
+
+    before = {number: signal.signal(number, heed) for number in heeded()}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

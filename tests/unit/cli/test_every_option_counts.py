@@ -23,6 +23,7 @@ from heterps_compile.options import (
     Choice,
     Command,
     Flag,
+    NamedTexts,
     Option,
     Pairs,
     Percent,
@@ -58,6 +59,7 @@ from heterps_compile.plan.command_options import (
     WORKLOAD,
 )  # fmt: skip
 from heterps_compile.plan.schema import RequestPart
+from heterps_compile.runtime.engines import launch_options
 from heterps_compile.runtime.launch import run_options
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING, RunOptions, ServerOptions
 
@@ -87,6 +89,10 @@ START = {
     (RUN.name, INFERENCE): ["run", "m.heterps", "--data", "random"],
     ("launch", TRAINING): ["launch", "m.heterps", "--hosts", "h.toml", "--train", "train.py"],
     ("launch", INFERENCE): ["launch", "m.heterps", "--hosts", "h.toml", "--data", "random"],
+    **{
+        ("launch", launch_options.subject(name)): ["launch", "m.heterps", "--on", name]
+        for name in (*launch_options.ENGINE_NAMES, launch_options.OTHER)
+    },
 }
 
 
@@ -97,7 +103,7 @@ def written(option: Option) -> list[str]:
         return [kind.off or word]
     texts: dict[type, str] = {
         Whole: "2", Wholes: "2,1", Percent: "2%", Size: "64 MiB", Speeds: "2,1;1", Sizes: "a=3", Pins: "a=b",
-        Pairs: "a=b", Words: "a,b",
+        Pairs: "a=b", Words: "a,b", NamedTexts: "a=b",
     }  # fmt: skip
     if isinstance(kind, Choice):
         return [word, kind.names[-1]]
@@ -120,7 +126,7 @@ def folder(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def declared() -> Iterator[tuple[Command, str, Option]]:
-    for one in (*COMMANDS, RUN, Command("launch", RUN.subjects, RUN.options)):
+    for one in (*COMMANDS, RUN, Command("launch", RUN.subjects, RUN.options), launch_options.LAUNCH):
         for subject in one.subjects:
             for option in one.options:
                 yield one, subject, option
@@ -322,7 +328,7 @@ def test_what_is_not_declared_for_an_input_cannot_be_read():
 
 
 def test_commands_have_no_option_but_the_declared_ones():
-    undeclared = {"clusters.py", "ops.py", "man.py", "launch.py", "main.py"}
+    undeclared = {"clusters.py", "ops.py", "man.py", "main.py"}
     with_their_own = {
         path.name for path in CLI.glob("*.py") if re.search(r"@click\.option|click\.option\(", path.read_text())
     }
@@ -330,6 +336,8 @@ def test_commands_have_no_option_but_the_declared_ones():
     for one in (*COMMANDS, RUN):
         made = {param.name for param in command.commands[one.name].params if isinstance(param, click.Option)}
         assert made == {option.name for option in one.options}
+    made = {param.name for param in command.commands["launch"].params if isinstance(param, click.Option)}
+    assert made == {option.name for option in (*RUN.options, *launch_options.LAUNCH.options)}
 
 
 def test_the_defaults_of_python_are_those_declared():
@@ -378,9 +386,22 @@ def test_the_request_part_of_a_plan_has_the_fields_of_a_request():
 
 def test_every_type_of_option_has_its_sample():
     kinds = {type(option.type) for _, _, option in declared()}
-    assert kinds <= {Whole, Wholes, Percent, Size, Speeds, Sizes, Pins, Pairs, Words, Choice, Flag, Text, Repeated} | {
-        kind for kind in kinds if kind.__name__ == "Amount"
-    }
+    assert kinds <= {
+        Whole,
+        Wholes,
+        Percent,
+        Size,
+        Speeds,
+        Sizes,
+        Pins,
+        Pairs,
+        Words,
+        Choice,
+        Flag,
+        Text,
+        Repeated,
+        NamedTexts,
+    } | {kind for kind in kinds if kind.__name__ == "Amount"}
     assert ast.parse(Path(cli_options.__file__).read_text())
 
 

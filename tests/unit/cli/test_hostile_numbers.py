@@ -10,16 +10,18 @@ from small_inputs import write_small_inputs
 
 from heterps_compile.cli.main import command, run
 from heterps_compile.errors import InputError
-from heterps_compile.options import Amount, Option, Percent, Size, Sizes, Speeds, Whole, Wholes
+from heterps_compile.options import Amount, Command, Option, Percent, Size, Sizes, Speeds, Whole, Wholes
 from heterps_compile.plan.command_options import BENCH, CHECK, COMMANDS, COMPILE, DIFF, EXPLAIN, PROFILE, SHOW, SIMULATE
 from heterps_compile.profiling import profile_model
+from heterps_compile.runtime.engines.launch_options import LAUNCH
 from heterps_compile.runtime.launch.run_options import RUN
 
 ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e400", "1e308", "1e-400", "",
           "2147483647"]  # fmt: skip
 NUMERIC = (Whole, Wholes, Amount, Percent, Size, Sizes, Speeds)
 FORMS = {Percent: "{}%", Size: "{} MiB", Sizes: "rows={}"}
-BY_COMMAND = {one.name: one for one in COMMANDS} | {"run": RUN, "launch": RUN}
+LAUNCHES = Command("launch", RUN.subjects, (*RUN.options, *LAUNCH.options))
+BY_COMMAND = {one.name: one for one in COMMANDS} | {"run": RUN, "launch": LAUNCHES}
 
 MODEL = ["--batch=4", "--shape=rows=2"]
 START = {
@@ -108,8 +110,8 @@ def test_an_absurd_number_is_taken_or_told_in_one_sentence(one, option, inputs, 
 
 def test_an_absurd_number_of_launch_is_refused_where_it_is_read_or_when_all_options_are():
     """Those of run, with data and folder at hand, are in tests/e2e/test_run_refused_early.py."""
-    numbers = [option for option in RUN.options if is_number(option)]
-    assert len(numbers) > 15
+    numbers = [option for option in LAUNCHES.options if is_number(option)]
+    assert len(numbers) > 17
     for option in numbers:
         for value in ABSURD:
             text = FORMS.get(type(option.type), "{}").format(value)

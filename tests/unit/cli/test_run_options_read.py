@@ -45,10 +45,17 @@ GIVEN = {
     "hosts": ("hosts.toml", "/there/hosts.toml"), "host": ("2", 2),
 }  # fmt: skip
 PATHS = {name for name, (_, value) in GIVEN.items() if str(value).startswith("/there/")}
-TORCHRUN = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+TORCHRUN = {
+    "RANK": "0",
+    "WORLD_SIZE": "3",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
 WAYS = ("here", "torchrun", "hosts")
 KINDS = {TRAINING: ["--train", "train.py"], INFERENCE: ["--data", "x.tsv"]}
-REFUSED = {("torchrun", "host"): "is a rank already", ("here", "hosts"): "--hosts needs to know which of them"}
+REFUSED = {("here", "hosts"): "--hosts needs to know which of them"}
 """Beside what the declarations refuse: an option, a way, and the words."""
 
 
@@ -140,6 +147,8 @@ def test_from_python_machines_are_named_to_ranks_alone(runs, monkeypatch):
         local_api.run("m.heterps", data="x.tsv", hosts="hosts.toml", host=1)
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=r"--host 1 says whose ranks are to be started, and this process is a rank"):
+    with pytest.raises(
+        InputError, match=r"host 1 has 1 slots of 3, and this process was started as one of 2 here of 3"
+    ):
         local_api.run("m.heterps", data="x.tsv", hosts="hosts.toml", host=1)
     assert runs == []

@@ -1,7 +1,6 @@
 """Machines of a run: a file, checked; and a line for each."""
 
 import os
-import shlex
 import socket
 import subprocess
 from hashlib import sha256
@@ -15,11 +14,13 @@ from heterps_compile.runtime.launch.hosts_file import (
     Host,
     Hosts,
     check_hosts,
-    launch_lines,
+    host_words,
     look_up_hosts,
+    member_of_host,
     ranks_of_hosts,
     read_hosts,
 )
+from heterps_compile.runtime.launch.membership import Membership
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.pipeline.layout import make_layout
 
@@ -82,11 +83,20 @@ def test_what_is_no_file_of_hosts_is_refused(tmp_path, text, said):
     assert said in str(caught.value)
 
 
-def test_a_line_for_every_host():
-    (first, one), (second, two) = launch_lines(Hosts(TWO, 1234), PREPARED, ["/data/my model.heterps", "--steps", "3"])
-    assert (first, second) == ("127.0.0.1", "localhost")
-    words = ["heterps-compile", "run", "/data/my model.heterps", "--steps", "3", "--host"]
-    assert (shlex.split(one), shlex.split(two)) == ([*words, "1"], [*words, "2"])
+def test_a_host_is_told_the_file_and_its_number():
+    assert host_words(Hosts(TWO, 1234), PREPARED, "/h.toml", 2) == ["--hosts", "/h.toml", "--host", "2"]
+
+
+def test_ranks_of_an_agent_are_those_of_its_host_whatever_number_the_agent_has():
+    here = {"LOCAL_WORLD_SIZE": "1"}
+    assert member_of_host(Hosts(TWO), 2, Membership(0, 3, 0, "a", 1), here) == Membership(2, 3, 0, "a", 1)
+    assert member_of_host(Hosts(TWO), 1, Membership(2, 3, 1, "a", 1), {"LOCAL_WORLD_SIZE": "2"}).rank == 1
+    with pytest.raises(InputError, match="host 2 has 1 slots of 3, and this process was started as one of 2 here of 3"):
+        member_of_host(Hosts(TWO), 2, Membership(0, 3, 0, "a", 1), {"LOCAL_WORLD_SIZE": "2"})
+    with pytest.raises(InputError, match=r"host 2 has 1 slots of 3, and .* one of an unknown number here of 3"):
+        member_of_host(Hosts(TWO), 2, Membership(0, 3, 0, "a", 1), {})
+    with pytest.raises(InputError, match="--host is 3, and the file names 2 hosts"):
+        member_of_host(Hosts(TWO), 3, Membership(0, 3, 0, "a", 1), here)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +136,9 @@ def test_a_secret_that_belongs_to_somebody_else_is_refused(tmp_path):
 
 def test_speeds_that_differ_are_passed_on():
     hosts = Hosts((Host("127.0.0.1", 1, 2.0), Host("localhost", 2)))
-    assert "--speeds '2,1;1'" in launch_lines(hosts, PREPARED, ["m"])[0][1]
+    assert host_words(hosts, PREPARED, "h", 1)[2:4] == ["--speeds", "2,1;1"]
     of_stages = Hosts((Host("127.0.0.1", 2, 2.0), Host("localhost", 1)))  # micro-batches are dealt inside a stage
-    assert "--speeds" not in launch_lines(of_stages, PREPARED, ["m"])[0][1]
+    assert "--speeds" not in host_words(of_stages, PREPARED, "h", 1)
 
 
 def test_ranks_fill_hosts_in_order():

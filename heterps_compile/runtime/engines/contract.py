@@ -1,0 +1,117 @@
+"""What an engine is: a value that starts a run on machines, follows its log and ends it, or prints how.
+
+An engine is a frozen dataclass whose fields are its options. It is handed a :class:`Job`, which is the run as it was
+asked for and what was worked out of it, and adds nothing to the options of ``run``: these travel as the words that
+``run`` is given by hand.
+
+Left out: which engines there are (``find.py``), their options (``launch_options.py``).
+"""
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TextIO
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.launch.prepare import Prepared
+from heterps_compile.runtime.launch.run_options import RunOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do beside printing, which all can.
+
+    Attributes:
+        starts: It starts the run, follows its log until the end, and ends it when this process is told to.
+        restarts: It starts a run anew that came to an end before its time.
+        programs: What must be on this machine's PATH for it to start a run.
+    """
+
+    starts: bool = True
+    restarts: bool = False
+    programs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run that an engine is to start.
+
+    Attributes:
+        options: As asked for.
+        prepared: What was worked out of them.
+        words: The options of ``run`` as they are written, with absolute paths, without the folder and the hosts.
+    """
+
+    options: RunOptions
+    prepared: Prepared
+    words: tuple[str, ...]
+
+    def run_words(self, *more: str) -> list[str]:
+        """Return the words after ``heterps-compile`` that start this run, with more options of it."""
+        return ["run", self.options.directory, *self.words, *more]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an engine would type or hand to somebody: shown by ``--print``.
+
+    Attributes:
+        title: What it is, in one line.
+        text: A line for a shell, a script, a manifest.
+    """
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Where the log of a run goes: what its processes print, and their errors."""
+
+    out: TextIO
+    err: TextIO
+
+
+class Engine(ABC):
+    """Starts a run on machines."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    @abstractmethod
+    def check(self, job: Job) -> None:
+        """Check that this engine can start the run, without starting or writing anything.
+
+        Raises:
+            HeterpsError: in one sentence, what does not fit and the way out.
+        """
+
+    @abstractmethod
+    def write(self, job: Job) -> Sequence[Written]:
+        """Return what it would write or type, without a secret in it."""
+
+    def start(self, job: Job, streams: Streams) -> int:
+        """Start the run, follow its log to the end, and end it when this process is told to.
+
+        Returns:
+            What this process is to exit with.
+
+        Raises:
+            HeterpsError: where it cannot be started, or the way to it is lost.
+        """
+        raise NotImplementedError(f"{self.name} starts nothing")
+
+
+def need_programs(engine: Engine) -> None:
+    """Check that what an engine starts runs with is on this machine.
+
+    Raises:
+        RunError: naming the first program that is not.
+    """
+    for program in engine.capabilities.programs:
+        if shutil.which(program) is None:
+            raise RunError(
+                f"the engine {engine.name} needs {program!r}, which is not on the PATH of this machine; install it, or "
+                f"take --print and start what is printed where it is"
+            )

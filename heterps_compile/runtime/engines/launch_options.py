@@ -1,0 +1,97 @@
+"""The options of ``launch`` beside those of ``run``: which engine, and what each engine is told.
+
+An option names the engines that it means something for as its subjects; the dataclass of an engine has a field of the
+same name. Imports nothing heavy: ``--help`` reads it.
+
+Left out: the options of ``run``, which every engine takes (``run_options.py``).
+"""
+
+from heterps_compile.options import Command, Flag, NamedTexts, Option, Text, Whole
+
+BY_HAND = "hand"
+ENGINE_NAMES = (BY_HAND, "ssh", "torchrun")
+OTHER = "an engine of another package"
+
+
+def subject(name: str) -> str:
+    """Return what an engine is called as the subject of an option."""
+    return f"--on {name}" if name in ENGINE_NAMES else OTHER
+
+
+def _of(*names: str) -> tuple[str, ...]:
+    return tuple(map(subject, names))
+
+
+LAUNCH = Command(
+    "launch",
+    (*_of(*ENGINE_NAMES), OTHER),
+    (
+        Option(
+            name="on",
+            words="--on",
+            help=f"Start the run with it, follow it and end it: {', '.join(ENGINE_NAMES)}. By hand, lines are printed.",
+            type=Text(),
+            metavar="ENGINE",
+            default=BY_HAND,
+        ),
+        Option(
+            name="only_print",
+            words="--print",
+            help="Print what the engine would do; start nothing.",
+            type=Flag(),
+            default=False,
+        ),
+        Option(
+            name="no_check",
+            words="--no-check",
+            help="Do not look the machines up from here.",
+            type=Flag(),
+            default=False,
+            subjects=_of(BY_HAND, "ssh", "torchrun"),
+        ),
+        Option(
+            name="python",
+            words="--python",
+            help="The Python there that has heterps-compile.",
+            metavar="PATH",
+            default="python3",
+            subjects=_of("ssh", "torchrun"),
+        ),
+        Option(
+            name="ssh_config",
+            words="--ssh-config",
+            help="Of OpenSSH, as ssh -F.",
+            metavar="FILE",
+            default_words="ssh's own",
+            subjects=_of("ssh", "torchrun"),
+        ),
+        Option(
+            name="max_restarts",
+            words="--max-restarts",
+            help="Times that a run which lost a process goes on from its last checkpoint.",
+            type=Whole(0),
+            metavar="N",
+            default=0,
+            subjects=_of("torchrun"),
+        ),
+        Option(
+            name="rendezvous_port",
+            words="--rendezvous-port",
+            help="Of the first host, where the agents of torchrun meet.",
+            type=Whole(1, 65535),
+            metavar="PORT",
+            default=29400,
+            subjects=_of("torchrun"),
+        ),
+        Option(
+            name="engine_options",
+            words="--engine-option",
+            help="For an engine of another package; may be given often.",
+            type=NamedTexts("NAME=VALUE", "queue=night"),
+            metavar="NAME=VALUE",
+            default=(),
+            subjects=(OTHER,),
+        ),
+    ),
+)
+"""What ``launch`` takes beside the options of ``run``."""

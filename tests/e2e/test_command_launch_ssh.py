@@ -1,0 +1,161 @@
+"""``launch --on ssh`` and ``--on torchrun`` over a real server of OpenSSH: two addresses of this machine are two."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+from ssh_server import NoServerError, ssh_server
+from written_ctrdnn import (
+    BATCH,
+    DATA,
+    MICRO_BATCHES,
+    largest_difference,
+    trained_in_one_process,
+    weights_in,
+    write_ctrdnn,
+)
+
+pytestmark = pytest.mark.slow  # ranks that start cold, as on machines of their own
+
+STEPS = 4
+PATIENCE_S = 180.0
+RUN = ("--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES), "--replicas", "1,2")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """A compiled folder and the configuration of ssh; skipped where there is no server."""
+    folder = tmp_path_factory.mktemp("there")
+    write_ctrdnn(folder)
+    try:
+        with ssh_server(folder, os.pathsep.join([str(ROOT), str(ROOT / "tests")])) as config:
+            yield folder, config
+    except NoServerError as error:
+        pytest.skip(f"no server of OpenSSH here: {error}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def begin(there, tmp_path, engine: str, *words: str) -> "subprocess.Popen[str]":
+    folder, config = there
+    hosts = tmp_path / "hosts.toml"
+    table = '[[host]]\naddress = "127.0.0.{}"\nslots = {}\n'
+    hosts.write_text(
+        f'secret = "{token_hex(32)}"\nport = {free_port()}\nwait_s = 60\n{table.format(1, 2)}{table.format(2, 1)}'
+    )
+    hosts.chmod(0o600)
+    start = [sys.executable, "-m", "heterps_compile", "launch", "model2.heterps", "--on", engine, "--hosts", str(hosts)]
+    return subprocess.Popen(
+        [*start, "--python", sys.executable, "--ssh-config", str(config), *words, *RUN],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode, out, err
+
+
+def wait_for_steps(log: Path) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (log.exists() and log.read_text()) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert log.exists()
+
+
+def processes_with(word: str) -> list[str]:
+    """Return the commands of processes that name a path, but for this one's own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if word.encode() in command:
+            found.append(command.replace(b"\0", b" ").decode("utf-8", "replace"))
+    return found
+
+
+def wait_until_gone(word: str) -> None:
+    deadline_s = time.monotonic() + 60.0
+    while processes_with(word) and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert processes_with(word) == []
+
+
+def test_two_hosts_train_over_ssh_and_a_connection_that_dies_ends_both(there, tmp_path):
+    ck = str(tmp_path / "ck")
+    code, out, err = end(
+        begin(there, tmp_path, "ssh", "--train", "train.py", "--steps", str(STEPS), "--checkpoint", ck)
+    )
+    assert code == 0, err
+    assert f"[127.0.0.1] {STEPS} steps, {STEPS * BATCH} samples" in out
+    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
+    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
+
+    log = tmp_path / "log.jsonl"
+    endless = begin(there, tmp_path, "ssh", "--train", "train.py", "--steps", "1000000", "--log", str(log))
+    wait_for_steps(log)
+    (second,) = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.read_bytes().startswith(b"ssh\0") and b"\x00127.0.0.2\0" in path.read_bytes()
+        and str(log).encode() in path.read_bytes()
+    ]  # fmt: skip
+    os.kill(second, signal.SIGKILL)
+    code, out, err = end(endless)
+    assert code != 0
+    wait_until_gone(str(log))
+
+
+def test_ctrl_c_ends_the_hosts_with_a_checkpoint(there, tmp_path):
+    log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
+    words = ("--train", "train.py", "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
+    process = begin(there, tmp_path, "ssh", *words)
+    wait_for_steps(log)
+    process.send_signal(signal.SIGINT)
+    code, _, err = end(process)
+    assert code == 130, err
+    assert "Traceback" not in err
+    assert list(ck.glob("step-*"))
+    wait_until_gone(str(log))
+
+
+def test_agents_of_torchrun_on_two_hosts_go_on_after_a_lost_rank(there, tmp_path):
+    folder, _ = there
+    (folder / "dies.py").write_text(
+        (folder / "train.py").read_text()
+        + "\ncalls = 0\n\ndef prepare(batch):\n    import os, signal\n    from pathlib import Path\n    global calls\n"
+        "    import torch.distributed as dist\n"
+        f"    calls += 1\n    flag = Path({str(tmp_path / 'died')!r})\n"
+        "    if calls == 12 and dist.get_rank() == 2 and not flag.exists():\n"
+        "        flag.touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n    return batch\n"
+    )
+    ck = tmp_path / "ck"
+    words = ("--train", "dies.py", "--steps", "8", "--checkpoint", str(ck), "--every", "2", "--max-restarts", "2")
+    code, out, err = end(begin(there, tmp_path, "torchrun", "--rendezvous-port", str(free_port()), *words))
+    assert code == 0, err
+    assert (tmp_path / "died").exists()
+    assert "after the" in out
+    assert largest_difference(weights_in(ck / "step-000008"), trained_in_one_process(8)) < 1e-6

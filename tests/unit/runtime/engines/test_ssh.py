@@ -1,0 +1,117 @@
+import io
+import shlex
+
+import pytest
+from engine_jobs import HOSTILE, SECRET, make_job, write_hosts
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.engines.by_hand import ByHand
+from heterps_compile.runtime.engines.contract import Streams, need_programs
+from heterps_compile.runtime.engines.ssh import Ssh
+from heterps_compile.runtime.engines.torchrun import Torchrun
+
+FAKE = """#!/bin/sh
+echo "$@" >> "$SSH_LOG"
+for last; do :; done
+case "$*" in *127.0.0.9*) exit 255;; esac
+printf '%s\\n' "$last"
+"""
+
+
+@pytest.fixture
+def fake_ssh(tmp_path, monkeypatch):
+    """An ``ssh`` that prints what it would have the other machine do, and cannot reach 127.0.0.9."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(FAKE)
+    (tmp_path / "bin" / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("SSH_LOG", str(tmp_path / "log"))
+    return tmp_path / "log"
+
+
+def started(engine, job) -> tuple[int, str]:
+    streams = Streams(io.StringIO(), io.StringIO())
+    return engine.start(job, streams), streams.out.getvalue()
+
+
+def test_every_host_is_sent_its_words_quoted_and_no_secret(fake_ssh, tmp_path):
+    job = make_job(hosts=write_hosts(tmp_path, 2, 1), words=("--steps", "3"), directory=HOSTILE)
+    code, out = started(Ssh(python="/opt/my python"), job)
+    assert code == 0
+    for number in (1, 2):
+        line = next(line for line in out.splitlines() if line.startswith(f"[127.0.0.{number}] "))
+        assert line.split(" ", 1)[1].startswith("'/opt/my python' -m heterps_compile.runtime.engines.with_input")
+    printed = Ssh(python="p", ssh_config="c").write(job)
+    assert [one.title for one in printed] == [
+        "127.0.0.1: stage 0, replica 0; stage 0, replica 1",
+        "127.0.0.2: stage 1, replica 0",
+    ]
+    words = shlex.split(printed[1].text)
+    assert words[-3:-1] == ["--", "127.0.0.2"]
+    there = ["p", "-m", "heterps_compile", "run", HOSTILE, "--steps", "3", "--hosts", job.options.hosts, "--host", "2"]
+    assert shlex.split(words[-1]) == ["p", "-m", "heterps_compile.runtime.engines.with_input", *there]
+    assert SECRET not in fake_ssh.read_text() + "".join(one.text for one in printed)
+
+
+def test_a_host_that_cannot_be_reached_is_named(fake_ssh, tmp_path):
+    hosts = write_hosts(tmp_path, 2, 1)
+    text = (tmp_path / "hosts.toml").read_text().replace("127.0.0.2", "127.0.0.9")
+    (tmp_path / "hosts.toml").write_text(text)
+    with pytest.raises(RunError, match=r"ssh to '127\.0\.0\.9' failed or was cut off, and the run was ended on the"):
+        started(Ssh(), make_job(hosts=hosts))
+    assert fake_ssh.read_text().count("BatchMode=yes") == 2
+
+
+def test_what_does_not_fit_is_told_before_anything_starts(tmp_path, monkeypatch):
+    hosts = write_hosts(tmp_path, 2, 1)
+    with pytest.raises(InputError, match=r"launch needs the machines \(--hosts FILE.toml\)"):
+        Ssh().check(make_job())
+    with pytest.raises(RunError, match="the hosts have 3 slots"):
+        Ssh(no_check=True).check(make_job(replicas=(1, 1), hosts=hosts))
+    with pytest.raises(RunError, match=r"there is no file '/no/such' \(--ssh-config\)"):
+        Ssh(no_check=True, ssh_config="/no/such").check(make_job(hosts=hosts))
+    with pytest.raises(InputError, match="--host is 7, and the file names 2 hosts"):
+        Ssh().write(make_job(hosts=hosts, host=7))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RunError, match="the engine ssh needs 'ssh', which is not on the PATH of this machine; install"):
+        need_programs(Ssh())
+
+
+def test_by_hand_the_line_of_one_host_can_be_asked_for(tmp_path):
+    job = make_job(hosts=write_hosts(tmp_path, 2, 1), host=2)
+    (one,) = ByHand().write(job)
+    assert shlex.split(one.text)[:3] == ["heterps-compile", "run", "/data/m.heterps"]
+    assert one.text.endswith("--host 2")
+    with pytest.raises(NotImplementedError):
+        started(ByHand(), job)
+
+
+# ---- torchrun
+
+
+def test_agents_of_torchrun_meet_at_the_first_host_and_go_on_from_the_last_checkpoint(tmp_path):
+    keeps = {"hosts": write_hosts(tmp_path, 2, 1), "train": "t.py", "checkpoint": str(tmp_path / "ck")}
+    first, second = Torchrun(max_restarts=2, rendezvous_port=4000).write(make_job(**keeps))
+    words = shlex.split(shlex.split(second.text)[-1])
+    agent = words[words.index("torch.distributed.run") : words.index("--")]
+    assert {"--nnodes=2", "--nproc-per-node=1", "--rdzv-endpoint=127.0.0.1:4000", "--max-restarts=2"} <= set(agent)
+    assert words[words.index("run") :] == [
+        "run", "/data/m.heterps", "--resume", "--hosts", keeps["hosts"], "--host", "2"
+    ]  # fmt: skip
+    assert "--nproc-per-node=2" in first.text
+    assert "--resume" not in Torchrun().write(make_job(**keeps))[0].text
+
+
+def test_without_hosts_all_ranks_are_here():
+    (one,) = Torchrun().write(make_job(servers=1))
+    assert "--nnodes=1 --nproc-per-node=4 --rdzv-endpoint=127.0.0.1:0" in one.text
+
+
+def test_a_restart_that_would_begin_anew_and_a_port_taken_twice_are_refused(tmp_path):
+    with pytest.raises(InputError, match="--max-restarts 2 without --checkpoint would start every time at the first"):
+        Torchrun(max_restarts=2).check(make_job(train="t.py"))
+    Torchrun(max_restarts=2).check(make_job())  # what is scored again is the same
+    with pytest.raises(InputError, match="port 29500 is where the ranks meet"):
+        Torchrun(rendezvous_port=29500, no_check=True).check(make_job(hosts=write_hosts(tmp_path, 2, 1)))
+    with pytest.raises(InputError, match="--host means nothing without --hosts"):
+        Torchrun().check(make_job(host=1))
