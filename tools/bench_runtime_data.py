@@ -26,6 +26,7 @@ from torch import Tensor
 
 from heterps_compile.runtime.data.arrow import Conversion
 from heterps_compile.runtime.data.criteo import CATEGORIES, NUMBERS, CriteoSource, _hashed
+from heterps_compile.runtime.data.csv_file import CsvSource
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.hashed_ids import TableRows
 from heterps_compile.runtime.data.iterable import IterableSource
@@ -86,9 +87,10 @@ def main(samples: int = 50_000) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         text, table = Path(folder, "day.tsv"), Path(folder, "day.parquet")
-        words = Path(folder, "words.parquet")
+        words, flat = Path(folder, "words.parquet"), Path(folder, "flat.csv")
         write(text, table, samples)
         write_words(words, samples)
+        write_csv(flat, samples)
         print(f"{samples:,} samples of a label, 13 numbers and 26 categories, {BATCH} at a time, samples/s:")
         criteo = CriteoSource(text)
         batches = [criteo.read(first, BATCH, COLUMNS) for first in range(0, samples - BATCH, BATCH)]
@@ -98,6 +100,7 @@ def main(samples: int = 50_000) -> None:
             "parquet": lambda: ParquetSource(table),
             "parquet, shuffled": lambda: Epochs(ParquetSource(table), shuffle_seed=0),
             "parquet, 26 as text": lambda: ParquetSource(words, how=Conversion(rows=TableRows(100_000))),
+            "csv, 26 as text": lambda: CsvSource(flat, how=Conversion(rows=TableRows(100_000))),
             "random": generated,
             "iterable of batches": lambda: IterableSource(batches, is_batched=True),
         }
@@ -134,6 +137,15 @@ def write_words(path: Path, samples: int) -> None:
     pq.write_table(pa.table(arrays), path, row_group_size=10_000)
 
 
+def write_csv(path: Path, samples: int) -> None:
+    """Write the same as CSV, a column for each number and category."""
+    read = generated().read(0, samples, COLUMNS)
+    arrays = {"label": pa.array(read["label"].numpy())}
+    arrays |= {f"n{i}": pa.array(column) for i, column in enumerate(read["dense"].numpy().T)}
+    arrays |= {f"c{i}": pa.array([f"{n:08x}" for n in column]) for i, column in enumerate(read["sparse"].T.tolist())}
+    csv.write_csv(pa.table(arrays), path)
+
+
 def write(text: Path, table: Path, samples: int) -> None:
     """Write the same kind of data as text and as Parquet."""
     rng = random.Random(0)  # noqa: S311 - test data
@@ -153,7 +165,7 @@ def read_all(source: Source, samples: int) -> float:
     """Return samples per second."""
     began = time.perf_counter()
     for first in range(0, samples - BATCH, BATCH):
-        source.read(first, BATCH, COLUMNS)
+        source.read(first, BATCH, source.columns)
     return (samples - BATCH) // BATCH * BATCH / (time.perf_counter() - began)
 
 

@@ -17,6 +17,7 @@ Left out: vocabularies (ids by frequency), logarithms and clipping of the number
 ``prepare``.
 """
 
+import os
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,14 +30,16 @@ from torch import Tensor
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 
-from .data_file import DataFile, data_file
+from .data_file import DataFile, ends
+from .find_files import find_files
 from .hashed_ids import splitmix64
 from .identity import Part, digest_of
-from .line_index import LINES_A_STEP, line_index
+from .line_index import LINES_A_STEP, kept_at, line_index
 from .sample_source import check_range
 
 NUMBERS = 13
 CATEGORIES = 26
+_SUFFIX = ".tsv"
 CATEGORIES_COLUMN = "sparse"
 HASH_ROWS = 100_000
 """Rows of every table that categories are hashed into, unless told otherwise."""
@@ -56,14 +59,14 @@ class CriteoSource:
     """Samples in a file of Criteo's format."""
 
     def __init__(
-        self, path: str | Path, *, rows: int | Sequence[int] = HASH_ROWS, kept_index: Path | None = None
+        self, path: str | Path, *, rows: int | Sequence[int] = HASH_ROWS, index_folder: Path | None = None
     ) -> None:
         """Find the lines, or take the index that was kept.
 
         Args:
             path: The file.
             rows: Of the tables, one number for all or one for each of the 26.
-            kept_index: A file that the index of lines is kept in, for the next time; None keeps none.
+            index_folder: Where the index of lines is kept for the next time; None keeps none.
 
         Raises:
             InputError: where the file cannot be read or its first line is none of the format, or a table has too few
@@ -75,8 +78,8 @@ class CriteoSource:
                 f"the {CATEGORIES} categories need tables of 2 rows or more (one for missing values), not {sizes}"
             )
         self._rows = np.array(sizes, np.uint64)
-        self._file = data_file(Path(path))
-        self._index = line_index(self._file, kept_index)
+        (self._file,) = find_files(os.fspath(path), _SUFFIX)
+        self._index = line_index(self._file, kept_at(self._file, index_folder))
         first = self._index.read(0, 1).split(b"\n", 1)[0]
         self._fields = first.count(b"\t") + 1
         if self._fields not in (NUMBERS + CATEGORIES, 1 + NUMBERS + CATEGORIES):
@@ -107,7 +110,7 @@ class CriteoSource:
     def parts(self) -> tuple[Part, ...]:
         """Return the file."""
         how = self._file.size_bytes, self._rows.tolist()
-        return (Part(self.samples, digest_of(*how, content=self._file.ends())),)
+        return (Part(self.samples, digest_of(*how, content=ends(self._file))),)
 
     def read(self, first: int, count: int, columns: Sequence[str]) -> dict[str, Tensor]:
         """Read and parse a range of lines."""

@@ -1,6 +1,6 @@
 """Data files that stay as they were: each is remembered as it was opened, and looked at again before it is read.
 
-What tells a file from another one is its SHA-256, up to :data:`WHOLE_BYTES`; of a larger one its size and
+What tells a file on disk from another one is its SHA-256, up to :data:`WHOLE_BYTES`; of a larger one its size and
 :data:`SAMPLES` pieces from begin to end, 64 MiB in all.
 
 Left out: changes of a larger file that lie between its samples; locking: a file that is written while it is read is
@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
@@ -27,9 +28,65 @@ _SAMPLE_BYTES = 256 * 2**10
 _END_BYTES = 64 * 2**10
 
 
+class DataFile(Protocol):
+    """A file as it was when it was opened.
+
+    ``shown`` is where it lies, for messages, in quotation marks; ``name`` the last part of that; ``changed_ns`` a
+    number that is another one when the file is.
+    """
+
+    @property
+    def shown(self) -> str: ...  # noqa: D102 - above
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def size_bytes(self) -> int: ...  # noqa: D102
+
+    @property
+    def changed_ns(self) -> int: ...  # noqa: D102
+
+    def check(self) -> None:
+        """Check that it is still the same.
+
+        Raises:
+            RunError: where it was changed or removed since it was opened.
+        """
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return bytes ``begin`` to ``end - 1``; both lie inside the file.
+
+        Raises:
+            InputError: where they cannot be read.
+        """
+        ...
+
+    def for_arrow(self) -> Any:
+        """Return what pyarrow reads it from: a path, or a file object."""
+
+    def fingerprint(self) -> str:
+        """Return what tells its content from another.
+
+        Raises:
+            InputError: where it cannot be read.
+        """
+        ...
+
+
+def ends(file: DataFile) -> Iterator[bytes]:
+    """Yield the first and the last 64 KiB of a file.
+
+    Raises:
+        InputError: where it cannot be read.
+    """
+    yield file.read(0, min(_END_BYTES, file.size_bytes))
+    yield file.read(max(0, file.size_bytes - _END_BYTES), file.size_bytes)
+
+
 @dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file as it was when it was opened."""
+class LocalFile:
+    """A file on a disk of this machine."""
 
     path: Path
     size_bytes: int
@@ -40,12 +97,13 @@ class DataFile:
         """Return its path for messages."""
         return repr(printable(os.fspath(self.path)))
 
-    def check(self) -> None:
-        """Check that it is still the same.
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return self.path.name
 
-        Raises:
-            RunError: where it was changed or removed since it was opened.
-        """
+    def check(self) -> None:
+        """Check that it is still the same."""
         try:
             found = self.path.stat()
         except OSError as error:
@@ -58,26 +116,21 @@ class DataFile:
                 f"{found.st_size:,} now, written anew; start again on a file that nobody writes to"
             )
 
-    def ends(self) -> Iterator[bytes]:
-        """Yield its first and its last 64 KiB.
-
-        Raises:
-            InputError: where it cannot be read.
-        """
+    def read(self, begin: int, end: int) -> bytes:
+        """Return a range of bytes."""
         try:
             with self.path.open("rb") as file:
-                yield file.read(_END_BYTES)
-                file.seek(max(0, self.size_bytes - _END_BYTES))
-                yield file.read(_END_BYTES)
+                file.seek(begin)
+                return file.read(end - begin)
         except OSError as error:
             raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
 
-    def fingerprint(self, whole_bytes: int = WHOLE_BYTES) -> str:
-        """Return the SHA-256 of the file, or of samples of one larger than ``whole_bytes``.
+    def for_arrow(self) -> Path:
+        """Return the path."""
+        return self.path
 
-        Raises:
-            InputError: where it cannot be read.
-        """
+    def fingerprint(self, whole_bytes: int = WHOLE_BYTES) -> str:
+        """Return the SHA-256 of the file, or of samples of one larger than ``whole_bytes``."""
         try:
             with self.path.open("rb") as file:
                 if self.size_bytes <= whole_bytes:
@@ -91,7 +144,7 @@ class DataFile:
             raise InputError(f"cannot read {self.shown}: {error.strerror}") from error
 
 
-def data_file(path: Path) -> DataFile:
+def local_file(path: Path) -> LocalFile:
     """Remember a file as it is.
 
     Raises:
@@ -108,4 +161,4 @@ def data_file(path: Path) -> DataFile:
         raise InputError(f"cannot read {shown}: {getattr(error, 'strerror', None) or error}") from error
     if found.st_size == 0:
         raise InputError(f"{shown} is empty; expected a file with samples")
-    return DataFile(path, found.st_size, found.st_mtime_ns)
+    return LocalFile(path, found.st_size, found.st_mtime_ns)

@@ -108,8 +108,8 @@ def with_contents(identity: Identity, source: Source) -> Identity:
     """
     files = source.files if isinstance(source, FromFiles) else ()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(DataFile.fingerprint, files))
-    contents = (FileContent(file.path.name, one) for file, one in zip(files, found, strict=True))
+        found = list(pool.map(lambda file: file.fingerprint(), files))
+    contents = (FileContent(file.name, one) for file, one in zip(files, found, strict=True))
     return replace(identity, files=tuple(contents))
 
 

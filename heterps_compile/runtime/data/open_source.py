@@ -3,7 +3,8 @@
 ::
 
     clicks.parquet                       a Parquet file
-    clicks/                              a folder of them
+    clicks.csv                           CSV with a header
+    clicks/                              a folder of files of one of these kinds
     day_0.tsv?rows=1000000               Criteo's format, categories hashed into tables of so many rows
     clicks.parquet?rows=user:90000,ad:5000    text of two columns, hashed into tables of so many rows
     clicks.parquet?fill=0&shuffle=7      missing values are 0; epochs shuffled by seed 7
@@ -15,7 +16,7 @@ Left out: iterables, which only Python can give (``iterable.py``).
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,8 +27,9 @@ from heterps_compile.escape import printable
 
 from .arrow import Conversion
 from .criteo import CATEGORIES_COLUMN, HASH_ROWS, CriteoSource
-from .data_file import data_file
+from .csv_file import KINDS, CsvSource
 from .epochs import BLOCK_SAMPLES, Epochs
+from .find_files import find_files, suffix_at
 from .hashed_ids import NO_TABLES, TableRows
 from .model_inputs import InputSpec
 from .parquet import ParquetSource
@@ -36,8 +38,6 @@ from .sample_source import Source
 
 _RANDOM = "random"
 _LONGEST = 12  # digits of rows
-_PARQUET_SUFFIX = ".parquet"
-_TEXT_SUFFIXES = (".tsv", ".txt")
 _PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _COLUMN = re.compile(
     r"(?P<name>[^=<~,\[\]]+)(?:=(?P<dtype>\w+)(?:\[(?P<shape>(?:\d+(?:x\d+)*)?)\])?)?"
@@ -48,10 +48,12 @@ _EXAMPLE = "random:ids=int64[26]<10000,dense=float32[13],label=float32<2"
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What follows the ``?``: missing values, rows of hashed tables, seed and block of a shuffle."""
+    """What follows the ``?``: missing values, rows of hashed tables, how CSV is read, seed and block of a shuffle."""
 
     fill: float | None = None
     rows: TableRows = NO_TABLES
+    types: Mapping[str, str] = field(default_factory=dict)
+    delimiter: str | None = None
     shuffle: int | None = None
     block: int = BLOCK_SAMPLES
 
@@ -77,9 +79,41 @@ def _table_rows(text: str) -> TableRows:
     return TableRows(found.pop("", None), found)
 
 
+def _types(text: str) -> dict[str, str]:
+    """Read ``price:float,item:text``; a name may be percent-encoded."""
+    pairs = [item.rpartition(":") for item in text.split(",")]
+    if not all(mark for _, mark, _ in pairs):
+        raise InputError(f"expected NAME:TYPE for each column, such as price:float, with one of {', '.join(KINDS)}")
+    return {unquote(name): kind for name, _, kind in pairs}
+
+
+def _delimiter(text: str) -> str:
+    found = "\t" if text == "tab" else unquote(text)
+    if len(found) != 1 or not found.isascii() or found in '"\r\n':
+        raise InputError("expected one letter of ASCII, such as ; or the word tab")
+    return found
+
+
 _READ: Mapping[str, Callable[[str], Any]] = MappingProxyType(
-    {"fill": _number(float), "rows": _table_rows, "shuffle": _number(int), "block": _number(int)}
+    {
+        "fill": _number(float),
+        "rows": _table_rows,
+        "types": _types,
+        "delimiter": _delimiter,
+        "shuffle": _number(int),
+        "block": _number(int),
+    }
 )
+_SHUFFLES = ("shuffle", "block")
+_TAKES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        ".parquet": ("fill", "rows", *_SHUFFLES),
+        ".csv": ("fill", "rows", "types", "delimiter", *_SHUFFLES),
+        ".tsv": ("rows", *_SHUFFLES),
+        ".txt": ("rows", *_SHUFFLES),
+    }
+)
+"""The options of each kind of file, by how its name ends."""
 
 
 def open_source(
@@ -93,7 +127,7 @@ def open_source(
 
     Args:
         spec: What the person wrote; see the head of this module.
-        wanted: What the model takes (:func:`inputs_of_plan`), for random data.
+        wanted: What the model takes (:func:`inputs_of_plan`), for random data and CSV.
         seed: Of random data.
         index_folder: Where indices of text files are kept for the next time and the other ranks; None keeps none.
 
@@ -107,7 +141,7 @@ def open_source(
     if is_random(spec):
         return RandomSource(random_columns(spec.partition(":")[2], wanted), seed=seed)
     path, options = _split(spec)
-    source = _open_file(Path(path), options, index_folder)
+    source = _open_file(path, options, wanted, index_folder)
     if options.shuffle is None:
         return source
     return Epochs(source, shuffle_seed=options.shuffle, block_samples=options.block)
@@ -126,10 +160,8 @@ def check_spec(spec: str, wanted: Callable[[], Mapping[str, InputSpec]]) -> None
     if is_random(spec):
         RandomSource(random_columns(spec.partition(":")[2], wanted()))
         return
-    path = Path(_split(spec)[0])
-    if not path.is_dir():
-        data_file(path)
-        _check_kind(path)
+    path = _split(spec)[0]
+    find_files(path, _kind_at(path))
 
 
 def is_random(spec: str) -> bool:
@@ -190,22 +222,35 @@ def _split(spec: str) -> tuple[str, _Options]:
             given[key] = _READ[key](text)
         except InputError as error:
             raise InputError(f"the option {key!r} of --data is {printable(text)!r}; {error}") from error
+    kind = _kind_at(path)
+    idle = next((key for key in given if key not in _TAKES[kind]), None)
+    if idle is not None:
+        raise InputError(
+            f"the option {idle!r} of --data means nothing for {printable(path)!r}; {kind} files take "
+            f"{', '.join(_TAKES[kind])}"
+        )
     return path, _Options(**given)
 
 
-def _open_file(path: Path, options: _Options, index_folder: Path | None) -> Source:
-    if path.is_dir() or path.suffix == _PARQUET_SUFFIX:
-        return ParquetSource(path, how=Conversion(options.fill, options.rows))
-    _check_kind(path)
-    kept = None if index_folder is None else index_folder / f"{path.name}.index.npy"
-    options.rows.check_columns(repr(printable(os.fspath(path))), [CATEGORIES_COLUMN])
-    return CriteoSource(path, rows=options.rows.of(CATEGORIES_COLUMN) or HASH_ROWS, kept_index=kept)
+def _open_file(path: str, options: _Options, wanted: Mapping[str, InputSpec], index_folder: Path | None) -> Source:
+    kind, how = _kind_at(path), Conversion(options.fill, options.rows)
+    if kind == ".parquet":
+        return ParquetSource(path, how=how)
+    if kind == ".csv":
+        types, delimiter = options.types, options.delimiter
+        return CsvSource(path, how=how, types=types, delimiter=delimiter, wanted=wanted, index_folder=index_folder)
+    options.rows.check_columns(repr(printable(path)), [CATEGORIES_COLUMN])
+    rows = options.rows.of(CATEGORIES_COLUMN) or HASH_ROWS
+    return CriteoSource(path, rows=rows, index_folder=index_folder)
 
 
-def _check_kind(path: Path) -> None:
-    if path.suffix not in (_PARQUET_SUFFIX, *_TEXT_SUFFIXES):
-        unpack = "; unpack it first: samples are read by their number" if path.suffix in _PACKED_SUFFIXES else ""
+def _kind_at(path: str) -> str:
+    """Return how the files at a path end, one of those that are known."""
+    found = suffix_at(path)
+    if found not in _TAKES:
+        unpack = "; unpack it first: samples are read by their number" if found in _PACKED_SUFFIXES else ""
         raise InputError(
-            f"{printable(os.fspath(path))!r} is no kind of data that is known: .parquet, a folder of such files, .tsv "
-            f"or .txt in Criteo's format, or {_EXAMPLE!r}{unpack}"
+            f"{printable(path)!r} is no kind of data that is known: .parquet, .csv, a folder of such files, .tsv or "
+            f".txt in Criteo's format, or {_EXAMPLE!r}{unpack}"
         )
+    return found

@@ -133,7 +133,9 @@ class RunOptions:
         metavar="FILE.py",
         subjects=(TRAINING,),
     )
-    data: str = _option("--data", Text(), "x.parquet, a folder of such, x.tsv, or random.", metavar="SPEC", default="")
+    data: str = _option(
+        "--data", Text(), "x.parquet, x.csv, a folder of one kind, x.tsv, or random.", metavar="SPEC", default=""
+    )
     steps: int | None = _option(
         "--steps", Whole(), "In all.", metavar="N", default_words="all that the data have", against=("epochs",)
     )

@@ -8,7 +8,7 @@ import torch
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data.criteo import CriteoSource
-from heterps_compile.runtime.data.data_file import data_file
+from heterps_compile.runtime.data.data_file import local_file
 from heterps_compile.runtime.data.line_index import LINES_A_STEP, line_index
 
 
@@ -154,7 +154,7 @@ def test_a_file_that_grows_during_the_run_is_named(tmp_path):
 def test_the_index_finds_every_line(tmp_path, lines, end):
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(str(n) for n in range(lines)) + end)
-    index = line_index(data_file(path), chunk_bytes=100)
+    index = line_index(local_file(path), chunk_bytes=100)
     assert index.lines == lines
     for first in {0, lines // 2, lines - 1}:
         text = index.read(first, 1).splitlines()
@@ -162,20 +162,20 @@ def test_the_index_finds_every_line(tmp_path, lines, end):
 
 
 def test_a_kept_index_is_used_until_the_file_is_another_one(tmp_path, monkeypatch):
-    path, kept = written(tmp_path, line(), line()), tmp_path / "kept" / "index.npy"
-    assert CriteoSource(path, kept_index=kept).samples == 2
+    path, kept = written(tmp_path, line(), line()), tmp_path / "kept" / "day.tsv.index.npy"
+    assert CriteoSource(path, index_folder=kept.parent).samples == 2
     numbers = np.load(kept)
     with monkeypatch.context() as patched:
         patched.setattr("heterps_compile.runtime.data.line_index._make_index", None)
-        assert CriteoSource(path, kept_index=kept).samples == 2
+        assert CriteoSource(path, index_folder=kept.parent).samples == 2
     written(tmp_path, line(), line(), line())
-    assert CriteoSource(path, kept_index=kept).samples == 3
+    assert CriteoSource(path, index_folder=kept.parent).samples == 3
     assert not np.array_equal(np.load(kept), numbers)
 
 
 @pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
 def test_a_damaged_index_is_made_anew(tmp_path, content):
-    path, kept = written(tmp_path, line(), line()), tmp_path / "index.npy"
+    path, kept = written(tmp_path, line(), line()), tmp_path / "day.tsv.index.npy"
     kept.write_bytes(content)
-    assert CriteoSource(path, kept_index=kept).samples == 2
-    assert CriteoSource(path, kept_index=kept).samples == 2
+    assert CriteoSource(path, index_folder=kept.parent).samples == 2
+    assert CriteoSource(path, index_folder=kept.parent).samples == 2

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from heterps_compile.runtime.data.data_file import SAMPLES, data_file
+from heterps_compile.runtime.data.data_file import SAMPLES, local_file
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import (
     Identity,
@@ -87,12 +87,12 @@ def test_of_a_large_file_begin_end_and_samples_in_between_count(tmp_path):
     size = 256 * SAMPLES * 2**10 * 2  # every other 256 KiB
     with path.open("wb") as file:
         file.truncate(size)
-    seen = [data_file(path).fingerprint(whole_bytes=2**20)]
+    seen = [local_file(path).fingerprint(whole_bytes=2**20)]
     for place in (0, size // 2, size - 1):
         with path.open("r+b") as file:
             file.seek(place)
             file.write(b"x" * (1 if place == size - 1 else 300 * 2**10))
-        seen.append(data_file(path).fingerprint(whole_bytes=2**20))
+        seen.append(local_file(path).fingerprint(whole_bytes=2**20))
     assert len(set(seen)) == 4
 
 

@@ -104,7 +104,7 @@ def test_a_file_may_have_a_question_mark_in_its_name(tmp_path):
         ("x.tsv?rows=a:2,a:3", InputError, "option 'rows' of --data is 'a:2,a:3'; expected rows"),
         ("x.tsv?fill=", InputError, "option 'fill' of --data is ''; expected a number"),
         ("gone.tsv", InputError, "cannot read 'gone.tsv': No such file"),
-        ("x.csv", InputError, "'x.csv' is no kind of data that is known: .parquet"),
+        ("x.json", InputError, "'x.json' is no kind of data that is known: .parquet"),
         ("nul\0.tsv", InputError, r"cannot read 'nul\\\\x00.tsv'"),
     ],
 )
@@ -119,15 +119,17 @@ def test_what_cannot_be_opened_is_refused(spec, kind, fault):
         ("gone.tsv", "cannot read '.*gone.tsv': No such file"),
         ("empty.parquet", "'.*empty.parquet' is empty"),
         ("day.tsv?row=1", "did you mean 'rows'"),
-        ("day.csv", "is no kind of data that is known"),
+        ("day.json", "is no kind of data that is known"),
         ("day.tsv.gz", "is no kind of data that is known.*; unpack it first"),
         ("random", "column 'sparse' is int64, and whole numbers need a range"),
     ],
 )
 def test_what_a_spec_shows_is_refused_before_anything_is_read(tmp_path, spec, fault):
-    for name, text in (("empty.parquet", ""), ("day.csv", "x"), ("day.tsv.gz", "x"), ("day.tsv", "no Criteo")):
+    for name, text in (("empty.parquet", ""), ("day.json", "x"), ("day.tsv.gz", "x"), ("day.tsv", "no Criteo")):
         (tmp_path / name).write_text(text)
     with pytest.raises((InputError, UnknownNameError), match=fault):
         check_spec(spec if spec == "random" else f"{tmp_path}/{spec}", lambda: CTR)
     check_spec(f"{tmp_path}/day.tsv?rows=7", dict)
-    check_spec(str(tmp_path), dict)
+    (tmp_path / "days").mkdir()
+    (tmp_path / "days" / "day.parquet").write_text("no Parquet")
+    check_spec(f"{tmp_path}/days", dict)

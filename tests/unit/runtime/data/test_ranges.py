@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heterps_compile.runtime.data.criteo import CriteoSource
+from heterps_compile.runtime.data.csv_file import CsvSource
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.parquet import ParquetSource
@@ -31,6 +32,12 @@ def of_kind(kind: str, folder) -> tuple[Source, str]:
             lines = ["\t".join([str(n), *["1"] * 13, *["a"] * 26]) for n in range(SAMPLES)]
             path.write_text("\n".join(lines))
         return CriteoSource(path), "label"
+    if kind == "csv":
+        pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+        path = folder / "x.csv"
+        if not path.exists():
+            path.write_text("".join(f"{text}\n" for text in ("x", *range(SAMPLES))))
+        return CsvSource(path), "x"
     numbers = TensorSource({"x": torch.arange(SAMPLES)})
     if kind == "shuffled":
         return Epochs(numbers, shuffle_seed=3, block_samples=7), "x"
@@ -39,7 +46,7 @@ def of_kind(kind: str, folder) -> tuple[Source, str]:
     return (RandomSource([RandomColumn("x", "float32", (3,))]), "x") if kind == "random" else (numbers, "x")
 
 
-KINDS = ["parquet", "criteo", "shuffled", "iterable", "random", "tensors"]
+KINDS = ["parquet", "csv", "criteo", "shuffled", "iterable", "random", "tensors"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

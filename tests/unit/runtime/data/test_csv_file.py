@@ -1,0 +1,208 @@
+"""CSV files: read by the range, and what is wrong is named with line and column."""
+
+import csv
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heterps_compile import hash_ids
+from heterps_compile.errors import InputError, RunError, UnknownNameError
+from heterps_compile.runtime.data import csv_file
+from heterps_compile.runtime.data.arrow import Conversion
+from heterps_compile.runtime.data.csv_file import CsvSource
+from heterps_compile.runtime.data.data_file import local_file
+from heterps_compile.runtime.data.hashed_ids import TableRows
+from heterps_compile.runtime.data.line_index import line_index
+from heterps_compile.runtime.data.model_inputs import InputSpec
+from heterps_compile.runtime.data.open_source import open_source
+
+pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+
+HASHED = Conversion(rows=TableRows(1000))
+CITY = 'id,x,city,ok\n1,0.5,Berlin,true\n2,1e3,"a ""b"",\nc",false\n3,-2,,true\n4,.25,"",false\n'
+
+
+def written(folder, text, name="x.csv"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_columns_become_tensors_of_what_the_first_records_look_like(tmp_path):
+    source = CsvSource(written(tmp_path, CITY), how=HASHED)
+    assert (source.samples, source.columns) == (4, ("id", "x", "city", "ok"))
+    read = source.read(0, 4, source.columns)
+    assert {name: (str(t.dtype), t.tolist()) for name, t in read.items()} == {
+        "id": ("torch.int64", [1, 2, 3, 4]),
+        "x": ("torch.float32", [0.5, 1000, -2, 0.25]),
+        "city": ("torch.int64", hash_ids(["Berlin", 'a "b",\nc', None, ""], column="city", rows=1000).tolist()),
+        "ok": ("torch.bool", [True, False, True, False]),
+    }
+    assert source.read(1, 2, ["x"])["x"].tolist() == [1000, -2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CITY.replace("\n", "\r\n"),
+        "\ufeff" + CITY,
+        CITY.rstrip("\n"),
+        CITY.replace(",", ";").replace('b"";', 'b"",'),
+        '"id","x","city","ok"\n' + CITY.partition("\n")[2],
+    ],
+    ids=["CRLF", "BOM", "no last line end", "semicolons", "quoted header"],
+)
+def test_ways_to_write_the_same_are_read_alike(tmp_path, text):
+    plain = CsvSource(written(tmp_path, CITY), how=HASHED)
+    other = CsvSource(written(tmp_path, text, "other.csv"), how=HASHED)
+    assert other.columns == plain.columns
+    ours, theirs = (source.read(0, 4, ["id", "x", "ok"]) for source in (plain, other))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_mark_of_byte_order_may_stand_before_a_quoted_header(tmp_path):
+    assert CsvSource(written(tmp_path, '\ufeff"a","b"\n1,2\n')).columns == ("a", "b")
+
+
+def test_types_are_said_or_follow_from_the_model(tmp_path):
+    path = written(tmp_path, "a,b,c\n1,2,3\n1,2.5,x\n")
+    with pytest.raises(InputError, match=r"line 3, column 'b' of '.*x.csv' is '2.5'; expected a whole number"):
+        CsvSource(path, types={"b": "int"}).read(0, 2, ["b"])
+    source = open_source(f"{path}?types=c:text&rows=c:9", wanted={"a": InputSpec("float32"), "b": InputSpec("int64")})
+    assert source.read(0, 1, ["a"])["a"].dtype == torch.float32
+    assert open_source(f"{path}?types=b:double").read(1, 1, ["b"])["b"].dtype == torch.float64
+    with pytest.raises(UnknownNameError, match=r"\(types=\): 'd'"):
+        open_source(f"{path}?types=d:int")
+    with pytest.raises(UnknownNameError, match="type of column 'a' 'txt'; did you mean 'text'"):
+        open_source(f"{path}?types=a:txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "fault"),
+    [
+        ("a,b\n1,2\n1,1e3\n", "int", r"line 3, column 'b' of '.*' is '1e3'; expected a whole number of 64 bits"),
+        ("a,b\n1,99999999999999999999\n", "int", "line 2, column 'b' .* is '99999999999999999999'; expected a whole"),
+        ("a,b\n1,0.5\n1,nan\n", "float", "line 3, column 'b' .* is 'nan'; expected a finite number"),
+        ("a,b\n1,0.5\n1,1e999\n", "double", "line 3, column 'b' .* is '1e999'; expected a finite number"),
+        ("a,b\n1,2\n1,\n", "int", r"line 3, column 'b' of '.*' has no value; fill such fields \(fill=0\)"),
+        ('a,b\n"x\ny",2\n"x\ny",\n', "int", "line 4, column 'b' .* has no value"),
+        ("a,b\n1,2\n1,2,3\n1,2\n", "int", "line 3 of .* has 3 fields and the header 2; mend or remove it"),
+        ("a,b\n1,2\n\n", "int", "line 3 of .* is empty; remove it"),
+        (b"a,b\n1,x\n1,\xff\xfe\n", "text", r"line 3, column 'b' .* is '.*xff.*xfe'; expected text in UTF-8"),
+        ("a,b\n1,2\n1,maybe\n", "bool", "line 2, column 'b' .* is '2'; expected true or false"),
+    ],
+)
+def test_a_wrong_field_is_named_with_line_and_column(tmp_path, text, kind, fault):
+    source = CsvSource(written(tmp_path, text), types={"a": "text", "b": kind}, how=HASHED)
+    with pytest.raises(InputError, match=re.compile(fault, re.DOTALL)):
+        source.read(0, source.samples, ["b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('a,b\n1,5" pipe\n', "line 2 of .* has a quotation mark inside a field that does not begin with one"),
+        ('a,b\n1,2\n1,"open\n1,2\n', "mark that opens a field in line 3 of .* is never closed"),
+        ("a,b\n", "has a header and no records"),
+        ("a,b,a\n1,2,3\n", "two columns of the name 'a'"),
+        ("a,b\n1,2\n".encode("utf-16"), "the header of .* cannot be read"),
+        ("", "is empty"),
+    ],
+)
+def test_a_file_that_is_no_such_text_is_refused(tmp_path, text, fault):
+    with pytest.raises(InputError, match=fault):
+        CsvSource(written(tmp_path, text))
+
+
+def test_missing_numbers_are_filled_on_request_and_wild_ones_are_not(tmp_path):
+    path = written(tmp_path, "a,b\n1,0.5\n,\n")
+    source = CsvSource(path, how=Conversion(fill=7))
+    assert source.read(0, 2, ["a", "b"])["b"].tolist() == [0.5, 7]
+    wild = CsvSource(written(tmp_path, "b\n0.5\n\n-inf\n", "wild.csv"), how=Conversion(fill=7))
+    with pytest.raises(InputError, match=r"line 4, column 'b' .* is '-inf'"):
+        wild.read(0, 1, ["b"])
+
+
+def test_text_needs_rows(tmp_path):
+    with pytest.raises(InputError, match=r"column 'city' of .* holds text.*rows=city:100000"):
+        CsvSource(written(tmp_path, CITY)).read(0, 1, ["city"])
+
+
+def test_a_folder_is_one_row_of_samples_in_any_order_of_columns(tmp_path):
+    written(tmp_path, "a,b\n1,2\n3,4\n", "0.csv")
+    written(tmp_path, "b,a\n6,5\n", "1.csv")
+    source = open_source(str(tmp_path))
+    assert isinstance(source, CsvSource)
+    assert source.read(0, 3, ["a", "b"])["a"].tolist() == [1, 3, 5]
+    written(tmp_path, "b,c\n6,5\n", "2.csv")
+    with pytest.raises(InputError, match=r"2.csv' and .*0.csv' do not both have the column 'a'"):
+        open_source(str(tmp_path))
+    written(tmp_path, "", "x.parquet")
+    with pytest.raises(InputError, match=r"files of 2 kinds \(.parquet, .csv\)"):
+        open_source(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ("x.csv?delimiter=ab", "'ab'; expected one letter"),
+        ("x.csv?types=a", "'a'; expected NAME:TYPE"),
+        ("x.tsv?fill=0", "option 'fill' of --data means nothing for 'x.tsv'; .tsv files take rows, shuffle, block"),
+        ("x.csv.gz", "unpack it first: samples are read by their number"),
+    ],
+)
+def test_options_of_csv(spec, fault):
+    with pytest.raises(InputError, match=fault):
+        open_source(spec)
+
+
+def test_a_delimiter_may_be_said(tmp_path):
+    path = written(tmp_path, "a,b\tc\n1\t2\n")
+    assert open_source(f"{path}?delimiter=tab").columns == ("a,b", "c")
+
+
+def test_a_file_that_changes_is_refused(tmp_path):
+    source = CsvSource(written(tmp_path, "a\n1\n"))
+    written(tmp_path, "a\n1\n2\n")
+    with pytest.raises(RunError, match="was changed during the run"):
+        source.read(0, 1, ["a"])
+
+
+def test_what_is_read_is_known_by_content_and_options(tmp_path):
+    path = written(tmp_path, "a,b\n1,2\n")
+    plain = open_source(str(path)).parts()  # type: ignore[attr-defined]
+    assert open_source(str(path)).parts() == plain  # type: ignore[attr-defined]
+    assert open_source(f"{path}?types=b:float").parts() != plain  # type: ignore[attr-defined]
+    assert open_source(f"{path}?fill=1").parts() != plain  # type: ignore[attr-defined]
+
+
+def test_a_kept_index_of_records_is_used(tmp_path, monkeypatch):
+    path = written(tmp_path, CITY)
+    CsvSource(path, index_folder=tmp_path / "kept")
+    monkeypatch.setattr("heterps_compile.runtime.data.line_index._make_index", None)
+    assert CsvSource(path, index_folder=tmp_path / "kept").samples == 4
+
+
+FIELDS = st.text(st.sampled_from('ab",;\n\r é'), max_size=6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=20),
+    chunk_bytes=st.integers(1, 40),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_what_python_writes_is_read_back_in_ranges_whatever_the_chunks(rows, chunk_bytes, end, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("csv")
+    with (folder / "x.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("p", "q"), *rows])
+    index = line_index(local_file(folder / "x.csv"), delimiter=ord(","), chunk_bytes=chunk_bytes)
+    assert index.lines == len(rows) + 1
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(csv_file, "_GROUP_RECORDS", 7)
+        source = CsvSource(folder / "x.csv", types={"p": "text", "q": "text"}, how=HASHED)
+        found = [source.read(n, 1, ["q"])["q"].item() for n in range(len(rows))]
+    assert found == hash_ids([q for _, q in rows], column="q", rows=1000).tolist()
