@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from heterps_compile.options import UNBOUNDED
 from heterps_compile.runtime.launch.run_options import RUN
 from heterps_compile.units import plain_number
 
@@ -40,6 +41,8 @@ def _as_written(name: str, value: Any) -> str:
         return os.path.abspath(str(value))  # the lines are typed wherever a shell happens to be
     if name == "server_memory":
         return f"{value} B"
+    if name == "staleness":
+        return UNBOUNDED if value is None else str(value)
     if name == "speeds":
         return ";".join(",".join(map(plain_number, part)) for part in value)
     if isinstance(value, tuple):

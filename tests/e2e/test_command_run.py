@@ -210,7 +210,7 @@ def tensors_in(file):
         (("--replicas", "1,1,1"), "replica counts"),
         (("--train", "nowhere.py"), "'/"),
         (("--wire", "float8"), "unknown wire format 'float8'"),
-        (("--clip-norm", "1", "--parameter-servers", "1"), "--clip-norm and --parameter-servers do not go together"),
+        (("--clip-norm", "1", "--parameter-servers", "1", "--staleness", "1"), "--clip-norm and --staleness do not go"),
         (("--data", "gone.tsv"), "cannot read 'gone.tsv': No such file"),
     ],
 )

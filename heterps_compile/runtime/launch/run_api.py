@@ -54,9 +54,10 @@ class RunKeywords(TypedDict, total=False):
     parameter_servers: int
     server_optimizer: str
     server_learning_rate: float
+    server_weight_decay: float
     server_memory: int | None
     server_directory: str | None
-    staleness: int
+    staleness: int | None
     expect_sha256: str | None
     hosts: str | None
     host: int | None

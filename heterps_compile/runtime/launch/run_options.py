@@ -25,6 +25,7 @@ from heterps_compile.options import (
     Speeds,
     Text,
     Whole,
+    WholeOr,
     Wholes,
 )
 
@@ -83,6 +84,16 @@ class ServerOptions:
         subjects=(TRAINING,),
         needs=_SERVED,
     )
+    weight_decay: float = _option(
+        "--server-weight-decay",
+        Amount(),
+        "L2, as that optimizer's of torch; of rows as they are touched.",
+        metavar="X",
+        default=0.0,
+        name="server_weight_decay",
+        subjects=(TRAINING,),
+        needs=_SERVED,
+    )
     memory_bytes: int | None = _option(
         "--server-memory",
         Size(),
@@ -102,10 +113,10 @@ class ServerOptions:
         subjects=(TRAINING,),
         needs=("parameter_servers", "server_memory"),
     )
-    staleness: int = _option(
+    staleness: int | None = _option(
         "--staleness",
-        Whole(0),
-        "By how many steps pulls may miss pushes.",
+        WholeOr(),
+        "By how many steps pulls may miss pushes, or 'unbounded'.",
         metavar="STEPS",
         default=0,
         subjects=(TRAINING,),
@@ -261,10 +272,10 @@ class RunOptions:
         if self.weights is not None and (self.servers.count or self.resume):
             name = "--resume" if self.resume else "--parameter-servers"
             raise InputError(f"--weights and {name} do not go together; to go on from a checkpoint take --resume alone")
-        if self.clip_norm is not None and self.servers.count:
+        if self.clip_norm is not None and self.servers.count and self.servers.staleness != 0:
             raise InputError(
-                "--clip-norm and --parameter-servers do not go together: a norm is known when all gradients of a step "
-                "are, and servers step their rows as they are pushed; leave one of the two out"
+                "--clip-norm and --staleness do not go together: a norm is that of all gradients of one step, and with "
+                "a staleness servers apply each push as it comes; leave one of the two out"
             )
         if not self.data and self.train is None:
             raise InputError("inference needs data to read (--data FILE, or --data random)")
@@ -358,7 +369,10 @@ def _check_numbers(options: RunOptions | ServerOptions) -> None:
         if value is not None and isinstance(option.type, Whole):
             _at_least(option.word, value, option.type.least)
         elif value is not None and isinstance(option.type, Amount):
-            _positive(option.word, value)
+            if option.type.above_zero:
+                _positive(option.word, value)
+            elif not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{option.word} is {value}; it must be zero or more and finite")
 
 
 def _at_least(word: str, number: int, least: int) -> None:

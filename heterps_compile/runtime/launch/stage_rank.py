@@ -152,6 +152,7 @@ def _build(
             device=context.device,
             recorder=recorder,
             hooks=() if client is None or ahead is None else (client, ahead),
+            served=client if client is not None and client.spec.clips and client.is_first else None,
         ),
         StepOptions(
             loss=None
@@ -179,7 +180,7 @@ def _build(
         optimizer=optimizer,
         scheduler=scheduler,
         data=data,
-        servers=client if client is not None and client.spec.workers[0] == rank else None,
+        servers=client if client is not None and client.is_first else None,
         tied_as={index: getattr(stage, "tied_as", {}) for index, stage in stages.items()},
         loss_scale=engine.loss_scale,
     )

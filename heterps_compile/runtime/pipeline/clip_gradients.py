@@ -12,11 +12,13 @@ One all-reduce of float64 gives every rank the squares of all parameters, each i
 exact and ``math.fsum`` rounds once, so the norm depends neither on the order of ranks nor on where stages are cut: from
 gradients of the same bits (``ordered_gradient_sums.py``) come the same bits under every layout.
 
-Left out: rows of parameter servers, which are stepped as they are pushed.
+Rows on parameter servers count too, table by table, with the gradients that the servers have summed and hold back; one
+worker learns their squares and tells the servers what to multiply them by.
 """
 
 import math
 from collections.abc import Iterable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +32,33 @@ _EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ has the same
 _AT_ONCE, _AT_ONCE_ON_GPU = 2**16, 2**24
 
 
+class ServedGradients(Protocol):
+    """Gradients of this step that parameter servers hold back."""
+
+    @property
+    def places(self) -> int:
+        """Return how many sums of squares there are."""
+        ...
+
+    def squares(self) -> list[float]:
+        """Return them, once every worker has pushed."""
+        ...
+
+    def scale(self, factor: float) -> None:
+        """Have the gradients applied, multiplied by a factor."""
+        ...
+
+
 class GradientClip:
     """Scales the gradients of a rank so that those of the whole model have a norm of at most ``max_norm``."""
 
     def __init__(
-        self, max_norm: float, held: Iterable[nn.Parameter], counted: Iterable[nn.Parameter], ranks: int, rank: int
+        self,
+        max_norm: float,
+        held: Iterable[nn.Parameter],
+        counted: Iterable[nn.Parameter],
+        pipeline: tuple[int, int],
+        served: ServedGradients | None = None,
     ) -> None:
         """Agree with the others on whose numbers lie where; every rank of the pipeline does so.
 
@@ -42,15 +66,17 @@ class GradientClip:
             max_norm: Above zero.
             held: The trained parameters of this rank.
             counted: Those of them that it counts.
-            ranks: Of the pipeline.
-            rank: This one.
+            pipeline: How many ranks there are, and which one this is.
+            served: Gradients on parameter servers, on the one rank that counts them.
         """
+        ranks, rank = pipeline
+        self._served = served
         self._max_norm = max_norm
         self._held = _each_once(held)
         self._counted = _each_once(counted)
         self._group = Group(range(ranks), rank) if ranks > 1 else None
         counts = torch.zeros(ranks, dtype=torch.int64)
-        counts[rank] = len(self._counted)
+        counts[rank] = len(self._counted) + (0 if served is None else served.places)
         if self._group is not None:
             self._group.sum(counts).wait()
         self._first, self._size = int(counts[:rank].sum()), int(counts.sum())
@@ -60,6 +86,9 @@ class GradientClip:
         squares = torch.zeros(self._size, dtype=torch.float64)
         for place, parameter in enumerate(self._counted, self._first):
             squares[place] = _square(parameter)
+        if self._served is not None:
+            first = self._first + len(self._counted)
+            squares[first : first + self._served.places] = torch.tensor(self._served.squares(), dtype=torch.float64)
         if self._group is not None:
             self._group.sum(squares).wait()
         return math.sqrt(math.fsum(squares.tolist())) if bool(squares.isfinite().all()) else float(squares.sum())
@@ -76,6 +105,8 @@ class GradientClip:
                 f"on from an earlier checkpoint (--resume)"
             )
         factor = self._max_norm / (norm + _EPSILON)
+        if self._served is not None:
+            self._served.scale(min(factor, 1.0))
         if factor < 1:
             for parameter in self._held:
                 if parameter.grad is not None:

@@ -84,7 +84,7 @@ class Engine:
         self._clip: GradientClip | None = None
         if self._state is not None and options.clip_norm is not None:
             held, counted = self._state.parameters(), self._state.counted
-            self._clip = GradientClip(options.clip_norm, held, counted, layout.world_size, rank)
+            self._clip = GradientClip(options.clip_norm, held, counted, (layout.world_size, rank), parts.served)
         self.loss_scale = None
         if self._state is not None and options.precision in SCALED:
             held = self._state.parameters()

@@ -13,6 +13,7 @@ from torch import Tensor
 from heterps_compile.cost.precision import FULL
 from heterps_compile.plan.plan import Plan
 
+from .clip_gradients import ServedGradients
 from .layout import Layout
 from .read_stage import RunnableStage, Tied
 from .recorder import Recorder, Recorders
@@ -57,6 +58,7 @@ class RankParts:
         device: Where this rank computes.
         recorder: Is told what happens.
         hooks: Take part in every training step.
+        served: Gradients on parameter servers that are clipped with the others, on the one rank that counts them.
     """
 
     plan: Plan
@@ -67,6 +69,7 @@ class RankParts:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     recorder: Recorder = field(default_factory=Recorders)
     hooks: Sequence[StepHook] = ()
+    served: ServedGradients | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ Left out: how ids become requests and answers rows (``pending_pull.py``); what a
 (``served_table.py``).
 """
 
+import math
 import os
 import time
 from collections import deque
@@ -31,7 +32,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 
 from .pending_pull import Lookup, PendingPull, Rows, distinct_rows
-from .protocol import Kind, pack_request, wire_dtype
+from .protocol import Kind, pack_number, pack_request, wire_dtype
 from .saved_tables import saved_numbers, unpack_saved, write_manifest
 from .server_link import GroupLink, Link, Wait
 from .shard import sum_rows
@@ -68,6 +69,7 @@ class Client:
 
     Attributes:
         spec: What the servers hold.
+        learning_rate: Of the pushes to come.
     """
 
     def __init__(
@@ -92,6 +94,8 @@ class Client:
         self._leaves: list[tuple[int, Ints, Tensor]] = []  # table, distinct rows, their weights
         self._known: list[_KnownLookups] = []
         self._pending: list[PendingPull] = []
+        self._squares: tuple[list[Tensor], Wait] | None = None
+        self.learning_rate = spec.optimizer.lr
 
     def before_step(self, step: int) -> None:
         """Begin a step; what the step before left is dropped."""
@@ -124,10 +128,47 @@ class Client:
         self._link.flush()  # of the step before
         for index in range(self.spec.count):
             mine = [rows % self.spec.count == index for rows, _ in summed]
-            ints, _ = self._named([rows for rows, _ in summed], mine)
+            named, _ = self._named([rows for rows, _ in summed], mine)
+            ints = [pack_number(self.learning_rate), *named]
             floats = [gradients[is_mine] for (_, gradients), is_mine in zip(summed, mine, strict=True)]
             self._link.send(index, pack_request(Kind.PUSH, self._rank, step, ints, floats=floats, wire=self.spec.wire))
         self._pushed = step
+        if self.spec.clips and self.is_first:  # before pulls of the next step, which are answered after it
+            answers = [torch.empty(len(self.spec.tables), dtype=torch.float64) for _ in self.spec.ranks]
+            wait = self._send(Kind.NORM, step, [(index, [], out) for index, out in enumerate(answers)])
+            self._squares = answers, wait
+
+    @property
+    def is_first(self) -> bool:
+        """Say whether this is the worker that speaks for all of them: saves, and scales gradients."""
+        return self.spec.workers[0] == self._rank
+
+    @property
+    def places(self) -> int:
+        """Return how many sums of squares there are: one of every table."""
+        return len(self.spec.tables)
+
+    def squares(self) -> list[float]:
+        """Return the sum of squares of every table's gradients of the step, summed over all workers.
+
+        Raises:
+            RunError: where a server is gone.
+        """
+        assert self._squares is not None  # noqa: S101 - after_backward has asked
+        answers, wait = self._squares
+        self._squares = None
+        wait()
+        self._link.flush()
+        return [math.fsum(of_servers) for of_servers in zip(*(one.tolist() for one in answers), strict=True)]
+
+    def scale(self, factor: float) -> None:
+        """Have the servers apply the gradients of the step, multiplied by a factor.
+
+        Raises:
+            RunError: where a server is gone.
+        """
+        for index in range(self.spec.count):
+            self._link.send(index, pack_request(Kind.SCALE, self._rank, self._pushed, [pack_number(factor)]))
 
     def look_up(self, table: int, ids: Tensor, finish: Callable[[Tensor, Tensor, Ints], Any]) -> Lookup:
         """Request rows without waiting for them.
@@ -216,7 +257,9 @@ class Client:
             answers.append((mine, out))
             calls.append((index, ints, out))
         began_s = time.perf_counter()
-        wait = self._send(Kind.PULL, self._pushed - self.spec.staleness, calls)
+        staleness = self.spec.staleness
+        after = self.spec.first_step - 1 if staleness is None else self._pushed - staleness
+        wait = self._send(Kind.PULL, after, calls)
         return PendingPull(lookups, distinct, positions, answers, wait, began_s)
 
     def _rows_of(self, pending: PendingPull, wants_gradient: bool) -> list[Rows]:
@@ -233,7 +276,8 @@ class Client:
     def save(self, folder: Path) -> dict[str, str]:
         """Have the servers write their tables as they are after the last step that this worker has pushed.
 
-        One worker calls this, the others go on; with a staleness, what they push in the meantime may be in it.
+        One worker calls this, the others go on. With a staleness, what they push in the meantime may be in it, unless
+        this is a step of ``save_every``.
 
         Returns:
             SHA-256 of the files of the folder, by name.

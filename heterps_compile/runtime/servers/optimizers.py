@@ -4,7 +4,10 @@ Each takes rows in compact arrays, duplicates summed, and changes them in place.
 ``torch.optim.SparseAdam``: moments of a row stand still while no step touches it; bias is corrected by the number of
 steps of the whole table. Momentum likewise: the velocity of an untouched row neither decays nor moves it.
 
-Left out: weight decay (it would touch every row in every step), schedules of the learning rate.
+Weight decay is the L2 term of torch's SGD, Adagrad and Adam, ``g + weight_decay * w``, of touched rows alone: a row
+that no step touches does not decay. The learning rate comes with every update, since a schedule may change it.
+
+Left out: decoupled weight decay, as of AdamW.
 """
 
 import math
@@ -37,7 +40,12 @@ class SparseOptimizer(Protocol):
         """Return what those numbers are before a row's first gradient."""
         ...
 
-    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
+    @property
+    def lr(self) -> float:
+        """Return the learning rate without a schedule."""
+        ...
+
+    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int, lr: float) -> None:
         """Change rows in place.
 
         Args:
@@ -45,6 +53,7 @@ class SparseOptimizer(Protocol):
             state: [n, states * width].
             gradients: [n, width], summed over all that touched the row in this step.
             step: How many updates the table has had, this one included; counts from 1.
+            lr: The learning rate of this update.
         """
         ...
 
@@ -55,9 +64,10 @@ class Sgd:
 
     lr: float
     momentum: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self.lr, momentum=self.momentum)
+        _check(self.lr, self.weight_decay, momentum=self.momentum)
 
     @property
     def name(self) -> str:
@@ -74,14 +84,15 @@ class Sgd:
         """Return 0."""
         return 0.0
 
-    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
+    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int, lr: float) -> None:
         """Change rows in place."""
+        gradients = _with_decay(gradients, weights, self.weight_decay)
         if self.momentum:
             state *= self.momentum
             state += gradients
-            weights -= self.lr * state
+            weights -= lr * state
         else:
-            weights -= self.lr * gradients
+            weights -= lr * gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +102,10 @@ class Adagrad:
     lr: float
     eps: float = 1e-10
     initial_accumulator: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self.lr, eps=self.eps)
+        _check(self.lr, self.weight_decay, eps=self.eps)
 
     @property
     def name(self) -> str:
@@ -110,13 +122,14 @@ class Adagrad:
         """Return what the sum of squares starts from."""
         return self.initial_accumulator
 
-    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
+    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int, lr: float) -> None:
         """Change rows in place."""
+        gradients = _with_decay(gradients, weights, self.weight_decay)
         state += gradients * gradients
         scale = np.sqrt(state)
         scale += self.eps
         np.divide(gradients, scale, out=scale)
-        scale *= self.lr
+        scale *= lr
         weights -= scale
 
 
@@ -128,9 +141,10 @@ class Adam:
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self.lr, beta1=self.beta1, beta2=self.beta2, eps=self.eps)
+        _check(self.lr, self.weight_decay, beta1=self.beta1, beta2=self.beta2, eps=self.eps)
 
     @property
     def name(self) -> str:
@@ -147,8 +161,9 @@ class Adam:
         """Return 0."""
         return 0.0
 
-    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int) -> None:
+    def update(self, weights: Floats, state: Floats, gradients: Floats, step: int, lr: float) -> None:
         """Change rows in place."""
+        gradients = _with_decay(gradients, weights, self.weight_decay)
         width = weights.shape[1]
         first, second = state[:, :width], state[:, width:]
         first += (1 - self.beta1) * (gradients - first)
@@ -156,28 +171,38 @@ class Adam:
         scale = np.sqrt(second)
         scale += self.eps
         np.divide(first, scale, out=scale)
-        scale *= self.lr * math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
+        scale *= lr * math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
         weights -= scale
 
 
 OPTIMIZERS: dict[str, type[Sgd] | type[Adagrad] | type[Adam]] = {"sgd": Sgd, "adagrad": Adagrad, "adam": Adam}
 
 
-def sparse_optimizer(name: str, lr: float) -> SparseOptimizer:
+def sparse_optimizer(name: str, lr: float, weight_decay: float = 0.0) -> SparseOptimizer:
     """Return the optimiser of that name with its other numbers as they are by default.
 
     Raises:
         UnknownNameError: where there is none of that name.
-        RunError: where the learning rate is not above 0.
+        RunError: where the learning rate is not above 0, or the weight decay below it.
     """
     if name not in OPTIMIZERS:
         raise UnknownNameError("optimiser of parameter servers", name, OPTIMIZERS)
-    return OPTIMIZERS[name](lr)
+    return OPTIMIZERS[name](lr, weight_decay=weight_decay)
 
 
-def _check(lr: float, **numbers: float) -> None:
+def _with_decay(gradients: Floats, weights: Floats, weight_decay: float) -> Floats:
+    if not weight_decay:
+        return gradients
+    decay = weights * np.float32(weight_decay)
+    decay += gradients
+    return decay
+
+
+def _check(lr: float, weight_decay: float, **numbers: float) -> None:
     if not (math.isfinite(lr) and lr > 0):
         raise RunError(f"the learning rate of the parameter servers is {lr:g}; it must be above 0")
+    if not (math.isfinite(weight_decay) and weight_decay >= 0):
+        raise RunError(f"the weight decay of the parameter servers is {weight_decay:g}; it must be 0 or more")
     for name, number in numbers.items():
         if not 0 <= number < 1:
             raise RunError(f"{name} of the parameter servers' optimiser is {number:g}; it must be in [0, 1)")

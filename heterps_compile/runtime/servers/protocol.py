@@ -5,17 +5,22 @@ A request is one buffer: eight int64 of header, then int64 numbers, then floats 
     | version kind worker step  ints floats 0 0 | ids ... | gradients ... |
 
     PULL   step: pushes up to it must be in before the answer   ints: rows per table, then rows; distinct, in order
-    PUSH   step: whose gradients these are                      ints: as above; floats: a gradient per row
+    PUSH   step: whose gradients these are                      ints: the learning rate, then as above
+                                                                floats: a gradient per row
+    NORM   step: whose gradients are asked about
+    SCALE  step: whose gradients are to be applied              ints: what they are multiplied by
     SAVE   step: as for PULL                                    ints: the folder's name, a number per byte
     STOP
 
-A PULL is answered by its rows' weights, nothing around them; a SAVE by the number of updates of every table. Of a
-request that is longer than ``FIRST_BYTES``, the rest follows as a second message: a server that waits for anybody
-cannot know how much will come.
+A PULL is answered by its rows' weights, nothing around them; a NORM by the sum of squares of every table's gradients,
+float64; a SAVE by the number of updates of every table. A learning rate or a factor among the ints is the eight bytes
+of a float64. Of a request that is longer than ``FIRST_BYTES``, the rest follows as a second message: a server that
+waits for anybody cannot know how much will come.
 
 Left out: how buffers travel (``server_link.py``), who waits for whom (``server.py``, ``client.py``).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -27,7 +32,7 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 64
 FIRST_BYTES = 1 << 20
 _MOST_BYTES = 1 << 40
@@ -42,6 +47,8 @@ class Kind(IntEnum):
     PUSH = 2
     SAVE = 3
     STOP = 4
+    NORM = 5
+    SCALE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +75,28 @@ class Request:
         Raises:
             RunError: where their numbers do not add up.
         """
-        counts = self.ints[:tables]
-        if len(counts) < tables or (counts < 0).any() or int(counts.sum()) != len(self.ints) - tables:
+        ints = self.ints[1:] if self.kind is Kind.PUSH else self.ints
+        counts = ints[:tables]
+        if len(counts) < tables or (counts < 0).any() or int(counts.sum()) != len(ints) - tables:
             raise RunError(f"rank {self.worker} sent a request whose rows do not add up; it may run another version")
-        return np.split(self.ints[tables:], np.cumsum(counts)[:-1])
+        return np.split(ints[tables:], np.cumsum(counts)[:-1])
+
+    @property
+    def number(self) -> float:
+        """Return the learning rate of a PUSH, the factor of a SCALE.
+
+        Raises:
+            RunError: where it is none.
+        """
+        number = float(self.ints[:1].view(np.float64)[0]) if len(self.ints) else -1.0
+        if not (math.isfinite(number) and number >= 0):
+            raise RunError(f"rank {self.worker} sent {number:g} as a learning rate or a factor; it must be 0 or more")
+        return number
+
+
+def pack_number(number: float) -> NDArray[np.int64]:
+    """Return a float64 as it travels among the ints of a request."""
+    return np.array([number], np.float64).view(np.int64)
 
 
 def wire_dtype(wire: str) -> torch.dtype:

@@ -7,7 +7,15 @@ Synchronous (staleness 0)::
     server                    apply 4   answer  answer      gradients of a step are summed over the workers, in order
                                                             of their ranks, and applied once
 
-With a staleness of s steps every push is applied as it comes, and a pull waits only for what may not be older.
+With a staleness of s steps every push is applied as it comes, and a pull waits only for what may not be older; without
+a bound it waits for nothing. Pushes of steps after a checkpoint wait until that is written: it holds every push of the
+steps before, once, and none of those after.
+
+Where the norm of the whole model is clipped, a push has two phases::
+
+    worker 0   push 4   norm 4 --.            scale 4 x 0.7 --.  pull 5 --.
+    worker 1   push 4 --.        |  (all ranks agree)         |           |
+    server           sum 4    answer squares               apply 4     answer
 
 Left out: the other side (``client.py``), what a message looks like (``protocol.py``). A server does not notice that a
 worker has died: it waits for its next word, and whoever started the run ends it.
@@ -15,6 +23,7 @@ worker has died: it waits for its next word, and whoever started the run ends it
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +41,21 @@ from .spec import FLOAT_BYTES, ServerSpec, allot_memory, record_bytes, shard_row
 from .tiered_cache import Floats, Ints, TieredCache
 
 Answer = tuple[int, Tensor]  # the worker, and what it is sent
+
+
+@dataclass(frozen=True, slots=True)
+class _Summed:
+    """What was pushed for one step, by one worker or by all of them.
+
+    Attributes:
+        step: Which.
+        lr: The learning rate it is applied with.
+        parts: By table the distinct rows, in order, and their gradients.
+    """
+
+    step: int
+    lr: float
+    parts: list[tuple[Ints, Floats]]
 
 
 class Server:
@@ -60,8 +84,13 @@ class Server:
             shard = Shard(table, count, spec.optimizer, memory_bytes=memory_bytes, directory=spec.directory)
             fill_shard(shard, index, spec.count, spec.optimizer, saved)
             self.shards.append(shard)
-        self._pushed = dict.fromkeys(spec.workers, spec.first_step - 1)
+        self._arrived = dict.fromkeys(spec.workers, spec.first_step - 1)
+        self._applied = dict.fromkeys(spec.workers, spec.first_step - 1)
         self._stopped: set[int] = set()
+        self._unscaled: _Summed | None = None  # the last step's, until somebody says what to multiply it by
+        self._after_saving: list[Request] = []
+        every = spec.save_every
+        self._last_before_saving = None if every is None else (spec.first_step // every + 1) * every - 1
         # Pushes of steps that are not complete yet, by worker. A worker that needs no row of this server may be ahead.
         self._parts: dict[int, dict[int, Request]] = {}
         self._waiting: list[Request] = []
@@ -82,43 +111,99 @@ class Server:
         Raises:
             RunError: where the request cannot be right, or a checkpoint cannot be written.
         """
-        if request.worker not in self._pushed:
+        if request.worker not in self._arrived:
             raise RunError(f"rank {request.worker} is no worker of these parameter servers; do all ranks agree?")
         if request.kind is Kind.STOP:
             self._stopped.add(request.worker)
             return []
-        if request.kind is not Kind.PUSH:
-            self._waiting.append(request)
-        else:
+        if request.kind is Kind.PUSH:
             self._take(request)
-        complete = min(self._pushed.values())
-        ready = [waiting for waiting in self._waiting if waiting.step <= complete]
-        self._waiting = [waiting for waiting in self._waiting if waiting.step > complete]
-        return [(one.worker, self._pull(one) if one.kind is Kind.PULL else self._save(one)) for one in ready]
+        elif request.kind is Kind.SCALE:
+            self._scale(request)
+        else:
+            self._waiting.append(request)
+        answers: list[Answer] = []
+        is_more = True
+        while is_more:  # a checkpoint that is written lets pushes in, for which others may have waited
+            waiting, self._waiting = self._waiting, []
+            is_ready = [self._is_ready(one) for one in waiting]
+            self._waiting = [one for one, ready in zip(waiting, is_ready, strict=True) if not ready]
+            answers += [(o.worker, self._answer(o)) for o, ready in zip(waiting, is_ready, strict=True) if ready]
+            is_more = any(is_ready)
+        return answers
+
+    def _is_ready(self, request: Request) -> bool:
+        """Say whether the pushes that a request waits for are in: applied, but for what asks for their norm."""
+        if request.kind is Kind.NORM:
+            return self._unscaled is not None and self._unscaled.step == request.step
+        return request.step <= min(self._applied.values())
+
+    def _answer(self, request: Request) -> Tensor:
+        if request.kind is Kind.PULL:
+            return self._pull(request)
+        return self._save(request) if request.kind is Kind.SAVE else self._squares()
 
     def _take(self, push: Request) -> None:
-        expected = self._pushed[push.worker] + 1
+        expected = self._arrived[push.worker] + 1
         if push.step != expected:
             raise RunError(f"rank {push.worker} pushed step {push.step} to a parameter server that expects {expected}")
-        self._pushed[push.worker] = push.step
-        if self._spec.staleness:
-            self._apply([push])
+        self._arrived[push.worker] = push.step
+        if self._spec.staleness != 0:
+            self._take_alone(push)
             return
         parts = self._parts.setdefault(push.step, {})
         parts[push.worker] = push
-        if len(parts) == len(self._pushed):
-            self._apply([parts[worker] for worker in sorted(parts)])
+        if len(parts) == len(self._arrived):
+            summed = self._sum([parts[worker] for worker in sorted(parts)])
             del self._parts[push.step]
+            if self._spec.clips:
+                self._unscaled = summed
+            else:
+                self._apply(summed)
+                self._applied = dict.fromkeys(self._applied, push.step)
 
-    def _apply(self, pushes: list[Request]) -> None:
-        by_push = [self._gradients(push) for push in pushes]
-        for shard, *parts in zip(self.shards, *by_push, strict=True):
-            rows, gradients = parts[0]
-            if len(parts) > 1:  # what one worker pushes is distinct and in order already
-                rows, gradients = sum_rows(
-                    np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-                )
-            shard.push(rows, gradients)
+    def _take_alone(self, push: Request) -> None:
+        """Apply one worker's push, or put it by until the checkpoint of the steps before it is written."""
+        if self._last_before_saving is not None and push.step > self._last_before_saving:
+            self._after_saving.append(push)
+            return
+        self._apply(self._sum([push]))
+        self._applied[push.worker] = push.step
+
+    def _scale(self, request: Request) -> None:
+        """Apply the step whose gradients were held."""
+        held = self._unscaled
+        if held is None or held.step != request.step:
+            raise RunError(
+                f"rank {request.worker} scales the gradients of step {request.step}, which the parameter server does "
+                f"not hold; do all ranks agree?"
+            )
+        factor = request.number
+        if factor != 1:
+            held = replace(held, parts=[(rows, gradients * np.float32(factor)) for rows, gradients in held.parts])
+        self._unscaled = None
+        self._apply(held)
+        self._applied = dict.fromkeys(self._applied, held.step)
+
+    def _squares(self) -> Tensor:
+        assert self._unscaled is not None  # noqa: S101 - it was ready
+        squares = [np.square(gradients.astype(np.float64)).sum() for _, gradients in self._unscaled.parts]
+        return torch.tensor(squares, dtype=torch.float64)
+
+    def _sum(self, pushes: list[Request]) -> "_Summed":
+        """Sum what some workers pushed for one step, in their order."""
+        summed = []
+        for parts in zip(*[self._gradients(push) for push in pushes], strict=True):
+            if len(parts) == 1:  # what one worker pushes is distinct and in order already
+                summed.append(parts[0])
+            else:
+                rows, gradients = (np.concatenate(of_all) for of_all in zip(*parts, strict=True))
+                summed.append(sum_rows(rows, gradients))
+        return _Summed(pushes[0].step, pushes[0].number, summed)
+
+    def _apply(self, summed: "_Summed") -> None:
+        for shard, (rows, gradients) in zip(self.shards, summed.parts, strict=True):
+            shard.push(rows, gradients, summed.lr)
 
     def _gradients(self, push: Request) -> list[tuple[Ints, Floats]]:
         rows = self._rows(push)
@@ -160,7 +245,17 @@ class Server:
             shard_file(number, self.index, self._spec.count, request.step + 1) for number in range(len(self.shards))
         ]
         hashes = [write_shard(folder / name, shard) for name, shard in zip(names, self.shards, strict=True)]
+        self._go_on_after(request.step)
         return pack_saved([shard.updates for shard in self.shards], hashes)
+
+    def _go_on_after(self, step: int) -> None:
+        """Take the pushes that waited until the checkpoint of a step was written."""
+        if self._last_before_saving is None or self._spec.save_every is None or step < self._last_before_saving:
+            return
+        self._last_before_saving += self._spec.save_every
+        waited, self._after_saving = self._after_saving, []
+        for push in waited:
+            self._take_alone(push)
 
     def figures(self) -> Mapping[str, int]:
         """Return counts of what the server did: bytes in memory, rows read from and written to the cold tier."""

@@ -84,15 +84,22 @@ class Shard:
             )
         take_rows(self.tier.weights, self.tier.slots(rows, changes=False), out)
 
-    def push(self, rows: Ints, gradients: Floats) -> None:
-        """Update distinct rows by their gradients: one step of the table, even where no row was touched."""
+    def push(self, rows: Ints, gradients: Floats, lr: float | None = None) -> None:
+        """Update distinct rows by their gradients: one step of the table, even where no row was touched.
+
+        Args:
+            rows: Numbers on this shard, in order.
+            gradients: [len(rows), width].
+            lr: The learning rate of this step; None for the optimiser's own.
+        """
         self.updates += 1
+        rate = self._optimizer.lr if lr is None else lr
         at_once = max(self.tier.limit, 1)  # a shard may be without rows
         for first in range(0, len(rows), at_once):
             part = slice(first, first + at_once)
             slots = self.tier.slots(rows[part], changes=True)
             weights, state = take_rows(self.tier.weights, slots), take_rows(self.tier.state, slots)
-            self._optimizer.update(weights, state, gradients[part], self.updates)
+            self._optimizer.update(weights, state, gradients[part], self.updates, rate)
             self.tier.weights[slots] = weights
             self.tier.state[slots] = state
 

@@ -52,7 +52,11 @@ class ServerSpec:
         optimizer: What applies gradients.
         staleness: 0: a step's gradients are summed over all workers and applied at once, and the next step's pulls
             wait for that. s > 0: each worker's gradients are applied as they come, and pulls of step t wait only for
-            those of steps up to t - 1 - s.
+            those of steps up to t - 1 - s. None: pulls wait for no push.
+        clips: Whether a step's gradients are held until a worker, who has learned their norm, says what to multiply
+            them by; with a staleness of 0 alone.
+        save_every: Steps between two checkpoints of the run. With a staleness, what is pushed for steps after a
+            checkpoint waits until that is written. None where there are none but at the end.
         memory_bytes: What each server may hold in memory, tables, optimiser state and index; None for all it needs.
             What does not fit lies in files in ``directory``.
         directory: Where those files are made; they have no name, and so vanish with the server.
@@ -65,7 +69,9 @@ class ServerSpec:
     ranks: tuple[int, ...]
     tables: tuple[TableSpec, ...]
     optimizer: SparseOptimizer
-    staleness: int = 0
+    staleness: int | None = 0
+    clips: bool = False
+    save_every: int | None = None
     memory_bytes: int | None = None
     directory: Path | None = None
     wire: str = "float32"
@@ -78,8 +84,10 @@ class ServerSpec:
                 f"{len(self.ranks)} parameter servers for {len(self.tables)} tables and {len(self.workers)} workers: "
                 f"at least one of each is needed"
             )
-        if self.staleness < 0:
+        if self.staleness is not None and self.staleness < 0:
             raise RunError(f"the staleness is {self.staleness}; it must be 0 (synchronous) or more steps")
+        if self.clips and self.staleness != 0:
+            raise RunError("gradients that are applied as they come have no norm to clip; give a staleness of 0")
         if self.wire not in WIRES:
             raise RunError(f"rows cannot travel as {self.wire!r}; expected {', '.join(WIRES)}")
         if self.memory_bytes is not None and self.memory_bytes <= 0:

@@ -34,6 +34,7 @@ from heterps_compile.options import (
     Speeds,
     Text,
     Whole,
+    WholeOr,
     Wholes,
     Words,
 )
@@ -388,6 +389,7 @@ def test_every_type_of_option_has_its_sample():
     kinds = {type(option.type) for _, _, option in declared()}
     assert kinds <= {
         Whole,
+        WholeOr,
         Wholes,
         Percent,
         Size,

@@ -44,7 +44,10 @@ def test_what_is_no_options_is_refused_with_its_place(text, said):
         ({"clip_norm": 0.0}, "--clip-norm is 0.0; it must be above zero and finite"),
         ({"clip_norm": -1.0}, "--clip-norm is -1.0"),
         ({"clip_norm": float("nan")}, "--clip-norm is nan"),
-        ({"clip_norm": 1.0, "servers": ServerOptions(count=1)}, "--clip-norm and --parameter-servers do not go"),
+        (
+            {"clip_norm": 1.0, "servers": ServerOptions(count=1, staleness=None)},
+            "--clip-norm and --staleness do not go",
+        ),
         ({"resume": True}, "--resume means nothing without --checkpoint; give --checkpoint DIR too"),
         ({"every": 5}, "--every means nothing without --checkpoint"),
         ({"weights": "ck/step-1", "resume": True, "checkpoint": "ck"}, "--weights and --resume do not go together"),

@@ -5,9 +5,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from direct_servers import make_spec
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.runtime.servers.optimizers import Adagrad, Adam, Sgd, SparseOptimizer, sparse_optimizer
+from heterps_compile.runtime.servers.server import Server
 
 ROWS, WIDTH = 12, 5
 
@@ -41,7 +43,7 @@ def test_equals_torch_on_sparse_gradients(ours: SparseOptimizer, theirs):
             parameter.grad = torch.sparse_coo_tensor(rows[None], gradients, (ROWS, WIDTH), is_coalesced=True)
             optimizer.step()
         some, some_state = mine[rows], state[rows]
-        ours.update(some, some_state, gradients.numpy(), step)
+        ours.update(some, some_state, gradients.numpy(), step, 0.1)
         mine[rows], state[rows] = some, some_state
     np.testing.assert_allclose(mine, parameter.detach().numpy(), rtol=1e-6, atol=1e-7)
 
@@ -54,8 +56,40 @@ def test_momentum_equals_torch_where_every_row_is_touched():
     for step in range(1, 6):
         parameter.grad = torch.randn(ROWS, WIDTH)
         optimizer.step()
-        ours.update(mine, state, parameter.grad.numpy(), step)
+        ours.update(mine, state, parameter.grad.numpy(), step, 0.1)
     np.testing.assert_allclose(mine, parameter.detach().numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Sgd(0.1, weight_decay=0.2), torch.optim.SGD),
+        (Adagrad(0.1, weight_decay=0.2), torch.optim.Adagrad),
+        (Adam(0.1, weight_decay=0.2), torch.optim.Adam),
+    ],
+    ids=["sgd", "adagrad", "adam"],
+)
+def test_weight_decay_and_schedule_equal_torch_where_every_row_is_touched(ours: SparseOptimizer, theirs):
+    weights = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
+    parameter = torch.nn.Parameter(weights.clone())
+    optimizer = theirs([parameter], lr=0.1, weight_decay=0.2)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+    mine, state = weights.numpy().copy(), np.full((ROWS, ours.states * WIDTH), ours.initial, np.float32)
+    for step in range(1, 6):
+        parameter.grad = torch.randn(ROWS, WIDTH)
+        ours.update(mine, state, parameter.grad.numpy(), step, optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    np.testing.assert_allclose(mine, parameter.detach().numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_row_that_no_step_touches_does_not_decay(tmp_path):
+    spec = make_spec(tmp_path, {"emb": torch.ones(4, 1)}, servers=1, optimizer=Sgd(0.5, weight_decay=0.5))
+    shard = Server(spec, 0).shards[0]
+    for _ in range(2):
+        shard.push(np.array([2]), np.zeros((1, 1), np.float32))
+    (_, records), *_ = shard.records()
+    assert records[:, 0].tolist() == [1, 1, 0.75**2, 1]
 
 
 def test_names():
@@ -68,6 +102,12 @@ def test_names():
 def test_a_learning_rate_is_above_zero(lr: float):
     with pytest.raises(RunError, match="must be above 0"):
         sparse_optimizer("sgd", lr)
+
+
+@pytest.mark.parametrize("weight_decay", [-1.0, float("inf")])
+def test_a_weight_decay_is_not_below_zero(weight_decay: float):
+    with pytest.raises(RunError, match="must be 0 or more"):
+        sparse_optimizer("sgd", 0.1, weight_decay)
 
 
 def test_betas_are_below_one():

@@ -98,6 +98,8 @@ class Setup:
     positions: int | None = None  # of the pipeline; None for one a stage
     staleness: int = 0
     memory_bytes: int | None = None
+    clip_norm: float | None = None
+    decay: float = 1.0  # of all learning rates, after every step
     ahead: bool = False  # rows of the next micro-batch are asked for while this one is computed
 
     @property
@@ -124,6 +126,7 @@ def run(
         staleness=setup.staleness,
         memory_bytes=setup.memory_bytes,
         directory=folder.parent,
+        clips=setup.clip_norm is not None,
     )
     if rank in spec.ranks:
         return [], {}, dict(serve_forever(spec, rank).figures())
@@ -134,7 +137,11 @@ def run(
     tied = read_tied(folder, plan)
     ahead = RowPrefetch(client, layout.actions(rank), range(setup.steps)).around(Steps())
     hooks = [client, ahead] if setup.ahead else [client]
-    engine = Engine(RankParts(plan, layout, rank, stages, tied=tied, hooks=hooks), StepOptions(loss=loss_of))
+    served = client if setup.clip_norm is not None and client.is_first else None
+    engine = Engine(
+        RankParts(plan, layout, rank, stages, tied=tied, hooks=hooks, served=served),
+        StepOptions(loss=loss_of, clip_norm=setup.clip_norm),
+    )
     parameters = list(engine.named_parameters().values())
     dense = torch.optim.SGD(parameters, LR) if parameters else None
     losses = []
@@ -145,13 +152,17 @@ def run(
         if dense is not None:
             dense.step()
             dense.zero_grad()
+            dense.param_groups[0]["lr"] *= setup.decay
+        client.learning_rate *= setup.decay
     if rank == 0 and save is not None:
         client.save(save)
     client.close()
     return losses, {name: one.detach().numpy().copy() for name, one in engine.named_parameters().items()}, {}
 
 
-def train_whole(steps: int, sparse_optimizer) -> tuple[list[float], dict[str, torch.Tensor]]:
+def train_whole(
+    steps: int, sparse_optimizer, clip_norm: float | None = None, decay: float = 1.0
+) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Train the unsplit model in this process."""
     model, _ = make_model()
     dense = torch.optim.SGD(model.mlp.parameters(), LR)
@@ -165,9 +176,13 @@ def train_whole(steps: int, sparse_optimizer) -> tuple[list[float], dict[str, to
             loss.backward()
             total += loss.item()
         losses.append(total)
+        if clip_norm is not None:
+            norm = nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            assert norm > clip_norm
         for optimizer in (dense, sparse):
             optimizer.step()
             optimizer.zero_grad()
+            optimizer.param_groups[0]["lr"] *= decay
     return losses, model.state_dict()
 
 
@@ -189,14 +204,19 @@ def assert_equal_to_whole(results, exported: Path, expected) -> None:
     ("setup", "theirs"),
     [
         (Setup((2, 1), 1, Sgd(LR)), partial(torch.optim.SGD, lr=LR)),
-        (Setup((1, 1), 2, Adagrad(LR), memory_bytes=2_000, ahead=True), partial(torch.optim.Adagrad, lr=LR)),
+        (
+            Setup((1, 1), 2, Adagrad(LR), memory_bytes=2_000, ahead=True, clip_norm=0.05, decay=0.8),
+            partial(torch.optim.Adagrad, lr=LR),
+        ),
     ],
-    ids=["two replicas, one server", "two servers, hot and cold rows, pulls ahead"],
+    ids=["two replicas, one server", "two servers, hot and cold rows, pulls ahead, clipped, scheduled"],
 )
 def test_synchronous_training_equals_one_process(tmp_path, folder, setup, theirs):
     results = run_ranks(run, setup.workers + setup.servers, folder, setup, tmp_path / "saved")
     export_tables(tmp_path / "saved", tmp_path / "tables.safetensors")
-    assert_equal_to_whole(results, tmp_path / "tables.safetensors", train_whole(setup.steps, theirs))
+    assert_equal_to_whole(
+        results, tmp_path / "tables.safetensors", train_whole(setup.steps, theirs, setup.clip_norm, setup.decay)
+    )
     for *_, figures in results[setup.workers :]:
         assert (figures["cold_writes"] > 0) == (setup.memory_bytes is not None)
         assert figures["memory_bytes"] <= (setup.memory_bytes or figures["table_bytes"])

@@ -1,5 +1,7 @@
 """Which pulls wait for which pushes, and what a server refuses."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,14 @@ from direct_servers import make_spec
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.servers.optimizers import Sgd
-from heterps_compile.runtime.servers.protocol import FIRST_BYTES, Kind, pack_request, request_bytes, unpack_request
+from heterps_compile.runtime.servers.protocol import (
+    FIRST_BYTES,
+    Kind,
+    pack_number,
+    pack_request,
+    request_bytes,
+    unpack_request,
+)
 from heterps_compile.runtime.servers.server import Server
 from heterps_compile.runtime.servers.spec import ServerSpec, TableSpec
 
@@ -15,18 +24,26 @@ from heterps_compile.runtime.servers.spec import ServerSpec, TableSpec
 class OneServer:
     """A server of one table of ten ones, and what two workers tell it."""
 
+    learning_rate = 1.0
+
     def __init__(self, folder, **more) -> None:
         weights = torch.ones(10, 1)
         self.server = Server(make_spec(folder, {"emb": weights}, servers=1, workers=2, optimizer=Sgd(1.0), **more), 0)
 
-    def tell(self, kind: Kind, worker: int, step: int, rows=(), gradients=()) -> list[tuple[int, list[float]]]:
+    def tell(
+        self, kind: Kind, worker: int, step: int, rows=(), *, gradients=(), factor: float | None = None
+    ) -> list[tuple[int, list[float]]]:
         ints = [np.array([len(rows), *rows], np.int64)] if kind in (Kind.PULL, Kind.PUSH) else []
+        if kind is Kind.PUSH:
+            ints = [pack_number(self.learning_rate), *ints]
+        if factor is not None:
+            ints = [pack_number(factor)]
         floats = [np.array(gradients, np.float32)]
         request = unpack_request(pack_request(kind, worker, step, ints, floats=floats))
         return [(to, answer.tolist()) for to, answer in self.server.handle(request)]
 
     def push(self, worker: int, step: int, gradient: float) -> list[tuple[int, list[float]]]:
-        return self.tell(Kind.PUSH, worker, step, [4], [gradient])
+        return self.tell(Kind.PUSH, worker, step, [4], gradients=[gradient])
 
     def pull(self, worker: int, after: int) -> list[tuple[int, list[float]]]:
         return self.tell(Kind.PULL, worker, after, [3, 4])
@@ -61,6 +78,59 @@ def test_with_a_staleness_pushes_count_at_once_and_pulls_wait_for_old_ones_only(
     assert one.push(0, step=0, gradient=0.5) == [(1, [1, 0.0])]
 
 
+def test_without_a_bound_pulls_wait_for_no_push(tmp_path):
+    one = OneServer(tmp_path, staleness=None)
+    assert one.pull(1, after=-1) == [(1, [1, 1])]
+    for step in range(3):  # worker 0 has pushed nothing yet
+        assert one.push(1, step, gradient=0.25) == []
+        assert one.pull(1, after=-1) == [(1, [1, 1 - 0.25 * (step + 1)])]
+
+
+@pytest.mark.parametrize("staleness", [1, None])
+def test_a_checkpoint_holds_the_pushes_of_its_steps_once_and_none_of_later_ones(tmp_path, staleness):
+    one = OneServer(tmp_path, staleness=staleness, save_every=2)
+    folder = np.frombuffer(os.fsencode(tmp_path / "saved"), np.uint8).astype(np.int64)
+    save = unpack_request(pack_request(Kind.SAVE, 0, 1, [folder]))
+    for step in range(3):  # worker 1 is a step ahead of the checkpoint after two steps
+        one.push(1, step, gradient=0.25)
+    one.push(0, step=0, gradient=0.5)
+    assert one.server.handle(save) == []
+    ((to, _),) = one.push(0, step=1, gradient=0.5)
+    assert to == 0
+    saved = np.load(tmp_path / "saved" / "table-0.step-2.shard-0-of-1.npy")
+    assert saved[4].tolist() == [1 - 2 * 0.25 - 2 * 0.5]
+    assert one.pull(0, after=-1) == [(0, [1, -0.75])]  # what worker 1 had pushed for step 2 counts now
+    one.push(0, step=2, gradient=1.0)
+    assert one.pull(1, after=2) == [(1, [1, -1.75])]
+
+
+def test_every_push_has_its_learning_rate(tmp_path):
+    one = OneServer(tmp_path, staleness=None)
+    one.push(0, step=0, gradient=1.0)
+    one.learning_rate = 0.25
+    one.push(0, step=1, gradient=1.0)
+    assert one.pull(0, after=-1) == [(0, [1, 1 - 1.0 - 0.25])]
+
+
+def test_clipped_gradients_are_held_until_their_norm_is_known(tmp_path):
+    one = OneServer(tmp_path, clips=True)
+    one.push(0, step=0, gradient=1.0)
+    assert one.tell(Kind.NORM, 0, 0) == []
+    assert one.push(1, step=0, gradient=2.0) == [(0, [9.0])]  # of the sum of both
+    assert one.pull(0, after=0) == []
+    assert one.tell(Kind.SCALE, 0, 0, factor=0.5) == [(0, [1, 1 - 1.5])]
+    with pytest.raises(RunError, match="rank 0 scales the gradients of step 0, which the parameter server does not"):
+        one.tell(Kind.SCALE, 0, 0, factor=0.5)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), -1.0])
+def test_a_learning_rate_that_is_none_is_refused(tmp_path, rate):
+    one = OneServer(tmp_path, staleness=None)
+    one.learning_rate = rate
+    with pytest.raises(RunError, match=r"rank 0 sent .* as a learning rate or a factor; it must be 0 or more"):
+        one.push(0, step=0, gradient=1.0)
+
+
 def test_a_run_may_start_at_a_later_step(tmp_path):
     one = OneServer(tmp_path, first_step=7)
     assert one.pull(0, after=6) == [(0, [1, 1])]
@@ -90,7 +160,7 @@ def test_strangers_are_refused(tmp_path):
 def test_gradients_that_do_not_fit_their_rows_are_refused(tmp_path):
     one = OneServer(tmp_path, staleness=1)
     with pytest.raises(RunError, match="rank 0 pushed 3 numbers for rows that have 1"):
-        one.tell(Kind.PUSH, 0, 0, [4], [1.0, 2.0, 3.0])
+        one.tell(Kind.PUSH, 0, 0, [4], gradients=[1.0, 2.0, 3.0])
 
 
 def test_counts_that_do_not_add_up_are_refused():
@@ -111,9 +181,9 @@ def test_a_request_survives_its_way():
 
 def test_bytes_that_are_no_request_are_refused():
     noise = torch.full((64,), 7, dtype=torch.uint8)
-    with pytest.raises(RunError, match="no request of version 1"):
+    with pytest.raises(RunError, match="no request of version 2"):
         request_bytes(noise, "float32")
-    with pytest.raises(RunError, match="no request of version 1"):
+    with pytest.raises(RunError, match="no request of version 2"):
         unpack_request(noise)
     with pytest.raises(RunError, match="71 bytes of a request that should have another length"):
         unpack_request(pack_request(Kind.PULL, 0, 0, [np.array([1])])[:-1])
@@ -125,6 +195,7 @@ TABLE = TableSpec("emb", 10, 1, None)  # type: ignore[arg-type]  # never opened
 @pytest.mark.parametrize(
     ("more", "fault"),
     [
+        ({"staleness": 1, "clips": True}, "gradients that are applied as they come have no norm to clip"),
         ({"staleness": -1}, r"the staleness is -1; it must be 0 \(synchronous\) or more"),
         ({"ranks": ()}, "0 parameter servers for 1 tables and 1 workers"),
         ({"wire": "int8"}, "rows cannot travel as 'int8'; expected float32, float16, bfloat16"),
