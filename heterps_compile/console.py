@@ -3,6 +3,8 @@
 Names come from models; each goes through :func:`~heterps_compile.escape.printable` into a ``Text``, so that neither
 escape sequences nor rich's own markup reach the terminal.
 
+A ``Text`` that is printed by itself is a sentence, which is broken as ``fit_lines.py`` says.
+
 Left out: what is in the tables; progress (``cli/output.py``).
 """
 
@@ -10,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich import box
 from rich.cells import cell_len
@@ -21,9 +23,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from .escape import printable, shorten
+from .fit_lines import LEAST_WIDTH, PLAIN_WIDTH, fit_lines
 
-PLAIN_WIDTH = 120  # columns, where the output is no terminal
-LEAST_WIDTH = 80  # columns; a narrower terminal breaks the lines
 _BETWEEN = 2  # columns of the terminal, from one of a table to the next
 _LONGEST_WORD = 20  # that a column of text makes room for
 _PIECES = re.compile(r"[^\s-]+-*")  # of a heading, which is broken between them
@@ -37,16 +38,34 @@ def make_console(stream: TextIO, terminal_width: int | None) -> Console:
         terminal_width: Columns of the terminal, or None where the stream is none.
     """
     width = PLAIN_WIDTH if terminal_width is None else max(terminal_width, LEAST_WIDTH)
-    console = Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
-    console.push_render_hook(_TrimEveryLine())
+    console = _Uncropped(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+    console.push_render_hook(_FitEveryLine(None if terminal_width is None else width))
     return console
 
 
-class _TrimEveryLine(RenderHook):
-    """Takes from every line the spaces that a table pads its last column with."""
+class _Uncropped(Console):
+    """Prints a line that is longer than the console is wide: a sentence where there is no terminal, a long path."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print what fits by itself."""
+        super().print(*objects, **{"crop": False, **options})
+
+
+@dataclass(frozen=True, slots=True)
+class _FitEveryLine(RenderHook):
+    """Breaks sentences, and takes from every line the spaces that a table pads its last column with.
+
+    Attributes:
+        width: Columns of the terminal, or None where the output is none.
+    """
+
+    width: int | None
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Trimmed(renderable) for renderable in renderables]
+        return [_Trimmed(self._sentence(one) if isinstance(one, Text) else one) for one in renderables]
+
+    def _sentence(self, text: Text) -> Text:
+        return Text(fit_lines(text.plain, self.width), text.style, no_wrap=True, overflow="ignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +184,9 @@ def pairs_table(pairs: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def note_text(note: str) -> ConsoleRenderable:
+def note_text(note: str) -> Text:
     """Return a note, its further lines under the first."""
-    table = Table(box=None, show_header=False, padding=0)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(Text("note: "), Text(printable(note)))
-    return table
+    return Text(f"note: {printable(note)}")
 
 
 def add_text(table: Table, *headings: str, min_width: int | None = None, no_wrap: bool = False) -> None:

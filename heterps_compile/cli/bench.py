@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import BENCH, HANDED_ON, ONNX
 
 from . import options
-from .output import ProgressLine, printing, quiet_libraries, result_stream, terminal_width
+from .output import ProgressLine, printing, quiet_libraries, result_stream
 from .pictures import check_file, write_file
 
 
@@ -34,7 +35,7 @@ def bench(ctx: click.Context, /, model: str, **_: Any) -> None:
     \b
     Examples:
       heterps-compile bench model.onnx
-      heterps-compile bench model.onnx --min-throughput 2000 --methods rl,exact,greedy --plot methods.svg
+      heterps-compile bench model.onnx --methods rl,exact --plot methods.svg
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with options.asked_of(ctx, BENCH, ONNX) as asked:
         check_file("--plot", asked["plot"])

@@ -18,7 +18,7 @@ from heterps_compile.progress import Progress
 
 from . import options
 from .judged import judged
-from .output import ProgressLine, append_summary, printing, quiet_libraries, result_stream
+from .output import ProgressLine, append_summary, printing, quiet_libraries, result_stream, tell, write_shown
 from .pictures import check_file, write_changes
 from .review_all import review_all
 
@@ -44,18 +44,18 @@ def check(ctx: click.Context, /, model: str | None, **_: Any) -> int:
     \b
     Files:
       FILE.html         the committed plan beside the one found now, with --report
-      PLAN              written anew with --update; a compiled folder is compiled anew
+      PLAN              written anew with --update, a folder with its stages
 
     \b
     Environment:
-      GITHUB_STEP_SUMMARY   a file that --format github appends the result to, as Markdown
+      GITHUB_STEP_SUMMARY   the file that --format github appends Markdown to
 
     \b
     Examples:
       heterps-compile check model.onnx --against model.heterps
       heterps-compile check model.onnx --against plans/plan.json --tolerance 2%
-      heterps-compile check model.onnx --against plan.json --cluster my-pool.toml --format github
-      heterps-compile check model.onnx --against plan.json --batch 64 --report check.html
+      heterps-compile check model.onnx --against plan.json --format github
+      heterps-compile check model.onnx --against plan.json --report check.html
       heterps-compile check model.onnx --against plan.json --update
       heterps-compile check --against plan.json
       heterps-compile check --all --format github
@@ -118,8 +118,7 @@ def check_one(model: str, asked: Asked, *, update: bool) -> int:
             write_changes(report, checked.committed, checked.found, checked.changes)
         progress.close()
         with printing("the result of the check"):
-            stream.write(_shown(form, checked, against, path_of(against)))
-            stream.flush()
+            write_shown(stream, form, _shown(form, checked, against))
         if form == "github":
             from heterps_compile.review.check_words import check_markdown  # noqa: PLC0415 - only the format asked for
 
@@ -129,7 +128,7 @@ def check_one(model: str, asked: Asked, *, update: bool) -> int:
         from heterps_compile.review.update import write_plan  # noqa: PLC0415 - only where it is asked for
 
         write_plan(against, checked.found, model, posed.draft.cluster, profile)
-        click.echo(f"Wrote {path_of(against)!r} anew.", err=True)
+        tell(f"Wrote {path_of(against)!r} anew.")
         return Verdict.FINE
 
 
@@ -141,14 +140,14 @@ def _check_alone(asked: Asked) -> int:
     against, form = asked["against"], asked["form"]
     checked = check_alone(read_plan(against), asked["cluster"])
     with result_stream() as stream, printing("the result of the check"):
-        stream.write(shown_alone(form, checked, against, path_of(against)))
-        stream.flush()
+        write_shown(stream, form, shown_alone(form, checked, against, path_of(against)))
     if form == "github":
         append_summary(markdown_alone(checked))
     return Verdict.FINE if checked.passes else Verdict.FAILS
 
 
-def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:
+def _shown(form: str, checked: "CheckResult", against: str) -> str:
+    from heterps_compile.plan.source import path_of  # noqa: PLC0415 - pydantic
     from heterps_compile.review import check_words  # noqa: PLC0415 - only what the result needs
 
     if form == "json":
@@ -156,5 +155,5 @@ def _shown(form: str, checked: "CheckResult", against: str, path: str) -> str:
     if form == "markdown":
         return check_words.check_markdown(checked, against)
     if form == "github":
-        return check_words.check_github(checked, path)
+        return check_words.check_github(checked, path_of(against))
     return check_words.check_text(checked)

@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from heterps_compile.escape import printable
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.units import counted
 
-from .output import printing, terminal_width
+from .output import printing
 
 
 @click.group(invoke_without_command=True)

@@ -16,12 +16,13 @@ import click
 
 from heterps_compile.errors import InputError, OptionError
 from heterps_compile.escape import printable
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import COMPILE, HANDED_ON, ONNX, PIPEDREAM, WORKLOAD
 
 from . import options
 from .max_load import MAX_LOAD, solve_workload_file
-from .output import ProgressLine, printing, quiet_libraries, result_stream, terminal_width
+from .output import ProgressLine, printing, quiet_libraries, result_stream, tell
 from .pictures import BASELINES, Drawings, LastDraft
 from .print_after import draft_printer
 
@@ -42,10 +43,10 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
 
     \b
     Files:
-      DIR/plan.json     the plan: what was decided, what it is estimated to do, what it was made from
-      DIR/stage_N.*     the stages: ONNX files, or sources with their weights as safetensors
+      DIR/plan.json     decisions, estimates, what they were made from
+      DIR/stage_N.*     the stages: ONNX files, or sources with safetensors
       DIR/README.md     how to run it
-      FILE.html, FILE.json, FILE.onnx, pictures: what --report, --trace, --annotate and --plots ask for
+      what --report, --trace, --annotate and --plots name
 
     \b
     Examples:
@@ -56,7 +57,7 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
       heterps-compile model.onnx --objective throughput --budget "5 USD/h"
       heterps-compile model.onnx --print-after group-layers
       heterps-compile model.onnx --passes "?"
-      heterps-compile model.onnx --report plan.html --plots pictures --trace step.json
+      heterps-compile model.onnx --report plan.html --trace step.json
       heterps-compile workload.json --non-contiguous
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     began = time.perf_counter()
@@ -161,7 +162,7 @@ def _annotate(compiled: "CompiledModel", path: str) -> None:
     except OSError as error:
         raise InputError(f"cannot write the annotated model {path!r}: {error.strerror}") from error
     for line in (f"{path}: {OPTION} = {annotated.settings}", *annotated.notes):
-        click.echo(printable(line), err=True)
+        tell(printable(line))
 
 
 def _older(warm_start: str | None) -> "Plan | None":
@@ -203,7 +204,7 @@ def _print_result(
     from heterps_compile.plan.file import to_json  # noqa: PLC0415 - only what the result needs
     from heterps_compile.report.document import to_document  # noqa: PLC0415
     from heterps_compile.report.rows import layer_rows  # noqa: PLC0415
-    from heterps_compile.report.tables import print_plan  # noqa: PLC0415
+    from heterps_compile.report.tables import print_plan, sha256_line  # noqa: PLC0415
 
     with printing(f"the plan (the folder {directory!r} is written all the same)"):
         if quiet:
@@ -216,5 +217,5 @@ def _print_result(
                 console = make_console(stream, terminal_width(stream))
                 print_plan(console, compiled.plan, rows, directory=directory, all_layers=verbose)
                 digest = sha256(to_json(compiled.plan).encode()).hexdigest()
-                stream.write(f"SHA-256 of plan.json, for --expect-sha256: {digest}\n")
+                console.print(sha256_line(digest))
         stream.flush()

@@ -108,9 +108,11 @@ def completion(shell: str) -> None:
     \b
     Examples:
       eval "$(heterps-compile completion bash)"
-      heterps-compile completion bash > ~/.local/share/bash-completion/completions/heterps-compile
+      heterps-compile completion bash > \\
+          ~/.local/share/bash-completion/completions/heterps-compile
       heterps-compile completion zsh > "${fpath[1]}/_heterps-compile"
-      heterps-compile completion fish > ~/.config/fish/completions/heterps-compile.fish
+      heterps-compile completion fish > \\
+          ~/.config/fish/completions/heterps-compile.fish
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     click.echo(completion_script(shell, click.get_current_context().find_root().command))
 

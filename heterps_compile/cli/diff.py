@@ -13,7 +13,7 @@ from heterps_compile.plan_diff.verdict import REVIEW_EXIT_CODES, Verdict
 
 from . import options
 from .judged import judged
-from .output import append_summary, printing, result_stream
+from .output import append_summary, printing, result_stream, tell, write_shown
 from .pictures import check_file, write_changes
 from .review_all import print_outcomes, review_all
 
@@ -39,11 +39,11 @@ def diff(ctx: click.Context, /, old: str, new: str | None, **_: Any) -> int:
 
     \b
     Files:
-      FILE.html         the changes, both plans' layers and their numbers, and pictures of NEW, with --report
+      FILE.html         changes, layers, numbers and pictures, with --report
 
     \b
     Environment:
-      GITHUB_STEP_SUMMARY   a file that --format github appends the changes to, as Markdown
+      GITHUB_STEP_SUMMARY   the file that --format github appends Markdown to
 
     \b
     Examples:
@@ -51,7 +51,7 @@ def diff(ctx: click.Context, /, old: str, new: str | None, **_: Any) -> int:
       heterps-compile diff git:origin/main:model.heterps model.heterps
       heterps-compile diff git:HEAD:plan.json plan.json --format markdown
       heterps-compile diff git:HEAD:plan.json plan.json --report changes.html
-      heterps-compile diff old.json new.json --fail-on "placement,price>5%,throughput<-2%"
+      heterps-compile diff old.json new.json --fail-on "placement,price>5%"
       heterps-compile diff --all git:main --format markdown
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     is_of_all = ctx.params["all_plans"] or ctx.params["manifest"] is not None
@@ -88,8 +88,7 @@ def _diff(old: str, new: str, form: str, fail_on: str | None, report: str | None
     if report is not None:
         write_changes(report, before, after, changes)
     with result_stream() as stream, printing("the diff"):
-        stream.write(_shown(form, changes, (old, new), (path_of(new), text), failed))
-        stream.flush()
+        write_shown(stream, form, _shown(form, changes, (old, new), (path_of(new), text), failed))
     if form == "github":
         from heterps_compile.plan_diff.formats import diff_markdown  # noqa: PLC0415 - only the format asked for
 
@@ -106,7 +105,7 @@ def _new(plan: str, form: str, report: str | None, *, counts: bool) -> Verdict:
     with result_stream() as stream:
         print_outcomes(stream, found, form, _TITLE)
     if report is not None:
-        click.echo(f"note: {report!r} is not written: a page needs an old plan", err=True)
+        tell(f"note: {report!r} is not written: a page needs an old plan")
     return found[0].verdict
 
 

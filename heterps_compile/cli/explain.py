@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heterps_compile.fit_lines import fit_lines, terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import EXPLAIN, HANDED_ON, INFEASIBLE, LAYER, LAYER_OF_PLAN, PINS
 from heterps_compile.plan.request import DEFAULT_CLUSTER
 from heterps_compile.progress import Progress
 
 from . import options
-from .output import ProgressLine, printing, quiet_libraries, result_stream, terminal_width
+from .output import ProgressLine, printing, quiet_libraries, result_stream, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +53,7 @@ def explain(ctx: click.Context, /, layer: str | None, **_: Any) -> None:
       heterps-compile explain fc1 --model model.onnx --plan model.heterps
       heterps-compile explain fc1 --model model.onnx --plan plan.json --json
       heterps-compile explain fc1 --plan git:main:plan.json
-      heterps-compile explain --pin 'embedding=cpu-core' --model model.onnx --plan plan.json
+      heterps-compile explain --pin fc1=v100 --model model.onnx --plan plan.json
       heterps-compile explain --infeasible --model model.onnx --min-throughput 1e9
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     infeasible, has_model = ctx.params["infeasible"], ctx.params["model"] is not None
@@ -102,7 +103,7 @@ def _explain(layer: str | None, subject: str, asked: Asked) -> None:
             told = why_infeasible(model, **options)
             progress.close()
             with printing("the explanation"):
-                stream.write(told.to_json() if as_json else told.to_text())
+                stream.write(told.to_json() if as_json else fit_lines(told.to_text(), terminal_width(stream)))
                 stream.flush()
             return
         from heterps_compile.console import make_console  # noqa: PLC0415 - rich
@@ -118,7 +119,7 @@ def _explain(layer: str | None, subject: str, asked: Asked) -> None:
             document, show = _placed(posed, layer, asked)
         progress.close()
         if cluster is None and (note := pool_has_moved_on(plan)):
-            click.echo(f"note: {note}", err=True)
+            tell(f"note: {note}")
         with printing("the explanation"):
             if as_json:
                 stream.write(document())

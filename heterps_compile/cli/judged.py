@@ -13,6 +13,8 @@ from heterps_compile.errors import HeterpsError
 from heterps_compile.escape import one_line
 from heterps_compile.plan_diff.verdict import verdict_of_error
 
+from .output import tell
+
 P = ParamSpec("P")
 
 
@@ -24,7 +26,7 @@ def judged(review: Callable[Concatenate[click.Context, P], int]) -> Callable[Con
         try:
             return review(ctx, *args, **kwargs)
         except HeterpsError as error:
-            click.echo(f"Error: {one_line(str(error))}", err=True)
+            tell(f"Error: {one_line(str(error))}")
             return verdict_of_error(error)
 
     return run

@@ -44,8 +44,10 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
     \b
     Examples:
       heterps-compile launch model.heterps --hosts hosts.toml
-      heterps-compile launch model.heterps --on ssh --hosts hosts.toml --train train.py --data clicks.parquet
-      heterps-compile launch model.heterps --on torchrun --max-restarts 3 --train train.py --checkpoint ck --every 100
+      heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
+          --train train.py --data clicks.parquet
+      heterps-compile launch model.heterps --on torchrun --max-restarts 3 \\
+          --train train.py --checkpoint ck --every 100
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with options.asked_of(ctx, LAUNCH, subject(ctx.params["on"])) as asked:
         from heterps_compile.runtime.engines.find import find_engine  # noqa: PLC0415 - only when it runs

@@ -16,6 +16,7 @@ import traceback
 from _thread import interrupt_main
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import StringIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -34,6 +35,7 @@ from .explain import explain
 from .launch import launch
 from .man import brief, man
 from .ops import ops
+from .output import tell
 from .profile import profile
 from .run import run as run_folder
 from .show import show
@@ -141,24 +143,25 @@ def run(arguments: Sequence[str], interrupted: "_Interrupted | None" = None) -> 
 def _tell(error: BaseException) -> int:
     """Tell on stderr what ended the command, and give its exit code."""
     if isinstance(error, click.ClickException):
-        error.show()
+        words = StringIO()
+        error.show(file=words)
+        tell(words.getvalue().rstrip("\n"))
         return error.exit_code
     if isinstance(error, ModuleNotFoundError):
         from heterps_compile.packages import not_installed  # noqa: PLC0415 - only where an import failed
 
         error = not_installed(error) or error
     if isinstance(error, HeterpsError):
-        click.echo(f"Error: {one_line(str(error))}", err=True)
+        tell(f"Error: {one_line(str(error))}")
         return error.exit_code
     if not isinstance(error, Exception):
         raise error
     for line in traceback.format_exception(error):
         for part in line.splitlines():
             click.echo(printable(part), err=True)
-    click.echo(
+    tell(
         f"This is a bug in {PROGRAM} {__version__}. Please report it with the lines above and, "
-        "if you may share it, the model.",
-        err=True,
+        "if you may share it, the model."
     )
     return 1
 

@@ -142,7 +142,7 @@ def man(ctx: click.Context, words: tuple[str, ...], output: str | None) -> None:
 
     \b
     Files:
-      DIR/heterps-compile.1, DIR/heterps-compile-diff.1, ...: the pages, with -o DIR; DIR is made
+      DIR/heterps-compile*.1  the pages, with -o DIR; DIR is made
 
     \b
     Examples:

@@ -11,11 +11,12 @@ import time
 from contextlib import closing
 
 from heterps_compile.errors import OptionError
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import PIPEDREAM, WORKLOAD
 from heterps_compile.progress import Progress
 
-from .output import ProgressLine, printing, result_stream, terminal_width
+from .output import ProgressLine, printing, result_stream
 
 MAX_LOAD = "max-load"
 

@@ -4,13 +4,13 @@ Left out: the op tables themselves (``backends/``).
 """
 
 import json
-import sys
 
 import click
 
 from heterps_compile.escape import printable
+from heterps_compile.fit_lines import terminal_width
 
-from .output import printing, quiet_libraries, result_stream, terminal_width
+from .output import printing, quiet_libraries, result_stream, tell
 
 
 @click.command("ops")
@@ -41,7 +41,7 @@ def ops(backend: str | None, *, as_json: bool) -> None:
         if not names:
             raise join(missing)
         for error in missing:
-            click.echo(f"note: not listed: {error}", err=True)
+            tell(f"note: not listed: {error}")
         found = ops_by_backend(names)
         with printing("the ops"):
             if as_json:
@@ -53,7 +53,9 @@ def ops(backend: str | None, *, as_json: bool) -> None:
                 for (domain, op), by in found.items():
                     versions = (" ".join(map(str, by[name])) if name in by else "-" for name in names)
                     table.add_row(*map(Text, [printable(f"{domain}.{op}" if domain else op), *versions]))
-                make_console(stream, terminal_width(sys.stdout)).print(table)
+                console = make_console(stream, terminal_width(stream))
+                console.print(table)
                 totals = ", ".join(f"{name} {sum(name in by for by in found.values())}" for name in names)
-                stream.write(f"\nops: {totals}; a number is the opset from which on a version of the op is known\n")
+                console.print()
+                console.print(f"ops: {totals}; a number is the opset from which on a version of the op is known")
             stream.flush()

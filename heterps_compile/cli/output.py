@@ -12,8 +12,11 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO
 
+import click
+
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
+from heterps_compile.fit_lines import fit_lines, terminal_width
 from heterps_compile.progress import Progress
 
 _STDOUT = 1  # the descriptor that C libraries write to
@@ -72,15 +75,15 @@ def quiet_libraries(*, verbose: bool) -> Iterator[None]:
         yield
 
 
-def terminal_width(stream: TextIO) -> int | None:
-    """Return the columns that a stream has: those of ``COLUMNS``, else of its terminal, or None where it is none."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else None
-    except (OSError, ValueError):
-        return None
+def write_shown(stream: TextIO, form: str, shown: str) -> None:
+    """Write a result in one of the formats of a review: only ``text`` is for a terminal, and fits it."""
+    stream.write(fit_lines(shown, terminal_width(stream)) if form == "text" else shown)
+    stream.flush()
+
+
+def tell(text: str) -> None:
+    """Print words on stderr, broken where it is a terminal."""
+    click.echo(fit_lines(text, terminal_width(sys.stderr)), err=True)
 
 
 class ProgressLine:

@@ -3,16 +3,15 @@
 Left out: the pictures (``report/``).
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from heterps_compile.errors import InputError
 from heterps_compile.progress import OnProgress, Progress
+
+from .output import tell
 
 if TYPE_CHECKING:
     from heterps_compile.compiled_model import CompiledModel
@@ -155,10 +154,7 @@ def _write_plots(directory: str, found: "Findings") -> None:
         if can_draw_png():
             write_file(str(Path(directory, f"{drawn.name}.png")), to_png(drawn))
     if not can_draw_png():
-        click.echo(
-            "note: the pictures are written as SVG alone; PNG needs resvg-py (pip install 'heterps-compile[plots]')",
-            file=sys.stderr,
-        )
+        tell("note: the pictures are written as SVG alone; PNG needs resvg-py (pip install 'heterps-compile[plots]')")
 
 
 def check_file(option: str, path: str | None) -> None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heterps_compile.errors import InputError
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import ONNX, PROFILE
 
 from . import options
-from .output import ProgressLine, printing, quiet_libraries, result_stream, terminal_width
+from .output import ProgressLine, printing, quiet_libraries, result_stream
 
 if TYPE_CHECKING:
     from heterps_compile.ir.graph import Graph
@@ -33,13 +34,13 @@ def profile(ctx: click.Context, /, model: str, **_: Any) -> None:
 
     \b
     Files:
-      FILE              profile.json: times, the machine, versions, date; its schema ships with the package
+      FILE              profile.json: times, the machine, versions, date
       --cache FILE      a file of its own form, made where there is none
 
     \b
     Examples:
       heterps-compile profile model.onnx
-      heterps-compile profile model.onnx --batches 1,16,256 --mode training -o train.json
+      heterps-compile profile model.onnx --mode training -o train.json
       heterps-compile model.onnx --cluster local --profile profile.json
       heterps-compile model.onnx --profile cpu-core=profile.json
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace

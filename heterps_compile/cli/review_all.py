@@ -13,7 +13,7 @@ from heterps_compile.options import Asked
 from heterps_compile.plan_diff.verdict import Verdict
 from heterps_compile.progress import Progress
 
-from .output import ProgressLine, append_summary, printing, quiet_libraries, result_stream
+from .output import ProgressLine, append_summary, printing, quiet_libraries, result_stream, write_shown
 
 if TYPE_CHECKING:
     from heterps_compile.review.manifest.manifest_file import Manifest
@@ -60,7 +60,6 @@ def print_outcomes(stream: TextIO, found: "list[Outcome]", form: str, title: str
         "github": lambda: words.outcomes_github(found, title),
     }[form]()
     with printing("the summary"):
-        stream.write(shown)
-        stream.flush()
+        write_shown(stream, form, shown)
     if form == "github":
         append_summary(words.outcomes_markdown(found, title))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heterps_compile.errors import InputError
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING
 
 from . import options
-from .output import printing, result_stream, terminal_width
+from .output import printing, result_stream
 from .pictures import write_file
 from .run_words import given_words
 
@@ -37,9 +38,12 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
     \b
     Examples:
       heterps-compile run model.heterps --data clicks.parquet --output scores
-      heterps-compile run model.heterps --train train.py --data clicks.parquet --replicas 2,1
-      heterps-compile run model.heterps --train train.py --data clicks.parquet --checkpoint ck --every 100 --resume
-      torchrun --nproc-per-node 3 -m -- heterps_compile run model.heterps --train train.py --data clicks.parquet
+      heterps-compile run model.heterps --train train.py --data clicks.parquet \\
+          --replicas 2,1
+      heterps-compile run model.heterps --train train.py --data clicks.parquet \\
+          --checkpoint ck --every 100 --resume
+      torchrun --nproc-per-node 3 -m -- heterps_compile run model.heterps \\
+          --train train.py --data clicks.parquet
 
     Ctrl-C ends the run after the step, with a checkpoint; twice, at once.
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import PLAN, PLAN_WITH_MODEL, SCHEMA, SHOW
 
 from . import options
-from .output import printing, quiet_libraries, result_stream, terminal_width
+from .output import printing, quiet_libraries, result_stream
 
 if TYPE_CHECKING:
     from heterps_compile.plan.plan import Plan

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import PLAN, PLAN_WITH_MODEL, SIMULATE
 
 from . import options
-from .output import printing, quiet_libraries, result_stream, terminal_width
+from .output import printing, quiet_libraries, result_stream
 from .pictures import write_file
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ def simulate(ctx: click.Context, /, plan: str, **_: Any) -> None:
 
     \b
     Files:
-      FILE.json         the shortest step of those simulated, with --trace; opens at ui.perfetto.dev
+      FILE.json         the shortest step, with --trace; opens at ui.perfetto.dev
 
     \b
     Examples:
       heterps-compile simulate model.heterps
-      heterps-compile simulate plan.json --schedule 1f1b --micro-batches 16 --trace step.json
+      heterps-compile simulate plan.json --schedule 1f1b --trace step.json
       heterps-compile simulate plan.json --model model.onnx
       heterps-compile simulate model.heterps --json | jq '.schedules[].step_s'
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace

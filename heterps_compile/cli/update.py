@@ -33,7 +33,7 @@ def update(ctx: click.Context, /, model: str | None, **_: Any) -> int:
 
     \b
     Environment:
-      GITHUB_STEP_SUMMARY   a file that --format github appends the result to, as Markdown
+      GITHUB_STEP_SUMMARY   the file that --format github appends Markdown to
 
     \b
     Examples:

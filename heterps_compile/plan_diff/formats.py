@@ -72,9 +72,9 @@ def diff_text(changes: PlanDiff, failed: Sequence[str] = ()) -> str:
 
 
 def _numbers(changes: PlanDiff) -> list[str]:
-    rows = [(n.label, n.old_text, n.new_text, change_of(n) if n.has_changed else "same") for n in changes.numbers]
-    name, old, new = (max(len(row[i]) for row in rows) for i in range(3))
-    return [f"{r[0].ljust(name)}  {r[1].rjust(old)}  →  {r[2].rjust(new)}  {r[3]}".rstrip() for r in rows]
+    rows = [(n.label, n.from_to, change_of(n) if n.has_changed else "same") for n in changes.numbers]
+    name, text = (max(len(row[i]) for row in rows) for i in range(2))
+    return [f"{label.ljust(name)}  {told.ljust(text)}  {change}".rstrip() for label, told, change in rows]
 
 
 def diff_github(changes: PlanDiff, path: str, text: str, failed: Sequence[str] = ()) -> str:
@@ -90,9 +90,7 @@ def diff_github(changes: PlanDiff, path: str, text: str, failed: Sequence[str] =
         return ""
     found = [(sentence.kind, sentence.text, sentence.layer) for sentence in sentences(changes, printable)]
     numbers = [
-        f"{n.label} {n.old_text} → {n.new_text}{f' ({change_of(n)})' if change_of(n) else ''}"
-        for n in changes.numbers
-        if n.has_changed
+        f"{n.label} {n.from_to}{f' ({change_of(n)})' if change_of(n) else ''}" for n in changes.numbers if n.has_changed
     ]
     if numbers:
         found.insert(0, ("estimates", "; ".join(numbers), ""))

@@ -42,6 +42,14 @@ class NumberChange:
         return f"{self.name}, {self.scope}" if self.scope else self.name
 
     @property
+    def from_to(self) -> str:
+        """Return both for people, the unit once where they share it: ``"2.20 → 2.66 USD/h"``; one where it stayed."""
+        if not self.has_changed:
+            return self.new_text
+        number, _, unit = self.old_text.partition(" ")
+        return f"{number if unit == self.new_text.partition(' ')[2] else self.old_text} → {self.new_text}"
+
+    @property
     def has_changed(self) -> bool:
         """Whether the two differ by more than rounding."""
         return not self.unit or not isclose(self.old, self.new, rel_tol=_ROUNDING)

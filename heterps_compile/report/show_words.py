@@ -11,7 +11,7 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import counted, format_bytes
 
-from .tables import TIME_SPENT, notes, plan_totals, stage_table
+from .tables import TIME_SPENT, notes, plan_totals, sha256_line, stage_table
 
 _HASH_SHOWN = 12  # hexadecimal digits
 _NOT_KEPT = frozenset({TIME_SPENT, "method"})
@@ -51,7 +51,7 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: 
     for note in notes(plan):
         console.print(note_text(note))
     if file_sha256 is not None:
-        console.print(Text(f"SHA-256 of plan.json, for --expect-sha256: {file_sha256}"))
+        console.print(sha256_line(file_sha256))
 
 
 def _memory(plan: Plan) -> list[tuple[str, str]]:

@@ -56,6 +56,11 @@ def print_plan(
         console.print(note_text(note))
 
 
+def sha256_line(digest: str) -> Text:
+    """Return the line with a plan's hash, to copy."""
+    return Text(f"SHA-256 of plan.json, for --expect-sha256: {digest}")
+
+
 def layer_table(rows: Sequence[LayerRow], width: int, *, all_layers: bool) -> Table:
     """Draw what every layer is and costs, and whether data or computation dominates it.
 

@@ -22,7 +22,7 @@ PACKAGE = ROOT / "heterps_compile"
 
 # From the ground up. A module imports its own folder and rows below its own, never up and never sideways.
 ROWS = (
-    ("errors", "escape"),
+    ("errors", "escape", "fit_lines"),
     ("logger", "packages", "progress"),
     ("examples", "units", "host_memory", "notebook", "process_state", "console", "conflict_markers"),
     ("options", "plug_ins"),

@@ -62,7 +62,9 @@ def test_every_argument_is_spoken_of(name):
 
 
 def examples() -> list[str]:
-    return [line for context in CONTEXTS.values() for line in help_text(context.command).blocks.get("Examples", ())]
+    """Return the commands that are shown; one that is broken by a backslash is one."""
+    shown = ["\n".join(help_text(context.command).blocks.get("Examples", ())) for context in CONTEXTS.values()]
+    return [line for text in shown for line in re.sub(r" *\\\n *", " ", text).split("\n") if line]
 
 
 def words_of(example: str) -> list[str]:

@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 
-from heterps_compile.cli.output import ProgressLine, quiet_libraries, result_stream, terminal_width
+from heterps_compile.cli.output import ProgressLine, quiet_libraries, result_stream
+from heterps_compile.fit_lines import terminal_width
 from heterps_compile.progress import Progress
 
 

@@ -246,7 +246,9 @@ def test_a_diff(old, new):
         change = 100 * (now / was - 1)
         words = "" if abs(change) < 1e-7 else ("+" if change > 0 else "") + format_percent(change)
         row = re.sub(" +", " ", next(line for line in text.splitlines() if line.startswith(f"{label} ")))
-        assert row == f"{label} {told[0]} → {told[1]} {words or 'same'}"
+        number, _, of_old = told[0].partition(" ")
+        from_ = number if of_old == told[1].partition(" ")[2] else told[0]
+        assert row == (f"{label} {from_} → {told[1]} {words}" if words else f"{label} {told[1]} same")
         assert f"| {label} | {told[0]} | {told[1]} | {words} |" in markdown
         assert [label, *told, words] in page.tables[0]
         entry = document[label.split(",")[0]]
