@@ -35,6 +35,13 @@ def layer_title(layers: LayerGraph, index: int) -> str:
     return node.module_path
 
 
+def tells_nothing(layers: LayerGraph, index: int) -> bool:
+    """Tell whether a layer's name is made up and nothing says where in the model it is."""
+    layer = layers.layers[index]
+    node = _anchor(layers.graph, layer)
+    return not node.module_path and is_made_up(layer.name, node.op)
+
+
 def describe_layer(layers: LayerGraph, index: int) -> str:
     """Return what a layer is, and where in the model: ``conv 3x3, 64 -> 128, layer2.0``."""
     layer, what = layers.layers[index], what_layer_is(layers, index)

@@ -11,7 +11,7 @@ from heterps_compile.bench.comparison import Comparison
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.problem import Problem
 from heterps_compile.ir.graph import Node
-from heterps_compile.ir.layer_titles import after_node, before_anchor, join_of
+from heterps_compile.ir.layer_titles import after_node, before_anchor, join_of, tells_nothing
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan_diff.compare_plans import PlanDiff
@@ -73,15 +73,16 @@ class Findings:
         if not self.rows:
             return [replace(view, change=changed.get(view.name, "")) for view in plan_layers(self.plan)]
         joins = self._joins
+        kinds = [row.what.removesuffix(f", {row.title}") or row.kind for row in self.rows]
         return [
             LayerView(
                 name=row.name,
                 stage=row.stage,
                 device=row.device,
-                kind=row.what.removesuffix(f", {row.title}") or row.kind,
+                kind=kinds[index],
                 label=row.cost.label,
                 change=changed.get(row.name, ""),
-                title=row.title,
+                title=kinds[index] if self.layers is not None and tells_nothing(self.layers, index) else row.title,
                 join=joins[index].op.rpartition("::")[2].removeprefix("aten.").partition(".")[0].lower()
                 if index in joins
                 else "",

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any
@@ -20,15 +21,23 @@ from markupsafe import Markup
 from heterps_compile import __version__
 from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import Plan, PlannedStage, what_the_bound_proves
 from heterps_compile.plan_diff.sentences import change_of, sentences
 from heterps_compile.plan_diff.sentences import notes as change_notes
-from heterps_compile.units import format_bytes, format_count, format_money, format_rate, format_seconds, format_share
+from heterps_compile.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_money,
+    format_rate,
+    format_seconds,
+    format_share,
+)
 
 from .findings import Findings
 from .pictures.layer_graph import LayerView
 from .pictures.svg import NAME_WIDTH, NARROW, STYLE, device_classes
-from .tables import TIME_SPENT, notes, plan_totals
+from .tables import TIME_SPENT, bound_text, notes, plan_totals
 
 _MOST_STAGES = 400  # rows of the table
 _MOST_CHANGES = 200  # sentences
@@ -55,7 +64,7 @@ def html_report(findings: Findings) -> str:
     environment.filters["rate"] = format_rate
     environment.filters["share"] = format_share
     environment.filters["change"] = change_of
-    changes = findings.changes
+    changes, servers = findings.changes, plan.parameter_servers.count
     return environment.from_string(
         _template("report.html")
     ).render(
@@ -71,6 +80,11 @@ def html_report(findings: Findings) -> str:
             for drawn, narrow in zip(findings.pictures(), findings.pictures(NARROW), strict=True)
         ],
         slowest=slowest_layers(findings),
+        units=_units(plan),
+        stages_in_all=counted(len(plan.stages), "stage"),
+        servers=f", and {counted(servers, 'parameter server core')}" if servers else "",
+        bound=bound_text(plan) if plan.bound > 0 else "",
+        proves=what_the_bound_proves(plan),
         firsts=list(_firsts(plan))[:_MOST_STAGES],
         totals=[row for row in plan_totals(plan) if row[0] != TIME_SPENT],
         notes=notes(plan),
@@ -89,6 +103,14 @@ def html_report(findings: Findings) -> str:
 
 def _template(name: str) -> str:
     return resources.files(f"{__package__}.templates").joinpath(name).read_text("utf-8")
+
+
+def _units(plan: Plan) -> dict[str, int]:
+    """Return how many units of every device type the plan takes."""
+    counts = Counter[str]()
+    for stage in plan.stages:
+        counts[stage.device] += stage.replicas
+    return counts
 
 
 def _firsts(plan: Plan) -> Iterator[tuple[int, PlannedStage]]:

@@ -22,7 +22,7 @@ def html_of(value: Plan | CompiledModel) -> str:
     found = _findings(value)
     drawn = found.graph()
     address = base64.b64encode(drawn.svg.encode()).decode("ascii")
-    image = f'<img alt="{safe(drawn.title)}" style="max-width:100%" src="data:image/svg+xml;base64,{address}"/>'
+    image = f'<img alt="{safe(drawn.label)}" style="max-width:100%" src="data:image/svg+xml;base64,{address}"/>'
     return f"<div>{image}<pre>{escape(str(value))}</pre></div>"
 
 

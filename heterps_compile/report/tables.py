@@ -206,8 +206,12 @@ def _servers(plan: Plan) -> list[tuple[str, str]]:
 def _bound(plan: Plan) -> str:
     if plan.bound <= 0:
         return "none"
-    described = OBJECTIVES[plan.request.objective].describe(plan.bound, plan.batch, plan.currency)
-    return f"{described}: {what_the_bound_proves(plan)}"
+    return f"{bound_text(plan)}: {what_the_bound_proves(plan)}"
+
+
+def bound_text(plan: Plan) -> str:
+    """Return the proven bound in the unit of the objective."""
+    return OBJECTIVES[plan.request.objective].describe(plan.bound, plan.batch, plan.currency)
 
 
 def notes(plan: Plan) -> list[str]:

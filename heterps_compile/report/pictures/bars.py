@@ -12,14 +12,15 @@ from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.plan.plan import Plan, PlannedStage
 from heterps_compile.plan_diff.numbers import NumberChange
 from heterps_compile.plan_diff.sentences import change_of
-from heterps_compile.units import format_bytes, format_money
+from heterps_compile.units import counted, format_bytes, format_money
 
-from .svg import WIDTH, Picture, device_classes, legend, line, picture, rect, text, titled
+from .svg import WIDTH, Picture, device_classes, legend, line, listed, picture, rect, text
 from .text_width import fitting, text_width
 
 _LEFT, _RIGHT, _NARROW_LEFT = 200.0, 150.0, 12.0
 _ROW, _SPACE, _LABEL = 20.0, 9.0, 18.0
 _MOST_ROWS = 120
+_PART_GAP = 1.0  # pixels between parts of a bar
 _ALIKE = 3  # neighbours, that are drawn as one
 _PARTS = (
     ("weights", "p0"),
@@ -28,7 +29,7 @@ _PARTS = (
     ("activations", "p3"),
     ("safety margin", "grid-fill"),
 )
-_NUMBER_LEFT, _NUMBER_RIGHT, _NUMBER_BAR, _NUMBER_ROW = 190.0, 330.0, 14.0, 44.0
+_NUMBER_LEFT, _NUMBER_RIGHT, _NUMBER_BAR, _NUMBER_ROW = 190.0, 330.0, 17.0, 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,19 @@ def memory_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
     parts, top = legend(
         ((colour, name) for index, (name, colour) in enumerate(_PARTS) if any(sizes[index] for sizes in held)), width
     )
-    for index, ((run, _), sizes) in enumerate(zip(shown, held, strict=True)):
-        y = rows.bar_y(top, index)
+    alike = [words for sizes in held for words in _told(sizes)]
+    for (run, _), sizes in zip(shown, held, strict=True):
+        y = rows.bar_y(top, 0)
         parts += rows.label(_words(run), y)
         left = rows.left
-        for (name, colour), size in zip(_PARTS, sizes, strict=True):
+        for (_, colour), size in zip(_PARTS, sizes, strict=True):
             if size > 0:
-                parts.append(titled(rect(left, y, size * scale, _ROW, colour), f"{name}: {format_bytes(size)}"))
+                parts.append(rect(left, y, max(size * scale - _PART_GAP, _PART_GAP), _ROW, colour))
                 left += size * scale
         parts.append(text(left + 8, y + 15, _against(sum(sizes), there.get(run[0].device))))
-    said, height = rows.missing(sum(len(run) for run, _ in runs[_MOST_ROWS:]), top, len(shown))
+        below, top = listed(_told(sizes), width, y + _ROW, left=rows.left, alike=alike)
+        parts, top = [*parts, *below], top + _SPACE
+    said, height = rows.missing(sum(len(run) for run, _ in runs[_MOST_ROWS:]), top, 0)
     return picture("memory", "Memory of one replica of every stage", height, [*parts, *said], width=width)
 
 
@@ -100,7 +104,8 @@ def price_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
     """Draw the price per hour of every stage, all replicas together."""
     rows, runs = _Rows(width), _runs(plan)
     shown = runs[:_MOST_ROWS]
-    most = max((run[0].price_per_hour for run in shown), default=0.0) or 1.0
+    prices = [run[0].price_per_hour for run in shown]
+    most = max([*prices, plan.parameter_servers.price_per_hour]) or 1.0
     scale = rows.longest / most
     colours = device_classes(stage.device for stage in plan.stages)
     parts, top = legend([("", f"{format_money(plan.price_per_hour)} {plan.currency}/h in all")], width)
@@ -108,11 +113,17 @@ def price_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
         stage, y = run[0], rows.bar_y(top, index)
         parts += rows.label(_words(run), y)
         length = stage.price_per_hour * scale
-        title = f"{stage.replicas} x {stage.device}"
-        parts.append(titled(rect(rows.left, y, max(length, 1), _ROW, f"d{colours[stage.device]}"), title))
+        parts.append(rect(rows.left, y, max(length, 1), _ROW, f"d{colours[stage.device]}"))
         price = f"{format_money(stage.price_per_hour)} {plan.currency}/h" if stage.price_per_hour else "free"
         parts.append(text(rows.left + length + 8, y + 15, price if len(run) == 1 else f"{price} each"))
-    said, height = rows.missing(sum(map(len, runs[_MOST_ROWS:])), top, len(shown))
+    drawn, servers = len(shown), plan.parameter_servers
+    if servers.count:
+        y, length = rows.bar_y(top, drawn), servers.price_per_hour * scale
+        parts += rows.label(f"parameter servers: {counted(servers.count, 'core')}", y)
+        price = f"{format_money(servers.price_per_hour)} {plan.currency}/h" if servers.price_per_hour else "free"
+        parts += [rect(rows.left, y, max(length, 1), _ROW, "grid-fill"), text(rows.left + length + 8, y + 15, price)]
+        drawn += 1
+    said, height = rows.missing(sum(map(len, runs[_MOST_ROWS:])), top, drawn)
     return picture("price", "Price per hour of every stage", height, [*parts, *said], width=width)
 
 
@@ -139,6 +150,10 @@ def _sizes(memory: MemoryParts) -> Sequence[float]:
     return (*parts, memory.total_bytes - sum(parts))
 
 
+def _told(sizes: Sequence[float]) -> list[str]:
+    return [f"{name} {format_bytes(size)}" for (name, _), size in zip(_PARTS, sizes, strict=True) if size > 0]
+
+
 def _against(used: float, there: float | None) -> str:
     return format_bytes(used) if there is None else f"{format_bytes(used)} of {format_bytes(there)}"
 
@@ -153,8 +168,8 @@ def number_bars(numbers: Sequence[NumberChange], *, width: float = WIDTH) -> Pic
     for index, number in enumerate(numbers):
         y = top + index * (_NUMBER_ROW + above) + above
         name = fitting(number.name, width - 24 if is_narrow else left - 16)
-        parts.append(text(left, y - 5, name) if is_narrow else text(left - 10, y + 20, name, "ink", "end"))
-        parts.append(line(left - 2, y - 3, left - 2, y + 31, "grid"))
+        parts.append(text(left, y - 5, name) if is_narrow else text(left - 10, y + 21, name, "ink", "end"))
+        parts.append(line(left - 2, y - 3, left - 2, y + 37, "grid"))
         most = max(number.old, number.new) or 1.0
         words = (number.old_text, f"{number.new_text}  {change_of(number)}".rstrip())
         beside = max(map(text_width, words)) + 16 if is_narrow else _NUMBER_RIGHT
@@ -166,6 +181,6 @@ def number_bars(numbers: Sequence[NumberChange], *, width: float = WIDTH) -> Pic
             share = value / most if number.unit and isfinite(most) else 1.0
             length = max(1.0, share * longest)
             shown = fitting(said, width - left - length - 10)
-            parts += [rect(left, bar_y, length, _NUMBER_BAR, classes), text(left + length + 8, bar_y + 11, shown)]
+            parts += [rect(left, bar_y, length, _NUMBER_BAR - 2, classes), text(left + length + 8, bar_y + 13, shown)]
     height = top + len(numbers) * (_NUMBER_ROW + above) + 6
     return picture("numbers", "Numbers before and after", height, parts, width=width)

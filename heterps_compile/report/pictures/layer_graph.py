@@ -1,6 +1,6 @@
 """The layer graph: stages as boxes, layers in them coloured by device, edges between layers.
 
-A graph of up to 60 layers shows names and edges. A larger one shows every layer as a cell, so that 1,500 fit on a
+A graph of up to 100 layers shows names and edges. A larger one shows every layer as a cell, so that 1,500 fit on a
 screen, and draws no edges; a page shows those of the layer that is chosen, and its name.
 
 Left out: what happens on a click (``templates/report.js``).
@@ -16,24 +16,26 @@ from heterps_compile.units import counted, format_money, format_seconds
 
 from .layer_layout import Box, Sheet, lay_out, straight
 from .svg import WIDTH, Picture, device_classes, legend, line, picture, rect, safe, text, titled
-from .text_width import ending, fitting, text_width
+from .text_width import SMALL, ending, fitting, text_width
 
-NAMED_LAYERS = 60
+NAMED_LAYERS = 100
 _DRAWN_EDGES = 400
 _CHIP = (118.0, 36.0)  # of a layer with its name, at the least
+_LOW_CHIP = 24.0  # pixels high, of layers of which nothing but the name is known
+_WIDEST_CHIP = 170.0  # that names widen the others to, on wide pictures
 _CELL = (15.0, 15.0)
 _CELL_GAP, _PAD, _HEAD = 3.0, 10.0, 44.0
 _BETWEEN = 30.0  # stages of cells
 _LEAST_PARTS = 4  # of a row, that a box takes one of
-_SMALL = 10.5  # pixels: the size of small text
 
 
 @dataclass(frozen=True, slots=True)
 class LayerView:
     """What a picture shows of a layer; ``kind`` and ``label`` (data or compute) are "" where not known.
 
-    ``title`` is what it is called in the picture, "" for its name; ``change`` says in words what is different in
-    another plan, "" for nothing; ``join`` names what it does last with values of other layers, "" for nothing.
+    ``title`` is what it is called in the picture: "" for its name, ``kind`` where its name tells nothing. ``change``
+    says in words what is different in another plan, "" for nothing. ``join`` names what it does last with values of
+    other layers, "" for nothing.
     """
 
     name: str
@@ -44,6 +46,12 @@ class LayerView:
     change: str = ""
     title: str = ""
     join: str = ""
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """Return what it is called in a picture, and the line below that."""
+        title = self.title or self.name
+        return title, self.name if title == self.kind else self.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +85,16 @@ def layer_graph(
     """
     colours = device_classes(stage.device for stage in plan.stages)
     height, parts = _graph(plan, layers, edges, colours, width, alive=True)
-    title = f"{counted(len(layers), 'layer')} of {fitting(plan.model, 400)} in {counted(len(plan.stages), 'stage')}"
-    return picture("layers", title, height, parts, role="group", width=width)
+    title = f"{counted(len(layers), 'layer')} in {counted(len(plan.stages), 'stage')}"
+    return picture("layers", title, height, parts, about=fitting(plan.model, 400), role="group", width=width)
 
 
 def older_graph(plan: Plan, layers: Sequence[LayerView], newer: Plan, *, width: float = WIDTH) -> Picture:
     """Draw the layers of an older plan as one still picture, devices in the colours that they have in the newer one."""
     colours = device_classes(stage.device for stage in (*newer.stages, *plan.stages))
     height, parts = _graph(plan, layers, (), colours, width, alive=False)
-    title = f"Before: {counted(len(layers), 'layer')} in {counted(len(plan.stages), 'stage')}"
-    return picture("layers-before", title, height, parts, width=width)
+    told = f"{counted(len(layers), 'layer')} in {counted(len(plan.stages), 'stage')}"
+    return picture("layers-before", "Before", height, parts, about=told, width=width)
 
 
 def _graph(
@@ -106,7 +114,7 @@ def _graph(
     lines = _lines(slots, edges) if len(edges) <= _DRAWN_EDGES else {}
     parts, top = _legend(plan, layers, colours, width)
     counts = [sum(layers[slot.layer].stage == stage.index for slot in slots) for stage in plan.stages]
-    sheet = Sheet(width, top, _CHIP, counts, list(lines))
+    sheet = Sheet(width, top, _chip_size(layers, width), counts, list(lines))
     laid = lay_out(sheet)
     if laid is None or len(edges) > _DRAWN_EDGES:
         words = [("", "too many lines to draw: choose a layer to see what it reads and what reads it")]
@@ -127,6 +135,14 @@ def _graph(
         shapes = "".join(_chip(layer, laid.slots[i], colours[layer.device], slots[i]) for i in group)
         parts.append(f'<g class="layer"{_handle(index, layer)}>{shapes}</g>' if alive else shapes)
     return laid.height, [*parts, "</g>"]
+
+
+def _chip_size(layers: Sequence[LayerView], width: float) -> tuple[float, float]:
+    """Return the least width and the height of layers: as wide as their names where there is room, no line empty."""
+    least, height = _CHIP
+    widest = max(text_width(layer.lines[0]) for layer in layers) + 15
+    has_second = any(layer.lines[1] or layer.change for layer in layers)
+    return min(max(least, widest), _WIDEST_CHIP) if width >= WIDTH else least, height if has_second else _LOW_CHIP
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +287,7 @@ def _head(stage: PlannedStage, across: tuple[float, float], y: float, currency: 
     below = f"{format_seconds(stage.time_s)} a batch, {format_money(stage.price_per_hour)} {currency}/h"
     return [
         text(x, y + 18, fitting(head, width, bold=True), "ink head"),
-        text(x, y + 34, fitting(below, width, _SMALL), "soft small"),
+        text(x, y + 34, fitting(below, width, SMALL), "soft small"),
     ]
 
 
@@ -300,14 +316,16 @@ def _chip(layer: LayerView, box: Box, colour: int, slot: _Slot) -> str:
     if layer.change:  # a dot in the corner
         parts.append(f'<circle class="p4" cx="{x + box.width - 6:.1f}" cy="{y + 6:.1f}" r="3.5"/>')
         room -= 10
-    parts.append(text(x + 7, y + 15, ending(layer.title or layer.name, room)))
-    parts.append(text(x + 7, y + 29, _below(layer, room), "soft small"))
+    first, second = layer.lines
+    parts.append(text(x + 7, y + 15, _kind(first, room, 12.0) if first == layer.kind else ending(first, room)))
+    if layer.change:
+        parts.append(text(x + 7, y + 29, fitting(layer.change, room, SMALL), "soft small"))
+    elif second:
+        parts.append(text(x + 7, y + 29, _kind(second, room, SMALL), "soft small"))
     return "".join(parts)
 
 
-def _below(layer: LayerView, room: float) -> str:
-    """Return the second line of a chip: what changed, else kind and sizes, without the kind where that is too wide."""
-    whole = layer.change or layer.kind
-    if text_width(whole, _SMALL) > room and not layer.change:
-        whole = whole.partition(" ")[2] or whole
-    return fitting(whole, room, _SMALL)
+def _kind(words: str, room: float, size: float) -> str:
+    """Return kind and sizes, without the kind where that is too wide."""
+    whole = (words.partition(" ")[2] or words) if text_width(words, size) > room else words
+    return fitting(whole, room, size)

@@ -27,7 +27,8 @@ def method_bars(comparison: Comparison, *, width: float = WIDTH) -> Picture:
     unit = OBJECTIVES[comparison.objective].unit(comparison.currency)
     told = [("", f"{shorten(printable(comparison.model), 40)}: {comparison.objective}, {unit}; less is better")]
     if math.isfinite(comparison.bound):
-        told.append(("p4", f"proven bound for every {plans_of_the_problem(comparison.layer_count)}"))
+        bound = value_text(comparison, comparison.bound)
+        told.append(("p4", f"proven bound, {bound}, for every {plans_of_the_problem(comparison.layer_count)}"))
     parts, top = legend(told, width)
     pitch = _BAR + _GAP + above
     height = top + len(rows) * pitch + 12
@@ -45,5 +46,4 @@ def method_bars(comparison: Comparison, *, width: float = WIDTH) -> Picture:
         if math.isfinite(comparison.bound):
             x = left + longest * comparison.bound / largest
             parts.append(line(x, y - 3, x, y + _BAR + 3, "mark"))
-    title = f"Methods compared with the proven bound: {comparison.objective}"
-    return picture("methods", title, height, parts, width=width)
+    return picture("methods", "Methods compared with the proven bound", height, parts, width=width)

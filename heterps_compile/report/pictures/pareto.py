@@ -5,7 +5,7 @@ The picture marks the plans that none of the others beats, and the one that was 
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from heterps_compile.cost.evaluate import detail
@@ -17,7 +17,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import format_count, format_money, format_rate
 
-from .svg import WIDTH, Picture, legend, line, picture, safe, text
+from .svg import WIDTH, Picture, legend, line, listed, picture, text
 
 FLOORS = 12
 _LEAST_PART, _MOST_PART = 0.1, 10.0  # of the chosen plan's throughput
@@ -88,9 +88,9 @@ def _with_front(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def has_choice(plan: Plan, points: Sequence[Point]) -> bool:
-    """Tell whether there is a plan to choose beside this one: another throughput or another price."""
-    ends = {(point.throughput_samples_per_s, point.price_per_hour) for point in points if point.price_per_hour > 0}
-    return bool(ends - {(plan.throughput_samples_per_s, plan.price_per_hour)})
+    """Tell whether there is another plan to choose: another throughput or another price, as they are printed."""
+    ends = {_ends(p.throughput_samples_per_s, p.price_per_hour, plan) for p in points if p.price_per_hour > 0}
+    return bool(ends - {_ends(plan.throughput_samples_per_s, plan.price_per_hour, plan)})
 
 
 def pareto_front(plan: Plan, points: Sequence[Point], *, width: float = WIDTH) -> Picture:
@@ -101,6 +101,15 @@ def pareto_front(plan: Plan, points: Sequence[Point], *, width: float = WIDTH) -
     reached = format_rate(plan.throughput_samples_per_s)
     this = f"this plan: {reached}, {_price(plan.price_per_hour, plan.currency)}" if plan.price_per_hour > 0 else ""
     told = [("p4", this or "this plan is free"), ("p0", "the cheapest plan per sample at a throughput floor")]
+    ends = {point: _ends(point.throughput_samples_per_s, point.price_per_hour, plan) for point in paid}
+    front = {ends[point] for point in paid if point.is_on_front}
+    beaten = {point for point in paid if ends[point] not in front}
+    if beaten:
+        told.append(("soft", "another plan is as fast and cheaper"))
+    if any(point.is_proven for point in paid):
+        layers = sum(len(stage.layers) for stage in plan.stages)
+        but = "" if all(point.is_proven for point in paid) else ", but where it says best found in time"
+        told.append(("", f"no {plans_of_the_problem(layers)} is cheaper per sample at these floors{but}"))
     parts, top = legend(told, width)
     parts.append(text(12, top + 8, f"{plan.currency}/h over samples/s in the {STEADY_STATE}", "soft"))
     top += 28
@@ -112,30 +121,33 @@ def pareto_front(plan: Plan, points: Sequence[Point], *, width: float = WIDTH) -
     for value in up.ticks(round(_HEIGHT / _TICK)):
         parts += [line(left, up(value), width - _RIGHT, up(value), "grid")]
         parts += [text(left - 8, up(value) + 4, format_money(value), "soft small", "end")]
-    front = [(across(p.throughput_samples_per_s), up(p.price_per_hour)) for p in paid if p.is_on_front]
-    if front:
-        path = f"M{front[0][0]:.1f} {front[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in front[1:])
+    corners = [(across(p.throughput_samples_per_s), up(p.price_per_hour)) for p in paid if p.is_on_front]
+    if corners:
+        path = f"M{corners[0][0]:.1f} {corners[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in corners[1:])
         parts.append(f'<path class="edge s0" d="{path}"/>')
     for point in paid:
-        parts.append(_dot(point, across(point.throughput_samples_per_s), up(point.price_per_hour), plan))
+        x, y = across(point.throughput_samples_per_s), up(point.price_per_hour)
+        parts.append(f'<circle class="{"soft" if point in beaten else "p0"}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
     if plan.price_per_hour > 0:
         x, y = across(plan.throughput_samples_per_s), up(plan.price_per_hour)
-        parts.append(f'<path class="p4" d="{_star(x, y, 10)}"><title>{safe(this)}</title></path>')
-    return picture("pareto", "Throughput against price", top + _HEIGHT + 30, parts, width=width)
+        parts.append(f'<path class="p4" d="{_star(x, y, 10)}"/>')
+    below, height = listed(list(_told(plan, paid)), width, top + _HEIGHT + 28)
+    return picture("pareto", "Throughput against price", height, [*parts, *below], width=width)
+
+
+def _told(plan: Plan, points: Sequence[Point]) -> Iterator[str]:
+    """Yield every point in words, in the order of throughput."""
+    proven = {_ends(p.throughput_samples_per_s, p.price_per_hour, plan) for p in points if p.is_proven}
+    for said in dict.fromkeys(_ends(p.throughput_samples_per_s, p.price_per_hour, plan) for p in points):
+        yield said if said in proven else f"{said}, best found in time"
+
+
+def _ends(samples_per_s: float, price_per_hour: float, plan: Plan) -> str:
+    return f"{format_rate(samples_per_s)}, {_price(price_per_hour, plan.currency)}"
 
 
 def _price(price_per_hour: float, currency: str) -> str:
     return f"{format_money(price_per_hour)} {currency}/h"
-
-
-def _dot(point: Point, x: float, y: float, plan: Plan) -> str:
-    proof = "best found in time"
-    if point.is_proven:
-        layers = sum(len(stage.layers) for stage in plan.stages)
-        proof = f"no {plans_of_the_problem(layers)} is cheaper per sample at this floor"
-    words = f"{format_rate(point.throughput_samples_per_s)}, {_price(point.price_per_hour, plan.currency)}: {proof}"
-    classes = "p0" if point.is_on_front else "soft"
-    return f'<circle class="{classes}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{safe(words)}</title></circle>'
 
 
 def _star(x: float, y: float, size: float) -> str:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 from heterps_compile.escape import printable, shorten
 
-from .text_width import fitting, text_width
+from .text_width import SMALL, fitting, text_width, wrapped
 
 WIDTH = 820
 NAME_WIDTH = 200  # characters of a name that are ever shown
@@ -22,6 +22,8 @@ DEVICE_COLOURS = 8
 NARROW = 360  # pixels: the width for a phone; a page shows one or the other
 _PIXELS_A_UNIT = 2  # of a PNG, so that text is sharp on today's screens
 _MOST_PIXELS = 16_000  # of the height of a PNG
+_LEFT, _TITLE_LINE = 12.0, 18.0  # pixels
+_LINE = 16.0  # pixels from one line of small text to the next
 
 _LIGHT = (
     ("#cfe2f7", "#2f6fb3"),
@@ -51,17 +53,18 @@ GREYS = (("#1b1f24", "#545d67", "#d0d7de", "#ffffff"), ("#e8ecf1", "#a3adb8", "#
 """Ink, soft ink, grid and paper, in light and in dark."""
 
 STRONG = (
-    ("#3b76af", "#a5610f", "#3a7c44", "#7d5bb8", "#c2452d"),
-    ("#5b9bd8", "#e9a04a", "#63b96f", "#a88be0", "#f07a63"),
+    ("#3b76af", "#a5610f", "#17803d", "#4b2e83", "#c2452d"),
+    ("#5b9bd8", "#e9a04a", "#8fdc9a", "#dccbff", "#f07a63"),
 )
-"""Five plain colours that paper-coloured text is read on, in light and in dark."""
+"""Five plain colours that paper-coloured text is read on, in light and in dark; the first four, which stand side by
+side, are told apart without seeing red, green or blue."""
 
 
 def _theme(greys: Sequence[str], strong: Sequence[str], devices: Sequence[tuple[str, str]]) -> str:
     ink, soft, grid, paper = greys
     rules = [
         f".halo{{paint-order:stroke;stroke:{paper};stroke-width:5px}}",
-        f".ink{{fill:{ink}}}.soft{{fill:{soft}}}.grid{{stroke:{grid}}}.paper{{fill:{paper}}}.grid-fill{{fill:{grid}}}",
+        f".ink{{fill:{ink}}}.soft{{fill:{soft}}}.grid{{stroke:{grid}}}.paper{{fill:{paper}}}.grid-fill{{fill:{grid};stroke:{soft}}}",
         f".line{{stroke:{soft}}}.tip{{fill:{soft}}}.box{{fill:{paper};stroke:{grid}}}",
         *(f".{name}{{fill:{colour}}}" for name, colour in zip(("p0", "p1", "p2", "p3", "p4"), strong, strict=True)),
         f".mark{{stroke:{strong[4]};stroke-width:2}}",
@@ -72,7 +75,7 @@ def _theme(greys: Sequence[str], strong: Sequence[str], devices: Sequence[tuple[
 
 STYLE = (
     "svg.picture{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}"
-    "svg.picture .head{font-weight:600}svg.picture .small{font-size:10.5px}"
+    f"svg.picture .head{{font-weight:600}}svg.picture .small{{font-size:{SMALL:g}px}}"
     "svg.picture .edge{fill:none;stroke-width:1.2}svg.picture .data{stroke-dasharray:3 2}"
     + _theme(GREYS[0], STRONG[0], DEVICES[0])
     + "@media (prefers-color-scheme:dark){"
@@ -89,26 +92,76 @@ class Picture:
     Attributes:
         name: What its file is called, without the ending.
         title: What it shows.
-        element: Its text, one element without the style sheet.
+        about: More about that; "" for nothing.
+        body: The elements in it.
         width: In pixels.
-        height: In pixels.
+        height: In pixels, of the elements.
+        role: As the standard of accessible pages has it.
     """
 
     name: str
     title: str
-    element: str
+    about: str
+    body: str
     width: float
     height: float
+    role: str
+
+    @property
+    def label(self) -> str:
+        """Return title and what is said about it."""
+        return f"{self.title}: {self.about}" if self.about else self.title
+
+    @property
+    def element(self) -> str:
+        """Return its text, one element without style sheet and title, as it stands in a page below a heading."""
+        return self._around(0.0, [])
 
     @property
     def svg(self) -> str:
-        """Return the picture with its style sheet, as it stands in a file of its own."""
-        head, _, rest = self.element.partition("\n")
-        return f"{head}\n<style>{STYLE}</style>\n{rest}"
+        """Return the picture with its style sheet and its title above it, as it stands in a file of its own."""
+        lines = enumerate(self._heading, start=1)
+        told = [text(_LEFT, i * _TITLE_LINE - self._band, said, classes) for i, (said, classes) in lines]
+        return self._around(self._band, [f"<style>{STYLE}</style>", *told])
+
+    @property
+    def whole_height(self) -> float:
+        """Return the height in pixels of the picture with its title."""
+        return self.height + self._band
+
+    @property
+    def _heading(self) -> list[tuple[str, str]]:
+        """Return the lines of the title and what is said about it, with their classes."""
+        room = self.width - 2 * _LEFT
+        about = wrapped(self.about, room, SMALL) if self.about else []
+        return [(said, "ink head") for said in wrapped(self.title, room, bold=True)] + [
+            (s, "soft small") for s in about
+        ]
+
+    @property
+    def _band(self) -> float:
+        """Return the height of the title in pixels."""
+        return len(self._heading) * _TITLE_LINE + 4.0
+
+    def _around(self, band: float, above: Sequence[str]) -> str:
+        width, height = f"{self.width:.0f}", f"{self.height + band:.0f}"
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 {-band:.0f} {width} {height}" '
+            f'width="{width}" height="{height}" role="{self.role}" aria-label="{safe(self.label)}">'
+        )
+        paper = f'<rect class="paper" y="{-band:.0f}" width="100%" height="100%"/>'
+        return "\n".join([head, *above[:1], paper, *above[1:], self.body, "</svg>\n"])
 
 
 def picture(
-    name: str, title: str, height: float, parts: Iterable[str], *, role: str = "img", width: float = WIDTH
+    name: str,
+    title: str,
+    height: float,
+    parts: Iterable[str],
+    *,
+    about: str = "",
+    role: str = "img",
+    width: float = WIDTH,
 ) -> Picture:
     """Make a picture from its elements.
 
@@ -117,19 +170,11 @@ def picture(
         title: What it shows, for everybody who cannot see it too; escaped here.
         height: In pixels.
         parts: Elements.
+        about: More about what it shows.
         role: ``"img"`` for one that is read as a whole, ``"group"`` for one with parts of its own.
         width: In pixels.
     """
-    element = "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width:.0f} {height:.0f}" '
-            f'width="{width:.0f}" height="{height:.0f}" role="{role}" aria-label="{safe(title)}">',
-            '<rect class="paper" width="100%" height="100%"/>',
-            *parts,
-            "</svg>\n",
-        ]
-    )
-    return Picture(name, title, element, width, height)
+    return Picture(name, title, about, "\n".join(parts), width, height, role)
 
 
 def safe(text: str, width: int = NAME_WIDTH) -> str:
@@ -175,15 +220,43 @@ def legend(items: Iterable[tuple[str, str]], width: float, *, left: float = 12.0
     parts, x, y = list[str](), left, 24.0
     for classes, words in items:
         mark = 20.0 if classes else 0.0
-        shown = fitting(words, width - 2 * left - mark)
-        taken = mark + text_width(shown)
+        lines = wrapped(words, width - 2 * left - mark)
+        taken = mark + max(map(text_width, lines))
         if x > left and x + taken > width - left:
             x, y = left, y + 20
         if classes:
             parts.append(rect(x, y - 11, 14, 14, classes, ' rx="3"'))
-        parts.append(text(x + mark, y, shown, "ink" if classes else "soft"))
-        x += taken + 18
+        parts += [text(x + mark, y + 16 * i, said, "ink" if classes else "soft") for i, said in enumerate(lines)]
+        x, y = x + taken + 18, y + 16 * (len(lines) - 1)
     return parts, y + 16
+
+
+def listed(
+    items: Sequence[str], width: float, top: float, *, left: float = 12.0, alike: Sequence[str] = ()
+) -> tuple[list[str], float]:
+    """Write short texts in as many columns as there is room for, read from left to right.
+
+    Args:
+        items: The texts.
+        width: Pixels there are.
+        top: Where the first row begins.
+        left: Where a row begins.
+        alike: Texts of other lists, whose columns are to be as wide.
+
+    Returns:
+        The elements, and where the rows end.
+    """
+    if not items:
+        return [], top
+    room = width - left - 12.0
+    widest = max(text_width(words, SMALL) for words in (*items, *alike)) + 18
+    across = max(1, int(room / widest))
+    parts = list[str]()
+    for index, words in enumerate(items):
+        row, column = divmod(index, across)
+        shown = fitting(words, min(room, room / across), SMALL)
+        parts.append(text(left + column * room / across, top + 12 + row * _LINE, shown, "soft small"))
+    return parts, top + -(-len(items) // across) * _LINE + 4
 
 
 def device_classes(devices: Iterable[str]) -> dict[str, int]:
@@ -212,5 +285,5 @@ def to_png(drawn: Picture) -> bytes:
     """Draw a picture as PNG, at double size where that is not too high."""
     import resvg_py  # noqa: PLC0415 - optional, and only for PNG
 
-    zoom = min(_PIXELS_A_UNIT, _MOST_PIXELS / drawn.height)
+    zoom = min(_PIXELS_A_UNIT, _MOST_PIXELS / drawn.whole_height)
     return bytes(resvg_py.svg_to_bytes(svg_string=drawn.svg, zoom=zoom, sans_serif_family="DejaVu Sans"))

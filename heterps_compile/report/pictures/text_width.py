@@ -23,6 +23,9 @@ _TWENTIETHS = MappingProxyType(
 )  # fmt: skip
 """Widths in twentieths of the font's size; every other character takes a whole size."""
 
+SMALL = 11.0
+"""Pixels: the size of small text."""
+
 _BOLD = 1.15  # times as wide
 _MOST = 200  # characters that are ever measured
 
@@ -38,7 +41,19 @@ def fitting(words: str, width: float, size: float = 12.0, *, bold: bool = False)
     for count in range(len(shown), 0, -1):
         if text_width(cut := shorten(shown, count), size, bold=bold) <= width:
             return cut
-    return "…"
+    return "…" if shown else ""
+
+
+def wrapped(words: str, width: float, size: float = 12.0, *, bold: bool = False) -> list[str]:
+    """Break a text into lines of so many pixels at its spaces; a word that is wider than a line loses its middle."""
+    lines = list[str]()
+    for word in shorten(printable(words), _MOST).split(" "):
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer, size, bold=bold) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fitting(word, width, size, bold=bold))
+    return lines
 
 
 def ending(words: str, width: float, size: float = 12.0) -> str:

@@ -16,8 +16,8 @@ from heterps_compile.schedule.simulate import Span, worker_spans
 from heterps_compile.simulation.plan_steps import Step
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share
 
-from .svg import WIDTH, Picture, device_classes, legend, line, picture, rect, text, ticks, titled
-from .text_width import fitting, text_width
+from .svg import WIDTH, Picture, device_classes, legend, line, listed, picture, rect, text, ticks, titled
+from .text_width import SMALL, fitting, text_width
 
 _LEFT, _NARROW_LEFT, _RIGHT = 170.0, 102.0, 24.0
 _ROW, _SPACE = 22.0, 6.0
@@ -61,11 +61,13 @@ def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
     colours = device_classes(stage.device for stage in plan.stages)
     for index, worker in enumerate(rows):
         y = top + index * (_ROW + _SPACE)
-        parts += _label(plan, step, worker, y, colours, clock)
+        stage, replica = worker
+        number = f"{stage}" if step.timeline.replicas[stage] == 1 else f"{stage}.{replica}"
+        parts += _label(plan, number, stage, y, colours, clock)
         own = spans[worker]
         parts += _pieces(own, y, clock) if len(own) <= room else _blocks(own, y, clock)
-    height = bottom + 30 + _left_out(parts, step, rows, bottom)
-    return picture("timeline", f"Timeline: {_summary(plan, step)}", height, parts, width=width)
+    more, height = listed([*_takes(step), *_left_out(step, rows)], width, bottom + 24)
+    return picture("timeline", "Timeline", height + 6, [*parts, *more], about=_summary(plan, step), width=width)
 
 
 def memory_over_time(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
@@ -82,9 +84,9 @@ def memory_over_time(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture
     for index, worker in enumerate(rows):
         base = top + index * (height + 12) + height
         colour = colours[plan.stages[worker[0]].device]
-        parts += _label(plan, step, worker, base - 36, colours, clock)
+        parts += _label(plan, f"{worker[0]}", worker[0], base - 36, colours, clock)
         peak = max(size for _, size in points[worker])
-        parts.append(text(30, base - 5, fitting(format_bytes(peak), clock.left - 36, 10.5), "soft small"))
+        parts.append(text(30, base - 5, fitting(format_bytes(peak), clock.left - 36, SMALL), "soft small"))
         path = f"M{clock.left:.1f} {base:.1f}"
         for time_s, size in _thinned(points[worker], step.step_s):
             path += f"H{clock.x(time_s):.1f}V{base - size / most * height:.1f}"
@@ -111,8 +113,8 @@ def _summary(plan: Plan, step: Step) -> str:
 
 
 def _rows(step: Step) -> list[tuple[int, int]]:
-    """Return the (stage, replica) pairs that are drawn: as many replicas of every stage as there is room for."""
-    counts = step.timeline.replicas
+    """Return the (stage, replica) pairs that are drawn: as many busy replicas of every stage as there is room for."""
+    counts = _busy(step)
     each = max(counts, default=1)
     while each > 1 and sum(min(each, count) for count in counts) > _MOST_ROWS:
         each -= 1
@@ -120,37 +122,62 @@ def _rows(step: Step) -> list[tuple[int, int]]:
     return rows[:_MOST_ROWS]
 
 
-def _left_out(parts: list[str], step: Step, rows: Sequence[tuple[int, int]], bottom: float) -> float:
-    """Say how many rows are missing; return the pixels that takes."""
-    missing = sum(step.timeline.replicas) - len(rows)
-    if not missing:
-        return 0.0
-    parts.append(text(12, bottom + 38, f"{missing} more replicas are not drawn; the trace has them", "soft"))
-    return 20.0
+def _busy(step: Step) -> list[int]:
+    """Return how many replicas of every stage have a micro-batch."""
+    workers = {(span.action.stage, span.replica) for span in step.timeline.spans}
+    return [max(1, sum((i, r) in workers for r in range(count))) for i, count in enumerate(step.timeline.replicas)]
+
+
+def _takes(step: Step) -> Iterator[str]:
+    """Say what a micro-batch takes in every stage."""
+    found: dict[int, dict[Phase, list[float]]] = {}
+    for span in step.timeline.spans:
+        found.setdefault(span.action.stage, {}).setdefault(span.action.phase, []).append(span.end_s - span.start_s)
+    for stage, phases in sorted(found.items())[:_MOST_ROWS]:
+        words = ", ".join(f"{_WORDS[phase]} {_from_to(times_s)}" for phase, times_s in phases.items())
+        yield f"stage {stage}: {words}"
+
+
+def _from_to(times_s: Sequence[float]) -> str:
+    least, most = format_seconds(min(times_s)), format_seconds(max(times_s))
+    return least if least == most else f"{least} to {most}"
+
+
+def _left_out(step: Step, rows: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Say which rows are missing, and why."""
+    busy = sum(_busy(step))
+    if idle := sum(step.timeline.replicas) - busy:
+        yield f"{counted(idle, 'more replica')} without a micro-batch"
+    if missing := busy - len(rows):
+        yield f"{counted(missing, 'more replica')} not drawn; the trace has all"
 
 
 def _legend(step: Step, width: float) -> tuple[list[str], float]:
     phases = dict.fromkeys(span.action.phase for span in step.timeline.spans)
     chunks = "; paler: a later chunk of the stage" if step.timeline.chunks > 1 else ""
-    items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), ("", f"numbers are micro-batches{chunks}")]
+    told = f"numbers are micro-batches{chunks}; what one takes stands below"
+    items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), ("", told)]
     return legend(items, width)
 
 
 def _axis(clock: _Clock, bottom: float) -> Iterator[str]:
     most = 6 if clock.width >= WIDTH else 3
+    last = format_seconds(clock.step_s)
+    free = clock.width - 16 - text_width(last, SMALL)  # left of the end, which is always told
     for time_s in ticks(clock.step_s, most):
         x, words = clock.x(time_s), format_seconds(time_s)
         yield line(x, clock.top - 4, x, bottom, "grid")
-        near = x + text_width(words, 10.5) / 2 > clock.width - 4
-        yield text(clock.width - 4 if near else x, bottom + 16, words, "soft small", "end" if near else "middle")
+        if x + text_width(words, SMALL) / 2 < free:
+            yield text(x, bottom + 16, words, "soft small", "middle")
+    end = clock.x(clock.step_s)
+    yield line(end, clock.top - 4, end, bottom, "grid")
+    yield text(clock.width - 8, bottom + 16, last, "ink small", "end")
 
 
 def _label(  # noqa: PLR0917 - whose row, where
-    plan: Plan, step: Step, worker: tuple[int, int], y: float, colours: dict[str, int], clock: _Clock
+    plan: Plan, number: str, stage: int, y: float, colours: dict[str, int], clock: _Clock
 ) -> list[str]:
-    stage, replica = worker
     device = plan.stages[stage].device
-    number = f"{stage}" if step.timeline.replicas[stage] == 1 else f"{stage}.{replica}"
     words = f"stage {number} {device}" if clock.width >= WIDTH else f"stage {number}"
     shown = fitting(words, clock.left - 38)
     return [rect(12, y + 4, 12, 12, f"d{colours[device]}", ' rx="3"'), text(30, y + 15, shown)]

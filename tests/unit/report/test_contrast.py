@@ -2,6 +2,8 @@
 
 import re
 from importlib import resources
+from itertools import combinations
+from math import dist
 
 import pytest
 
@@ -40,6 +42,32 @@ def test_ink_is_read_on_paper_and_on_every_device(theme):
 def test_paper_is_read_on_every_plain_colour(theme):
     paper = GREYS[theme][3]
     assert [colour for colour in STRONG[theme] if contrast(paper, colour) < TEXT] == []
+
+
+COLOUR_BLIND = {
+    "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+"""What is left of linear red, green and blue: Machado, Oliveira and Fernandes 2009, severity 1."""
+
+
+def seen(colour: str, kind: str) -> tuple[float, float, float]:
+    """Return a colour in CIE L*a*b*, as somebody sees it who lacks one kind of cones."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    r, g, b = (min(1.0, max(0.0, sum(a * p for a, p in zip(row, linear, strict=True)))) for row in COLOUR_BLIND[kind])
+    rows = ((0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8728))  # to XYZ, white being 1
+    shares = (sum(a * p for a, p in zip(row, (r, g, b), strict=True)) for row in rows)
+    x, y, z = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in shares)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@themes
+def test_colours_that_stand_side_by_side_are_told_apart_without_one_kind_of_cones(theme):
+    for kind in COLOUR_BLIND:
+        for one, two in combinations(STRONG[theme][:4], 2):
+            assert dist(seen(one, kind), seen(two, kind)) > 10, (kind, one, two)
 
 
 @themes

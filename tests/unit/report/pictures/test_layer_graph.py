@@ -12,7 +12,7 @@ from heterps_compile.report.findings import Findings
 from heterps_compile.report.pictures.layer_graph import LayerEdge, LayerView, layer_graph
 from heterps_compile.report.pictures.layer_layout import Sheet, lay_out
 from heterps_compile.report.pictures.svg import NARROW, WIDTH, Picture
-from heterps_compile.report.pictures.text_width import ending, fitting, text_width
+from heterps_compile.report.pictures.text_width import SMALL, ending, fitting, text_width, wrapped
 
 SVG = "{http://www.w3.org/2000/svg}"
 Rectangle = tuple[float, float, float, float]
@@ -27,7 +27,7 @@ def words(drawn: ET.Element) -> list[tuple[str, Rectangle]]:
     found = []
     for text in drawn.iter(f"{SVG}text"):
         classes = (text.get("class") or "").split()
-        size = 10.5 if "small" in classes else 12.0
+        size = SMALL if "small" in classes else 12.0
         width = text_width(text.text or "", size, bold="head" in classes)
         x, y = float(text.get("x", "")), float(text.get("y", ""))
         left = x - {"end": width, "middle": width / 2}.get(text.get("text-anchor", ""), 0.0)
@@ -137,10 +137,19 @@ def test_too_many_lines_are_left_out_in_words():
 
 def test_a_text_is_cut_to_the_pixels_there_are():
     assert fitting("rl", 60) == "rl"
+    assert fitting("", 60) == ""
+    assert wrapped("proven bound for every plan", 90) == ["proven bound", "for every plan"]
     assert ending("head", 90) == "head"
     for width in (30, 60, 120):
         assert text_width(fitting("node_embedding_17", width)) <= width
         assert text_width(ending("node_embedding_17", width)) <= width
+
+
+def test_a_layer_without_a_name_of_its_own_is_called_what_it_is():
+    found = large_findings(1, 1)
+    kind = "conv 3x3, 64 -> 128"
+    drawn = parsed(layer_graph(found.plan, [LayerView("n12", 0, "v100", kind, title=kind)]))
+    assert [said for said, _ in words(drawn)][-2:] == [kind, "n12"]
 
 
 def test_a_plan_without_a_model_has_arrows_from_stage_to_stage():
