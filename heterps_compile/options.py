@@ -109,6 +109,22 @@ class WholeOr(Whole):
 
 
 @dataclass(frozen=True, slots=True)
+class WholeOr:
+    """A whole number of 1 or more, or one word."""
+
+    word: str
+
+    def read(self, text: str) -> int | str:
+        """Return the number or the word."""
+        if text == self.word:
+            return text
+        try:
+            return Whole().read(text)
+        except InputError as error:
+            raise InputError(f"{error}, nor {self.word!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
 class Amount:
     """A finite number, zero or more, or above zero; the option's metavar tells its unit."""
 

@@ -98,7 +98,7 @@ def main(samples: int = 50_000) -> None:
             "tsv": lambda: CriteoSource(text),
             "tsv by pyarrow.csv": lambda: ArrowCriteo(criteo),
             "parquet": lambda: ParquetSource(table),
-            "parquet, shuffled": lambda: Epochs(ParquetSource(table), shuffle_seed=0),
+            "parquet, shuffled": lambda: Epochs(ParquetSource(table), window_samples=4096),
             "parquet, 26 as text": lambda: ParquetSource(words, how=Conversion(rows=TableRows(100_000))),
             "csv, 26 as text": lambda: CsvSource(flat, how=Conversion(rows=TableRows(100_000))),
             "random": generated,

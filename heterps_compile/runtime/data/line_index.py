@@ -145,7 +145,8 @@ def _record_ends(letters: NDArray[np.uint8], *, is_inside: bool) -> NDArray[np.i
     quotes = np.flatnonzero(letters == _QUOTE)
     if not len(quotes):
         return ends[:0] if is_inside else ends
-    return ends[(np.searchsorted(quotes, ends) + is_inside) % 2 == 0]
+    even: NDArray[np.int64] = ends[(np.searchsorted(quotes, ends) + is_inside) % 2 == 0]
+    return even
 
 
 class _Marks:

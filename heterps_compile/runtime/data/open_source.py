@@ -7,7 +7,7 @@
     clicks/                              a folder of files of one of these kinds
     day_0.tsv?rows=1000000               Criteo's format, categories hashed into tables of so many rows
     clicks.parquet?rows=user:90000,ad:5000    text of two columns, hashed into tables of so many rows
-    clicks.parquet?fill=0&shuffle=7      missing values are 0; epochs shuffled by seed 7
+    clicks.parquet?fill=0                missing values are 0
     random:ids<10000,label=float32<2     generated; what the plan knows of its inputs need not be said
 
 Left out: iterables, which only Python can give (``iterable.py``).
@@ -28,7 +28,6 @@ from heterps_compile.escape import printable
 from .arrow import Conversion
 from .criteo import CATEGORIES_COLUMN, HASH_ROWS, CriteoSource
 from .csv_file import KINDS, CsvSource
-from .epochs import BLOCK_SAMPLES, Epochs
 from .find_files import find_files, suffix_at
 from .hashed_ids import NO_TABLES, TableRows
 from .model_inputs import InputSpec
@@ -48,24 +47,19 @@ _EXAMPLE = "random:ids=int64[26]<10000,dense=float32[13],label=float32<2"
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What follows the ``?``: missing values, rows of hashed tables, how CSV is read, seed and block of a shuffle."""
+    """What follows the ``?``: missing values, rows of hashed tables, how CSV is read."""
 
     fill: float | None = None
     rows: TableRows = NO_TABLES
     types: Mapping[str, str] = field(default_factory=dict)
     delimiter: str | None = None
-    shuffle: int | None = None
-    block: int = BLOCK_SAMPLES
 
 
-def _number(kind: type[int] | type[float]) -> Callable[[str], Any]:
-    def read(text: str) -> int | float:
-        try:
-            return kind(text)
-        except ValueError as error:
-            raise InputError(f"expected a {'whole number' if kind is int else 'number'}") from error
-
-    return read
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError("expected a number") from error
 
 
 def _table_rows(text: str) -> TableRows:
@@ -96,21 +90,26 @@ def _delimiter(text: str) -> str:
 
 _READ: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {
-        "fill": _number(float),
+        "fill": _number,
         "rows": _table_rows,
         "types": _types,
         "delimiter": _delimiter,
-        "shuffle": _number(int),
-        "block": _number(int),
     }
 )
-_SHUFFLES = ("shuffle", "block")
 _TAKES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        ".parquet": ("fill", "rows", *_SHUFFLES),
-        ".csv": ("fill", "rows", "types", "delimiter", *_SHUFFLES),
-        ".tsv": ("rows", *_SHUFFLES),
-        ".txt": ("rows", *_SHUFFLES),
+        ".parquet": (
+            "fill",
+            "rows",
+        ),
+        ".csv": (
+            "fill",
+            "rows",
+            "types",
+            "delimiter",
+        ),
+        ".tsv": ("rows",),
+        ".txt": ("rows",),
     }
 )
 """The options of each kind of file, by how its name ends."""
@@ -132,7 +131,7 @@ def open_source(
         index_folder: Where indices of text files are kept for the next time and the other ranks; None keeps none.
 
     Returns:
-        A source that ends, or with ``shuffle`` or random data one that does not (:class:`Epochs` repeats others).
+        A source that ends, or of random data one that does not.
 
     Raises:
         InputError: where there is no such file, it is not what it should be, or the spec cannot be read.
@@ -141,10 +140,7 @@ def open_source(
     if is_random(spec):
         return RandomSource(random_columns(spec.partition(":")[2], wanted), seed=seed)
     path, options = _split(spec)
-    source = _open_file(path, options, wanted, index_folder)
-    if options.shuffle is None:
-        return source
-    return Epochs(source, shuffle_seed=options.shuffle, block_samples=options.block)
+    return _open_file(path, options, wanted, index_folder)
 
 
 def check_spec(spec: str, wanted: Callable[[], Mapping[str, InputSpec]]) -> None:
@@ -216,6 +212,8 @@ def _split(spec: str) -> tuple[str, _Options]:
     given: dict[str, Any] = {}
     for item in rest.split("&"):
         key, _, text = item.partition("=")
+        if key in ("shuffle", "block"):
+            raise InputError(f"{key!r} is no option of --data; shuffle with the run's --shuffle WINDOW and --seed N")
         if key not in _READ:
             raise UnknownNameError("option of --data", printable(key), _READ)
         try:

@@ -32,7 +32,7 @@ from .faults import innermost, is_of_data
 from .prepare import Prepared
 from .progress import READING, ProgressRecorder
 from .rank_context import RankContext
-from .run_options import GIVEN, RunOptions
+from .run_options import ALL_SAMPLES, GIVEN, RunOptions
 from .training_file import Training, in_function, may_define, two_sources
 
 if TYPE_CHECKING:
@@ -194,9 +194,24 @@ def open_data(context: RankContext, training: Training | None) -> tuple[Source, 
     Raises:
         HeterpsError: where there are none, or they cannot be read.
     """
-    source = _open(context, training)
-    identity = identity_of(source, name_of_data(context.options, context.spec.source))
-    return (source if source.samples is None else Epochs(source)), identity
+    source, name = _open(context, training), name_of_data(context.options, context.spec.source)
+    window = context.options.shuffle
+    if source.samples is not None:
+        source = Epochs(source, seed=context.options.seed, window_samples=_samples_of(window, source.samples))
+    elif window is not None:
+        raise _unshufflable(name)
+    return source, identity_of(source, name if window is None else f"{name} --shuffle {window}")
+
+
+def _unshufflable(name: str) -> InputError:
+    return InputError(
+        f"--shuffle mixes data whose length is known, and that of {printable(name)} is not; use files, or shuffle in "
+        f"data() by a seed"
+    )
+
+
+def _samples_of(window: int | str | None, samples: int) -> int | None:
+    return samples if window == ALL_SAMPLES else None if window is None else int(window)
 
 
 def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> None:
@@ -210,6 +225,8 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
     Raises:
         HeterpsError: where there is none, or it is not what the model takes.
     """
+    if options.shuffle is not None and options.data and is_random(options.data):
+        raise _unshufflable(options.data)
     if not options.data or is_random(options.data):
         return
     wanted = inputs_of_plan(prepared.plan, prepared.folder)

@@ -31,6 +31,7 @@ from heterps_compile.options import (
 
 WIRES = ("float32", "float16", "bfloat16")
 OUTPUT_FORMATS = ("safetensors", "npz")
+ALL_SAMPLES = "all"
 SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam")
 
 TRAINING, INFERENCE = "training (--train FILE.py)", "inference"
@@ -151,6 +152,14 @@ class RunOptions:
         "--steps", Whole(), "In all.", metavar="N", default_words="all that the data have", against=("epochs",)
     )
     epochs: int = _option("--epochs", Whole(), "Over the data.", metavar="N", default=1)
+    shuffle: int | str | None = _option(
+        "--shuffle",
+        WholeOr(ALL_SAMPLES),
+        "Mix samples with so many neighbours, or with all.",
+        metavar="WINDOW|all",
+        default_words="in their order",
+        subjects=(TRAINING,),
+    )
     replicas: tuple[int, ...] = _option(
         "--replicas",
         Wholes("counts", "2,1"),
@@ -262,6 +271,10 @@ class RunOptions:
                 _positive("--speeds", speed)
         if self.hang_after_s > MOST_WHOLE:
             raise InputError(f"--hang-after is {self.hang_after_s:g}; it must be {MOST_WHOLE} seconds or fewer")
+        if isinstance(self.shuffle, str):
+            _one_of("window of --shuffle", self.shuffle, [ALL_SAMPLES])
+        elif self.shuffle is not None:
+            _at_least("--shuffle", self.shuffle, 1)
         _one_of("wire format", self.wire, WIRES)
         _one_of("output format", self.output_format, OUTPUT_FORMATS)
         if self.precision is not None:

@@ -150,7 +150,7 @@ def test_a_folder_is_one_row_of_samples_in_any_order_of_columns(tmp_path):
     [
         ("x.csv?delimiter=ab", "'ab'; expected one letter"),
         ("x.csv?types=a", "'a'; expected NAME:TYPE"),
-        ("x.tsv?fill=0", "option 'fill' of --data means nothing for 'x.tsv'; .tsv files take rows, shuffle, block"),
+        ("x.tsv?fill=0", "option 'fill' of --data means nothing for 'x.tsv'; .tsv files take rows"),
         ("x.csv.gz", "unpack it first: samples are read by their number"),
     ],
 )

@@ -57,7 +57,7 @@ def test_other_content_of_the_same_size_is_told(tmp_path):
     assert differ[0][-16:] != differ[1][-16:]
 
 
-@pytest.mark.parametrize("how", ["", "?shuffle=7"])
+@pytest.mark.parametrize("how", ["", "?fill=0"])
 def test_64_bytes_in_the_middle_of_a_file_are_told_with_its_name(tmp_path, how):
     folder = tmp_path / "a"
     folder.mkdir()
@@ -104,14 +104,23 @@ def test_data_may_grow_until_they_are_gone_through():
 
 
 def test_shuffled_data_may_not_grow(tmp_path):
-    then, now = known(f"{days(tmp_path / 'a', 0)}?shuffle=7"), known(f"{days(tmp_path / 'b', 0, 10)}?shuffle=7")
-    assert difference(then, now, samples_read=5) == ("'a?shuffle=7' with 10 samples", "'b?shuffle=7' with 20 samples")
+    then, now = shuffled(days(tmp_path / "a", 0)), shuffled(days(tmp_path / "b", 0, 10))
+    assert difference(then, now, samples_read=5) == ("'a' with 10 samples", "'b' with 20 samples")
 
 
-@pytest.mark.parametrize("options", ["?shuffle=8", "?shuffle=7&block=4", "?fill=1", ""])
-def test_how_data_are_read_belongs_to_them(tmp_path, options):
+def shuffled(spec: object, *, seed: int = 7, window: int | None = 5) -> Identity:
+    return identity_of(Epochs(open_source(str(spec)), seed=seed, window_samples=window), Path(str(spec)).name)
+
+
+def test_how_data_are_read_belongs_to_them(tmp_path):
     folder = days(tmp_path / "a", 0)
-    assert difference(known(f"{folder}?shuffle=7"), known(f"{folder}{options}"), samples_read=5) is not None
+    then = shuffled(folder)
+    others = [shuffled(folder, seed=8), shuffled(folder, window=4), shuffled(folder, window=None)]
+    others.append(shuffled(f"{folder}?fill=1"))
+    assert [difference(then, now, samples_read=5) is None for now in (shuffled(folder), *others)] == [
+        True,
+        *4 * [False],
+    ]
 
 
 def test_text_is_known_by_its_lines_and_by_the_rows_of_its_tables(tmp_path):

@@ -8,7 +8,6 @@ import torch
 
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.runtime.data.criteo import CriteoSource
-from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.model_inputs import InputSpec
 from heterps_compile.runtime.data.open_source import check_spec, open_source, random_columns
 from heterps_compile.runtime.data.parquet import ParquetSource
@@ -80,14 +79,13 @@ def test_a_text_file_is_read_as_criteo(tmp_path):
     assert (tmp_path / "kept" / "day_0.tsv.index.npy").is_file()
 
 
-def test_a_parquet_file_is_shuffled_and_filled(tmp_path):
+def test_a_parquet_file_is_filled(tmp_path):
     pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
     pq = pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"x": pa.array([1.0, None, 3.0])}), tmp_path / "x.parquet")
     assert isinstance(open_source(f"{tmp_path}"), ParquetSource)
-    source = open_source(f"{tmp_path}/x.parquet?fill=2&shuffle=7&block=2")
-    assert isinstance(source, Epochs)
-    assert sorted(source.read(0, 3, ["x"])["x"].tolist()) == [1, 2, 3]
+    source = open_source(f"{tmp_path}/x.parquet?fill=2")
+    assert source.read(0, 3, ["x"])["x"].tolist() == [1, 2, 3]
 
 
 def test_a_file_may_have_a_question_mark_in_its_name(tmp_path):
@@ -100,7 +98,7 @@ def test_a_file_may_have_a_question_mark_in_its_name(tmp_path):
     [
         ("x.tsv?row=1", UnknownNameError, "unknown option of --data 'row'; did you mean 'rows'"),
         ("x.tsv?rows=many", InputError, "option 'rows' of --data is 'many'; expected rows of a table, or NAME:ROWS"),
-        ("x.tsv?block=1.5", InputError, "option 'block' of --data is '1.5'; expected a whole number"),
+        ("x.tsv?shuffle=7", InputError, "'shuffle' is no option of --data; shuffle with the run's --shuffle WINDOW"),
         ("x.tsv?rows=a:2,a:3", InputError, "option 'rows' of --data is 'a:2,a:3'; expected rows"),
         ("x.tsv?fill=", InputError, "option 'fill' of --data is ''; expected a number"),
         ("gone.tsv", InputError, "cannot read 'gone.tsv': No such file"),

@@ -40,7 +40,7 @@ def of_kind(kind: str, folder) -> tuple[Source, str]:
         return CsvSource(path), "x"
     numbers = TensorSource({"x": torch.arange(SAMPLES)})
     if kind == "shuffled":
-        return Epochs(numbers, shuffle_seed=3, block_samples=7), "x"
+        return Epochs(numbers, seed=3, window_samples=7), "x"
     if kind == "iterable":
         return IterableSource([{"x": n} for n in range(SAMPLES)], is_batched=False), "x"
     return (RandomSource([RandomColumn("x", "float32", (3,))]), "x") if kind == "random" else (numbers, "x")
