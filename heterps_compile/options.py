@@ -109,7 +109,7 @@ class WholeOr(Whole):
 
 
 @dataclass(frozen=True, slots=True)
-class WholeOr:
+class CountOrWord:
     """A whole number of 1 or more, or one word."""
 
     word: str

@@ -18,6 +18,7 @@ from heterps_compile.options import (
     MOST_WHOLE,
     Amount,
     Command,
+    CountOrWord,
     Flag,
     Option,
     OptionType,
@@ -154,7 +155,7 @@ class RunOptions:
     epochs: int = _option("--epochs", Whole(), "Over the data.", metavar="N", default=1)
     shuffle: int | str | None = _option(
         "--shuffle",
-        WholeOr(ALL_SAMPLES),
+        CountOrWord(ALL_SAMPLES),
         "Mix samples with so many neighbours, or with all.",
         metavar="WINDOW|all",
         default_words="in their order",
