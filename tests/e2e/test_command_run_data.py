@@ -24,7 +24,7 @@ from written_ctrdnn import (
 from heterps_compile import hash_ids
 
 pytest.importorskip("pyarrow", reason="pyarrow is an extra")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # three runs, one after the other
 
 SAMPLES, WINDOW, STEPS, SEED = 50, 20, 6, 3  # resumes at sample 32, in a window
 PREPARE = f"""

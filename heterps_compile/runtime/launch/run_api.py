@@ -34,6 +34,7 @@ class RunKeywords(TypedDict, total=False):
 
     steps: int | None
     epochs: int
+    shuffle: "int | str | None"
     replicas: Sequence[int]
     schedule: str | None
     micro_batches: int | None
