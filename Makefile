@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-slow check format bench clean browser
+.PHONY: help demo test test-all test-slow check format bench clean browser cluster
 
 help:
 	@echo 'make demo       build a CTR network, compile it, compare plans, run its stages, show the picture'
 	@echo 'make test       run every law, every oracle and a path through each command, in some 8 minutes on two cores: before a commit'
 	@echo 'make test-all   run the rest too, in some 25 minutes: full products, soaks, other models, attackers, tutorials'
 	@echo 'make browser    install Chromium for the tests of the report, where apt can'
+	@echo 'make cluster    install an OpenSSH server and Slurm for the tests of launch, where apt can'
 	@echo 'make check      formatting, lint, types'
 	@echo 'make format     rewrite the sources as `make check` wants them'
 	@echo 'make bench      time whole compilations'
@@ -44,6 +45,18 @@ browser:
 	    > /dev/null 2>&1 && exit 0; \
 	fi; \
 	echo 'make: no chromium and chromedriver here; the tests of the report in a browser are skipped'
+
+# The same of what launch starts runs with; tests start servers of their own, so Debian's are not to start (RUNLEVEL).
+cluster:
+	@if command -v ssh > /dev/null && [ -x /usr/sbin/sshd ] && command -v sbatch > /dev/null && [ -x /usr/sbin/slurmctld ]; \
+	then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; \
+	  timeout 60 apt-get update -qq > /dev/null; \
+	  timeout 240 apt-get install -y -qq --no-install-recommends openssh-server openssh-client slurmctld slurmd slurm-client \
+	    > /dev/null 2>&1 && exit 0; \
+	fi; \
+	echo 'make: no OpenSSH server or no Slurm here; the tests of launch that start them are skipped'
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check

@@ -213,7 +213,9 @@ def options_of(group: click.Command) -> set[str]:
 
 LINE = re.compile(r"heterps-compile ((?:[^\s`|;#\\]+ ?)+)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
-ELSEWHERE = re.compile(r"(?:torchrun|python|make|pip|tools/\w+\.py|pytest|sed|openssl|git|jq|apt\S*|docker)\b[^`\n]*")
+ELSEWHERE = re.compile(
+    r"(?:torchrun|python|make|pip|tools/\w+\.py|pytest|sed|openssl|git|jq|apt\S*|docker|sbatch|srun|scancel|kubectl|sky|ray)\b[^`\n]*"
+)
 """Lines of other programs, with options of their own."""
 
 

@@ -26,6 +26,7 @@ ENGINES: Mapping[str, str] = MappingProxyType(
         BY_HAND: f"{_HERE}.by_hand:ByHand",
         "ssh": f"{_HERE}.ssh:Ssh",
         "torchrun": f"{_HERE}.torchrun:Torchrun",
+        "slurm": f"{_HERE}.slurm:Slurm",
     }
 )
 """Module and class of the built-in engines."""

@@ -6,10 +6,10 @@ same name. Imports nothing heavy: ``--help`` reads it.
 Left out: the options of ``run``, which every engine takes (``run_options.py``).
 """
 
-from heterps_compile.options import Command, Flag, NamedTexts, Option, Text, Whole
+from heterps_compile.options import Command, Flag, NamedTexts, Option, Repeated, Text, Whole
 
 BY_HAND = "hand"
-ENGINE_NAMES = (BY_HAND, "ssh", "torchrun")
+ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm")
 OTHER = "an engine of another package"
 
 
@@ -20,6 +20,19 @@ def subject(name: str) -> str:
 
 def _of(*names: str) -> tuple[str, ...]:
     return tuple(map(subject, names))
+
+
+def _of_types(name: str, words: str, help_text: str, example: str, *engines: str) -> Option:
+    """Return an option that says something of device types."""
+    return Option(
+        name=name,
+        words=words,
+        help=f"{help_text} May be repeated.",
+        type=NamedTexts("TYPE=TEXT", example),
+        metavar="TYPE=TEXT",
+        default=(),
+        subjects=_of(*engines),
+    )
 
 
 LAUNCH = Command(
@@ -55,7 +68,7 @@ LAUNCH = Command(
             help="The Python there that has heterps-compile.",
             metavar="PATH",
             default="python3",
-            subjects=_of("ssh", "torchrun"),
+            subjects=_of("ssh", "torchrun", "slurm"),
         ),
         Option(
             name="ssh_config",
@@ -82,6 +95,25 @@ LAUNCH = Command(
             metavar="PORT",
             default=29400,
             subjects=_of("torchrun"),
+        ),
+        Option(
+            name="shared",
+            words="--shared",
+            help="A folder that this machine and the others share, for script, secret and log.",
+            metavar="DIR",
+            subjects=_of("slurm"),
+        ),
+        _of_types("partitions", "--partition", "Slurm's, of a device type.", "v100=gpu", "slurm"),
+        _of_types("constraints", "--constraint", "Features of its nodes.", "v100=nvlink", "slurm"),
+        _of_types("gpu_types", "--gpu-type", "What Slurm calls its GPUs.", "v100=tesla", "slurm"),
+        Option(
+            name="sbatch",
+            words="--sbatch",
+            help="Another option of every component, such as --sbatch=--time=1:00:00; may be repeated.",
+            type=Repeated(),
+            metavar="--NAME=VALUE",
+            default=(),
+            subjects=_of("slurm"),
         ),
         Option(
             name="engine_options",

@@ -16,8 +16,10 @@ A file of hosts::
     speed = 2.0                 # of its processes beside the others' 1.0; may be left out
     device = "v100"             # the plan's device type that it has; may be left out
 
-Ranks fill the hosts in the file's order. Left out: starting something on them (``engines/``), and the ranks of one host
-(``host_ranks.py``).
+Ranks fill the hosts in the file's order. Where a scheduler deals ranks to machines the file has no hosts, and they meet
+at the address that their environment tells (``MASTER_ADDR``).
+
+Left out: starting something on them (``engines/``), and the ranks of one host (``host_ranks.py``).
 """
 
 import os
@@ -83,8 +85,12 @@ class Hosts:
     secret: bytes = field(default=b"", repr=False)
 
 
-def read_hosts(path: str | Path) -> Hosts:
+def read_hosts(path: str | Path, *, names_them: bool = True) -> Hosts:
     """Read a file of hosts, which nobody else may read: it has the secret of the run.
+
+    Args:
+        path: Of the file.
+        names_them: Whether it must name hosts: a scheduler that starts ranks tells them where they meet.
 
     Raises:
         InputError: where it cannot be read or is none, naming the entry; where others may read it, or it has no secret.
@@ -109,7 +115,7 @@ def read_hosts(path: str | Path) -> Hosts:
         raise InputError(f"{shown}: unknown key {unknown[0]!r}; expected secret, port, wait_s and [[host]]")
     secret = _secret(content.get("secret"), status, str(path))
     entries = content.get("host", [])
-    if not isinstance(entries, list) or not entries:
+    if not isinstance(entries, list) or (names_them and not entries):
         raise InputError(f"{shown} names no [[host]]; each has an address and slots")
     hosts = tuple(_host(entry, f"{shown}: host {number}") for number, entry in enumerate(entries, 1))
     addresses = [host.address for host in hosts]

@@ -4,7 +4,8 @@
 
     one machine        rank 0 makes a folder that is this user's alone, with the socket of the store, a new secret and
                        a note of what started it; the others look for that folder among the temporary ones
-    several machines   the file of hosts (--hosts FILE), mode 0600, has the secret and the address to meet at
+    several machines   the file of hosts (--hosts FILE), mode 0600, has the secret and the address to meet at; one that
+                       names no hosts has the secret alone, and the environment the address
 
 Neither the address nor anything else is taken from torchrun's own store, which listens on every interface and takes
 what anybody writes.
@@ -26,7 +27,7 @@ from heterps_compile.errors import RunError
 
 from .addresses import is_loopback
 from .channel import SECRET_BYTES
-from .hosts_file import Hosts, read_hosts
+from .hosts_file import read_hosts
 from .membership import Membership
 from .run_folder import PREFIX, is_held, make_run_folder, write_private, writing_temporary_files
 from .store_client import CONNECT_S, LOOPBACK, StorePlace
@@ -83,8 +84,9 @@ def meet(member: Membership, hosts: str | None, run: str, environment: Mapping[s
         RunError: where the ranks are of several machines and have no secret, or do not find each other.
     """
     if hosts is not None:
-        known = read_hosts(hosts)
-        return place_of_hosts(known, run)
+        known = read_hosts(hosts, names_them=False)
+        address = known.hosts[0].address if known.hosts else member.address
+        return StorePlace(known.secret, address=address, port=known.port, run=run, patience_s=float(known.wait_s))
     local = environment.get("LOCAL_WORLD_SIZE")
     is_one = is_loopback(member.address) if local is None else local == str(member.world_size)
     if not is_one:
@@ -96,13 +98,6 @@ def meet(member: Membership, hosts: str | None, run: str, environment: Mapping[s
     if member.rank == 0:
         return _make(note, run)
     return _find(member, note, run)
-
-
-def place_of_hosts(hosts: Hosts, run: str) -> StorePlace:
-    """Return where the ranks of several machines meet."""
-    return StorePlace(
-        hosts.secret, address=hosts.hosts[0].address, port=hosts.port, run=run, patience_s=float(hosts.wait_s)
-    )
 
 
 def address_of(member: Membership, place: StorePlace) -> str:

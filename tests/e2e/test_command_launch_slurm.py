@@ -1,0 +1,98 @@
+"""``launch --on slurm`` with Slurm's own controller and two nodes: the script that is submitted runs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from slurm_cluster import NoSlurmError, slurm_cluster
+from written_ctrdnn import (
+    BATCH,
+    DATA,
+    MICRO_BATCHES,
+    largest_difference,
+    trained_in_one_process,
+    weights_in,
+    write_ctrdnn,
+)
+
+pytestmark = pytest.mark.slow  # a scheduler of its own, and ranks that start cold
+
+STEPS = 4
+PATIENCE_S = 180.0
+ROOT = Path(__file__).parents[2]
+RUN = ("--train", "train.py", "--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A compiled folder of two device types, and the environment that knows the cluster."""
+    folder = tmp_path_factory.mktemp("slurm")
+    write_ctrdnn(folder, dense_backend="torch")
+    (folder / "shared").mkdir()
+    try:
+        with slurm_cluster(tmp_path_factory.mktemp("controller")) as environment:
+            yield folder, {**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    except NoSlurmError as error:
+        pytest.skip(f"no Slurm here: {error}")
+
+
+def begin(cluster, *words: str, gpus: str = "tesla") -> "subprocess.Popen[str]":
+    folder, environment = cluster
+    where = ["--partition", "cpu-core=batch", "--partition", "v100=accelerated", "--gpu-type", f"v100={gpus}"]
+    start = [sys.executable, "-m", "heterps_compile", "launch", "torch.heterps", "--on", "slurm", *where]
+    return subprocess.Popen(
+        [*start, "--python", sys.executable, "--shared", "shared", "--replicas", "1,2", *RUN, *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode, out, err
+
+
+def test_a_heterogeneous_job_trains_as_one_process(cluster, tmp_path):
+    code, out, err = end(begin(cluster, "--steps", str(STEPS), "--checkpoint", str(tmp_path / "ck")))
+    assert code == 0, err + out
+    assert f"{STEPS} steps, {STEPS * BATCH} samples" in out
+    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
+    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
+    (run,) = (cluster[0] / "shared").iterdir()
+    assert ((run / "hosts.toml").stat().st_mode & 0o777, run.stat().st_mode & 0o777) == (0o600, 0o700)
+    secret = (run / "hosts.toml").read_text().split('"')[1]
+    assert secret not in (run / "run.sbatch").read_text() + (run / "log.txt").read_text()
+
+
+def test_ctrl_c_ends_the_job_after_the_step_with_a_checkpoint(cluster, tmp_path):
+    log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
+    process = begin(cluster, "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (log.exists() and log.read_text()) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    code, out, err = end(process)
+    assert code == 130, err + out
+    assert list(ck.glob("step-*"))
+    left = subprocess.run(["squeue", "--noheader"], env=cluster[1], capture_output=True, text=True, check=True)
+    assert left.stdout == ""
+
+
+def test_what_slurm_refuses_is_told_in_one_sentence(cluster):
+    code, out, err = end(begin(cluster, "--steps", "1", gpus="unheard"))
+    assert (code, out) == (1, "")
+    assert err.startswith("Error: sbatch failed: ")
+    assert err.count("\n") == 1
