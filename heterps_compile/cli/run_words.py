@@ -14,8 +14,8 @@ from heterps_compile.runtime.launch.run_options import RUN
 from heterps_compile.units import plain_number
 
 _PATHS = frozenset({
-    "train", "data", "weights", "checkpoint", "server_directory", "hosts", "trace", "log", "telemetry", "tensorboard",
-    "output",
+    "train", "data", "validate", "weights", "checkpoint", "server_directory", "hosts", "trace", "log", "telemetry",
+    "tensorboard", "output",
 })  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def given_words(ctx: click.Context, *, without: Collection[str] = ()) -> list[st
 def _as_written(name: str, value: Any) -> str:
     from heterps_compile.runtime.data.open_source import is_random  # noqa: PLC0415 - torch only when it runs
 
-    if name in _PATHS and not (name == "data" and is_random(value)):
+    if name in _PATHS and not (name in ("data", "validate") and is_random(value)):
         return os.path.abspath(str(value))  # the lines are typed wherever a shell happens to be
     if name == "server_memory":
         return f"{value} B"

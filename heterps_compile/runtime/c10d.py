@@ -5,12 +5,15 @@
 ``default_store``         groups of some ranks need the store of the world; ``dist.new_group`` takes all (rank_group.py)
 ``cpu_group_of_world``    who is connected to whom is asked of gloo's own group (strangers.py)
 ``wait_so_long``          a group connects within seconds, and then waits for messages of hours
+``as_one_process``        metrics of torchmetrics wait for all ranks of the world, and one rank computes them
 ========================  =========================================================================================
 
 Looked at and tried in PyTorch 2.13, the version that is pinned; others that may be installed (2.6 and later) are not
 tried.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +21,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 
-__all__ = ["FileStore", "KeptStore", "PrefixStore", "Store", "cpu_group_of_world", "default_store", "wait_so_long"]
+__all__ = [
+    "FileStore",
+    "KeptStore",
+    "PrefixStore",
+    "Store",
+    "as_one_process",
+    "cpu_group_of_world",
+    "default_store",
+    "wait_so_long",
+]
 
 _kept: list[Store] = []
 
@@ -50,3 +62,17 @@ def cpu_group_of_world() -> Any:
 def wait_so_long(group: Any, patience: timedelta) -> None:
     """Set how long a group of gloo waits for a message."""
     group._set_default_timeout(patience)
+
+
+@contextmanager
+def as_one_process() -> Iterator[None]:
+    """Let what runs in a block find no other ranks: ``torch.distributed.is_initialized()`` is false meanwhile.
+
+    Groups that exist already go on to work; nothing else of the process may ask for the world in the meantime.
+    """
+    member: Any = dist.distributed_c10d.GroupMember
+    world, member.WORLD = member.WORLD, None
+    try:
+        yield
+    finally:
+        member.WORLD = world

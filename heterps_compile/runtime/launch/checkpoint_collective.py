@@ -24,6 +24,7 @@ from heterps_compile.escape import printable
 from heterps_compile.plan.swap import replacing
 from heterps_compile.runtime.data.identity import Identity
 from heterps_compile.runtime.pipeline.loss_scale import LossScale
+from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 
 from .checkpoint_folder import keep_last, step_name
 from .checkpoint_format import (
@@ -74,6 +75,7 @@ class Checkpoints:
         tied_as: Of every stage, the names that the plan has for tensors that go by several, by the stage's own.
         servers: Has parameter servers write their tables; None on all ranks but one, and where there are none.
         loss_scale: Of the run's losses; None where they are not scaled.
+        validation_data: What the run validates on; None for nothing.
     """
 
     prepared: Prepared
@@ -89,9 +91,20 @@ class Checkpoints:
     servers: "Client | None" = None
     tied_as: "Mapping[int, Mapping[str, str]]" = field(default_factory=dict)
     loss_scale: LossScale | None = None
+    validation_data: Identity | None = None
 
-    def write(self, step: int) -> None:
+    def write(
+        self, step: int, standing: Standing = BEFORE_ANY, metrics: Mapping[str, float] | None = None
+    ) -> Path | None:
         """Write what is known after ``step`` steps; called by every rank.
+
+        Args:
+            step: Steps done.
+            standing: Where the run stands among its validations; the checkpoint of the best one is kept.
+            metrics: Of the validation after this step; None where there was none.
+
+        Returns:
+            The checkpoint's folder on rank 0, where it is whole; None on others.
 
         Raises:
             RunError: where something cannot be written.
@@ -101,7 +114,7 @@ class Checkpoints:
             if mine or self.servers is not None:
                 name = read_word(self.store, _folder_key(step), _NEW_FOLDER, "the name of a new folder")
                 self._write_for_first(self.directory.resolve() / name, mine, step)
-            return
+            return None
         try:
             target = self.directory.resolve() / step_name(step)
             if target.is_symlink():  # else what it leads to would be replaced
@@ -115,10 +128,13 @@ class Checkpoints:
                 files: dict[str, str] = {}
                 for key in keys:
                     files |= _hashes_from_json(self.store.get(key))
-                write_state(folder, self._state(step, files))
+                state = replace(self._state(step, files), metrics=metrics, validations=standing.validations)
+                write_state(folder, state)
         except OSError as error:
             raise RunError(f"cannot write a checkpoint in {str(self.directory)!r}: {error.strerror}") from error
-        keep_last(self.directory, self.options.keep)
+        spared = None if standing.best is None else step_name(standing.best.step)
+        keep_last(self.directory, self.options.keep, spared)
+        return self.directory / step_name(step)
 
     def restore_weights(self, checkpoint: Path) -> None:
         """Put a checkpoint's weights and buffers into those of this rank.
@@ -209,6 +225,8 @@ class Checkpoints:
             tied=ties_of(self.prepared),
             precision=self.prepared.precision,
             scaling=None if self.loss_scale is None else self.loss_scale.state,
+            keep_best=self.options.keep_best,
+            validation_data=self.validation_data,
         )
 
     def _all_stages(self) -> range:

@@ -47,9 +47,17 @@ def way_out(checkpoint: Path) -> str:
     return f"remove the folder {shown} to go on from {before[-1]}"
 
 
-def keep_last(directory: Path, keep: int) -> None:
-    """Delete all finished checkpoints but the last ``keep``; of one that lies elsewhere, the link to it alone."""
+def keep_last(directory: Path, keep: int, spared: str | None = None) -> None:
+    """Delete all finished checkpoints but the last ``keep``; of one that lies elsewhere, the link to it alone.
+
+    Args:
+        directory: Of the checkpoints.
+        keep: How many of the last stay.
+        spared: Name of another one that stays; None for none.
+    """
     for old in find_checkpoints(directory)[:-keep]:
+        if old.name == spared:
+            continue
         if old.is_symlink():
             with suppress(OSError):
                 old.unlink()

@@ -4,7 +4,7 @@
 
     DIR/
       step-000120/
-        state.json               step, samples, batch, seed, model, data, ties; SHA-256 of every other file, its own
+        state.json               step, samples, batch, seed, model, data, ties, metrics; SHA-256 of all files, its own
         weights-0.safetensors    weights and buffers of stage 0
         optimizer-0.safetensors  its optimiser's tensors
         optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
@@ -31,10 +31,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.cost.precision import FULL, PRECISIONS
-from heterps_compile.errors import RunError
+from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.data.identity import Identity, identity_from_json
 from heterps_compile.runtime.pipeline.scaling import Scaling
+from heterps_compile.runtime.validation.best import parse_best
+from heterps_compile.runtime.validation.result import metrics_of
 
 from .checkpoint_folder import STATE_NAME, way_out
 from .checkpoint_hashes import (
@@ -80,6 +82,10 @@ class RunState:
         tied: Names of parameters that are one tensor, group by group; None where an earlier version wrote it.
         precision: In which forwards computed.
         scaling: Of the losses; None where they are not scaled.
+        metrics: Of the validation after this step; None where there was none.
+        validations: How many the run has had by then.
+        keep_best: The metric that says which is the best, as ``--keep-best`` has it; None for nothing.
+        validation_data: What they went over; None where there were none.
     """
 
     step: int
@@ -95,6 +101,10 @@ class RunState:
     tied: tuple[tuple[str, ...], ...] | None = ()
     precision: str = FULL
     scaling: Scaling | None = None
+    metrics: Mapping[str, float] | None = None
+    validations: int = 0
+    keep_best: str | None = None
+    validation_data: Identity | None = None
 
 
 def write_stage(
@@ -218,8 +228,9 @@ def read_state(checkpoint: Path) -> RunState:
             tied=groups,
             precision=_one_of(content.get("precision", FULL), PRECISIONS),
             scaling=scaling,
+            **_validated(content),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise RunError(f"{str(path)!r} is damaged ({error}); {advice}") from error
 
 
@@ -227,6 +238,22 @@ def _one_of(name: Any, known: Collection[str]) -> str:
     if name not in known:
         raise ValueError(f"{printable(repr(name))} is no precision")
     return str(name)
+
+
+def _validated(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint knows of validations; an earlier version wrote nothing of them."""
+    count, best = content.get("validations", 0), content.get("keep_best")
+    if type(count) is not int or count < 0:
+        raise ValueError("a count of validations is none")
+    if best is not None:
+        parse_best(str(best))
+    metrics, data = content.get("metrics"), content.get("validation_data")
+    return {
+        "metrics": None if metrics is None else metrics_of(metrics),
+        "validations": count,
+        "keep_best": None if best is None else str(best),
+        "validation_data": None if data is None else identity_from_json(data),
+    }
 
 
 def check_written(checkpoint: Path, state: RunState) -> None:

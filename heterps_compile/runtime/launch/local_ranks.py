@@ -51,6 +51,7 @@ from .run_options import RunOptions
 from .run_report import RunReport, clear_telemetry
 from .stop_signals import collecting_signals
 from .store_client import RunStore, StorePlace, connect_store, host_store
+from .validation_data import try_validation
 from .watch import FAULT_KEY, STOP_KEY, post_fault
 from .worker import CONFIG_NAME, PROGRESS_NAME
 
@@ -92,6 +93,8 @@ def run_here(
     if options.data:
         # Ranks open it again; here it is refused before anything has started.
         check_spec(options.data, partial(inputs_of_plan, prepared.plan, prepared.folder))
+    if options.validate is not None:
+        check_spec(options.validate, partial(inputs_of_plan, prepared.plan, prepared.folder))
     check_weights(options, prepared)
     start = find_start(prepared, options)  # so does rank 0
     if options.output is not None:
@@ -100,6 +103,7 @@ def run_here(
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
         try_data(options, prepared, telemetry)
+        try_validation(options, prepared, telemetry)
         config = {
             "options": asdict(options),
             "parent": server.pid,

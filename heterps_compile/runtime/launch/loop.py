@@ -5,16 +5,22 @@ Left out: a step (``pipeline/engine.py``), where a run begins and how it ends (`
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
+from heterps_compile.runtime.validation.result import Validation
 
 from .checkpoint_collective import Checkpoints
+from .hooks import Hooks, RunView
+from .learning_rates import RateSchedule, SharedLoss, current_rates
 from .outputs import OutputFiles
 from .progress import SAVING, UPDATING, ProgressRecorder
 from .training_file import in_function
+from .validator import Validator
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -24,6 +30,59 @@ if TYPE_CHECKING:
     from heterps_compile.runtime.servers.row_prefetch import Reader
 
 Loss = Callable[[Any, Mapping[str, "Tensor"]], "Tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUps:
+    """What follows a training step on one rank; None for what does not.
+
+    Attributes:
+        optimizer: Of this rank's parameters.
+        rates: Sets its learning rates.
+        shared_loss: Brings the loss of a step to all ranks.
+        validator: Of the run.
+        tell: Is told of every validation.
+        checkpoints: Of the run.
+        every: Steps between two of them; None for the one at the end, and those of the best validations.
+        hooks: Of the training file, on the rank that calls them.
+        epoch_samples: In an epoch; None where the data have no end.
+        batch: Samples in a step.
+    """
+
+    optimizer: "Optimizer | None" = None
+    rates: RateSchedule | None = None
+    shared_loss: SharedLoss | None = None
+    validator: Validator | None = None
+    tell: Callable[[Validation, Standing], None] | None = None
+    checkpoints: Checkpoints | None = None
+    every: int | None = None
+    hooks: Hooks | None = None
+    epoch_samples: int | None = None
+    batch: int = 0
+
+    @property
+    def standing(self) -> Standing:
+        """Return where the run stands among its validations."""
+        return BEFORE_ANY if self.validator is None else self.validator.standing
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether validations have ended the run."""
+        return self.validator is not None and self.validator.is_over
+
+    def view(self, done: int, validation: Validation | None) -> RunView:
+        """Return what hooks see after so many steps, and a validation where there was one."""
+        samples = done * self.batch
+        return RunView(
+            step=done,
+            samples=samples,
+            epoch=None if self.epoch_samples is None else samples / self.epoch_samples,
+            metrics=MappingProxyType({} if validation is None else dict(validation.metrics)),
+            is_best=validation is not None and validation.is_best,
+            best=self.standing.best,
+            learning_rates=current_rates(self.optimizer),
+            validation_s=0.0 if validation is None else validation.time_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,44 +103,64 @@ class StepLoop:
     watch: Watch
     progress: ProgressRecorder
 
-    def train(
-        self,
-        optimizer: "Optimizer | None",
-        step_schedule: Callable[[float | None], None] | None = None,
-        checkpoints: Checkpoints | None = None,
-        every: int | None = None,
-    ) -> int:
+    def train(self, then: FollowUps) -> int:
         """Train; a checkpoint stands at the end.
 
         Args:
-            optimizer: Of this rank's parameters; None where it has none.
-            step_schedule: Sets the learning rates of the next step, given the loss where this rank knows it; None where
-                they stay.
-            checkpoints: Of the run; None for none.
-            every: Steps between two checkpoints; None for the one at the end alone.
+            then: What follows every step.
 
         Returns:
             The steps that are done, those before this run included.
         """
         saved = done = self.steps.start
+        if then.is_over:
+            return done
         for step in self._steps():
             result = self.engine.train_step(step, self._read(step))
-            if optimizer is not None:
+            loss = result.loss if then.shared_loss is None else then.shared_loss.of_all(result.loss)
+            if then.optimizer is not None:
                 with self.progress.during(UPDATING):
                     if not result.is_skipped:
-                        optimizer.step()
-                    optimizer.zero_grad(set_to_none=True)
-                    if step_schedule is not None and not result.is_skipped:
-                        step_schedule(result.loss)
+                        then.optimizer.step()
+                    then.optimizer.zero_grad(set_to_none=True)
+                    if then.rates is not None and not result.is_skipped:
+                        then.rates.after_step(loss)
             done = step + 1
-            if checkpoints is not None and every is not None and done % every == 0:
-                with self.progress.during(SAVING):
-                    checkpoints.write(done)
+            validation = self._validate(then, done)
+            is_best = validation is not None and validation.is_best
+            if is_best or (then.every is not None and done % then.every == 0):
+                self._save(then, done, validation)
                 saved = done
-        if checkpoints is not None and saved != done:
-            with self.progress.during(SAVING):
-                checkpoints.write(done)
+            if then.is_over:
+                break
+        if saved != done:
+            last = None if then.validator is None else then.validator.at(done)
+            self._save(then, done, last)
         return done
+
+    def _validate(self, then: FollowUps, done: int) -> Validation | None:
+        """Validate where it is due, and do what follows from that alone."""
+        validator = then.validator
+        if validator is None or not validator.times.are_due(done):
+            return None
+        validation = validator.run(done)
+        if then.rates is not None:
+            then.rates.after_validation(validation.metrics)
+        if then.tell is not None:
+            then.tell(validation, validator.standing)
+        if then.hooks is not None:
+            then.hooks.after_validation(then.view(done, validation))
+        return validation
+
+    def _save(self, then: FollowUps, done: int, validation: Validation | None) -> None:
+        """Write a checkpoint, where the run keeps some."""
+        if then.checkpoints is None:
+            return
+        with self.progress.during(SAVING):
+            metrics = None if validation is None else validation.metrics
+            folder = then.checkpoints.write(done, then.standing, metrics)
+        if then.hooks is not None and folder is not None:
+            then.hooks.after_checkpoint(folder, then.view(done, validation))
 
     def infer(self, files: OutputFiles | None) -> int:
         """Run the forwards; return the steps that are done.

@@ -30,6 +30,7 @@ from heterps_compile.units import counted, format_seconds
 from .faults import Place
 from .run_options import GIVEN, RunOptions
 from .training_file import check_training_file
+from .validation_options import check_validation_options
 
 if TYPE_CHECKING:
     import torch
@@ -98,8 +99,11 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         )
     if options.train is not None and options.train != GIVEN:
         check_training_file(options.train, options.data)
+        check_validation_options(options, options.train)
     if options.training:
         _refuse_inference(plan)
+        if options.validate is not None:
+            plan_for_scoring(plan)  # which says why where it cannot
     else:
         plan = plan_for_scoring(plan)
     refuse_idle_seed(options, plan, folder)

@@ -24,13 +24,14 @@ from .faults import STARTING, WAITING, Progress
 READING = "reading data"
 UPDATING = "updating parameters"
 SAVING = "writing a checkpoint"
+VALIDATING = "computing metrics"
 SERVING = "serving tables"
 
 _TIMES_LONGEST = 5.0  # an activity may take so many times as long as the longest of its kind so far
 _FIRST_TIMES = 6.0  # the first of a kind warms up: libraries load, memory is touched for the first time
 _LEFT_BEHIND = struct.Struct("<qqqq16s")  # step, stage, micro-batch, monotonic microseconds, what
 _NONE = -1
-_PATIENT = {SAVING: 30.0, READING: 6.0}  # kinds whose time is the disk's, not ours
+_PATIENT = {SAVING: 30.0, READING: 6.0, VALIDATING: 6.0}  # whose time is the disk's or the user's, not ours
 
 
 class ProgressRecorder(Recorders):
@@ -145,5 +146,6 @@ _SHORT = {
     READING: b"reading",
     UPDATING: b"updating",
     SAVING: b"saving",
+    VALIDATING: b"validating",
     SERVING: b"serving",
 } | {phase.value: phase.value.encode() for phase in Phase}

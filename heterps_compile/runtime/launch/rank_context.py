@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, RunError
 from heterps_compile.runtime.pipeline.layout import Layout
+from heterps_compile.runtime.validation.result import Validation, validation_of
 
 from .membership import Membership
 from .prepare import Prepared
@@ -34,6 +35,7 @@ class RankSpec:
         options: Of the run.
         training: Loss and optimiser, where they are given as objects; else they are read from the options' file.
         source: The data, where they are given as an object.
+        validation: The data to validate on, where they are given as an object.
         parent: Process of the launcher; None under torchrun.
         telemetry: Folder for what ranks tell of their steps; None for nothing.
         prints_summary: Whether rank 0 prints what the run came to, where there is no launcher that does.
@@ -45,6 +47,7 @@ class RankSpec:
     options: RunOptions
     training: Training | None = None
     source: "Source | None" = None
+    validation: "Source | None" = None
     parent: int | None = None
     telemetry: Path | None = None
     progress_file: Path | None = None
@@ -103,6 +106,8 @@ class Result:
         checkpoint: Folder of the last checkpoint; "" for none.
         filled: Samples of the last step that only filled it up.
         skipped: Steps of this run that changed no weight, since gradients were not finite in float16.
+        validations: Those of this run, in their order.
+        stopped_after: Validations without a better one that ended it (``--stop-after``); 0 where they did not.
     """
 
     first_step: int
@@ -112,6 +117,8 @@ class Result:
     checkpoint: str = ""
     filled: int = 0
     skipped: int = 0
+    validations: tuple[Validation, ...] = ()
+    stopped_after: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -131,9 +138,9 @@ def result_from_json(text: bytes) -> Result:
     """
     try:
         content = json.loads(text)
-        numbers = {
-            name: int(content[name]) for name in ("first_step", "steps", "batch", "stopped_by", "filled", "skipped")
-        }
-        return Result(**numbers, checkpoint=str(content["checkpoint"]))
-    except (ValueError, TypeError, KeyError) as error:
+        names = ("first_step", "steps", "batch", "stopped_by", "filled", "skipped", "stopped_after")
+        numbers = {name: int(content[name]) for name in names}
+        validations = tuple(map(validation_of, content["validations"]))
+        return Result(**numbers, checkpoint=str(content["checkpoint"]), validations=validations)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"the result of the run cannot be read: {text[:80]!r}") from error

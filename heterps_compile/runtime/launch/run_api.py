@@ -32,6 +32,7 @@ class RunKeywords(TypedDict, total=False):
     What each means, its unit and its default stand in ``heterps-compile run --help``.
     """
 
+    validate_every: int | None
     steps: int | None
     epochs: int
     shuffle: "int | str | None"
@@ -50,6 +51,8 @@ class RunKeywords(TypedDict, total=False):
     checkpoint: str | None
     every: int | None
     keep: int
+    keep_best: str | None
+    stop_after: int | None
     resume: bool
     hang_after: float
     parameter_servers: int
@@ -76,6 +79,7 @@ def run(
     *,
     train: str | Path | Training | None = None,
     data: "str | Source" = "",
+    validate: "str | Source | None" = None,
     **options: Unpack[RunKeywords],
 ) -> "Result":
     """Run the stages of a compiled folder as a pipeline of processes.
@@ -90,13 +94,16 @@ def run(
             for inference.
         data: What is read, as ``--data`` takes it (``"clicks.parquet"``,
             ``"random"``), or under torchrun a source.
+        validate: What is validated on, the same way; None for nothing, or for
+            what ``validation_data()`` of the training file gives.
         options: Others of the command ``heterps-compile run``, by the same
             names, such as ``steps=100`` or ``replicas=(2, 1)``; its ``--help``
             has the list with units and defaults.
 
     Returns:
         What the run came to: its steps, the samples in each, its last
-            checkpoint, and the signal that ended it early.
+            checkpoint, its validations with their metrics, and what ended it
+            early.
 
     Raises:
         HeterpsError: one of its kinds, where the run cannot start or came to an
@@ -108,19 +115,21 @@ def run(
         ...     "out", train="train.py", data="clicks.parquet", steps=100
         ... )
     """
-    given = isinstance(train, Training), not isinstance(data, str)
+    sources = [one for one in (data, validate) if one is not None and not isinstance(one, str)]
+    given = isinstance(train, Training), bool(sources)
     if any(given) and not is_under_torchrun(os.environ):
         what = "Training object" if given[0] else "source object"
         raise InputError(
             f"a {what} cannot be sent to other processes; name a file instead (train=FILE.py, data=FILE), or start "
             f"this script on every rank (torchrun)"
         )
-    made = make_options(directory, train=train, data=data, given=option_names(options), **options)
+    made = make_options(directory, train=train, data=data, validate=validate, given=option_names(options), **options)
     if is_under_torchrun(os.environ):
         return run_rank(
             made,
             training=train if isinstance(train, Training) else None,
             source=None if isinstance(data, str) else data,
+            validation=None if isinstance(validate, str) else validate,
         )
     result, _ = launch(made, sys.stderr)
     return result
@@ -131,6 +140,7 @@ def make_options(
     *,
     train: str | Path | Training | None,
     data: "str | Source",
+    validate: "str | Source | None" = None,
     given: Collection[str] = (),
     **options: Any,
 ) -> RunOptions:
@@ -140,6 +150,7 @@ def make_options(
         directory: The compiled folder.
         train: As in :func:`run`.
         data: As in :func:`run`.
+        validate: As in :func:`run`.
         given: Names of declared options that the user gave, be it with their default value.
         options: Others, by their names on the command line or those of :class:`RunOptions`.
 
@@ -164,6 +175,7 @@ def make_options(
         directory=os.path.abspath(directory),
         train=file,
         data=data if isinstance(data, str) else GIVEN,
+        validate=validate if validate is None or isinstance(validate, str) else GIVEN,
         **options,
     )
     RUN.refuse(made.by_name, given, made.subject)
@@ -210,6 +222,7 @@ def run_rank(
     *,
     training: Training | None = None,
     source: "Source | None" = None,
+    validation: "Source | None" = None,
     prints_summary: bool = False,
 ) -> "Result":
     """Be one rank of those that torchrun started.
@@ -218,6 +231,7 @@ def run_rank(
         options: Of the run.
         training: Loss and optimiser, where they are given as objects.
         source: The data, where they are given as an object.
+        validation: The data to validate on, where they are given as an object.
         prints_summary: Whether rank 0 prints what the run came to.
 
     Raises:
@@ -234,4 +248,5 @@ def run_rank(
     from .rank_context import RankSpec  # noqa: PLC0415 - torch only where a run starts
     from .worker import work  # noqa: PLC0415 - as above
 
-    return work(member, RankSpec(options, training=training, source=source, prints_summary=prints_summary))
+    spec = RankSpec(options, training=training, source=source, validation=validation, prints_summary=prints_summary)
+    return work(member, spec)

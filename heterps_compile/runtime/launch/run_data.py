@@ -18,6 +18,7 @@ import torch
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
+from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of
 from heterps_compile.runtime.data.iterable import IterableSource
@@ -58,12 +59,14 @@ class Feed:
         inputs: What the model takes, by name; None where nobody knows.
         prepare: Makes inputs and targets out of raw columns.
         device: Where tensors are put.
+        samples: That there are, where the last step is not full; None where every step is.
     """
 
     wanted: Sequence[str]
     inputs: Mapping[str, InputSpec] | None = None
     prepare: "Prepare | None" = None
     device: "torch.device | None" = None
+    samples: int | None = None
 
 
 class MicroBatches:
@@ -99,7 +102,7 @@ class MicroBatches:
         self._layout = layout
         self._progress = progress
         self._prepare = feed.prepare
-        self._device = feed.device
+        self._device, self._samples = feed.device, feed.samples
         needs_all = feed.prepare is not None or ALL in feed.wanted
         names = [name for name in feed.wanted if name != ALL]
         if feed.prepare is None:
@@ -117,9 +120,9 @@ class MicroBatches:
         """Return what the engine calls for the micro-batches of a step."""
 
         def read(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
-            size = self._layout.micro_batch_size
+            first, size = self._range(step, micro_batch)
             with self._progress.during(READING):
-                found: Mapping[str, Tensor] = self._reader.read(self._first(step, micro_batch), size, self.columns)
+                found: Mapping[str, Tensor] = self._reader.read(first, size, self.columns)
                 if self._prepare is not None:
                     with in_function("prepare", self._prepare):
                         found = self._prepare(Columns(found))
@@ -147,13 +150,18 @@ class MicroBatches:
     def _only(self, names: Sequence[str]) -> dict[str, InputSpec]:
         return {name: self._inputs.get(name, InputSpec()) for name in names}
 
-    def _first(self, step: int, micro_batch: int) -> int:
-        return step * self._layout.batch + micro_batch * self._layout.micro_batch_size
+    def _range(self, step: int, micro_batch: int) -> tuple[int, int]:
+        """Return the first sample of a micro-batch, and how many it has."""
+        size = self._layout.micro_batch_size
+        first = step * self._layout.batch + micro_batch * size
+        return first, size if self._samples is None else min(size, self._samples - first)
 
     def _requests(self, steps: range, mine: Sequence[int]) -> Iterator[Request]:
         for step in steps:
             for micro_batch in mine:
-                yield Request(self._first(step, micro_batch), self._layout.micro_batch_size, self.columns)
+                first, size = self._range(step, micro_batch)
+                if size > 0:
+                    yield Request(first, size, self.columns)
 
 
 @contextmanager
@@ -231,25 +239,45 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
         return
     wanted = inputs_of_plan(prepared.plan, prepared.folder)
     source = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
-    if options.train is not None and may_define(options.train, "prepare"):
+    try_sample(source, prepared.plan, wanted, options.train)
+
+
+def try_sample(source: Source, plan: Plan, wanted: Mapping[str, InputSpec], train: str | None) -> None:
+    """Read the first sample of a source, as the ranks of a run will.
+
+    Args:
+        source: Of samples.
+        plan: Of the run.
+        wanted: What its inputs take, by name.
+        train: The training file; None where there is none.
+
+    Raises:
+        HeterpsError: where there is none, or it is not what the model takes.
+    """
+    if train is not None and may_define(train, "prepare"):
         source.read(0, 1, source.columns)  # what prepare() makes of it, nobody knows
         return
-    taken = {name for stage in prepared.plan.stages for name in stage.inputs}
-    names = [name for name in prepared.plan.graph_inputs if name in taken]
+    taken = {name for stage in plan.stages for name in stage.inputs}
+    names = [name for name in plan.graph_inputs if name in taken]
     require_columns(source, names, "the data")
     fit(source.read(0, 1, names), {name: wanted.get(name, InputSpec()) for name in names})
 
 
 def name_of_data(options: RunOptions, given: Source | None = None) -> str:
     """Return what people know the data by, without the folders they lie in."""
-    if given is not None:
-        return type(given).__name__
-    if options.data:
-        path, mark, how = options.data.partition("?")
-        return options.data if is_random(options.data) else os.path.basename(path.rstrip("/")) + mark + how
+    if given is not None or options.data:
+        return name_of_spec(options.data, given)
     return (
         "data()" if options.train is None or options.train == GIVEN else f"data() of {os.path.basename(options.train)}"
     )
+
+
+def name_of_spec(spec: str | None, given: Source | None = None) -> str:
+    """Return what people know data by that are named, or given as an object."""
+    if given is not None or spec is None:
+        return type(given).__name__
+    path, mark, how = spec.partition("?")
+    return spec if is_random(spec) else os.path.basename(path.rstrip("/")) + mark + how
 
 
 def say_data(store: "Store", identity: Identity) -> None:

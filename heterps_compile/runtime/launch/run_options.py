@@ -29,6 +29,7 @@ from heterps_compile.options import (
     WholeOr,
     Wholes,
 )
+from heterps_compile.runtime.validation.best import BestMetric, parse_best
 
 WIRES = ("float32", "float16", "bfloat16")
 OUTPUT_FORMATS = ("safetensors", "npz")
@@ -40,6 +41,7 @@ MOST_SEED = 2**63 - 1
 
 _SERVED = ("parameter_servers",)
 _KEPT = ("checkpoint",)
+_JUDGED = ("checkpoint", "keep_best")
 
 GIVEN = "<object>"
 """What stands for a training file or data that are given as objects."""
@@ -149,6 +151,21 @@ class RunOptions:
     data: str = _option(
         "--data", Text(), "x.parquet, x.csv, a folder of one kind, x.tsv, or random.", metavar="SPEC", default=""
     )
+    validate: str | None = _option(
+        "--validate",
+        Text(),
+        "Validate on these data, at the end of epochs and of the run.",
+        metavar="SPEC",
+        subjects=(TRAINING,),
+    )
+    validate_every: int | None = _option(
+        "--validate-every",
+        Whole(),
+        "Steps between two validations.",
+        metavar="N",
+        default_words="an epoch",
+        subjects=(TRAINING,),
+    )
     steps: int | None = _option(
         "--steps", Whole(), "In all.", metavar="N", default_words="all that the data have", against=("epochs",)
     )
@@ -218,6 +235,22 @@ class RunOptions:
     )
     keep: int = _option(
         "--keep", Whole(), "Checkpoints kept.", metavar="N", default=3, subjects=(TRAINING,), needs=_KEPT
+    )
+    keep_best: str | None = _option(
+        "--keep-best",
+        Text(),
+        "Keep the checkpoint of the best validation too: loss, auc:max, error:min.",
+        metavar="METRIC",
+        subjects=(TRAINING,),
+        needs=_KEPT,
+    )
+    stop_after: int | None = _option(
+        "--stop-after",
+        Whole(),
+        "End after so many validations without a better one.",
+        metavar="N",
+        subjects=(TRAINING,),
+        needs=_JUDGED,
     )
     resume: bool = _option(
         "--resume",
@@ -293,6 +326,8 @@ class RunOptions:
             )
         if not self.data and self.train is None:
             raise InputError("inference needs data to read (--data FILE, or --data random)")
+        if self.keep_best is not None:
+            parse_best(self.keep_best)
 
     @property
     def by_name(self) -> dict[str, Any]:
@@ -304,6 +339,11 @@ class RunOptions:
     def subject(self) -> str:
         """Say what the run is, in the words of the options' declarations."""
         return TRAINING if self.training else INFERENCE
+
+    @property
+    def best(self) -> BestMetric | None:
+        """Return the metric that says which validation is the best; None for nothing."""
+        return None if self.keep_best is None else parse_best(self.keep_best)
 
     @property
     def training(self) -> bool:
@@ -319,9 +359,12 @@ class RunOptions:
     def shared(self) -> dict[str, Any]:
         """Return the options that all ranks must agree on; of those that are a host's own paths, whether given."""
         local = {"directory", "train", "data", "checkpoint", "output", "trace", "log", "telemetry", "tensorboard"}
-        local |= {"weights", "threads", "quiet", "hosts", "host"}
+        local |= {"weights", "threads", "quiet", "hosts", "host", "validate"}
         agreed = {f.name: asdict(self)[f.name] for f in fields(self) if f.name not in local}
-        return agreed | {name: getattr(self, name) is not None for name in ("train", "checkpoint", "weights", "output")}
+        return agreed | {name: getattr(self, name) is not None for name in _PATHS}
+
+
+_PATHS = ("train", "validate", "checkpoint", "weights", "output")
 
 
 def _declared(of: type[RunOptions] | type[ServerOptions]) -> Iterator[tuple[str, Option]]:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +28,16 @@ from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.servers.spec import ServerSpec
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
+from heterps_compile.runtime.validation.times import ValidationTimes
 
+from .checkpoint_best import standing_at
 from .checkpoint_collective import Checkpoints
 from .checkpoint_folder import STEP_PATTERN, find_checkpoints
 from .checkpoint_format import read_state
 from .checkpoint_start import check_weights, find_start, start_notes
-from .loop import StepLoop, checked_loss
+from .hooks import Hooks
+from .learning_rates import RateSchedule, SharedLoss, make_rates
+from .loop import FollowUps, StepLoop, checked_loss
 from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder
 from .prepare import count_steps
@@ -42,7 +45,17 @@ from .rank_context import RESULT_KEY, RankContext, Result
 from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_data, telling_ids
 from .server_rank import make_spec
 from .store_client import read_number, read_word
-from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file, step_scheduler
+from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
+from .validation_data import (
+    ValidationData,
+    ValidationSize,
+    hear_size,
+    refuse_other_columns,
+    say_size,
+    validates,
+)
+from .validation_pass import ValidationPass
+from .validator import Validator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,9 +64,27 @@ if TYPE_CHECKING:
 _START_KEY = "start"
 _STEPS_KEY = "steps"
 _FILLED_KEY = "filled"
+_SAMPLES_KEY = "samples"
 _CHECKPOINT_OR_NONE = re.compile(rf"({STEP_PATTERN})?")
 _TRACED_STEPS = 20  # a trace of more is slow to look at
 _WARM_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a rank has read before it builds anything.
+
+    Attributes:
+        training: How the model is trained; None for inference.
+        source: The data, where this rank has opened them.
+        data: What a checkpoint keeps of them, where this rank knows it.
+        size: Of the validation data; None where the run does not validate.
+    """
+
+    training: Training | None
+    source: Source | None
+    data: Identity | None
+    size: ValidationSize | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +99,9 @@ class _Built:
         client: Of the parameter servers.
         prefetched: Its rows.
         telemetry: Takes down what this rank does.
+        rates: Sets the learning rates of this rank.
+        shared_loss: Brings the loss of a step to all ranks, where one wants it.
+        validator: Of the run.
     """
 
     engine: Engine
@@ -77,6 +111,9 @@ class _Built:
     client: Client | None
     prefetched: RowPrefetch | None
     telemetry: TelemetryRecorder | None
+    rates: RateSchedule | None = None
+    shared_loss: SharedLoss | None = None
+    validator: Validator | None = None
 
 
 def run_stage_rank(context: RankContext) -> Result:
@@ -90,17 +127,23 @@ def run_stage_rank(context: RankContext) -> Result:
     if training is None and options.train is not None:
         training = read_training_file(options.train, has_data=bool(options.data))
     source = data = None
+    has_validation = validates(options, training, context.spec.validation)
     if rank == 0:
         source, data = open_data(context, training)
         data = _decide_steps(context, source, data)
+        if training is not None and has_validation:
+            counted = ValidationData(context, training).size()
+            refuse_other_columns(source.columns, counted.identity.columns)
+            say_size(context.store, counted)
     checkpoint, steps = steps_to_run(context)
-    built = _build(context, training, source, data, (checkpoint, steps))
+    size = hear_size(context.store) if has_validation else None
+    built = _build(context, _Given(training, source, data, size), (checkpoint, steps))
     skipped_before = 0 if built.engine.loss_scale is None else built.engine.loss_scale.state.skipped
     done = _run_steps(context, built, steps)
     found = [] if options.checkpoint is None else find_checkpoints(Path(options.checkpoint))
     last = str(found[-1]) if found else ""
     filled = _filled(context) if done == steps.stop else 0
-    scale = built.engine.loss_scale
+    scale, validator = built.engine.loss_scale, built.validator
     result = Result(
         steps.start,
         done,
@@ -109,28 +152,23 @@ def run_stage_rank(context: RankContext) -> Result:
         last,
         filled,
         skipped=0 if scale is None else scale.state.skipped - skipped_before,
+        validations=() if validator is None else tuple(validator.history),
+        stopped_after=0 if validator is None or not validator.is_over else validator.standing.stale,
     )
     if rank == 0:
         context.store.set(RESULT_KEY, result.to_json())
     return result
 
 
-def _build(
-    context: RankContext,
-    training: Training | None,
-    source: Source | None,
-    data: Identity | None,
-    start: tuple[Path | None, range],
-) -> _Built:
+def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]) -> _Built:
     """Read the stages and a checkpoint, and build what runs them.
 
     Args:
         context: Of this rank.
-        training: How the model is trained; None for inference.
-        source: The data, where this rank has opened them.
-        data: What a checkpoint keeps of them, where this rank knows it.
+        given: What it has read before.
         start: The checkpoint to go on from, and the steps to run.
     """
+    training, size = given.training, given.size
     options, rank, layout = context.options, context.rank, context.layout
     checkpoint, steps = start
     folder, plan, precision = context.prepared.folder, context.prepared.plan, context.prepared.precision
@@ -168,7 +206,13 @@ def _build(
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
     if telemetry is not None:
         telemetry.optimizer = optimizer
+    standing = standing_at(checkpoint, options.best)
     scheduler = _scheduler(context, training, optimizer)
+    rates = shared_loss = None
+    if training is not None and training.scheduler is not None:
+        rates = make_rates(training, scheduler, validates=size is not None, best=options.best)
+        asking = SharedLoss(layout, rank)
+        shared_loss = asking if asking.is_wanted(rates is not None and rates.wants_loss) else None
     checkpoints = Checkpoints(
         context.prepared,
         options,
@@ -179,21 +223,31 @@ def _build(
         buffers={index: _tensors(stage, trained=False) for index, stage in stages.items()},
         optimizer=optimizer,
         scheduler=scheduler,
-        data=data,
+        data=given.data,
         servers=client if client is not None and client.is_first else None,
         tied_as={index: getattr(stage, "tied_as", {}) for index, stage in stages.items()},
         loss_scale=engine.loss_scale,
+        validation_data=None if size is None else size.identity,
     )
     if checkpoint is not None:
         checkpoints.restore(checkpoint)
     elif options.weights is not None:
         checkpoints.restore_weights(Path(options.weights))
-    return _Built(engine, training, checkpoints, source, client, ahead, telemetry)
+    validator = None
+    if training is not None and size is not None:
+        forwards = ValidationPass(
+            context, training, stages, data=ValidationData(context, training), size=size, client=client
+        )
+        samples = read_number(context.store, _SAMPLES_KEY, "a count of samples") or None
+        times = ValidationTimes(steps.stop, options.validate_every, layout.batch, samples)
+        validator = Validator(forwards, times, context.store, size.samples, options.best, options.stop_after, standing)
+        validator.try_out(steps.start)
+    return _Built(engine, training, checkpoints, given.source, client, ahead, telemetry, rates, shared_loss, validator)
 
 
 def _run_steps(context: RankContext, built: _Built, steps: range) -> int:
     """Run the steps; return how many are done in all."""
-    engine, training, checkpoints = built.engine, built.training, built.checkpoints
+    engine, training = built.engine, built.training
     wanted = (*engine.needs, *((ALL,) if engine.wants_targets else ()))
     with ExitStack() as closing:
         reader = None
@@ -211,17 +265,31 @@ def _run_steps(context: RankContext, built: _Built, steps: range) -> int:
         loop = StepLoop(engine, reads, steps, context.watch, context.progress)
         with telling_ids(reader):
             if context.layout.training:
-                set_rates = None
-                if training is not None and checkpoints.scheduler is not None:
-                    set_rates = partial(step_scheduler, training, checkpoints.scheduler)
-                kept = checkpoints if context.options.checkpoint is not None else None
-                done = loop.train(checkpoints.optimizer, set_rates, kept, context.options.every)
+                done = loop.train(_follow_ups(context, built))
             else:
                 done = loop.infer(_output_files(context, steps))
         engine.finish()
+        if built.validator is not None:
+            built.validator.forwards.finish()
         if built.client is not None:
             built.client.close()
     return done
+
+
+def _follow_ups(context: RankContext, built: _Built) -> FollowUps:
+    """Return what follows every step of this rank."""
+    options = context.options
+    return FollowUps(
+        optimizer=built.checkpoints.optimizer,
+        rates=built.rates,
+        shared_loss=built.shared_loss,
+        validator=built.validator,
+        checkpoints=built.checkpoints if options.checkpoint is not None else None,
+        every=options.every,
+        hooks=Hooks(built.training) if built.training is not None and context.rank == 0 else None,
+        epoch_samples=read_number(context.store, _SAMPLES_KEY, "a count of samples") or None,
+        batch=context.layout.batch,
+    )
 
 
 def _output_files(context: RankContext, steps: range) -> OutputFiles | None:
@@ -245,11 +313,9 @@ def _feed(context: RankContext, training: Training | None, wanted: Sequence[str]
 
 def _scheduler(context: RankContext, training: Training | None, optimizer: "Optimizer | None") -> Scheduler | None:
     """Make the scheduler of this rank, and see before the first step that a checkpoint can hold it."""
-    layout = context.layout
-    if training is None or not layout.training:
+    if training is None or not context.layout.training:
         return None
-    knows_loss = all(layout.stage_count - 1 in layout.stages_of(rank) for rank in range(layout.world_size))
-    scheduler = make_scheduler(training, optimizer, knows_loss=knows_loss)
+    scheduler = make_scheduler(training, optimizer)
     if scheduler is not None and context.options.checkpoint is not None:
         take_schedule(scheduler)
     return scheduler
@@ -287,6 +353,7 @@ def _decide_steps(context: RankContext, source: Source, data: Identity) -> Ident
     store.set(_FILLED_KEY, str(filled))
     store.set(_START_KEY, "" if checkpoint is None else checkpoint.name)
     store.set(_STEPS_KEY, str(steps))
+    store.set(_SAMPLES_KEY, str(samples or 0))
     return data
 
 

@@ -13,6 +13,10 @@ Such a file is the user's own program and is run as one::
 
     def prepare(batch): ...              # optional: raw columns -> graph inputs and targets
     def data(): ...                      # optional: an iterable of dicts, instead of --data
+    def validation_data(): ...           # optional: the same, instead of --validate
+    def metrics(outputs, batch): ...     # optional: a dict of metrics of a batch of validation
+    def on_validation(report): ...       # optional: called after every validation
+    def on_checkpoint(folder, report): ...   # optional: called after every checkpoint
 
 A file that lacks what a run needs, has functions that cannot be called as a run calls them, or a function that nobody
 calls under nearly the name of one that a run looks for, is refused by its syntax tree before any process starts; what
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
+    from .hooks import RunView
 
 Columns = Mapping[str, "Tensor"]
 
@@ -51,7 +56,8 @@ _OF_SCHEDULERS = ("step", "state_dict", "load_state_dict")
 NEEDED = ("loss", "optimizer")
 ARGUMENTS = MappingProxyType({
     "loss": ("outputs", "batch"), "optimizer": ("parameters",), "prepare": ("batch",), "data": (),
-    "scheduler": ("optimizer",),
+    "scheduler": ("optimizer",), "validation_data": (), "metrics": ("outputs", "batch"),
+    "on_validation": ("report",), "on_checkpoint": ("folder", "report"),
 })  # fmt: skip
 """The functions of a training file, and what each is called with."""
 
@@ -93,6 +99,16 @@ class Training:
             from elsewhere.
         scheduler: Called once on every rank that trains something, with its
             optimiser; None where learning rates stay.
+        validation_data: Gives the samples or batches to validate on, from the
+            first to the last every time it is called; None where they are read
+            from elsewhere, or nobody validates.
+        metrics: Called with what the model returns and a batch's columns; gives
+            a dict of means over the samples, or of objects with ``update``,
+            ``compute`` and ``reset`` that it has updated.
+        on_validation: Called after every validation, on one rank, with a
+            :class:`RunView`.
+        on_checkpoint: Called after every checkpoint, on the same rank, with its
+            folder and a :class:`RunView`.
 
     Examples:
         >>> import torch
@@ -110,6 +126,10 @@ class Training:
     prepare: "Callable[[Columns], Columns] | None" = None
     data: "Callable[[], Iterable[Columns]] | None" = None
     scheduler: "Callable[[Optimizer], Scheduler] | None" = None
+    validation_data: "Callable[[], Iterable[Columns]] | None" = None
+    metrics: "Callable[[Any, Columns], Mapping[str, Any]] | None" = None
+    on_validation: "Callable[[RunView], None] | None" = None
+    on_checkpoint: "Callable[[Path, RunView], None] | None" = None
 
     def __post_init__(self) -> None:
         for name in ARGUMENTS:
@@ -173,6 +193,16 @@ def in_function(name: str, function: Callable[..., Any]) -> Iterator[None]:
         raise
 
 
+def called_in(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the training file as one whose exceptions say that they come from there."""
+
+    def call(*arguments: Any) -> Any:
+        with in_function(name, function):
+            return function(*arguments)
+
+    return call
+
+
 def from_training_file(error: BaseException) -> BaseException:
     """Leave out of an exception's trace what called the training file, which is not the user's."""
     trace = error.__traceback__
@@ -210,19 +240,16 @@ def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]"
     return made
 
 
-def make_scheduler(training: Training, optimizer: "Optimizer | None", *, knows_loss: bool) -> "Scheduler | None":
+def make_scheduler(training: Training, optimizer: "Optimizer | None") -> "Scheduler | None":
     """Call the user's ``scheduler``; None where there is none, or the rank has nothing to train.
 
     Args:
         training: What the training file says.
         optimizer: Of this rank.
-        knows_loss: Whether every rank computes the loss, so that a schedule may depend on it.
 
     Raises:
-        RunError: where it gives something else, sets the rates of another optimiser, or needs a loss that is not known.
+        RunError: where it gives something else, or sets the rates of another optimiser.
     """
-    from torch.optim.lr_scheduler import ReduceLROnPlateau  # noqa: PLC0415 - torch only in the processes of a run
-
     if training.scheduler is None or optimizer is None:
         return None
     with in_function("scheduler", training.scheduler):
@@ -234,25 +261,7 @@ def make_scheduler(training: Training, optimizer: "Optimizer | None", *, knows_l
         )
     if getattr(made, "optimizer", optimizer) is not optimizer:
         raise RunError("scheduler() of the training file sets the rates of another optimizer than the one it is given")
-    if isinstance(made, ReduceLROnPlateau) and not knows_loss:
-        raise RunError(
-            "scheduler() of the training file gave ReduceLROnPlateau, which needs the loss on every rank, and ranks of "
-            "earlier stages do not know it; take one that counts steps, or compile to one stage (--max-stages 1)"
-        )
     return made  # type: ignore[no-any-return]  # it has what a Scheduler has
-
-
-def step_scheduler(training: Training, scheduler: "Scheduler", loss: float | None) -> None:
-    """Step a scheduler after the optimiser; ``ReduceLROnPlateau`` with the loss of the step."""
-    from torch.optim.lr_scheduler import ReduceLROnPlateau  # noqa: PLC0415 - torch only in the processes of a run
-
-    assert training.scheduler is not None  # noqa: S101 - it has made the scheduler
-    with in_function("scheduler", training.scheduler):
-        if isinstance(scheduler, ReduceLROnPlateau):
-            assert loss is not None  # noqa: S101 - make_scheduler has checked it
-            scheduler.step(loss)
-        else:
-            scheduler.step()
 
 
 def where_it_failed(error: BaseException, file: Path) -> str:
@@ -304,8 +313,7 @@ def check_training_file(path: str | Path, data: str) -> None:
     for name, function in functions.items():
         if name in ARGUMENTS:
             _refuse_arguments(path, name, function)
-    imported = {alias.asname or alias.name for n in parsed.body if isinstance(n, ast.ImportFrom) for alias in n.names}
-    if data and "data" in {*functions, *imported}:
+    if data and "data" in _defined(parsed):
         raise InputError(two_sources(f"the training file {str(path)!r}", data))
     if not data and "data" not in known:
         raise InputError(
@@ -319,6 +327,16 @@ def two_sources(of: str, data: str) -> str:
         f"data() of {of} and --data {printable(shorten(data, _SHOWN))} both give the samples, and a run reads one of "
         f"them; leave --data out, or take data() out of the file"
     )
+
+
+def defines(path: str | Path, name: str) -> bool:
+    """Tell, without running it, whether a training file that was checked defines or imports a function by a name."""
+    return name in _defined(ast.parse(Path(path).read_bytes(), str(path)))
+
+
+def _defined(parsed: ast.Module) -> set[str]:
+    imported = {alias.asname or alias.name for n in parsed.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    return imported | {name for name, _ in _functions(parsed)}
 
 
 def may_define(path: str | Path, name: str) -> bool:

@@ -27,6 +27,7 @@ from heterps_compile.schedule.order import Phase
 from .autocast import Autocast
 from .clip_gradients import GradientClip
 from .exchange import Exchange
+from .gather_outputs import OutputGather, count_gather_tags
 from .loss_scale import LossScale
 from .message import WIRES
 from .rank_parts import EVERYTHING, RankParts, ReadMicroBatch, StepOptions
@@ -89,7 +90,19 @@ class Engine:
         if self._state is not None and options.precision in SCALED:
             held = self._state.parameters()
             self.loss_scale = LossScale(options.scaling, held, layout.world_size, rank)
-        self._exchange = Exchange(parts, routes, wire=options.wire)
+        gathers = options.gathers and len(layout.ranks_of(last)) > 1
+        more_tags = count_gather_tags(layout) if gathers else 0
+        self._exchange = Exchange(parts, routes, wire=options.wire, more_tags=more_tags)
+        self._gather: OutputGather | None = None
+        if gathers and self._exchange.transport is not None and last in self._stages:
+            self._gather = OutputGather(
+                self._exchange.transport,
+                layout,
+                rank,
+                names=plan.graph_outputs,
+                first_tag=self._exchange.own_tags,
+                device=parts.device,
+            )
         setting = Setting(
             self._exchange,
             data,
@@ -166,15 +179,17 @@ class Engine:
         self._recorder.step_done(step, self._layout.batch, result, began_s, perf_counter())
         return result
 
-    def infer(self, step: int, read: ReadMicroBatch) -> dict[int, dict[str, Any]]:
+    def infer(self, step: int, read: ReadMicroBatch, micro_batches: int | None = None) -> dict[int, dict[str, Any]]:
         """Run the forwards of one step. Stages go on to the next step while later ones still work on this one.
 
         Args:
             step: Its number, from which random numbers are seeded.
             read: Reads the data of a micro-batch.
+            micro_batches: Run the first so many alone, the same on every rank; None for all.
 
         Returns:
-            On a rank of the last stage the graph outputs of its micro-batches, by micro-batch and name; else empty.
+            On a rank of the last stage the graph outputs of its micro-batches, by micro-batch and name; where they are
+            gathered, those of all on its first replica; else empty.
 
         Raises:
             RunError: naming stage, replica, step and micro-batch.
@@ -183,10 +198,13 @@ class Engine:
             raise RunError("the ranks are laid out to train, and cannot infer; lay them out with training=False")
         began_s = perf_counter()
         results = {}
+        count = self._layout.micro_batches if micro_batches is None else micro_batches
         self._flush(step)  # of the step before: whoever was to receive has had the time
-        self._exchange.begin()
+        self._exchange.begin(count)
         with torch.no_grad():
             for place, (stage, micro_batch, _, _) in enumerate(self._actions):
+                if micro_batch >= count:
+                    continue
                 try:
                     outputs = stage.infer(step, micro_batch, read)
                 except Exception as error:
@@ -194,8 +212,18 @@ class Engine:
                 self._exchange.post_receives(place + 1)
                 if stage.is_last:
                     results[micro_batch] = outputs
-        self._recorder.step_done(step, self._layout.batch, NOTHING_TOLD, began_s, perf_counter())
+            if self._gather is not None:
+                try:
+                    results = self._gather.gather(results, count)
+                except Exception as error:
+                    raise self._named_wait(error, step) from error
+        samples = count * self._layout.micro_batch_size
+        self._recorder.step_done(step, samples, NOTHING_TOLD, began_s, perf_counter())
         return results
+
+    def settle(self, step: int) -> None:
+        """Wait until what was sent in an inference up to this step has arrived, and free what nobody needs."""
+        self._flush(step)
 
     def finish(self) -> None:
         """Wait until what was sent has arrived, and leave the other ranks; call it before leaving the process group."""
@@ -268,6 +296,8 @@ class Engine:
     def _flush(self, step: int) -> None:
         began_s = perf_counter()
         try:
+            if self._gather is not None:
+                self._gather.flush()
             self._exchange.flush()
         except Exception as error:
             raise self._named_wait(error, step) from error

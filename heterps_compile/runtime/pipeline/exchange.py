@@ -70,6 +70,7 @@ class _Expected:
     """A message that comes from another rank, for the action at a place in this one's order."""
 
     place: int
+    micro_batch: int
     receiver: Receiver
     tag: int
 
@@ -80,9 +81,19 @@ class Exchange:
     Attributes:
         into: Routes that lead to each stage of this rank.
         out_of: Routes that lead from it.
+        transport: What it talks to the others over; None where there is nothing to say.
+        own_tags: The first tag that no route has, from which on ``more_tags`` are free.
     """
 
-    def __init__(self, parts: RankParts, routes: Sequence[Route], *, wire: str, window: ReceiveWindow = WINDOW) -> None:
+    def __init__(
+        self,
+        parts: RankParts,
+        routes: Sequence[Route],
+        *,
+        wire: str,
+        window: ReceiveWindow = WINDOW,
+        more_tags: int = 0,
+    ) -> None:
         """Prepare the messages of a rank, and connect it; waits for the other ranks.
 
         Args:
@@ -90,6 +101,7 @@ class Exchange:
             routes: All of the plan.
             wire: What float32 values are sent as.
             window: How many receives are posted ahead.
+            more_tags: For messages of others, over the same connections.
         """
         layout, rank = parts.layout, parts.rank
         self._layout, self._rank, self._window = layout, rank, window
@@ -106,11 +118,13 @@ class Exchange:
         self._here: dict[_Key, _Here] = {}
         self._expected: list[_Expected] = []
         self._place = self._next = self._posted_bytes = 0
-        self._transport: Transport | None = None
-        if layout.world_size > 1 and routes:
-            self._transport = Transport(layout.world_size, rank, count_tags(routes, layout.micro_batches))
+        self._micro_batches = layout.micro_batches
+        self.transport: Transport | None = None
+        self.own_tags = count_tags(routes, layout.micro_batches)
+        if layout.world_size > 1 and (routes or more_tags):
+            self.transport = Transport(layout.world_size, rank, self.own_tags + more_tags)
             for place, action in enumerate(layout.actions(rank)):
-                self._prepare(self._transport, place, action)
+                self._prepare(self.transport, place, action)
 
     def _prepare(self, transport: Transport, place: int, action: Action) -> None:
         """Work out what an action has from other ranks and for them; what is not found there stays here."""
@@ -139,7 +153,7 @@ class Exchange:
                 receiver, tag = self._receivers[key], self._tag(route, micro_batch, is_backward)
                 take: Callable[..., list[Any]] = self._take
                 if receiver.wants_buffers:
-                    self._expected.append(_Expected(place, receiver, tag))
+                    self._expected.append(_Expected(place, micro_batch, receiver, tag))
                     if is_backward:
                         take = partial(self._take_answer, self._settle[route.index, micro_batch])
                 self._receive[route.index, micro_batch, is_backward] = partial(take, receiver, tag)
@@ -168,8 +182,9 @@ class Exchange:
         """Whether messages come for which receives have to be posted."""
         return bool(self._expected)
 
-    def begin(self) -> None:
-        """Begin a step."""
+    def begin(self, micro_batches: int | None = None) -> None:
+        """Begin a step; of so many micro-batches, where it has not all."""
+        self._micro_batches = self._layout.micro_batches if micro_batches is None else micro_batches
         if self._expected:
             self._next = self._posted_bytes = 0
             self.post_receives(0)
@@ -207,6 +222,9 @@ class Exchange:
         near = self._place + self._window.actions
         while self._next < len(self._expected):
             expected = self._expected[self._next]
+            if expected.micro_batch >= self._micro_batches:  # nobody sends it
+                self._next += 1
+                continue
             receiver = expected.receiver
             if expected.place > near and self._posted_bytes + receiver.size_bytes > size_bytes:
                 return
@@ -224,8 +242,8 @@ class Exchange:
     def close(self) -> None:
         """Wait until all that was sent has arrived, and leave the others."""
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        if self.transport is not None:
+            self.transport.close()
 
 
 def _as_leaves(values: Sequence[Any]) -> list[Any]:

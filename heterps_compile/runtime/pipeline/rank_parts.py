@@ -84,6 +84,7 @@ class StepOptions:
         clip_norm: Of the gradients of the whole model, at most; None for any.
         precision: In which forwards compute: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         scaling: Of losses in float16, at the beginning.
+        gathers: In inference, give the graph outputs of all micro-batches on the first replica of the last stage.
     """
 
     loss: Loss | None = None
@@ -93,3 +94,4 @@ class StepOptions:
     clip_norm: float | None = None
     precision: str = FULL
     scaling: Scaling = field(default_factory=Scaling)
+    gathers: bool = False

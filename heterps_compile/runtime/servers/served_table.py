@@ -142,7 +142,9 @@ def pulled(value: Any) -> Any:
     return value
 
 
-def serve_tables(stage: nn.Module, client: Client, names: Sequence[str] | None = None) -> tuple[str, ...]:
+def serve_tables(
+    stage: nn.Module, client: Client, names: Sequence[str] | None = None, *, prefetches: bool = True
+) -> tuple[str, ...]:
     """Put served tables in place of a stage's embedding weights, under every name they have in it.
 
     They are no parameters of the stage any more: an optimiser never sees them.
@@ -151,6 +153,7 @@ def serve_tables(stage: nn.Module, client: Client, names: Sequence[str] | None =
         stage: What ``read_stage`` gave; its weights are dropped unread.
         client: Whose spec holds the tables.
         names: Which; None for all of the client's that are in the stage.
+        prefetches: Whether rows may be requested ahead of the stage, which runs on every micro-batch that is.
 
     Returns:
         The names of those put in place.
@@ -175,7 +178,7 @@ def serve_tables(stage: nn.Module, client: Client, names: Sequence[str] | None =
         for block in stage.modules():
             for last in [key for key, one in block._parameters.items() if one is weight]:
                 _replace(block, last, served)
-    if known is not None:
+    if known is not None and prefetches:
         inputs: tuple[str, ...] = getattr(stage, "inputs", ())
         get_rows = client.expect(inputs, [numbers[name] for name in known.tables], known.compute)
         stage.register_forward_pre_hook(lambda _module, values: get_rows(*values))

@@ -44,7 +44,8 @@ GIVEN = {
     "trace": ("t.json", "/there/t.json"), "log": ("l.jsonl", "/there/l.jsonl"), "telemetry": ("told", "/there/told"),
     "tensorboard": ("tb", "/there/tb"), "output": ("out", "/there/out"), "output_format": ("npz", "npz"),
     "quiet": (None, True), "train": ("train.py", "/there/train.py"), "data": ("x.tsv", "/there/x.tsv"),
-    "hosts": ("hosts.toml", "/there/hosts.toml"), "host": ("2", 2),
+    "validate": ("v.tsv", "/there/v.tsv"), "validate_every": ("6", 6), "keep_best": ("auc:max", "auc:max"),
+    "stop_after": ("8", 8), "hosts": ("hosts.toml", "/there/hosts.toml"), "host": ("2", 2),
 }  # fmt: skip
 PATHS = {name for name, (_, value) in GIVEN.items() if str(value).startswith("/there/")}
 TORCHRUN = {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from heterps_compile.errors import RunError
-from heterps_compile.runtime.launch.loop import StepLoop
+from heterps_compile.runtime.launch.loop import FollowUps, StepLoop
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
@@ -95,7 +95,8 @@ def trained(
     reads: Any = SimpleNamespace(of_step=lambda step: reader(step, []))
     watch: Any = SimpleNamespace(may_begin=lambda step: True)
     loop = StepLoop(engine, reads, range(STEPS), watch, ProgressRecorder())
-    loop.train(optimizer, step_schedule=lambda loss: scheduler.step())
+    rates: Any = SimpleNamespace(after_step=lambda loss: scheduler.step())
+    loop.train(FollowUps(optimizer=optimizer, rates=rates))
     engine.finish()
     weights = {f"{i}.{name}": p.flatten().tolist() for i in own for name, p in stages[i].named_parameters()}
     return weights, norms.told

@@ -19,7 +19,6 @@ from heterps_compile.runtime.launch.training_file import (
     make_optimizer,
     make_scheduler,
     read_training_file,
-    step_scheduler,
 )
 
 GOOD = "def loss(outputs, batch):\n    return outputs.mean()\n\ndef optimizer(parameters):\n    return None\n"
@@ -107,49 +106,23 @@ def sgd() -> torch.optim.Optimizer:
     return torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
 
 
-def test_a_scheduler_is_made_of_the_optimiser_and_stepped():
+def test_a_scheduler_is_made_of_the_optimiser():
     optimizer, training = sgd(), scheduled(lambda made: torch.optim.lr_scheduler.ExponentialLR(made, 0.5))
-    scheduler = make_scheduler(training, optimizer, knows_loss=False)
-    optimizer.step()
-    step_scheduler(training, scheduler, None)
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    assert make_scheduler(training, None, knows_loss=True) is None
-    assert make_scheduler(training_with(None), optimizer, knows_loss=True) is None
+    assert make_scheduler(training, optimizer).optimizer is optimizer
+    assert make_scheduler(training, None) is None
+    assert make_scheduler(training_with(None), optimizer) is None
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, "StepLR", object(), torch.optim.lr_scheduler.StepLR])
 def test_what_is_no_scheduler_is_refused(nonsense):
     with pytest.raises(RunError, match=r"gave \w+; expected a scheduler of torch.optim.lr_scheduler, or an object"):
-        make_scheduler(scheduled(lambda made: nonsense), sgd(), knows_loss=True)
+        make_scheduler(scheduled(lambda made: nonsense), sgd())
 
 
 def test_a_scheduler_of_another_optimiser_is_refused():
     other = torch.optim.lr_scheduler.ConstantLR(sgd())
     with pytest.raises(RunError, match="sets the rates of another optimizer than the one it is given"):
-        make_scheduler(scheduled(lambda made: other), sgd(), knows_loss=True)
-
-
-def test_a_plateau_is_given_the_loss_where_every_rank_knows_it():
-    optimizer = sgd()
-    training = scheduled(lambda made: torch.optim.lr_scheduler.ReduceLROnPlateau(made, patience=0))
-    scheduler = make_scheduler(training, optimizer, knows_loss=True)
-    for loss in (1.0, 2.0):
-        step_scheduler(training, scheduler, loss)
-    assert optimizer.param_groups[0]["lr"] == 0.1
-    with pytest.raises(RunError, match="ReduceLROnPlateau, which needs the loss on every rank"):
-        make_scheduler(training, optimizer, knows_loss=False)
-
-
-def test_a_scheduler_that_fails_says_where():
-    optimizer = sgd()
-    training = scheduled(lambda made: torch.optim.lr_scheduler.OneCycleLR(made, 1.0, total_steps=2))
-    scheduler = make_scheduler(training, optimizer, knows_loss=False)
-    optimizer.step()
-    for _ in range(2):
-        step_scheduler(training, scheduler, None)
-    with pytest.raises(ValueError, match="Tried to step 3 times") as raised:
-        step_scheduler(training, scheduler, None)
-    assert exception_cause(raised.value).endswith("in scheduler() of the training file")
+        make_scheduler(scheduled(lambda made: other), sgd())
 
 
 def test_a_column_that_is_missing_is_told_with_those_there_are(tmp_path):

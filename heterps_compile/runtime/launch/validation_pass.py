@@ -1,0 +1,358 @@
+r"""One pass over the validation data on the pipeline: forwards of the stages as they are in evaluation mode.
+
+The stages are those with which a folder compiled for training scores; they hold the very tensors that are trained.
+Every sample is computed once. With micro-batches of 4 samples, 2 in a step, and 14 samples::
+
+    step 0    F0 [0-3]   F1 [4-7]        every micro-batch on the replica that has it in training
+    step 1    F0 [8-11]                  a step with fewer
+    rest                 F1 [12-13]      what does not fill a micro-batch, as one of its own size
+
+A model that takes one number of samples alone has the last one repeated there, and what comes of that is dropped.
+
+What the model returns goes to the first replica of the last stage, which reads the columns of all samples and computes
+the metrics, micro-batch by micro-batch in the data's order: replicas change no bit of them.
+
+A pass leaves the training as it was: random numbers go on where they were, running statistics stay.
+
+Left out: when there is one, and what follows from it (``validator.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from heterps_compile.backends.shared_state import share_state
+from heterps_compile.errors import RunError
+from heterps_compile.escape import printable
+from heterps_compile.plan.scoring_files import plan_for_scoring
+from heterps_compile.runtime.data.model_inputs import inputs_of_plan
+from heterps_compile.runtime.data.sample_source import Columns
+from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.layout import Layout
+from heterps_compile.runtime.pipeline.rank_parts import RankParts, ReadMicroBatch, StepOptions
+from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
+from heterps_compile.runtime.pipeline.recorder import Recorders
+from heterps_compile.runtime.servers.client import Client
+from heterps_compile.runtime.servers.served_table import serve_tables
+from heterps_compile.runtime.signature import Signature, signature_of_plan
+from heterps_compile.runtime.validation.metrics import MetricsOfSamples
+from heterps_compile.schedule.order import Phase
+
+from .faults import innermost
+from .progress import VALIDATING, ProgressRecorder
+from .rank_context import RankContext
+from .run_data import ALL, Feed, MicroBatches, telling_ids
+from .training_file import Training, called_in
+from .validation_data import ValidationData, ValidationSize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """How the samples of a pass are dealt.
+
+    Attributes:
+        layout: Of its full micro-batches: that of the training, without backwards.
+        samples: In all.
+        fills: Whether the model takes full micro-batches alone, so that the last one is filled up with its last sample
+            once more, and what comes of that is dropped.
+    """
+
+    layout: Layout
+    samples: int
+    fills: bool = False
+
+    @property
+    def rest(self) -> int:
+        """Return the samples of a micro-batch of another size than all others; 0 where there is none."""
+        return 0 if self.fills else self.samples % self.layout.micro_batch_size
+
+    @property
+    def full(self) -> int:
+        """Return how many micro-batches are run full."""
+        size = self.layout.micro_batch_size
+        return -(-self.samples // size) if self.fills else self.samples // size
+
+    def size(self, step: int, micro_batch: int) -> int:
+        """Return how many samples a micro-batch has."""
+        size = self.layout.micro_batch_size
+        return min(size, self.samples - step * self.layout.batch - micro_batch * size)
+
+    @property
+    def steps(self) -> range:
+        """Return the steps, the last of which may have fewer micro-batches, or the rest alone."""
+        return range(-(-self.samples // self.layout.batch))
+
+    def micro_batches(self, step: int) -> int:
+        """Return how many full micro-batches a step has."""
+        return max(0, min(self.layout.micro_batches, self.full - step * self.layout.micro_batches))
+
+    @property
+    def rest_layout(self) -> Layout | None:
+        """Return the layout of what does not fill a micro-batch, on the replicas whose turn it is; None for nothing."""
+        if not self.rest:
+            return None
+        place = self.full % self.layout.micro_batches
+        turn = tuple((of_position[place],) for of_position in self.layout.assignment)
+        return replace(self.layout, micro_batches=1, batch=self.rest, assignment=turn)
+
+
+def pass_shape(layout: Layout, samples: int, *, is_free: bool) -> PassShape:
+    """Return how samples are dealt over the ranks of a training.
+
+    Args:
+        layout: Of the training.
+        samples: In all.
+        is_free: Whether the model takes any number of samples at once.
+    """
+    return PassShape(replace(layout, training=False), samples, not is_free)
+
+
+class ValidationPass:
+    """The stages of one rank in evaluation mode, and what runs them over the validation data."""
+
+    def __init__(
+        self,
+        context: RankContext,
+        training: Training,
+        stages: Mapping[int, RunnableStage],
+        *,
+        data: ValidationData,
+        size: ValidationSize,
+        client: Client | None,
+    ) -> None:
+        """Read the stages and connect the rank; every rank of the pipeline does so.
+
+        Args:
+            context: Of the rank.
+            training: Has the loss and the metrics.
+            stages: That train, by index.
+            data: To validate on.
+            size: What all ranks know of them.
+            client: Of the parameter servers, where this rank looks rows up.
+
+        Raises:
+            RunError: where the folder carries nothing to score with.
+        """
+        prepared, layout, rank = context.prepared, context.layout, context.rank
+        plan, folder = plan_for_scoring(prepared.plan), prepared.folder
+        self._context, self._training, self._data, self._size = context, training, data, size
+        self._trained = dict(stages)
+        self._shape = pass_shape(layout, size.samples, is_free=bool(plan.bindings))
+        self._stages = {index: read_stage(folder, plan, index, context.device) for index in stages}
+        if client is not None:
+            for stage in self._stages.values():
+                if isinstance(stage, nn.Module):
+                    serve_tables(stage, client, prefetches=False)
+        self._recorder = _ForwardsOfPass(context.progress)
+        tied = read_tied(folder, plan)
+
+        def engine(of: Layout) -> Engine:
+            parts = RankParts(plan, of, rank, self._stages, tied=tied, device=context.device, recorder=self._recorder)
+            options = context.options
+            return Engine(
+                parts,
+                StepOptions(wire=options.wire, seed=options.seed, precision=prepared.precision, gathers=True),
+            )
+
+        self._full = engine(self._shape.layout)
+        rest = self._shape.rest_layout
+        self._rest = None if rest is None else engine(rest)
+        self._inputs = inputs_of_plan(plan, folder)
+        self._signature: Signature = signature_of_plan(plan)
+        self._metrics: MetricsOfSamples | None = None
+        if rank == layout.ranks_of(layout.stage_count - 1)[0]:
+            metrics = None if training.metrics is None else called_in("metrics", training.metrics)
+            self._metrics = MetricsOfSamples(called_in("loss", training.loss), metrics)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Return the names of the metrics on the rank that computes them, after a pass; else nothing."""
+        return () if self._metrics is None else self._metrics.names
+
+    def run(self, done: int, samples: int | None = None) -> dict[str, float] | None:
+        """Go over the validation data.
+
+        Args:
+            done: Steps of the training that are done.
+            samples: Take the first micro-batches alone, up to so many samples, and compute no metric of them; None for
+                all.
+
+        Returns:
+            The metrics, on the rank that computes them; None on others.
+
+        Raises:
+            RunError: naming what is wrong, and that it was in a validation.
+        """
+        devices = [self._context.device] if self._context.device.type == "cuda" else []
+        shape = self._shape if samples is None else replace(self._shape, samples=min(samples, self._shape.samples))
+        try:
+            with torch.random.fork_rng(devices), torch.no_grad(), ExitStack() as closing:
+                self._take_weights()
+                self._recorder.step = done - 1
+                self._go_over(shape, closing)
+                if self._metrics is None or samples is not None:
+                    return None
+                with self._context.progress.during(VALIDATING):
+                    return self._metrics.compute()
+        except Exception as error:
+            innermost(error).add_note(
+                f"in the validation after {done:,} steps" if done else "in a try of the validation"
+            )
+            raise
+
+    def finish(self) -> None:
+        """Leave the other ranks, after the last pass."""
+        self._full.finish()
+        if self._rest is not None:
+            self._rest.finish()
+
+    def _take_weights(self) -> None:
+        """Let the stages hold the tensors that are trained, as they are now.
+
+        Whoever validates on others, such as an average of them, puts those here.
+        """
+        for index, stage in self._stages.items():
+            both: tuple[Any, Any] = (stage, self._trained[index])
+            share_state(*both)
+
+    def _go_over(self, shape: PassShape, closing: ExitStack) -> None:
+        if self._metrics is not None:
+            self._metrics.begin()
+        reader = self._reader(shape, closing)
+        with telling_ids(reader):
+            for step in shape.steps:
+                read = _nothing if reader is None else reader.of_step(step)
+                if self._metrics is not None:
+                    read = _in_order(read)
+                count = shape.micro_batches(step)
+                if count:
+                    filled = _filled_up(read, shape.layout.micro_batch_size) if shape.fills else read
+                    self._take_in(shape, step, self._full.infer(step, filled, count), read)
+                if self._rest is not None and shape.rest and step == shape.steps[-1]:
+                    of_rest = self._rest.infer(step, _at(read, count))
+                    self._take_in(shape, step, {count + i: values for i, values in of_rest.items()}, read)
+            for engine in (self._full, self._rest):
+                if engine is not None:
+                    engine.settle(len(shape.steps))
+
+    def _take_in(
+        self, shape: PassShape, step: int, found: Mapping[int, Mapping[str, Any]], read: ReadMicroBatch
+    ) -> None:
+        """Have the metrics take in what the model returned for the micro-batches of a step."""
+        if self._metrics is None:
+            return
+        for micro_batch, values in found.items():
+            batch, size = read(micro_batch, (ALL,)), shape.size(step, micro_batch)
+            if shape.fills and size < shape.layout.micro_batch_size:
+                values = {name: _first_rows(name, value, size, shape) for name, value in values.items()}  # noqa: PLW2901
+            with self._context.progress.during(VALIDATING):
+                self._metrics.add(self._signature.assemble(values), Columns(batch), size)
+
+    def _reader(self, shape: PassShape, closing: ExitStack) -> MicroBatches | None:
+        """Begin to read what this rank needs: for the metrics all columns of all samples, else those of its stages."""
+        context, wanted = self._context, self._full.needs
+        layout, rank = shape.layout, context.rank
+        if self._metrics is not None:
+            wanted = (*wanted, ALL)
+            layout, rank = _all_on_one(layout), 0
+        if not wanted:
+            return None
+        source, counted = self._data.open(self._size, context.rank)
+        feed = Feed(
+            wanted=wanted,
+            inputs=self._inputs,
+            prepare=self._training.prepare,
+            device=context.device,
+            samples=shape.samples,
+        )
+        reader = MicroBatches(source, layout, rank, shape.steps, feed=feed, progress=context.progress)
+        if counted is not None and self._metrics is not None and shape.samples == self._size.samples:
+            closing.callback(counted.refuse_more, self._size.samples)  # last, when nobody reads any more
+        closing.callback(reader.close)
+        return reader
+
+
+class _ForwardsOfPass(Recorders):
+    """Tells the watch over hanging ranks of forwards, as of the step of the training that is done.
+
+    Attributes:
+        step: That step.
+    """
+
+    def __init__(self, progress: ProgressRecorder) -> None:
+        super().__init__()
+        self.step = 0
+        self._progress = progress
+
+    def begin(self, step: int, stage: int, micro_batch: int, phase: Phase) -> None:
+        self._progress.begin(self.step, stage, micro_batch, phase)
+
+    def end(  # noqa: PLR0917 - as the Recorder has it
+        self, step: int, stage: int, micro_batch: int, phase: Phase, began_s: float, ended_s: float
+    ) -> None:
+        self._progress.end(self.step, stage, micro_batch, phase, began_s, ended_s)
+
+
+def _all_on_one(layout: Layout) -> Layout:
+    """Return the layout of one rank that has every micro-batch."""
+    return replace(layout, schedule="gpipe", widths=(1,), chunks=1, assignment=((0,) * layout.micro_batches,))
+
+
+def _in_order(read: ReadMicroBatch) -> ReadMicroBatch:
+    """Return what reads the micro-batches of a step in order, each once with all of its columns, and keeps them."""
+    kept: list[Mapping[str, Tensor]] = []
+
+    def call(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
+        while len(kept) <= micro_batch:
+            kept.append(read(len(kept), (ALL,)))
+        return kept[micro_batch]
+
+    return call
+
+
+def _filled_up(read: ReadMicroBatch, size: int) -> ReadMicroBatch:
+    """Return what reads micro-batches of so many samples, the last of one repeated where it has fewer."""
+
+    def call(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
+        found = read(micro_batch, names)
+        return {
+            name: torch.cat([column, column[-1:].expand(size - len(column), *column.shape[1:])])
+            if column.dim() and 0 < len(column) < size
+            else column
+            for name, column in found.items()
+        }
+
+    return call
+
+
+def _first_rows(name: str, value: Any, count: int, shape: PassShape) -> Any:
+    """Return of an output what is of the first samples.
+
+    Raises:
+        RunError: where it has no row for every sample.
+    """
+    size = shape.layout.micro_batch_size
+    if isinstance(value, torch.Tensor) and value.dim() and len(value) == size:
+        return value[:count]
+    shown = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+    raise RunError(
+        f"output {printable(name)!r} is {shown} for {size} samples, with no row for each, and the last micro-batch of "
+        f"the {shape.samples:,} validation samples has {count}: the model was compiled for {size} at a time; give a "
+        f"number that {size} divides, or compile it with a batch dimension that is free"
+    )
+
+
+def _at(read: ReadMicroBatch, place: int) -> ReadMicroBatch:
+    """Return what reads the micro-batch at a place of the step, for an engine that has this one alone."""
+    return lambda _, names: read(place, names)
+
+
+def _nothing(micro_batch: int, names: Sequence[str]) -> "Mapping[str, Tensor]":
+    return {}

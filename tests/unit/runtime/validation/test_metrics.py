@@ -1,0 +1,147 @@
+"""Metrics over all samples of a validation."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torchmetrics.classification import BinaryAccuracy, BinaryAUROC
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.validation.metrics import MetricsOfSamples
+
+SIZES = (4, 4, 3)
+
+
+def batches() -> list[tuple[Tensor, dict[str, Tensor]]]:
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.rand(n, generator=generator), {"label": torch.randint(2, (n,), generator=generator)}) for n in SIZES]
+
+
+def loss(outputs: Tensor, batch: Any) -> Tensor:
+    return (outputs - batch["label"]).square().mean()
+
+
+def computed(metrics: Any, *, of: MetricsOfSamples | None = None) -> dict[str, float]:
+    made = of or MetricsOfSamples(loss, metrics)
+    made.begin()
+    for outputs, batch in batches():
+        made.add(outputs, batch, len(outputs))
+    return made.compute()
+
+
+def test_means_are_weighted_by_samples_and_the_loss_is_always_there():
+    found = computed(lambda outputs, batch: {"mean": outputs.mean(), "one": 1, "half": torch.tensor([0.5])})
+    parts = batches()
+    assert found["loss"] == sum(float(loss(*part)) * len(part[0]) for part in parts) / sum(SIZES)
+    assert found["mean"] == sum(float(outputs.mean()) * len(outputs) for outputs, _ in parts) / sum(SIZES)
+    assert (found["one"], found["half"]) == (1.0, 0.5)
+    assert list(computed(None)) == ["loss"]
+
+
+def test_objects_of_torchmetrics_see_every_sample_once_in_every_validation():
+    auc, accuracy = BinaryAUROC(), BinaryAccuracy()
+
+    def metrics(outputs, batch):
+        auc.update(outputs, batch["label"])
+        accuracy.update(outputs, batch["label"])
+        return {"auc": auc, "accuracy": accuracy}
+
+    made = MetricsOfSamples(loss, metrics)
+    first, second = computed(metrics, of=made), computed(metrics, of=made)
+    outputs = torch.cat([outputs for outputs, _ in batches()])
+    labels = torch.cat([batch["label"] for _, batch in batches()])
+    assert first == second
+    assert first["auc"] == float(BinaryAUROC()(outputs, labels))
+    assert first["accuracy"] == float(BinaryAccuracy()(outputs, labels))
+
+
+class Spread:
+    """A metric of a user's own."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.seen: list[float] = []
+
+    def update(self, outputs: Tensor) -> None:
+        self.seen += outputs.tolist()
+
+    def compute(self) -> float:
+        return max(self.seen) - min(self.seen)
+
+
+def changing():
+    names = iter("abc")
+    return lambda outputs, batch: {next(names): 1.0}
+
+
+def in_turns(*values):
+    given = iter(values)
+    return lambda outputs, batch: {"m": next(given)}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (lambda outputs, batch: 3, "gave a int; it must give a dict of metrics"),
+        (lambda outputs, batch: {"": 1}, "names a metric ''; a name has up to 64 letters"),
+        (lambda outputs, batch: {"a\x1b[2J": 1}, r"names a metric 'a\x1b[2J'; a name has"),
+        (lambda outputs, batch: {3: 1}, "names a metric 3;"),
+        (lambda outputs, batch: {"loss": 1}, "has a metric 'loss', which is what loss() gives"),
+        (lambda outputs, batch: {"m": outputs}, "a Tensor of shape [4] as the metric 'm'; it must be one number"),
+        (lambda outputs, batch: {"m": "0.5"}, "a str as the metric 'm'; it must be one number"),
+        (lambda outputs, batch: {"m": None}, "a NoneType as the metric 'm'; it must be a number, a tensor of one"),
+        (lambda outputs, batch: {"m": float("nan")}, "the metric 'm' is nan; look at the validation data"),
+        (lambda outputs, batch: {"m": outputs.sum() / 0}, "the metric 'm' is inf"),
+        (changing(), "gives 'b' here and gave 'a' before; give the same names for every batch"),
+        (lambda outputs, batch: {"m": Spread()}, "gives a new object as 'm' for every batch"),
+        (in_turns(1.0, Spread()), "the metric 'm' is an object here and was a number before"),
+        (in_turns(Spread(), 1.0), "the metric 'm' is a number here and was an object before"),
+    ],
+)
+def test_what_is_no_metric_is_refused_by_name(metrics, said):
+    with pytest.raises(RunError) as caught:
+        computed(metrics)
+    assert said in str(caught.value)
+
+
+def test_an_object_that_gives_no_number_is_refused():
+    spread = Spread()
+    spread.compute = lambda: torch.ones(2)  # type: ignore[assignment,return-value]
+
+    def metrics(outputs, batch):
+        spread.update(outputs)
+        return {"spread": spread}
+
+    with pytest.raises(RunError, match=r"spread.compute\(\) gives a Tensor of shape \[2\] as the metric 'spread'"):
+        computed(metrics)
+
+
+def test_a_loss_that_is_no_number_is_refused():
+    with pytest.raises(RunError, match="the metric 'loss' is nan"):
+        MetricsOfSamples(lambda outputs, batch: outputs.mean() * float("nan"), None).add(torch.ones(2), {}, 2)
+
+
+def test_metrics_in_a_group_of_processes_wait_for_nobody(monkeypatch):
+    """Where there is a group, torchmetrics waits for all of it in compute()."""
+    import torch.distributed as dist  # noqa: PLC0415 - beside its one use
+
+    monkeypatch.setattr(dist, "barrier", lambda *_, **__: pytest.fail("it waits for others"))
+    auc = BinaryAUROC()
+
+    def metrics(outputs, batch):
+        auc.update(outputs, batch["label"])
+        return {"auc": auc, "groups": float(dist.is_initialized())}
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        found = computed(metrics)
+        assert dist.is_initialized()
+        auc.update(torch.rand(4), torch.tensor([0, 1, 0, 1]))
+        with pytest.raises(pytest.fail.Exception, match="it waits for others"):
+            auc.compute()
+    finally:
+        dist.destroy_process_group()
+    assert found["groups"] == 0.0
