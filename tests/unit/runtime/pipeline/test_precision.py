@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heterps_compile.errors import RunError, UnknownNameError
-from heterps_compile.runtime.launch.loop import StepLoop
+from heterps_compile.runtime.launch.loop import FollowUps, StepLoop
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
@@ -159,7 +159,8 @@ def trained(rank: int, layout_name: str, precision: str, **options: Any) -> Trai
     reads: Any = SimpleNamespace(of_step=partial(read, precision))
     watch: Any = SimpleNamespace(may_begin=lambda step: True)
     loop = StepLoop(engine, reads, range(STEPS), watch, ProgressRecorder())
-    loop.train(optimizer, step_schedule=lambda loss: scheduler.step())
+    rates: Any = SimpleNamespace(after_step=lambda loss: scheduler.step())
+    loop.train(FollowUps(optimizer=optimizer, rates=rates))
     engine.finish()
     told = [(one.loss, one.gradient_norm, one.is_skipped) for one in recorder.results]
     state = {f"{i}.{name}": t.flatten().tolist() for i, s in own.items() for name, t in s.state_dict().items()}
