@@ -18,6 +18,7 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import as_pool
 from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
+from heterps_compile.cost.precision import FULL
 from heterps_compile.errors import BackendError, GraphError, InputError, UnknownNameError
 from heterps_compile.escape import printable, short
 from heterps_compile.frontends.workload import is_workload_file
@@ -64,6 +65,7 @@ def compile(  # noqa: A001 - the product's verb
     batch: int | None = None,
     shapes: Mapping[str, int] | None = None,
     mode: str = "inference",
+    precision: str = FULL,
     method: str = DEFAULT_METHOD,
     backend: str | None = None,
     min_stages: int = 1,
@@ -110,6 +112,8 @@ def compile(  # noqa: A001 - the product's verb
             another, it is opened, if samples do not mix.
         shapes: Numbers of other dynamic dimensions by name.
         mode: ``"inference"`` or ``"training"``.
+        precision: What a run computes in, and is planned for: ``"fp32"``,
+            ``"bf16"`` or ``"fp16"``; weights stay float32. Stages of torch.
         method: How the placement is searched; see
             ``heterps_compile.passes.placement.methods``.
         backend: What the stages run on, or one for each device type by its name
@@ -190,6 +194,7 @@ def compile(  # noqa: A001 - the product's verb
         verify_graph(graph)
         _refuse_constant_outputs(graph)
         chosen = choose_backend(graph, backend)
+        _refuse_precision(chosen, precision)
         unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
 
         def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
@@ -447,6 +452,15 @@ def _refuse_early(backend: Backend, graph: Graph, mode: str, *, must_save: bool)
     if unsaved and must_save:
         raise BackendError(unsaved)
     return unsaved
+
+
+def _refuse_precision(backend: Backend, precision: str) -> None:
+    """Refuse a precision that stages of a backend do not compute in."""
+    if precision != FULL and not backend.capabilities.is_module:
+        raise InputError(
+            f"stages of the backend {backend.name!r} compute in the dtypes of the model; precision {precision!r} is "
+            f"for those of PyTorch's own ops: compile for the backend 'torch' (--backend torch), or leave it out"
+        )
 
 
 def _refuse_constant_outputs(graph: Graph) -> None:

@@ -11,6 +11,7 @@ from importlib import metadata
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.precision import FULL, rate_notes
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import TORCH
 from heterps_compile.ir.partition import StageCut
@@ -74,7 +75,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         devices=pool.device_types,
         links=pool.links,
         parameter_server=pool.parameter_server,
-        fingerprints=make_fingerprints(draft.layers),
+        fingerprints=make_fingerprints(draft.layers_as_read),
         other=draft.other,
         search_s=search.search_s,
     )
@@ -97,10 +98,21 @@ def _notes(draft: Emitted) -> tuple[str, ...]:
     for device in draft.cluster.device_types:
         if device.supports is not None and not kinds.intersection(device.supports):
             notes = (*notes, f"{device.name!r} supports {', '.join(device.supports)}: no layer of this model")
-    notes = (*notes, *_times_notes(draft))
+    notes = (*notes, *_precision_notes(draft), *_times_notes(draft))
     if draft.parameter_servers.price_per_hour:
         notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
     return (*notes, *draft.search.notes)
+
+
+def _precision_notes(draft: Emitted) -> Iterator[str]:
+    """Say what a plan for another precision than float32 rests on."""
+    precision = draft.request.precision
+    if precision != FULL:
+        yield (
+            f"for {precision}: a run computes under torch.autocast; here stages are compared with the whole model in "
+            f"its own dtypes"
+        )
+        yield from rate_notes(draft.cluster, precision)
 
 
 def _times_notes(draft: Emitted) -> tuple[str, ...]:

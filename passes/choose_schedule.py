@@ -130,7 +130,11 @@ def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> Mem
     """Return what a replica holds of a stage when only so many of its micro-batches are under way at once."""
     if memory is None:
         return None
-    return replace(memory, activations_bytes=math.ceil(memory.activations_bytes * peak / micro_batches))
+    return replace(
+        memory,
+        activations_bytes=math.ceil(memory.activations_bytes * peak / micro_batches),
+        copies_bytes=memory.copies_bytes * peak,
+    )
 
 
 def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list[StageLoad]:
@@ -148,6 +152,7 @@ def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list
             replicas=stage.replicas,
             known=of_stage,
             activations_bytes=stage.memory.activations_bytes if stage.memory else 0,
+            copies_bytes=stage.memory.copies_bytes if stage.memory else 0,
         )
         for stage, of_stage in zip(draft.stages, zip(*known, strict=True), strict=True)
     ]

@@ -60,9 +60,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layered(Draft):
-    """Nodes are grouped into layers."""
+    """Nodes are grouped into layers; once they are annotated, their values are those of the request's precision."""
 
     layers: LayerGraph
+
+    @property
+    def layers_as_read(self) -> LayerGraph:
+        """Return the layers with the values of the model, whatever precision is asked for."""
+        return LayerGraph(self.graph, self.layers.layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

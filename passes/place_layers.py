@@ -243,7 +243,7 @@ def warm_stages(draft: Posed) -> tuple[PlannedStage, ...]:
         return draft.warm_start
     names = [name for stage in draft.warm_start for name in stage.layers]
     old = {name: draft.warm_fingerprints.get(name, "") for name in names}
-    return with_names_of_today(draft.warm_start, match_layers(old, make_fingerprints(draft.layers)))
+    return with_names_of_today(draft.warm_start, match_layers(old, make_fingerprints(draft.layers_as_read)))
 
 
 def warm_start_of(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from heterps_compile.ir.graph import Graph, OpKind
 from heterps_compile.ir.layers import Layer, LayerGraph
 
+from .precision import copied_parameters
+
 DATA_INTENSIVE = "data"
 COMPUTE_INTENSIVE = "compute"
 
@@ -32,6 +34,7 @@ class LayerCost:
         label: ``"data"`` or ``"compute"``; "" until annotated.
         reason: The numbers behind the label.
         inside_bytes: The largest array that is made inside and does not leave.
+        copied_bytes: Narrow copies of its float32 parameters, where it computes in less (``precision.py``).
     """
 
     flops: int
@@ -44,6 +47,7 @@ class LayerCost:
     label: str = ""
     reason: str = ""
     inside_bytes: int = 0
+    copied_bytes: int = 0
 
     @property
     def flop_per_byte(self) -> float:
@@ -74,6 +78,7 @@ def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
 def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int, crossing: set[str]) -> LayerCost:
     flops = operations = intermediate_bytes = inside_bytes = 0
     gathered: dict[str, int] = {}
+    copied: dict[str, int] = {}
     for i in layer.nodes:
         node = graph.nodes[i]
         flops += node.flops
@@ -83,6 +88,7 @@ def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int,
             for name in node.inputs:
                 if name in graph.parameters:
                     gathered[name] = gathered.get(name, 0) + rows_bytes
+        copied.update({name: graph.parameters[name].size_bytes // 2 for name in copied_parameters(graph, node)})
         kept = [graph.size_bytes(out) for out in node.outputs if out not in crossing]
         if node.kind not in _STAYS_IN_CACHE:
             intermediate_bytes += sum(kept)
@@ -95,7 +101,9 @@ def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int,
         touched_bytes=touched_bytes,
         input_bytes=input_bytes,
         output_bytes=output_bytes,
-        moved_bytes=input_bytes + output_bytes + touched_bytes + 2 * intermediate_bytes,
+        # a copy is written and read beside the reading of what it is of
+        moved_bytes=input_bytes + output_bytes + touched_bytes + 2 * intermediate_bytes + 2 * sum(copied.values()),
         operations=operations,
         inside_bytes=inside_bytes,
+        copied_bytes=sum(copied.values()),
     )

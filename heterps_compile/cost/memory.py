@@ -3,8 +3,9 @@
 Every storage is held once. Training adds a gradient of every weight and two optimiser states (Adam); the
 gradient of an embedding is sparse, the rows one batch touches. Activations are those of one whole batch: in
 training the sum over layers, which the backward pass reads, in inference those of the largest layer; a layer that makes
-an array larger than all it reads and gives, to reduce it again or on the way to a constant, holds that one. A safety
-factor covers workspace and fragmentation.
+an array larger than all it reads and gives, to reduce it again or on the way to a constant, holds that one. In bfloat16
+or float16 a stage also holds narrow copies of the weights of its products, once for every micro-batch under way. A
+safety factor covers workspace and fragmentation.
 
 The search asks every stage to hold a whole batch; the schedule that is chosen afterwards may hold fewer
 micro-batches at once, and the plan shows what it holds (``passes/choose_schedule.py``).
@@ -34,11 +35,17 @@ class MemoryParts:
     optimizer_bytes: int
     activations_bytes: int
     safety_factor: float = SAFETY_FACTOR
+    copies_bytes: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Return what is held whatever the schedule is: weights, gradients and optimiser state."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
     @property
     def total_bytes(self) -> int:
         """Return the sum of the parts times the safety factor, rounded up."""
-        parts = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
+        parts = self.held_bytes + self.copies_bytes + self.activations_bytes
         return math.ceil(parts * self.safety_factor)
 
 
@@ -59,8 +66,9 @@ def parameter_parts(graph: Graph, names: Sequence[str], touched: float, *, train
 
 
 def layer_parameters_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost, *, training: bool) -> int:
-    """Return the bytes that a stage holds for a layer's parameters, each storage counted once."""
-    return sum(parameter_parts(layer_graph.graph, _distinct(layer_graph, index), _touched(cost), training=training))
+    """Return the bytes that a stage holds for a layer's parameters, each storage once, and for narrow copies."""
+    parts = parameter_parts(layer_graph.graph, _distinct(layer_graph, index), _touched(cost), training=training)
+    return sum(parts) + cost.copied_bytes
 
 
 def stage_memory(
@@ -75,7 +83,13 @@ def stage_memory(
         parts = parameter_parts(layer_graph.graph, names, _touched(costs[index]), training=training)
         weights, gradients, optimizer = weights + parts[0], gradients + parts[1], optimizer + parts[2]
     activations = [activation_bytes(costs[index]) for index in range(first, end)]
-    return MemoryParts(weights, gradients, optimizer, sum(activations) if training else max(activations))
+    return MemoryParts(
+        weights,
+        gradients,
+        optimizer,
+        sum(activations) if training else max(activations),
+        copies_bytes=sum(costs[index].copied_bytes for index in range(first, end)),
+    )
 
 
 def activation_bytes(cost: LayerCost) -> int:

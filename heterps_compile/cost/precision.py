@@ -1,12 +1,27 @@
 """In which precision a model computes: float32 throughout, or automatic mixed precision in bfloat16 or float16.
 
-Parameters, gradients and the optimiser's state are float32 whichever it is.
+Parameters, gradients and the optimiser's state are float32 whichever it is. Of a float32 value that a node makes,
+autocast decides by the node, as PyTorch lists its ops for GPUs::
 
-Left out: running it (``runtime/pipeline/autocast.py``).
+    matrix products, convolutions, attention, recurrence    narrow, whatever enters
+    softmax; layer and group norms; sums, powers, logarithms float32
+    batch norms                                             as their first input
+    all others                                              narrow where every float that enters is, else float32
+    a cast to float32                                       float32
+
+A narrow node reads a narrow copy of its float32 parameters, which is made anew for every micro-batch, and kept as long
+as that is under way.
+
+Left out: running it (``runtime/pipeline/autocast.py``); autocast's shorter lists for CPUs, where norms, softmaxes and
+sums stay narrow: what is counted here is never too little; ops of a module's own that cast.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.ir.graph import Graph, Node, OpKind
 
 FULL = "fp32"
 
@@ -15,3 +30,90 @@ PRECISIONS: Mapping[str, str] = MappingProxyType({FULL: "float32", "bf16": "bflo
 
 SCALED = ("fp16",)
 """Those whose gradients need the loss to be scaled: float16 has none below 6e-8."""
+
+_WIDE = PRECISIONS[FULL]
+_NARROW = frozenset({OpKind.CONV, OpKind.GEMM, OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT})
+_LIKE_FIRST = frozenset({"batch_norm", "batchnormalization", "instance_norm", "instancenormalization"})
+_STAY_WIDE = frozenset(
+    [
+        *(
+            "acos",
+            "asin",
+            "cosh",
+            "cumprod",
+            "cumsum",
+            "dist",
+            "erfinv",
+            "exp",
+            "expm1",
+            "log",
+            "log10",
+            "log1p",
+            "log2",
+        ),
+        *("logsumexp", "norm", "pow", "prod", "reciprocal", "rsqrt", "sinh", "softplus", "sum", "tan"),
+        *("reducelogsum", "reducelogsumexp", "reducel1", "reducel2", "reduceprod", "reducesum", "reducesumsquare"),
+        *("binary_cross_entropy_with_logits", "cosine_similarity", "cross_entropy_loss", "kl_div", "l1_loss"),
+        *("mse_loss", "nll_loss", "smooth_l1_loss"),
+        *("to", "_to_copy", "cast", "castlike", "type_as", "float"),
+    ]
+)
+"""Ops by their plain name; a cast is one where it makes a float32."""
+
+
+def in_precision(graph: Graph, precision: str) -> Graph:
+    """Return a graph whose values have the dtypes that they have under autocast, by the rules of the module; O(nodes).
+
+    Args:
+        graph: As the model was read.
+        precision: One of :data:`PRECISIONS`.
+    """
+    if precision == FULL:
+        return graph
+    narrow, values = PRECISIONS[precision], dict(graph.values)
+    for node in graph.nodes:
+        made = [name for name in node.outputs if values[name].dtype == _WIDE]
+        if made and _is_narrow(graph, node, [values[n].dtype for n in node.inputs if n in values], narrow):
+            values.update({name: replace(values[name], dtype=narrow) for name in made})
+    return replace(graph, values=values)
+
+
+def _is_narrow(graph: Graph, node: Node, entering: list[str], narrow: str) -> bool:
+    if node.kind in _NARROW:
+        return True
+    plain = plain_name(node.op)
+    if plain in _LIKE_FIRST:
+        return entering[:1] == [narrow]
+    if node.kind in {OpKind.NORM, OpKind.SOFTMAX} or plain in _STAY_WIDE:
+        return False
+    has_wide_parameter = any(
+        graph.parameters[name].dtype == _WIDE and graph.parameters[name].shape  # a number by itself widens nothing
+        for name in node.inputs
+        if name in graph.parameters
+    )
+    return narrow in entering and _WIDE not in entering and not has_wide_parameter
+
+
+def plain_name(op: str) -> str:
+    """Return the name of an op without its domain, library and overload: ``sum`` of ``aten.sum.dim_IntList``."""
+    name = op.rpartition("::")[2]
+    parts = name.split(".")
+    return (parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]).rstrip("_").lower()
+
+
+def copied_parameters(graph: Graph, node: Node) -> Iterator[str]:
+    """Yield the float32 parameters of which a node reads a narrow copy, in a graph of :func:`in_precision`."""
+    dtypes = {graph.values[name].dtype for name in node.outputs}
+    if node.kind in _NARROW and dtypes & {PRECISIONS[name] for name in PRECISIONS if name != FULL}:
+        yield from (n for n in node.inputs if n in graph.parameters and graph.parameters[n].dtype == _WIDE)
+
+
+def rate_notes(cluster: Cluster, precision: str) -> Iterator[str]:
+    """Say which device types have no rate for a precision, so that they are taken to compute at that of float32."""
+    dtype = PRECISIONS[precision]
+    for device in cluster.device_types:
+        if dtype not in device.peak_flops:
+            yield (
+                f"the pool has no {dtype} rate for {device.name!r}: its products are estimated at the float32 rate, "
+                f"and gain in {precision} by moving fewer bytes alone"
+            )

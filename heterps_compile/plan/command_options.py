@@ -87,6 +87,7 @@ COMPILE = Command(
         _for(_BATCH, ONNX),
         _for(_SHAPES, ONNX),
         _for(REQUEST["mode"], ONNX, PIPEDREAM),
+        _for(REQUEST["precision"], ONNX),
         REQUEST["method"],
         _option(
             "backend", "--backend", Text(), "What the stages run on.", "NAME", default_words="the model's own",

@@ -29,7 +29,7 @@ def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
     rows = [
         (
             "model",
-            f"{_name(plan.model)}, {plan.request.mode}, batch {plan.batch}, {layers} in {_stage_count(plan)}",
+            f"{_name(plan.model)}, {plan.request.purpose}, batch {plan.batch}, {layers} in {_stage_count(plan)}",
         ),
         *_stage_rows(plan),
         *reading_rows(plan),
@@ -46,7 +46,7 @@ def plan_in_one_line(plan: Plan) -> str:
     """Return a plan as ``repr`` shows it."""
     stages = " | ".join(f"{stage.replicas} x {_name(stage.device)}" for stage in plan.stages[:_STAGES_SHOWN])
     more = f" | {len(plan.stages) - _STAGES_SHOWN} more" if len(plan.stages) > _STAGES_SHOWN else ""
-    return f"Plan({_name(plan.model)!r}, {plan.request.mode}, {stages}{more}, {_per_hour(plan)})"
+    return f"Plan({_name(plan.model)!r}, {plan.request.purpose}, {stages}{more}, {_per_hour(plan)})"
 
 
 def verified(plan: Plan) -> str:

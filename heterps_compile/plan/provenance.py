@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.precision import FULL
 from heterps_compile.ir.graph import Graph
 
 from .request import Request
@@ -34,8 +35,14 @@ def make_hashes(
         **({} if weights is None else {"weights": weights}),
         "cluster": hash_cluster(cluster),
         "profile": "" if measurements is None else measurements.sha256,
-        "options": _hash_json([asdict(request), graph.batch, dict(graph.bindings)]),
+        "options": _hash_json([_asked(request), graph.batch, dict(graph.bindings)]),
     }
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """Return what is hashed of a request: plans of before there were precisions were for float32, and stay fresh."""
+    values = asdict(request)
+    return {name: value for name, value in values.items() if (name, value) != ("precision", FULL)}
 
 
 def hash_cluster(cluster: Cluster) -> str:

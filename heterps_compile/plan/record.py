@@ -132,6 +132,7 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
             "optimizer_bytes": memory.optimizer_bytes,
             "activations_bytes": memory.activations_bytes,
             "safety_factor": memory.safety_factor,
+            "copies_bytes": memory.copies_bytes,
         },
     }
 

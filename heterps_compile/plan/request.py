@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
+from heterps_compile.cost.precision import FULL, PRECISIONS
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.options import Amount, Choice, Option, OptionType, Pairs, Pins, Text, Whole
 from heterps_compile.units import NUMBER, counted, parse_price
@@ -124,6 +125,11 @@ class Request:
     mode: str = _option(
         "--mode", Choice(MODES), "What the stages are for.", accept=_one_of("mode", MODES), default=MODES[0]
     )
+    precision: str = _option(
+        "--precision", Choice(tuple(PRECISIONS)),
+        "What a run computes in: float32, or mixed with bfloat16 or float16 (stages of torch).",
+        accept=_one_of("precision", tuple(PRECISIONS)), default=FULL,
+    )  # fmt: skip
     method: str = _option(
         "--method", Text(), "Search method: rl, exact, …; of a workload, exact or sample.", metavar="NAME",
         default=DEFAULT_METHOD,
@@ -159,6 +165,11 @@ class Request:
         "--time-limit", Amount(above_zero=True), "Stop the search with the best plan so far.", accept=_limit_s,
         name="time_limit", metavar="SECONDS",
     )  # fmt: skip
+
+    @property
+    def purpose(self) -> str:
+        """Say what the stages are for, in words: the mode, and the precision where it is not float32."""
+        return self.mode if self.precision == FULL else f"{self.mode} in {self.precision}"
 
     def asked(self) -> dict[str, Any]:
         """Return the keywords that ask ``compile()`` for this."""

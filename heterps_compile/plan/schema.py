@@ -30,6 +30,7 @@ _MOST = 2**63 - 1  # a count has a place among floats, whatever is computed with
 # Names of which there are so many and no more; methods, backends and kinds of devices may be a third party's.
 Objective = Literal["cost", "price", "throughput", "latency", "max-load"]
 Mode = Literal["inference", "training"]
+Precision = Literal["fp32", "bf16", "fp16"]
 Provisioner = Literal["exact", "closed-form", "newton"]
 Synchronisation = Literal["all-reduce", "parameter-server"]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
@@ -74,6 +75,7 @@ class RequestPart(Part):
     min_throughput: Amount
     budget_per_hour: Amount | None
     mode: Mode
+    precision: Precision = "fp32"
     method: str
     min_stages: Positive
     max_stages: Positive | None
@@ -225,6 +227,7 @@ class MemoryEstimate(Part):
     optimizer_bytes: Count
     activations_bytes: Count
     safety_factor: Annotated[float, Field(ge=1)]
+    copies_bytes: Count = 0
 
 
 class StageEstimate(Part):

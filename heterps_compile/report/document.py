@@ -40,6 +40,7 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
         "cluster": plan.cluster,
         "currency": plan.currency,
         "mode": plan.request.mode,
+        "precision": plan.request.precision,
         "backend": plan.backend,
         "method": plan.method,
         "found_by": plan.found_by,

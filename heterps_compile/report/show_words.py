@@ -67,6 +67,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
         ("weights", memory.weights_bytes),
         ("gradients", memory.gradients_bytes),
         ("optimiser", memory.optimizer_bytes),
+        ("narrow copies of weights", memory.copies_bytes),
         ("activations", memory.activations_bytes),
     )
     held = ", ".join(f"{name} {format_bytes(size_bytes)}" for name, size_bytes in parts if size_bytes)

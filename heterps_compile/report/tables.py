@@ -149,7 +149,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
     budget, alone = plan.request.budget_per_hour, plan.readings.one_batch_alone
     schedule = plan.schedule
     totals = [
-        ("model", f"{printable(plan.model)}, {plan.request.mode}, batch {plan.batch}"),
+        ("model", f"{printable(plan.model)}, {plan.request.purpose}, batch {plan.batch}"),
         *reading_rows(plan),
         (
             "price",

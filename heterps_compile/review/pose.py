@@ -123,7 +123,7 @@ def pose_again(
         ) from error
     draft = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Posed)
     of_plan = {name: plan.fingerprints.get(name, "") for stage in plan.stages for name in stage.layers}
-    matched = match_layers(of_plan, make_fingerprints(draft.layers))
+    matched = match_layers(of_plan, make_fingerprints(draft.layers_as_read))
     misfit, placement = _fit(plan, draft.problem, matched)
     return PosedAgain(plan, draft, make_hashes(graph, pool, request, measurements), matched, misfit, placement)
 

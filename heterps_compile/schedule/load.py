@@ -61,11 +61,13 @@ class StageLoad:
         replicas: That share its micro-batches.
         known: Micro-batches whose times are known, by count, ascending; the first is the whole batch.
         activations_bytes: Activations of the batch.
+        copies_bytes: Narrow copies of weights, of every micro-batch.
     """
 
     replicas: int
     known: tuple[MicroBatch, ...]
     activations_bytes: float = 0.0
+    copies_bytes: float = 0.0
 
     def micro_batch(self, count: int) -> MicroBatch:
         """Return the times of one of so many micro-batches."""
@@ -85,6 +87,10 @@ class StageLoad:
             read_off(each.backward_s for each in by_size),
             delay_s=read_off(each.delay_s for each in by_size),
         )
+
+    def micro_batch_bytes(self, part: float, micro_batches: int) -> float:
+        """Return what is held for a micro-batch: its part of the activations, and copies of weights."""
+        return part * (self.activations_bytes + micro_batches * self.copies_bytes)
 
     @property
     def again_s(self) -> float:
@@ -155,10 +161,10 @@ def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> floa
 def held_bytes(
     loads: Sequence[StageLoad], timeline: Timeline, micro_batches: int, *, training: bool
 ) -> tuple[float, ...]:
-    """Return the most bytes of activations that one replica of every stage holds at once."""
+    """Return the most bytes that one replica of every stage holds at once for its micro-batches."""
     part = held_part(timeline, micro_batches, training=training)
     peaks = timeline.peak_in_flight
-    return tuple(load.activations_bytes * peak * part for load, peak in zip(loads, peaks, strict=True))
+    return tuple(load.micro_batch_bytes(part, micro_batches) * peak for load, peak in zip(loads, peaks, strict=True))
 
 
 def micro_batch_counts(batch: int, replicas: int) -> list[int]:

@@ -90,8 +90,8 @@ def plan_loads(
         UnknownNameError: where the pool lacks a device type of the plan.
     """
     return tuple(
-        StageLoad(stage.replicas, _known(plan, stage, pool, operations or {}), activations_bytes)
-        for stage, activations_bytes in zip(plan.stages, _activations(plan), strict=True)
+        StageLoad(stage.replicas, _known(plan, stage, pool, operations or {}), activations_bytes, copies_bytes)
+        for stage, (activations_bytes, copies_bytes) in zip(plan.stages, _held(plan), strict=True)
     )
 
 
@@ -126,13 +126,20 @@ def _known(
     return whole, replace(half, delay_s=min(stage.delay_s, (stage.delay_s + latency_s) / 2))
 
 
-def _activations(plan: Plan) -> list[float]:
-    """Return the activations of a whole batch: the plan's are those of the micro-batches its schedule holds at once."""
+def _held(plan: Plan) -> list[tuple[float, float]]:
+    """Return the activations of a whole batch, and the copies of weights of a micro-batch, stage by stage.
+
+    The plan's are those of the micro-batches that its schedule holds at once.
+    """
     loads = [StageLoad(stage.replicas, (MicroBatch(1, stage.time_s),), 1.0) for stage in plan.stages]
     chosen, training = plan.schedule, plan.request.mode == "training"
     timeline = simulate_step(chosen.name, loads, chosen.micro_batches, training=training)
     parts = held_bytes(loads, timeline, chosen.micro_batches, training=training)
-    return [_memory(stage.memory).activations_bytes / part for stage, part in zip(plan.stages, parts, strict=True)]
+    held = [_memory(stage.memory) for stage in plan.stages]
+    return [
+        (memory.activations_bytes / part, memory.copies_bytes / peak)
+        for memory, part, peak in zip(held, parts, timeline.peak_in_flight, strict=True)
+    ]
 
 
 def _memory(memory: MemoryParts | None) -> MemoryParts:
@@ -158,10 +165,9 @@ def simulate_plan(plan: Plan, loads: Sequence[StageLoad], schedule: str, micro_b
     kept, each = [], []
     for stage, load in zip(plan.stages, loads, strict=True):
         memory = _memory(stage.memory)
-        parts = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
-        kept.append(parts * memory.safety_factor)
+        kept.append(memory.held_bytes * memory.safety_factor)
         part = held_part(timeline, micro_batches, training=training)
-        each.append(load.activations_bytes * part * memory.safety_factor)
+        each.append(load.micro_batch_bytes(part, micro_batches) * memory.safety_factor)
     return Step(schedule, micro_batches, steps, timeline, steps * plan.batch, tuple(kept), tuple(each))
 
 

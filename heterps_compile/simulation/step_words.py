@@ -51,7 +51,7 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
         ]
         table.add_row(*map(Text, cells))
     stages = counted(len(plan.stages), "stage")
-    console.print(Text(f"{printable(plan.model)}: {plan.request.mode}, batch {plan.batch}, {stages}"))
+    console.print(Text(f"{printable(plan.model)}: {plan.request.purpose}, batch {plan.batch}, {stages}"))
     console.print()
     console.print(pairs_table(reading_rows(plan)))
     console.print()
@@ -87,6 +87,7 @@ def steps_document(plan: Plan, steps: Sequence[Step], notes: Sequence[str]) -> s
         "format_version": FORMAT_VERSION,
         "model": plan.model,
         "mode": plan.request.mode,
+        "precision": plan.request.precision,
         "batch": plan.batch,
         **plan.readings.to_json(),
         "planned": {"schedule": plan.schedule.name, "micro_batches": plan.schedule.micro_batches},

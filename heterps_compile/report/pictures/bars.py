@@ -146,7 +146,12 @@ def _words(run: Sequence[PlannedStage]) -> str:
 
 
 def _sizes(memory: MemoryParts) -> Sequence[float]:
-    parts = (memory.weights_bytes, memory.gradients_bytes, memory.optimizer_bytes, memory.activations_bytes)
+    parts = (
+        memory.weights_bytes,
+        memory.gradients_bytes,
+        memory.optimizer_bytes,
+        memory.activations_bytes + memory.copies_bytes,
+    )
     return (*parts, memory.total_bytes - sum(parts))
 
 

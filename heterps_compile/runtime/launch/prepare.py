@@ -125,16 +125,16 @@ def precision_of(options: RunOptions, plan: Plan) -> str:
     Raises:
         RunError: where a stage, or another option, does not go with it.
     """
-    precision = FULL if options.precision is None else options.precision
+    precision = plan.request.precision if options.precision is None else options.precision
     if precision == FULL:
         return precision
-    asked = f"--precision {precision}"
+    asked = f"--precision {precision}" if options.precision is not None else f"the plan's precision {precision}"
     for stage in plan.stages:
         if not find_backend(stage.backend).capabilities.is_module:
             raise RunError(
                 f"stage {stage.index} runs on the backend {stage.backend!r}, which computes in the dtypes it was "
-                f"compiled with; {asked} is for stages of PyTorch's own ops: compile with --backend torch, or leave "
-                f"{asked} out"
+                f"compiled with; {asked} is for stages of PyTorch's own ops: compile with --backend torch, or take "
+                f"--precision fp32"
             )
     if options.wire not in ("float32", PRECISIONS[precision]):
         raise RunError(
@@ -249,7 +249,7 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
     lines = [
         f"{printable(plan.model)}: {what}, {len(plan.stages)} stages on {layout.world_size} processes{also}, "
         f"{layout.schedule}, {counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch_size} samples"
-        f"{'' if prepared.precision == FULL else f', {prepared.precision}'}"
+        f"{_precision_words(prepared)}"
     ]
     for stage in plan.stages:
         ranks = layout.ranks_of(stage.index)
@@ -258,6 +258,14 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
         planned = "" if len(ranks) == stage.replicas else f" (planned: {stage.replicas})"
         lines.append(f"  stage {stage.index}: {layers}, {replicas}{planned}, {shown}")
     return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]
+
+
+def _precision_words(prepared: Prepared) -> str:
+    """Return the precision of a run for its first line; "" for float32 as planned."""
+    precision, planned = prepared.precision, prepared.plan.request.precision
+    if precision != planned:
+        return f", {precision} (planned: {planned})"
+    return "" if precision == FULL else f", {precision}"
 
 
 def count_steps(samples: int | None, options: RunOptions, batch: int) -> int:

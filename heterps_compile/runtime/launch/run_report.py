@@ -138,11 +138,12 @@ class RunReport:
 
     @property
     def is_as_planned(self) -> bool:
-        """Tell whether the run has the plan's mode, replicas, schedule and batch, so that its times can be compared."""
+        """Tell whether mode, precision, replicas, schedule and batch are the plan's, so that times can be compared."""
         plan, layout = self._prepared.plan, self._prepared.layout
         widths = [len(layout.ranks_of(stage.index)) for stage in plan.stages]
         return (
             layout.training == (plan.request.mode == "training")
+            and self._prepared.precision == plan.request.precision
             and widths == [stage.replicas for stage in plan.stages]
             and layout.schedule == plan.schedule.name
             and layout.micro_batches == plan.schedule.micro_batches

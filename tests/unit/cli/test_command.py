@@ -70,6 +70,7 @@ DEFAULTS = {
     "batch": None,
     "shapes": {},
     "mode": "inference",
+    "precision": "fp32",
     "method": "rl",
     "backend": None,
     "min_stages": 1,
@@ -97,9 +98,9 @@ def test_the_defaults_reach_the_library(library):
 def test_every_option_reaches_the_library(library):
     words = (
         "model.onnx -o out --force --cluster edge --objective throughput --min-throughput 1e3 --budget 5 --batch 64 "
-        "--shape seq=128 --shape h=2 --mode training --method exact --backend torch --min-stages 2 --max-stages 5 "
-        "--provisioner newton --sync parameter-server --pin emb*=cpu --pin fc=v100 --forbid a=b --forbid a=c "
-        "--warm-start old --profile cpu=times.json --seed 9 --time-limit 2.5 "
+        "--shape seq=128 --shape h=2 --mode training --precision bf16 --method exact --backend torch --min-stages 2 "
+        "--max-stages 5 --provisioner newton --sync parameter-server --pin emb*=cpu --pin fc=v100 "
+        "--forbid a=b --forbid a=c --warm-start old --profile cpu=times.json --seed 9 --time-limit 2.5 "
         "--no-verify --passes group-layers"
     )
     assert run(words.split()) == 0
@@ -111,6 +112,7 @@ def test_every_option_reaches_the_library(library):
         "batch": 64,
         "shapes": {"seq": 128, "h": 2},
         "mode": "training",
+        "precision": "bf16",
         "method": "exact",
         "backend": "torch",
         "min_stages": 2,

@@ -20,6 +20,7 @@ def document(plan=SAVED) -> dict:
 def test_the_keys_are_these():
     assert set(document()) == {
         "format_version", "model", "directory", "cluster", "currency", "mode", "backend", "method", "seed", "batch",
+        "precision",
         "min_throughput_samples_per_s", "budget_per_hour", "objective", "bound", "bound_holds_for", "gap",
         "evaluations", "found_by", "throughput_samples_per_s", "price_usd_per_hour", "usd_per_million_samples",
         "price_per_hour",
