@@ -94,7 +94,7 @@ def infer(model: ir.Model, bound: Mapping[str, Sequence[int]]) -> Inference:
         graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.dtype.value, tensor.shape.numpy()))
     inferred = _infer_shapes(proto)
     found = {t.name: Partial(DTYPES.get(t.data_type), tuple(t.dims)) for t in inferred.initializer}
-    found |= {v.name: _read_type(v.type) for v in (*inferred.input, *inferred.value_info, *inferred.output)}
+    found |= {v.name: read_type(v.type) for v in (*inferred.input, *inferred.value_info, *inferred.output)}
     with quiet():  # what a body captures is not found in it
         bodies = {
             i: tuple(
@@ -156,7 +156,8 @@ def refuse_large_constants(sizes: Mapping[ir.Value, int]) -> None:
     )
 
 
-def _read_type(proto: Any) -> Partial:
+def read_type(proto: Any) -> Partial:
+    """Return what ONNX's own form of a type says."""
     kind = proto.WhichOneof("value")
     if kind is None:
         return Partial()

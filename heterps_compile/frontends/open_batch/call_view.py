@@ -108,6 +108,12 @@ class CallView(Operands):
         rank, other = self.rank(position), self.operands[like][2]
         self.edits.append(Repeat(self.node, name, index, operand, rank, axis, other, samples.axis))
 
+    def repeat_rows(self, position: int, axis: int, like: int, samples: Samples) -> None:
+        """Repeat the rows that an operand without samples has along an axis, as often as another has samples."""
+        name, index, operand = self.operands[position]
+        rank, other = self.rank(position), self.operands[like][2]
+        self.edits.append(Repeat(self.node, name, index, operand, rank, axis, other, samples.axis, samples.rows))
+
 
 def operands_of(node: fx.Node) -> list[tuple[str, int | None, fx.Node]]:
     """Return the tensors that a call of an op reads: argument, place in it where it is a list, and node."""

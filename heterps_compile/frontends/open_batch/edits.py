@@ -132,6 +132,92 @@ class Widen:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatRows:
+    """Repeat an input of a node, which has the rows of one sample, once for each of them.
+
+    Attributes:
+        rank: Of the input.
+        axis: Of the input, of length ``rows``.
+        like: Has ``rows`` of each sample along ``like_axis``.
+    """
+
+    node: ir.Node
+    position: int
+    rank: int
+    axis: int
+    like: ir.Value
+    like_axis: int
+    rows: int
+
+    def __call__(self, names: Names) -> None:
+        """Put a Tile in front of the node."""
+        value = self.node.inputs[self.position]
+        assert value is not None  # noqa: S101 - only inputs that are given are repeated
+        rows = names.constant(f"{self.node.name}/rows", np.array([self.rows], np.int64))
+        count = names.before(self.node, "Div", [names.length(self.node, self.like, self.like_axis), rows])
+        ones = [np.ones(self.axis, np.int64), np.ones(self.rank - self.axis - 1, np.int64)]
+        parts = [names.constant(f"{self.node.name}/ones", one) for one in ones if one.size]
+        parts.insert(1 if ones[0].size else 0, count)
+        repeats = names.before(self.node, "Concat", parts, axis=0) if len(parts) > 1 else count
+        self.node.replace_input_with(self.position, names.before(self.node, "Tile", [value, repeats]))
+
+
+@dataclass(frozen=True, slots=True)
+class GatherInEach:
+    """Let a Gather along rows of all samples look up the same rows in each.
+
+    Attributes:
+        before, rows, behind: The shape of its data at one sample, apart at the axis that it looks up along.
+        places: What it looks up in the rows of one sample.
+    """
+
+    node: ir.Node
+    before: Sequence[int]
+    rows: int
+    behind: Sequence[int]
+    places: NDArray[Any]
+
+    def __call__(self, names: Names) -> None:
+        """Put a Reshape and a Gather in front of the node, which becomes a Reshape."""
+        data, axis = self.node.inputs[0], len(self.before)
+        assert data is not None  # noqa: S101 - a Gather has data
+        apart = np.array([*self.before, -1, self.rows, *self.behind], np.int64)
+        rows = names.before(self.node, "Reshape", [data, names.constant(f"{self.node.name}/apart", apart)])
+        places = names.constant(f"{self.node.name}/places", self.places)
+        self.node.replace_input_with(0, names.before(self.node, "Gather", [rows, places], axis=axis + 1))
+        AsReshape(self.node, [*self.before, -1, *self.places.shape[1:], *self.behind])(names)
+
+
+@dataclass(frozen=True, slots=True)
+class CountSamples:
+    """Let the first coordinate of constant places, 0 for the one sample there is, be the number of each sample.
+
+    Attributes:
+        places: The indices of a ScatterND, of which the first axis is of length 1.
+        like: Has the samples along ``like_axis``.
+    """
+
+    node: ir.Node
+    places: NDArray[Any]
+    like: ir.Value
+    like_axis: int
+
+    def __call__(self, names: Names) -> None:
+        """Put a Range in front of the node."""
+        block, wanted = self.places.shape[:-1], f"{self.node.name}/places"
+        length = names.length(self.node, self.like, self.like_axis)
+        scalar = names.before(self.node, "Squeeze", [length])
+        zero, one = (names.constant(f"{wanted}_{n}", np.array(n, np.int64)) for n in (0, 1))
+        column = names.constant(f"{wanted}_column", np.array([-1, *[1] * len(block)], np.int64))
+        numbers = names.before(self.node, "Reshape", [names.before(self.node, "Range", [zero, scalar, one]), column])
+        inner = names.constant(f"{wanted}_inner", np.array([*block[1:], 1], np.int64))
+        sizes = names.before(self.node, "Concat", [length, inner], axis=0)
+        rest = names.constant(f"{wanted}_rest", self.places[..., 1:].astype(np.int64))
+        parts = [names.before(self.node, "Expand", [part, sizes]) for part in (numbers, rest)]
+        self.node.replace_input_with(1, names.before(self.node, "Concat", parts, axis=-1))
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     """Let what a node makes be a constant."""
 
@@ -167,8 +253,11 @@ class SetAttribute:
 
     node: ir.Node
     name: str
-    numbers: Sequence[int]
+    numbers: int | Sequence[int]
 
     def __call__(self, names: Names) -> None:
         """Change the node."""
-        self.node.attributes[self.name] = ir.AttrInt64s(self.name, list(self.numbers))
+        if isinstance(self.numbers, int):
+            self.node.attributes[self.name] = ir.AttrInt64(self.name, self.numbers)
+        else:
+            self.node.attributes[self.name] = ir.AttrInt64s(self.name, list(self.numbers))

@@ -5,10 +5,11 @@ Left out: ops that compute with elements (:mod:`.compute_rules`).
 
 import numpy as np
 
-from .edits import Fold, SetAttribute, SetInput, SetLength
+from .edits import CountSamples, Fold, GatherInEach, SetAttribute, SetInput, SetLength
 from .node_view import NodeView
 from .samples import Samples, normal
 
+_SHARED_AXES = 12  # the opset from which GatherND looks up in each row of shared axes
 _LONG = 2**31 - 1  # no axis is that long: to the end
 
 
@@ -137,16 +138,22 @@ def gather(node: NodeView) -> Samples | None:
     node.only(0, 1)
     data, axis = node.samples(0), node.axis(node.rank(0), 0)
     if data is not None and data.axis == axis and node.samples(1) is None:
-        return _the_only_sample(node, data)
+        return _in_rows_of_each(node, data)
     return node.looked_up(0, 1, axis)
 
 
-def _the_only_sample(node: NodeView, samples: Samples) -> Samples:
-    """Take the one sample that there is, by its place: the same as leaving the batch as it is."""
-    place = node.array(1)
-    if node.fixed * samples.rows != 1 or place is None or place.size != 1 or int(place.reshape(-1)[0]) not in (0, -1):
+def _in_rows_of_each(node: NodeView, samples: Samples) -> Samples:
+    """Look up rows of the one sample that there is: the same rows in each."""
+    places, shape = node.array(1), node.shape(0)
+    if node.fixed != 1 or places is None or places.size == 0:
         node.refuse("it picks samples out of the batch")
-    return node.as_reshape(samples)
+    if samples.rows == places.size == 1:
+        return node.as_reshape(samples)  # the sample itself
+    if places.ndim == 0:
+        node.refuse("it picks one row out of those of all samples, and what it makes has no dimension for the others")
+    before, behind = node.numbers(shape[: samples.axis]), node.numbers(shape[samples.axis + 1 :])
+    node.edits.append(GatherInEach(node.node, before, samples.rows, behind, places))
+    return Samples(samples.axis, places.shape[0])
 
 
 def gather_elements(node: NodeView) -> Samples | None:
@@ -167,11 +174,67 @@ def gather_nd(node: NodeView) -> Samples | None:
     shared = int(node.attribute("batch_dims") or 0)
     if data is None and indices is None:
         return None
+    if data is not None and indices is None and not shared:
+        depth = node.shape(1)[-1]
+        if isinstance(depth, int) and data.axis >= depth:
+            return Samples(data.axis - depth + node.rank(1) - 1, data.rows)
+        return _entries_of_each(node, data)
     is_table = data is None and indices is not None and shared <= indices.axis < node.rank(1) - 1
     is_own = data is not None and data == indices and data.axis < shared
     if not (is_table or is_own):
         node.refuse("it looks up entries along the batch")
     return indices
+
+
+def _entries_of_each(node: NodeView, samples: Samples) -> Samples:
+    """Look up entries of the one sample that there is, number 0 of the first axis: the same entries in each."""
+    places = node.array(1)
+    is_the_one = samples == Samples(0) and node.fixed == 1 and places is not None and not places[..., 0].any()
+    if places is None or not is_the_one or node.opset < _SHARED_AXES:
+        node.refuse("it looks up entries along the batch")
+    if places.ndim == 1 or places.shape[0] != 1 or places.shape[-1] == 1:
+        node.refuse("it picks one sample out of the batch, and what it makes has no dimension for the others")
+    node.edits.append(SetInput(node.node, 1, places[..., 1:]))
+    node.edits.append(SetAttribute(node.node, "batch_dims", 1))
+    node.widen(1, 0, 0, samples)
+    return samples
+
+
+def scatter_nd(node: NodeView) -> Samples | None:
+    """Write entries at places that are the same for all samples."""
+    node.only(0, 2)
+    data, written, depth = node.samples(0), node.samples(2), node.shape(1)[-1]
+    if data is None and written is None:
+        return None
+    if not isinstance(depth, int):
+        node.refuse("how deep it writes is not known")
+    inside = node.rank(1) - 1 - depth  # what is added to an axis of the data that it does not look up by
+    samples = data if data is not None else None if written is None else Samples(written.axis - inside, written.rows)
+    if samples is not None and samples.axis >= depth:
+        if written is None:
+            node.widen(2, samples.axis + inside, 0, samples)
+        elif written != Samples(samples.axis + inside, samples.rows):
+            node.refuse("what it writes has its samples along another axis")
+        elif data is None:
+            node.widen(0, samples.axis, 2, written)
+        return samples
+    return _written_in_each(node)
+
+
+def _written_in_each(node: NodeView) -> Samples:
+    """Write entries of the one sample that there is, number 0 of the first axis: the same entries in each."""
+    places, samples = node.array(1), Samples(0)
+    is_first = all(node.samples(i) in (None, samples) for i in (0, 2)) and node.fixed == 1 and places is not None
+    if places is None or not is_first or places.ndim == 1 or places.shape[0] != 1 or places[..., 0].any():
+        node.refuse("it writes along the batch")
+    like = 0 if node.samples(0) is not None else 2
+    for i in (0, 2):
+        if node.samples(i) is None:
+            node.widen(i, 0, like, samples)
+    value = node.value(like)
+    assert value is not None  # noqa: S101 - it has samples
+    node.edits.append(CountSamples(node.node, places, value, 0))
+    return samples
 
 
 def expand(node: NodeView) -> Samples | None:

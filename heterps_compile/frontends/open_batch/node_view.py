@@ -15,7 +15,7 @@ from heterps_compile.frontends.onnx_facts import stated_defaults
 from heterps_compile.frontends.onnx_names import op_name, quote
 from heterps_compile.frontends.onnx_shapes import PartialShape
 
-from .edits import AsReshape, Edit, Widen
+from .edits import AsReshape, Edit, RepeatRows, Widen
 from .samples import Operands, Samples, normal
 
 Array = NDArray[Any]
@@ -136,3 +136,11 @@ class NodeView(Operands):
         value = self.value(like)
         if value is not None:
             self.edits.append(Widen(self.node, position, self.rank(position), axis, value, samples.axis))
+
+    def repeat_rows(self, position: int, axis: int, like: int, samples: Samples) -> None:
+        """Repeat the rows that an input without samples has along an axis, as often as another has samples."""
+        value = self.value(like)
+        if value is not None:
+            self.edits.append(
+                RepeatRows(self.node, position, self.rank(position), axis, value, samples.axis, samples.rows)
+            )

@@ -16,27 +16,22 @@ Left out: models whose batch is open already (``onnx_dims.py``); what is run to 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
-import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from heterps_compile.errors import InputError
 from heterps_compile.frontends.onnx_bodies import subgraphs
 from heterps_compile.frontends.onnx_dims import fixed_batch
 from heterps_compile.frontends.onnx_names import describe, free_name, op_name, quote
-from heterps_compile.frontends.onnx_shapes import Partial, PartialShape, declared, infer, merge
 from heterps_compile.frontends.onnx_structure import Roles, find_roles
 
 from .edits import Edit, Names
-from .node_view import Array, NodeView
+from .known_values import KnownValues
+from .node_view import NodeView
 from .rules import RULES
 from .samples import MixesError, Samples, readings
 
 _MOST_READINGS = 32
-_LARGEST_CONSTANT = 2**16  # elements of what is computed to know a shape
 _SYMBOL = "batch"
 _WAY_OUT = "export the model with a dynamic batch"
 
@@ -117,12 +112,12 @@ class _Walk:
     model: ir.Model
     fixed: int
     roles: Roles
-    shapes: Mapping[str, Partial]
-    constants: dict[ir.Value, Array | None]
+    known: KnownValues
 
     @classmethod
     def of(cls, model: ir.Model, fixed: int) -> "_Walk":
-        return cls(model, fixed, find_roles(model.graph), infer(model, {}).values, {})
+        roles = find_roles(model.graph)
+        return cls(model, fixed, roles, KnownValues.of(model, roles))
 
     def go(self, inputs: Mapping[ir.Value, Samples]) -> _Proof | _Stopped:
         """Interpret the model; its inputs have their samples where that is said."""
@@ -160,57 +155,8 @@ class _Walk:
         if rule is None:
             raise MixesError("nobody here knows that this op leaves samples apart")
         opset = self.model.graph.opset_imports.get(node.domain, 0)
-        made = rule(NodeView(node, opset, self.fixed, samples_of, self.shape, self.constant, edits))
+        made = rule(NodeView(node, opset, self.fixed, samples_of, self.known.shape, self.known.constant, edits))
         return made if isinstance(made, tuple) else [made] * len(node.outputs)
-
-    def shape(self, value: ir.Value) -> PartialShape | None:
-        """Return the shape of a value at the batch that the model fixes, its dynamic dimensions by name."""
-        if value.const_value is not None:
-            return tuple(value.const_value.shape.numpy())
-        return merge(self.shapes.get(value.name or "", Partial()), declared(value, {})).shape
-
-    def constant(self, value: ir.Value) -> Array | None:
-        """Return what a value is at the batch that the model fixes, where shapes and constants alone decide it."""
-        if value not in self.constants:
-            self.constants[value] = None  # in case of a fault on the way
-            self.constants[value] = self._compute(value)
-        return self.constants[value]
-
-    def _compute(self, value: ir.Value) -> Array | None:
-        tensor, node = ir.convenience.get_const_tensor(value), value.producer()
-        if tensor is not None:
-            return np.asarray(tensor.numpy()) if tensor.size <= _LARGEST_CONSTANT else None
-        if node is None or node.domain or any(True for _ in subgraphs(node)) or node in self.roles.random:
-            return None
-        if node.op_type in ("Shape", "Size"):
-            return self._shape_array(node)
-        made = self.shape(value)
-        if made is None or not all(isinstance(d, int) for d in made) or int(np.prod(made)) > _LARGEST_CONSTANT:  # type: ignore[arg-type]
-            return None
-        given = {v.name or "": self.constant(v) for v in node.inputs if v is not None}
-        if any(array is None for array in given.values()):
-            return None
-        return self._evaluate(node, value, given)
-
-    def _shape_array(self, node: ir.Node) -> Array | None:
-        shape = None if node.inputs[0] is None else self.shape(node.inputs[0])
-        if shape is None or not all(isinstance(dim, int) for dim in shape):
-            return None
-        array = np.array(shape, np.int64)
-        if node.op_type == "Size":
-            return np.array(np.prod(array), np.int64)
-        start, end = node.attributes.get("start"), node.attributes.get("end")
-        return array[slice(None if start is None else start.value, None if end is None else end.value)]
-
-    def _evaluate(self, node: ir.Node, value: ir.Value, given: Mapping[str, Any]) -> Array | None:
-        try:
-            proto = ir.serde.serialize_node(node)
-            imports = [onnx.helper.make_opsetid(d, v) for d, v in self.model.graph.opset_imports.items()]
-            session = ReferenceEvaluator(proto, opsets={entry.domain: entry.version for entry in imports})
-            results = session.run(None, dict(given))
-        except Exception:  # noqa: BLE001 - the reference raises anything; without the number the rule refuses by name
-            return None
-        return np.asarray(results[[out.name for out in node.outputs].index(value.name)])  # type: ignore[index]
 
 
 def _apply(model: ir.Model, fixed: int, proof: _Proof) -> OpenedModel:

@@ -28,12 +28,13 @@ from heterps_compile.frontends.torch_program import first_reason, quiet_tracing
 
 from .aten_rules import RULES
 from .call_view import CallView, Made, dims, is_tensor, operands_of
-from .program_edits import Change
+from .program_edits import Change, SetSize, argument
 from .samples import MixesError, Samples, readings
 
 _LEAST = 2  # below it a size is a constant of the trace
 _MOST_READINGS = 32
 _LARGEST_CONSTANT = 2**16  # elements of what is computed to know an index
+_FILLED = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty"})
 _COPIES_OR_NOT = frozenset({"reshape", "contiguous", "flatten"})
 """What they make is a view or a copy, as the sizes are."""
 
@@ -149,6 +150,9 @@ class _Walk:
             return made_of.get(node)
         if draws(node, self.regions):
             raise MixesError("it draws random numbers, which are others for every batch")
+        is_written = bool(storages(node) & self.written)
+        if is_written and _plain(node) in _FILLED and dims(node.meta["val"])[:1] == (self.fixed,):
+            return self._filled(node, made_of, edits)
         if not any(made_of.get(read) for read in node.all_input_nodes):
             return None
         if node.target is operator.getitem:
@@ -158,7 +162,6 @@ class _Walk:
         rule = RULES.get(_plain(node))
         if not isinstance(node.target, torch._ops.OpOverload) or rule is None:
             raise MixesError("nobody here knows that this op leaves samples apart")
-        is_written = bool(storages(node) & self.written)
         if is_written and _plain(node) in _COPIES_OR_NOT:
             raise MixesError("it is a view or a copy of what is changed in place, as the batch is")
         call = CallView(node, self.fixed, made_of, self.constant, edits, operands_of(node), is_written)
@@ -167,6 +170,12 @@ class _Walk:
             if made_of.get(one) != made:
                 raise MixesError(f"it writes samples into {printable(one.name)!r}, which is the same for all")
         return made
+
+    def _filled(self, node: fx.Node, made_of: Mapping[fx.Node, Made], edits: list[Change]) -> Samples:
+        """Make a tensor of one number, into which samples are written, for each sample."""
+        like, samples = next((one, made) for one, made in made_of.items() if isinstance(made, Samples))
+        edits.append(SetSize(node, "size", list(argument(node, "size")), 0, like, samples.axis))
+        return Samples(0)
 
     def constant(self, node: fx.Node) -> torch.Tensor | None:
         """Return what a node makes, where constants alone decide it."""

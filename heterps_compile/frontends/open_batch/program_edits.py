@@ -5,6 +5,7 @@ They are collected while the rules look at it (:mod:`.aten_rules`), and made whe
 Left out: which change is right where.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,13 +51,13 @@ class SetSize:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Repeat an operand of a call, which has one row for all samples, once for each of them.
+    """Repeat an operand of a call, which has the rows of one sample, once for each of them.
 
     Attributes:
         name: Of the argument.
         index: In the argument, where that is a list.
-        axis: Of the operand, of length 1.
-        like: Has the samples along ``like_axis``.
+        axis: Of the operand, of length ``rows``.
+        like: Has ``rows`` of each sample along ``like_axis``.
     """
 
     node: fx.Node
@@ -67,12 +68,18 @@ class Repeat:
     axis: int
     like: fx.Node
     like_axis: int
+    rows: int = 1
 
     def __call__(self) -> None:
-        """Put an ``expand`` in front of the call."""
+        """Put an ``expand``, or of several rows a ``repeat``, in front of the call."""
         length = _before(self.node, _aten.sym_size.int, self.like, self.like_axis)
-        sizes = [length if axis == self.axis else -1 for axis in range(self.rank)]
-        made = _before(self.node, _aten.expand.default, self.operand, sizes)
+        if self.rows == 1:
+            sizes = [length if axis == self.axis else -1 for axis in range(self.rank)]
+            made = _before(self.node, _aten.expand.default, self.operand, sizes)
+        else:
+            count = _before(self.node, operator.floordiv, length, self.rows)
+            repeats = [count if axis == self.axis else 1 for axis in range(self.rank)]
+            made = _before(self.node, _aten.repeat.default, self.operand, repeats)
         if self.name == "hx":  # a kernel of recurrent layers takes states where they lie
             made = _before(self.node, _aten.contiguous.default, made)
         if self.index is None:

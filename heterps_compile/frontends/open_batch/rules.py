@@ -87,6 +87,7 @@ RULES: Mapping[str, Rule] = {
         *_each(move.gather_elements, "GatherElements"),
         *_each(move.scatter_elements, "ScatterElements"),
         *_each(move.gather_nd, "GatherND"),
+        *_each(move.scatter_nd, "ScatterND"),
         *_each(move.expand, "Expand"),
         *_each(move.tile, "Tile"),
         *_each(move.pad, "Pad"),

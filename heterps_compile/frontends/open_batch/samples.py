@@ -91,6 +91,10 @@ class Operands(ABC):
     def widen(self, position: int, axis: int, like: int, samples: Samples) -> None:
         """Repeat an operand that is the same for all samples along an axis, as often as another has samples."""
 
+    @abstractmethod
+    def repeat_rows(self, position: int, axis: int, like: int, samples: Samples) -> None:
+        """Repeat the rows that an operand without samples has along an axis, as often as another has samples."""
+
     def refuse(self, why: str) -> NoReturn:
         """Stop: the batch cannot be opened here."""
         raise MixesError(why)
@@ -159,10 +163,25 @@ class Operands(ABC):
             return None
         if found[0] >= -behind:
             self.refuse("one of its operands has its samples where the other has none")
+        like = next(i for i in operands if self.samples(i) is not None)
         for i in operands:
             if self.samples(i) is None:
-                self.check_same(i, found[0])
+                self._fit(i, found[0], like)
         return found
+
+    def _fit(self, position: int, place: int, like: int) -> None:
+        """Have an operand without samples be one row, or none, along an axis counted from the end, or those of each."""
+        samples = self.samples(like)
+        assert samples is not None  # noqa: S101 - of an operand that has some
+        shape = self.shape(position)
+        if self._are_of_each(samples, shape[place] if len(shape) >= -place else 1):
+            self.repeat_rows(position, place + len(shape), like, samples)
+        else:
+            self.check_same(position, place)
+
+    def _are_of_each(self, samples: Samples, rows: int | str | None) -> bool:
+        """Say whether so many rows, the same for all samples, are the rows of each."""
+        return samples.rows > 1 and self.fixed == 1 and rows == samples.rows
 
     def check_same(self, position: int, place: int) -> None:
         """Have an operand without samples be one row, or none, along an axis counted from the end."""
@@ -250,9 +269,13 @@ class Operands(ABC):
             self.refuse("its operands have their samples along different axes")
         if samples.axis == axis:
             self.refuse(why)
+        like = next(i for i in positions if self.samples(i) is not None)
         for i in positions:
             if self.samples(i) is None:
-                self.widen(i, samples.axis, next(j for j in positions if self.samples(j) is not None), samples)
+                if self._are_of_each(samples, self.shape(i)[samples.axis]):
+                    self.repeat_rows(i, samples.axis, like, samples)
+                else:
+                    self.widen(i, samples.axis, like, samples)
         return samples
 
     def apart(self, samples: Samples | None, axes: Collection[int], why: str) -> Samples | None:

@@ -164,6 +164,47 @@ def test_a_batch_that_is_fixed_at_what_is_asked_is_left_alone() -> None:
     assert (graph.opened, graph.batch_symbol) == (None, None)
 
 
+def test_a_mask_looked_up_at_constant_places_is_that_of_each_sample() -> None:
+    places = np.stack(np.broadcast_arrays(np.zeros((1, 1, 1, 4), np.int64), ints(3, 1, 0, 1)), -1)
+    text = "g (float[1, 4] x) => (float[1, 1, 1, 4] y) { y = GatherND(x, places) }"
+    opened(with_weights(text, places=places))
+    text = "g (float[1, 4, 5] x) => (float[3, 1] y) { t = Transpose <perm = [1, 2, 0]> (x) y = GatherND(t, places) }"
+    opened(with_weights(text, places=ints(3, 1, 0, 1, 2, 4).reshape(3, 2)))
+    text = """g (float[1, 4] x) => (float[1, 1, 1, 3] y) { rows = Flatten <axis = 2> (x)
+        found = Gather <axis = 0> (rows, places) y = Reshape(found, to) }"""
+    opened(with_weights(text, places=ints(3, 1, 0).reshape(1, 1, 1, 3), to=ints(1, 1, 1, 3)))
+    text = """g (float[1, 4, 2] x) => (float[1, 3, 2] y) { rows = Reshape(x, flat)
+        found = Gather <axis = 0> (rows, places) twice = Add(found, found) y = Reshape(twice, to) }"""
+    opened(with_weights(text, flat=ints(4, 2), places=ints(3, 1, 0), to=ints(1, 3, 2)))
+
+
+def test_rows_that_are_the_same_in_each_sample_are_repeated() -> None:
+    text = """g (float[1, 4, 6] x) => (float[1, 4, 6] y) {
+        rows = Reshape(x, flat) both = Concat <axis = 1> (rows, bias) z = Add(rows, bias)
+        w = Concat <axis = 1> (z, both) v = ReduceSum(w, last) u = Mul(z, v) y = Reshape(u, back) }"""
+    opened(with_weights(text, flat=ints(4, 6), bias=(4, 6), back=ints(1, 4, 6), last=ints(1)))
+
+
+def test_entries_are_written_in_each_sample() -> None:
+    text = "g (float[1, 3] x) => (float[1, 4] y) { y = ScatterND(zeros, places, x) }"
+    places = np.stack(np.broadcast_arrays(np.zeros((1, 3), np.int64), ints(3, 1, 0)), -1)
+    opened(with_weights(text, zeros=(1, 4), places=places))
+    text = """g (float[1, 3] x) => (float[1, 4] y) { columns = Transpose <perm = [1, 0]> (x)
+        all = ScatterND(zeros, places, columns) y = Transpose <perm = [1, 0]> (all) }"""
+    opened(with_weights(text, zeros=(4, 1), places=ints(3, 1, 0).reshape(3, 1)))
+    text = "g (float[2, 4] x) => (float[2, 4] y) { y = ScatterND(x, places, w) }"
+    assert "it writes along the batch" in refusal(with_weights(text, places=ints(0).reshape(1, 1), w=(1, 4)))
+
+
+def test_a_shape_that_many_ops_compute_is_known() -> None:
+    text = """g (float[1, 4] x) => (float[1, 4] y) {
+        s = Shape(x) ones = ConstantOfShape <value = int64[1] {1}> (two) minus = Mul(ones, less) e = Equal(s, minus)
+        to = Where(e, ones, s) ge = GreaterOrEqual(to, ones) n = Cast <to = 7> (ge) t = Mul(n, to)
+        wide = Expand(row, t) token = GatherElements <axis = 1> (wide, places) y = Add(x, token) }"""
+    model = with_weights(text, opset=14, two=ints(2), less=ints(-1), row=(1, 4), places=ints(3, 1, 0, 0).reshape(1, 4))
+    opened(model)
+
+
 X = "g (float[1, 4, 6] x) => (float y)"
 MIXED = [
     ("y = ReduceMean(x, a)", {"a": ints(0)}, "(ReduceMean): it brings the samples of the batch together"),
