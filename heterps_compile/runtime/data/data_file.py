@@ -4,7 +4,7 @@ What tells a file on disk from another one is its SHA-256, up to :data:`WHOLE_BY
 :data:`SAMPLES` pieces from begin to end, 64 MiB in all.
 
 Left out: changes of a larger file that lie between its samples; locking: a file that is written while it is read is
-refused, not waited for.
+refused, not waited for; files far away (``remote_file.py``).
 """
 
 import hashlib

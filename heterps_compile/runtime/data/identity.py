@@ -56,10 +56,20 @@ class Known(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """A data file: its name, which does not count, and its fingerprint."""
+    """A data file: its name, which does not count, and its fingerprint.
+
+    A fingerprint is of a kind: the SHA-256 of a file on disk, the ETag of one far away. Where a file moved from the one
+    to the other, its size and its ends tell.
+    """
 
     name: str
     fingerprint: str
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the fingerprint."""
+        kind, mark, _ = self.fingerprint.partition(":")
+        return kind if mark else "SHA-256"
 
 
 @runtime_checkable
@@ -143,7 +153,7 @@ def difference(then: Identity, now: Identity, samples_read: int | None = None) -
     if then.columns != now.columns:
         return _told(then, f"columns {_listed(then.columns)}"), _told(now, f"columns {_listed(now.columns)}")
     for old, new in zip(then.files, now.files, strict=False):
-        if old.fingerprint != new.fingerprint:
+        if old.kind == new.kind and old.fingerprint != new.fingerprint:
             return _told(then, _content(old)), _told(now, _content(new))
     has_grown = now.parts[: len(then.parts)] == then.parts
     if then.parts == now.parts or (has_grown and samples_read is not None and samples_read <= (then.samples or 0)):
@@ -166,7 +176,8 @@ def _told(identity: Identity, what: str) -> str:
 
 
 def _content(file: FileContent) -> str:
-    return f"SHA-256 {file.fingerprint[:_DIGITS]}… of {printable(file.name)!r}"
+    said = file.fingerprint.removeprefix(f"{file.kind}:")[:_DIGITS]
+    return f"{file.kind} {printable(said)}… of {printable(file.name)!r}"
 
 
 def _counted(samples: int | None) -> str:

@@ -4,7 +4,8 @@
 
     clicks.parquet                       a Parquet file
     clicks.csv                           CSV with a header
-    clicks/                              a folder of files of one of these kinds
+    clicks/, day_*.csv                   a folder of files of one of these kinds, or those that a pattern fits
+    s3://bucket/clicks.parquet           any of these far away, through fsspec
     day_0.tsv?rows=1000000               Criteo's format, categories hashed into tables of so many rows
     clicks.parquet?rows=user:90000,ad:5000    text of two columns, hashed into tables of so many rows
     clicks.parquet?fill=0                missing values are 0

@@ -8,7 +8,7 @@ Pages that were written with checksums are checked by them as they are read.
 Numbers, booleans and text, which is hashed to ids, make a column [n]; lists of a fixed length make [n, length], lists
 of lists one more dimension.
 
-Left out: times, decimals (no tensor holds them), partitioned folders (``year=2026/...``), files far away.
+Left out: times, decimals (no tensor holds them), partitioned folders (``year=2026/...``).
 """
 
 import os

@@ -22,6 +22,7 @@ from heterps_compile.options import (
     Asked,
     Choice,
     Command,
+    CountOrWord,
     Flag,
     NamedTexts,
     Option,
@@ -390,6 +391,7 @@ def test_every_type_of_option_has_its_sample():
     assert kinds <= {
         Whole,
         WholeOr,
+        CountOrWord,
         Wholes,
         Percent,
         Size,
