@@ -12,8 +12,8 @@ from typing import ClassVar
 from heterps_compile.cluster.devices import Cluster, ParameterServer
 from heterps_compile.cost.evaluate import StageDetail
 from heterps_compile.cost.memory import stage_memory
-from heterps_compile.cost.pose import gradient_bytes
-from heterps_compile.cost.provisioners import parameter_servers, provision
+from heterps_compile.cost.provisioners import provision
+from heterps_compile.cost.server_cost import server_cost
 from heterps_compile.errors import InputError
 from heterps_compile.plan.plan import ParameterServers, PlannedStage
 
@@ -32,7 +32,8 @@ class Provision:
         price = 0.0 if server is None else server.price_per_hour
         priced = provision(draft.problem, draft.search.placement, draft.request.provisioner, price)
         stages = priced_stages(draft, draft.stages, priced.stages)
-        servers = ParameterServers() if server is None else _parameter_servers(draft, server, stages)
+        cores = 0 if server is None else server_cost(draft.layers, draft.costs, server).cores(priced.stages)
+        servers = ParameterServers(cores, cores * price)
         return advance(draft, Provisioned, stages=stages, parameter_servers=servers)
 
 
@@ -65,20 +66,3 @@ def _server(cluster: Cluster) -> ParameterServer:
             "--sync parameter-server out"
         )
     return cluster.parameter_server
-
-
-def _parameter_servers(draft: Fused, server: ParameterServer, stages: Sequence[PlannedStage]) -> ParameterServers:
-    """Return the servers that carry every replica's parameters in the time of a batch."""
-    layers, costs = draft.layers, draft.costs
-    index = {layer.name: i for i, layer in enumerate(layers.layers)}
-    pushed = sum(
-        stage.replicas * gradient_bytes(layers, index[name], costs[index[name]])
-        for stage in stages
-        if stage.replicas > 1
-        for name in stage.layers
-    )
-    if pushed == 0:
-        return ParameterServers()
-    batch_s = max(stage.time_s for stage in stages)
-    count = parameter_servers(pushed, 1, server.bytes_per_s, batch_s)
-    return ParameterServers(count, count * server.price_per_hour)

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from heterps_compile.conflict_markers import unmerged
 from heterps_compile.cost.workload import Workload, WorkloadNode, verify_workload
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
@@ -65,6 +66,8 @@ def read_workload(
     text = _read_text(path)
     if not text.strip():
         raise InputError(f"workload file {str(path)!r} is empty; expected a JSON object or PipeDream's node lines")
+    if conflict := unmerged(text):
+        raise InputError(f"workload file {str(path)!r} {conflict}")
     if text.lstrip().startswith("{"):
         for what, value in (("mode", mode), ("bandwidth_bytes_per_s", bandwidth_bytes_per_s)):
             if value is not None:

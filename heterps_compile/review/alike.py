@@ -7,10 +7,11 @@ Left out: which layers are interchangeable (``cost/interchangeable.py``), how th
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heterps_compile.cost.evaluate import detail, evaluate, to_arrays
+from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.interchangeable import class_of
 from heterps_compile.cost.objective import OBJECTIVES, Objective
 from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing
 from heterps_compile.units import counted, format_percent
 
 from .moves import shifted
@@ -52,7 +53,9 @@ class Alike:
     cuts: tuple[Cut, ...]
 
 
-def alike_layers(problem: Problem, placement: Placement, index: int, alike: Sequence[int]) -> Alike | None:
+def alike_layers(
+    problem: Problem, placement: Placement, index: int, alike: Sequence[int], pricing: Pricing = UNITS_ALONE
+) -> Alike | None:
     """Return what is known of the class of a layer; None where it is interchangeable with none."""
     same = class_of(alike, index)
     if len(same) == 1:
@@ -66,11 +69,11 @@ def alike_layers(problem: Problem, placement: Placement, index: int, alike: Sequ
         for stage in (mine, mine + 1)
         if 0 < stage < len(starts) and {starts[stage] - 1, starts[stage]} <= set(same)
     ]
-    cuts = tuple(_cut(problem, placement, stage, set(same)) for stage in among)
+    cuts = tuple(_cut(problem, placement, stage, set(same), pricing) for stage in among)
     return Alike(tuple(problem.layer_names[i] for i in same), shares, cuts)
 
 
-def _cut(problem: Problem, placement: Placement, stage: int, same: set[int]) -> Cut:
+def _cut(problem: Problem, placement: Placement, stage: int, same: set[int], pricing: Pricing) -> Cut:
     bounds = (*placement.starts(), problem.layer_count)
     here, first, last = bounds[stage], bounds[stage], bounds[stage]
     while first - 1 > bounds[stage - 1] and first - 2 in same:
@@ -78,7 +81,7 @@ def _cut(problem: Problem, placement: Placement, stage: int, same: set[int]) -> 
     while last + 1 < bounds[stage + 1] and last + 1 in same:
         last += 1
     tried = [shifted(placement, stage, place) for place in range(first, last + 1)]
-    values = [float(value) for value in evaluate(problem, *to_arrays(tried)).values]
+    values = [float(value) for value in pricing.values(problem, tried)]
     now = values[here - first]
     places = tuple(range(first - here, last - here + 1))
     equal = tuple(by for by, value in zip(places, values, strict=True) if abs(value - now) <= _SAME * now)
@@ -110,5 +113,5 @@ def _reason(
     moved = f"{counted(abs(by), 'layer')} {'later' if by > 0 else 'earlier'}"
     change = -objective.better_by(now, value) if now > 0 else 0.0
     if change < 0:
-        return f"the plan is {format_percent(-100 * change)} better with stage {stage} {moved}; compile again"
+        return f"the plan is {format_percent(-100 * change)} better with stage {stage} {moved}"
     return f"at the next best, {moved}, the plan is {format_percent(100 * change)} worse"

@@ -11,18 +11,19 @@ Left out: the moves themselves (``moves.py``), what would make one win (``what_d
 import math
 from dataclasses import dataclass
 
-from heterps_compile.cost.evaluate import PlacementDetail, detail
+from heterps_compile.cost.evaluate import PlacementDetail
 from heterps_compile.cost.interchangeable import interchangeable_layers
 from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.layer_times import ESTIMATED
 from heterps_compile.cost.objective import OBJECTIVES, Objective
 from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.server_cost import Pricing
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
 from .alike import Alike, alike_layers
-from .judge import without_servers
+from .judge import detail_today, pricing_of
 from .moves import Move, bound_by, fault_of, moves_of
 from .pose import PosedAgain
 from .what_decides import Decisive, what_decides
@@ -72,12 +73,11 @@ class Explanation:
         objective: Name of the plan's objective.
         currency: Of prices.
         batch: Samples of a batch.
-        value: Objective of the plan's placement, with the best replicas.
+        value: Objective of the plan, as it is priced today.
         choices: What every device type of the pool would mean.
         binding: What holds the layer, or its stage, where they are.
         reason: The choice in one sentence.
         times: Where its times come from, forward and backward apart; "" where all are estimated.
-        left_out: What the values leave out of the plan's price; "" where nothing.
         moves: What could be moved, the best first; see ``moves.py``.
         decisive: For the best of some kinds of moves, what would have to change for it to be worth as much as the plan.
         alike: Of the layers that are interchangeable with it; None where there are none.
@@ -96,7 +96,6 @@ class Explanation:
     binding: tuple[str, ...]
     reason: str
     times: str = ""
-    left_out: str = ""
     moves: tuple[Move, ...] = ()
     decisive: tuple[tuple[Move, tuple[Decisive, ...]], ...] = ()
     alike: Alike | None = None
@@ -124,11 +123,15 @@ def explain_layer(posed: PosedAgain, layer: str, *, allow_stale: bool = False) -
 
 def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation:
     problem, draft = posed.problem, posed.draft
-    now = detail(problem, placement)
+    now, pricing = detail_today(posed, placement), pricing_of(posed)
     stage = max(s for s, first in enumerate(placement.starts()) if first <= index)
-    choices = tuple(_choice(posed, placement, index, t) for t in range(problem.type_count))
+    mine = placement.types[index]
+    choices = tuple(
+        _choice(posed, index, type_, now if type_ == mine else _alone_on(problem, placement, index, type_, pricing))
+        for type_ in range(problem.type_count)
+    )
     alike = interchangeable_layers(problem)
-    moves = moves_of(problem, placement, index, alike)
+    moves = moves_of(problem, placement, index, alike, pricing)
     return Explanation(
         layer=problem.layer_names[index],
         kind=problem.layer_kinds[index],
@@ -141,23 +144,22 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         value=now.value,
         choices=choices,
         binding=tuple(_binding(posed, now, index, stage)),
-        reason=_reason(OBJECTIVES[problem.objective], choices, moves, now.value),
+        reason=_reason(OBJECTIVES[problem.objective], choices, moves, now.value, _way_out(pricing)),
         times=_times(posed, index),
-        left_out=without_servers(posed),
         moves=moves,
-        decisive=_decisive(problem, placement, moves, now.value),
-        alike=alike_layers(problem, placement, index, alike),
+        decisive=_decisive(problem, placement, moves, now.value, pricing),
+        alike=alike_layers(problem, placement, index, alike, pricing),
     )
 
 
 def _decisive(
-    problem: Problem, placement: Placement, moves: tuple[Move, ...], value: float
+    problem: Problem, placement: Placement, moves: tuple[Move, ...], value: float, pricing: Pricing
 ) -> tuple[tuple[Move, tuple[Decisive, ...]], ...]:
     """Return what decides about the best move of each of the families: the layer, the cuts, the groups."""
     worse = [move for move in moves if move.outcome.value > value * (1 + _SAME)]
     best = [next((move for move in worse if move.kind in kinds), None) for kinds in _FAMILIES]
     asked = [move for move in best if move is not None]
-    found = what_decides(problem, placement, [[move.outcome.placement] for move in asked])
+    found = what_decides(problem, placement, [[move.outcome.placement] for move in asked], pricing)
     return tuple(zip(asked, found, strict=True))
 
 
@@ -172,17 +174,21 @@ def _times(posed: PosedAgain, index: int) -> str:
     return "; ".join(told) if set(times.sources[index]) != {ESTIMATED} else ""
 
 
-def _choice(posed: PosedAgain, placement: Placement, index: int, type_: int) -> DeviceChoice:
-    problem = posed.problem
+def _alone_on(problem: Problem, placement: Placement, index: int, type_: int, pricing: Pricing) -> PlacementDetail:
+    """Return the plan with one layer on another type."""
     types = (*placement.types[:index], type_, *placement.types[index + 1 :])
     # A cut between two layers that now differ in type is there anyway.
     moved = Placement(types, tuple(p for p in placement.cuts if types[p] == types[p - 1]))
-    found = detail(problem, moved)
+    return pricing.detail(problem, moved)
+
+
+def _choice(posed: PosedAgain, index: int, type_: int, found: PlacementDetail) -> DeviceChoice:
+    problem = posed.problem
     compute_s, data_s = float(problem.compute_s[index, type_]), float(problem.data_s[index, type_])
     price = max(compute_s, data_s) * float(problem.price_per_hour[type_]) / 3600 / problem.batch * 1e6
     return DeviceChoice(
         device=problem.type_names[type_],
-        is_chosen=type_ == placement.types[index],
+        is_chosen=posed.placement is not None and type_ == posed.placement.types[index],
         compute_s=compute_s,
         data_s=data_s,
         price=price,
@@ -234,9 +240,16 @@ def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) ->
     return found
 
 
-def _reason(objective: Objective, choices: tuple[DeviceChoice, ...], moves: tuple[Move, ...], value: float) -> str:
+def _way_out(pricing: Pricing) -> str:
+    """Return what to do about a move that is better than the plan."""
+    return "compile again" if pricing.servers is None else "the search leaves out the servers' price, so pin it (--pin)"
+
+
+def _reason(
+    objective: Objective, choices: tuple[DeviceChoice, ...], moves: tuple[Move, ...], value: float, way_out: str
+) -> str:
     """Say what moving the layer alone would do, and what the best of the other moves would."""
-    alone = _alone(objective, choices, value)
+    alone = _alone(objective, choices, value, way_out)
     others = [move for move in moves if move.kind != "layer" and not move.outcome.fault]
     if not others:
         return alone
@@ -246,11 +259,11 @@ def _reason(objective: Objective, choices: tuple[DeviceChoice, ...], moves: tupl
         return f"{alone}; of the other moves the best, {best.what}, would make it {format_percent(100 * change)} worse"
     if change < -_SAME:
         better = format_percent(-100 * change)
-        return f"{alone}; but {best.what} would make the plan {better} better: compile again"
+        return f"{alone}; but {best.what} would make the plan {better} better: {way_out}"
     return f"{alone}; of the other moves the best, {best.what}, would make no difference"
 
 
-def _alone(objective: Objective, choices: tuple[DeviceChoice, ...], value: float) -> str:
+def _alone(objective: Objective, choices: tuple[DeviceChoice, ...], value: float, way_out: str) -> str:
     (chosen,) = (choice for choice in choices if choice.is_chosen)
     others = [choice for choice in choices if not choice.is_chosen]
     possible = [choice for choice in others if not choice.fault]
@@ -261,5 +274,5 @@ def _alone(objective: Objective, choices: tuple[DeviceChoice, ...], value: float
     if change > _SAME:
         return f"alone on {best.device!r}, the next best, it would make the plan {format_percent(100 * change)} worse"
     if change < -_SAME:
-        return f"alone on {best.device!r} it would make the plan {format_percent(-100 * change)} better; compile again"
+        return f"alone on {best.device!r} it would make the plan {format_percent(-100 * change)} better; {way_out}"
     return f"alone on {best.device!r} it would make no difference"

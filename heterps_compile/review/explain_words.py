@@ -55,8 +55,6 @@ def print_explanation(console: Console, explained: Explanation) -> None:
     if explained.alike is not None:
         for sentence in alike_sentences(explained.alike):
             console.print(Text(f"Alike: {printable(sentence)}."))
-    if explained.left_out:
-        console.print(Text(f"note: {printable(explained.left_out)}"))
 
 
 def _print_moves(console: Console, explained: Explanation) -> None:
@@ -132,7 +130,7 @@ def explanation_document(explained: Explanation) -> str:
         ],
         "interchangeable": None if explained.alike is None else _alike_document(explained.alike),
         "binding": list(explained.binding),
-        "left_out": explained.left_out or None,
+        "left_out": None,  # older versions left out the parameter servers
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 

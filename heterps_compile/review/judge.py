@@ -8,6 +8,8 @@ import numpy as np
 from heterps_compile.backends.mixed import MIXED
 from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, Fault, PlacementDetail, detail
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.problem import Placement
+from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing, server_cost
 from heterps_compile.plan.plan import ParameterServers, Plan
 from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
@@ -63,13 +65,23 @@ def servers_today(posed: PosedAgain) -> ParameterServers:
     return posed.plan.parameter_servers.priced(posed.draft.cluster.parameter_server)
 
 
-def without_servers(posed: PosedAgain) -> str:
-    """Say that the search's prices leave out the parameter servers that a plan's have; "" where there are none."""
-    price_per_hour = servers_today(posed).price_per_hour
-    if not price_per_hour or OBJECTIVES[posed.problem.objective].paid(1.0, 1.0) is None:
-        return ""
-    price = f"{format_money(price_per_hour)} {posed.draft.cluster.currency}/h"
-    return f"values are the search's, without the parameter servers, {price}, that the plan's price has in it"
+def pricing_of(posed: PosedAgain) -> Pricing:
+    """Return how the plan and what stands beside it are priced: with servers where replicas agree through them."""
+    draft, server = posed.draft, posed.draft.cluster.parameter_server
+    if draft.request.synchronisation != "parameter-server" or server is None:
+        return UNITS_ALONE
+    return Pricing(server_cost(draft.layers, draft.costs, server))
+
+
+def detail_today(posed: PosedAgain, placement: Placement) -> PlacementDetail:
+    """Return the plan as it is priced today, with its own replicas and servers; best ones where its own do not do."""
+    pricing = pricing_of(posed)
+    found = detail(posed.problem, placement, np.array([stage.replicas for stage in posed.plan.stages], np.float64))
+    if judge(posed)[1] is None:
+        return pricing.detail(posed.problem, placement)
+    if pricing.servers is None:
+        return found
+    return pricing.servers.added_to(posed.problem, found, posed.plan.parameter_servers.count)
 
 
 def backend_name(plan: Plan) -> str:

@@ -9,7 +9,8 @@ A plan's stages are runs of the layers' order, so that these are the moves that 
     stage      its stage goes to another type
     merge      its stage and a neighbour become one, on the type of either
 
-Every number is that of :mod:`heterps_compile.cost.evaluate`, with the best replicas for the placement.
+Every number is that of :mod:`heterps_compile.cost.evaluate`, with the best replicas for the placement, and with its
+parameter servers where it has any (:mod:`heterps_compile.cost.server_cost`).
 
 Left out: moves of several boundaries at once (the search tries those), what would make a move win
 (``what_decides.py``), the looks of it (``explain_words.py``).
@@ -22,9 +23,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import Fault, PlacementDetail, detail, evaluate, to_arrays
+from heterps_compile.cost.evaluate import Fault, PlacementDetail
 from heterps_compile.cost.interchangeable import class_of
 from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
 
 
@@ -36,7 +38,7 @@ class Outcome:
         placement: It.
         value: The objective; inf where it is no plan.
         throughput: Samples/s; 0 where it is no plan.
-        price_per_hour: Of all units; inf where it is no plan.
+        price_per_hour: Of all units and servers; inf where it is no plan.
         units: Device types that it uses, with how many units.
         slowest: Index of the slowest stage.
         slowest_s: Time of a batch there.
@@ -74,9 +76,13 @@ class Move:
     outcome: Outcome
 
 
-def outcome_of(problem: Problem, placement: Placement) -> Outcome:
-    """Return what a placement is worth."""
-    found = detail(problem, placement)
+def outcome_of(problem: Problem, placement: Placement, pricing: Pricing = UNITS_ALONE) -> Outcome:
+    """Return what a placement is worth with its best replicas."""
+    return outcome_of_detail(problem, placement, pricing.detail(problem, placement))
+
+
+def outcome_of_detail(problem: Problem, placement: Placement, found: PlacementDetail) -> Outcome:
+    """Return what a placement is worth with the replicas and the price that it has."""
     slowest = max(range(len(found.stages)), key=lambda stage: found.stages[stage].time_s)
     units: dict[str, int] = {}
     for stage in found.stages:
@@ -102,7 +108,9 @@ def bound_by(found: PlacementDetail, stage: int) -> str:
     return "computation" if found.stages[stage].compute_s >= found.stages[stage].data_s else "data movement"
 
 
-def moves_of(problem: Problem, placement: Placement, index: int, alike: Sequence[int]) -> tuple[Move, ...]:
+def moves_of(
+    problem: Problem, placement: Placement, index: int, alike: Sequence[int], pricing: Pricing = UNITS_ALONE
+) -> tuple[Move, ...]:
     """Return the moves of a layer, the best first, those that make no plan last; each placement once.
 
     Args:
@@ -110,13 +118,14 @@ def moves_of(problem: Problem, placement: Placement, index: int, alike: Sequence
         placement: The plan's.
         index: The layer.
         alike: The class of every layer, by :func:`~heterps_compile.cost.interchangeable.interchangeable_layers`.
+        pricing: What placements cost.
     """
     seen = {_whole(placement)}
     found = []
-    for kind, what, moved in _moves(problem, placement, index, alike):
+    for kind, what, moved in _moves(problem, placement, index, alike, pricing):
         if _whole(moved) not in seen:
             seen.add(_whole(moved))
-            found.append(Move(kind, what, outcome_of(problem, moved)))
+            found.append(Move(kind, what, outcome_of(problem, moved, pricing)))
     return tuple(sorted(found, key=lambda move: move.outcome.value))
 
 
@@ -125,13 +134,13 @@ def _whole(placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _moves(
-    problem: Problem, placement: Placement, index: int, alike: Sequence[int]
+    problem: Problem, placement: Placement, index: int, alike: Sequence[int], pricing: Pricing
 ) -> Iterator[tuple[str, str, Placement]]:
     bounds = list(pairwise((*placement.starts(), problem.layer_count)))
     stage = max(s for s, (begin, _) in enumerate(bounds) if begin <= index)
     begin, end = bounds[stage]
     mine = placement.types[index]
-    yield from _boundary_moves(problem, placement, index, stage)
+    yield from _boundary_moves(problem, placement, index, stage, pricing)
     same = class_of(alike, index)
     here = tuple(i for i in same if begin <= i < end)
     of_kind = tuple(i for i, kind in enumerate(problem.layer_kinds) if kind == problem.layer_kinds[index])
@@ -147,7 +156,7 @@ def _moves(
         for kind, group, what in groups:
             may = all(problem.allowed[i, type_] and math.isfinite(problem.compute_s[i, type_]) for i in group)
             if may and any(placement.types[i] != type_ for i in group):
-                yield kind, f"{what} on {name!r}", _retyped(problem, placement, group, type_)
+                yield kind, f"{what} on {name!r}", _retyped(problem, placement, group, type_, pricing)
     for other, into in ((stage - 1, "the one before"), (stage + 1, "the one after")):
         if 0 <= other < len(bounds):
             low, high = min(begin, bounds[other][0]), max(end, bounds[other][1])
@@ -159,7 +168,7 @@ def _moves(
 
 
 def _boundary_moves(
-    problem: Problem, placement: Placement, index: int, stage: int
+    problem: Problem, placement: Placement, index: int, stage: int, pricing: Pricing
 ) -> Iterator[tuple[str, str, Placement]]:
     """Yield for both ends of a stage the best other place, and the nearest that moves the layer to the neighbour."""
     starts = list(placement.starts())
@@ -171,7 +180,7 @@ def _boundary_moves(
         if not places:
             continue
         tried = [shifted(placement, moved, place) for place in places]
-        values = evaluate(problem, *to_arrays(tried)).values
+        values = pricing.values(problem, tried)
         best = min(range(len(places)), key=lambda n: (values[n], abs(places[n] - starts[moved])))
         wanted = [best] if np.isfinite(values[best]) else []
         if taking in places and places.index(taking) != best:
@@ -193,7 +202,7 @@ def shifted(placement: Placement, stage: int, place: int) -> Placement:
     return _of_starts(tuple(types), starts)
 
 
-def _retyped(problem: Problem, placement: Placement, group: Sequence[int], type_: int) -> Placement:
+def _retyped(problem: Problem, placement: Placement, group: Sequence[int], type_: int, pricing: Pricing) -> Placement:
     """Return the placement with some layers on another type: as stages of their own, or joined to equal neighbours."""
     moved, types = set(group), list(placement.types)
     for i in moved:
@@ -201,7 +210,7 @@ def _retyped(problem: Problem, placement: Placement, group: Sequence[int], type_
     apart = _of_starts(tuple(types), list(placement.starts()))
     joined = [p for p in placement.starts() if p == 0 or types[p] != types[p - 1] or not moved & {p - 1, p}]
     together = _of_starts(tuple(types), joined)
-    values = evaluate(problem, *to_arrays([together, apart])).values
+    values = pricing.values(problem, [together, apart])
     return apart if values[1] < values[0] else together
 
 
@@ -264,9 +273,10 @@ def _units(problem: Problem, found: PlacementDetail) -> str:
 
 
 def _budget(problem: Problem, found: PlacementDetail) -> str:
-    paid = sum(stage.price_per_hour for stage in found.stages)
+    paid = sum(stage.price_per_hour for stage in found.stages)  # and of servers, where the units alone are within it
+    paid = max(paid, found.price_per_hour) if math.isfinite(found.price_per_hour) else paid
     budget = format_money(problem.budget_per_hour)
-    return f"its units cost at least {format_money(paid)} {problem.currency}/h, and the budget is {budget}"
+    return f"it costs at least {format_money(paid)} {problem.currency}/h, and the budget is {budget}"
 
 
 def _stage_count(problem: Problem, found: PlacementDetail) -> str:

@@ -21,12 +21,13 @@ from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.deal_alike import deal_alike
 from heterps_compile.passes.placement.proof.exact import Exact
 
-from .judge import without_servers
-from .moves import Outcome, outcome_of
+from .judge import detail_today, pricing_of
+from .moves import Outcome, outcome_of, outcome_of_detail
 from .pose import PosedAgain
 from .what_decides import EVERY_BANDWIDTH, Decisive, levers, what_decides
 
 TIME_LIMIT_S = 30.0
+NOT_IN_THE_BOUND = "the search and its bound leave out the parameter servers, which both prices have in them"
 _ELSEWHERE = 8.0  # times a bandwidth, or a part of a price, at which the pins are solved too
 _SAME = 1e-9
 
@@ -46,7 +47,7 @@ class PinCost:
         currency: Of prices.
         batch: Samples of a batch.
         problem: The plan's, with the types that the pins allow allowed too: both plans are plans of it.
-        left_out: What the values leave out of the plan's price; "" where nothing.
+        left_out: What the bound leaves out of the price; "" where nothing.
     """
 
     pins: tuple[tuple[str, str], ...]
@@ -99,19 +100,20 @@ def pin_cost(
     problem = replace(posed.problem, allowed=posed.problem.allowed | pinned.allowed)
     kept = pinned.allowed[np.arange(len(placement.types)), list(placement.types)]
     found = deal_alike(pinned, Exact()(pinned, seed=draft.request.seed, time_limit_s=time_limit_s))
+    pricing = pricing_of(posed)
     others = _elsewhere(pinned, found.placement, time_limit_s)
     return PinCost(
         pins=tuple(pins),
         moved=tuple(name for name, stays in zip(problem.layer_names, kept, strict=True) if not stays),
-        plan=outcome_of(problem, placement),
-        pinned=outcome_of(problem, found.placement),
+        plan=outcome_of_detail(problem, placement, detail_today(posed, placement)),
+        pinned=outcome_of(problem, found.placement, pricing),
         bound=found.bound,
-        decisive=what_decides(problem, placement, [others])[0],
+        decisive=what_decides(problem, placement, [others], pricing)[0],
         objective=problem.objective,
         currency=problem.currency,
         batch=problem.batch,
         problem=problem,
-        left_out=without_servers(posed),
+        left_out=NOT_IN_THE_BOUND if pricing.servers is not None else "",
     )
 
 

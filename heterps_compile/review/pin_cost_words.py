@@ -76,7 +76,8 @@ def verdict(found: PinCost) -> str:
     if found.is_proven:
         return f"{worse}, and no plan with the pins is {objective.better}"
     least = max(0.0, -objective.better_by(found.plan.value, found.bound))
-    return f"{worse}, at least {format_percent(100 * least)} (the search ended before its proof)"
+    why = "the bound leaves out the servers" if found.left_out else "the search ended before its proof"
+    return f"{worse}, at least {format_percent(100 * least)} ({why})"
 
 
 def _scale(found: PinCost) -> Scale:

@@ -38,14 +38,20 @@ def write_plan(
     Raises:
         HeterpsError: where the stages cannot be compiled, or the plan cannot be written; the old one is as it was.
     """
-    path, folder = Path(where), compiled_folder(where)
-    alone = path / PLAN_NAME if path.is_dir() else path
-    if folder is None and not alone.exists() and path.suffix != ".json":
-        folder = path
+    path, folder = Path(where), folder_to_write(where)
     if folder is not None:
         compile_as_planned(model, plan, cluster, profile).save(folder)
         return
+    alone = path / PLAN_NAME if path.is_dir() else path
     write_whole(alone, to_json(replace(plan, artifacts=(), verification=None)), what="the plan ")
+
+
+def folder_to_write(where: str) -> Path | None:
+    """Return the compiled folder that a plan is or is to be part of; None where it is a plan alone."""
+    path, folder = Path(where), compiled_folder(where)
+    if folder is None and not (path / PLAN_NAME if path.is_dir() else path).exists() and path.suffix != ".json":
+        return path
+    return folder
 
 
 def compile_as_planned(

@@ -15,9 +15,9 @@ from math import isfinite, log
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import evaluate, to_arrays
 from heterps_compile.cost.pose import FREE_PRICE_PER_HOUR
 from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing
 from heterps_compile.units import format_bytes, format_money, format_percent, format_rate, format_seconds
 
 _STEP, _STEPS, _BISECTIONS = 2.0, 10, 20  # up to a thousand times the number, and to six digits
@@ -68,7 +68,7 @@ class Lever:
 
 
 def what_decides(
-    problem: Problem, plan: Placement, others: Sequence[Sequence[Placement]]
+    problem: Problem, plan: Placement, others: Sequence[Sequence[Placement]], pricing: Pricing = UNITS_ALONE
 ) -> tuple[tuple[Decisive, ...], ...]:
     """Return for every alternative the levers that would make it worth as much as the plan's, the nearest first.
 
@@ -78,10 +78,11 @@ def what_decides(
         problem: The problem.
         plan: The plan's placement.
         others: Alternatives, each of one placement or of several, of which the best counts at every number.
+        pricing: What placements cost.
     """
     found: list[list[Decisive]] = [[] for _ in others]
     for lever in levers(problem):
-        for number, factor in enumerate(_nearest(problem, lever, plan, others)):
+        for number, factor in enumerate(_nearest(problem, lever, plan, others, pricing)):
             if factor is not None:
                 found[number].append(_decisive(lever, factor))
     return tuple(tuple(sorted(row, key=_distance)) for row in found)
@@ -209,49 +210,54 @@ def _latency(one: int, other: int) -> Callable[[Problem, float], Problem]:
 
 
 def _nearest(
-    problem: Problem, lever: Lever, plan: Placement, others: Sequence[Sequence[Placement]]
+    problem: Problem, lever: Lever, plan: Placement, others: Sequence[Sequence[Placement]], pricing: Pricing
 ) -> list[float | None]:
     """Return for every alternative the factor nearest to 1 at which it is worth as much as the plan's, or None."""
     found: list[float | None] = [None] * len(others)
-    open_ = np.array([not wins for wins in _wins(problem, plan, others)])
-    if not _matters(problem, lever, [plan, *(p for other in others for p in other)]):
+    open_ = np.array([not wins for wins in _wins(problem, plan, others, pricing)])
+    if not _matters(problem, lever, [plan, *(p for other in others for p in other)], pricing):
         return found
     for step in range(1, _STEPS + 1):
         if not open_.any():
             break
         for base in (_STEP, 1 / _STEP) if lever.may_fall else (_STEP,):
-            far = _wins(lever.scaled(problem, base**step), plan, others)
+            far = _wins(lever.scaled(problem, base**step), plan, others, pricing)
             for number in map(int, np.flatnonzero(open_ & far)):
                 factors = base ** (step - 1), base**step
-                found[number] = _bisected(problem, lever, factors, plan, others[number])
+                found[number] = _bisected(problem, lever, factors, plan, others[number], pricing=pricing)
                 open_[number] = False
     return found
 
 
-def _matters(problem: Problem, lever: Lever, placements: list[Placement]) -> bool:
+def _matters(problem: Problem, lever: Lever, placements: list[Placement], pricing: Pricing) -> bool:
     """Whether a lever, moved as far as it goes, changes the value of any placement."""
-    arrays, most = to_arrays(placements), _STEP**_STEPS
-    values = evaluate(problem, *arrays).values
+    values, most = pricing.values(problem, placements), _STEP**_STEPS
     ends = (most, 1 / most) if lever.may_fall else (most,)
-    return any(not np.array_equal(evaluate(lever.scaled(problem, end), *arrays).values, values) for end in ends)
+    return any(not np.array_equal(pricing.values(lever.scaled(problem, end), placements), values) for end in ends)
 
 
 def _bisected(
-    problem: Problem, lever: Lever, factors: tuple[float, float], plan: Placement, other: Sequence[Placement]
+    problem: Problem,
+    lever: Lever,
+    factors: tuple[float, float],
+    plan: Placement,
+    other: Sequence[Placement],
+    *,
+    pricing: Pricing,
 ) -> float:
     """Return a factor between one at which the plan wins and one at which the other does; the other does there."""
     near, far = factors
     for _ in range(_BISECTIONS):
         middle = (near * far) ** 0.5
-        if _wins(lever.scaled(problem, middle), plan, [other])[0]:
+        if _wins(lever.scaled(problem, middle), plan, [other], pricing)[0]:
             far = middle
         else:
             near = middle
     return far
 
 
-def _wins(problem: Problem, plan: Placement, others: Sequence[Sequence[Placement]]) -> list[bool]:
-    values = evaluate(problem, *to_arrays([plan, *(p for other in others for p in other)])).values
+def _wins(problem: Problem, plan: Placement, others: Sequence[Sequence[Placement]], pricing: Pricing) -> list[bool]:
+    values = pricing.values(problem, [plan, *(p for other in others for p in other)])
     ends = np.cumsum([1, *(len(other) for other in others)])
     best = [float(np.min(values[begin:end], initial=np.inf)) for begin, end in pairwise(ends)]
     return [isfinite(value) and value <= float(values[0]) for value in best]

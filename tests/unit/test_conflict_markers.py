@@ -2,9 +2,15 @@ import pytest
 from plans import PLAN
 
 from heterps_compile.cli.main import run
-from heterps_compile.cluster.load import pool_text
+from heterps_compile.cluster.load import load_cluster, pool_text
 from heterps_compile.conflict_markers import unmerged
-from heterps_compile.plan.file import to_json
+from heterps_compile.cost.profile_file import read_profile
+from heterps_compile.errors import InputError, PlanError
+from heterps_compile.frontends.workload import read_workload
+from heterps_compile.plan.file import from_json, to_json
+from heterps_compile.review.manifest.manifest_file import read_manifest
+from heterps_compile.runtime.launch.hosts_file import read_hosts
+from heterps_compile.runtime.launch.training_file import parse_training_file
 
 SIDES = ["<<<<<<< HEAD", '  "version": 2,', "=======", '  "version": 1,', ">>>>>>> other"]
 
@@ -24,6 +30,30 @@ def test_the_first_marker_is_named_with_its_line(text, said):
 @pytest.mark.parametrize("text", ["", "{}", '"<<<<<<< HEAD"', " <<<<<<< HEAD", "======== title", "<<<<<<<HEAD"])
 def test_what_git_does_not_write_is_none(text):
     assert unmerged(text) == ""
+
+
+READERS = {
+    "plan.json": (to_json(PLAN), lambda path: from_json(path.read_text(), path.name)),
+    "pool.toml": (pool_text("heterps-paper"), load_cluster),
+    "heterps.toml": ('[[plan]]\nplan = "p.json"\n', lambda path: read_manifest(str(path))),
+    "profile.json": ("{\n}", read_profile),
+    "workload.json": ("{\n}", read_workload),
+    "profile.txt": ("node1 -- a\n", lambda path: read_workload(path, accelerators=1)),
+    "hosts.toml": ("port = 29500\n", read_hosts),
+    "train.py": ("def loss(outputs, batch):\n    return 0\n", parse_training_file),
+}
+"""Every kind of text file that people write, or keep in a repository, with what reads it."""
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_names_the_marker_and_its_line(name, tmp_path):
+    text, read = READERS[name]
+    first, *rest = text.split("\n")
+    path = tmp_path / name
+    path.write_text("\n".join([first, *SIDES, *rest]))
+    path.chmod(0o600)
+    with pytest.raises((InputError, PlanError), match=r"holds a merge conflict that is not resolved.* at line 2"):
+        read(path)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 
 from heterps_compile.api import choose_backend
+from heterps_compile.api import compile as compile_model
 from heterps_compile.errors import HeterpsError
 from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.drafts import Draft, Emitted
@@ -22,10 +23,12 @@ from heterps_compile.review.check import CheckResult, check_plan
 from heterps_compile.review.check_words import check_document, check_notes, verdict
 from heterps_compile.review.pose import PosedAgain, pose_again
 from heterps_compile.review.shared_inputs import SharedInputs
-from heterps_compile.review.update import write_plan
+from heterps_compile.review.update import folder_to_write, write_plan
 
 from .manifest_file import Entry, Manifest
 from .outcomes import Outcome, refused
+
+_WRITTEN = "written: the manifest names it, and there was none"
 
 Review = Callable[[Entry, SharedInputs], Outcome]
 
@@ -87,8 +90,11 @@ def _update(entry: Entry, inputs: SharedInputs) -> Outcome:
 
 
 def _write_first(entry: Entry, model: str, inputs: SharedInputs) -> Outcome:
-    """Write the plan of a model that has none yet."""
-    options = dict(entry.options)
+    """Write the plan of a model that has none yet; one search finds it."""
+    options, folder = dict(entry.options), folder_to_write(entry.plan)
+    if folder is not None:
+        compile_model(model, **options, **(entry.request or {})).save(folder)
+        return Outcome(entry.plan, Verdict.FINE, _WRITTEN)
     pool = inputs.pool(options.pop("cluster", DEFAULT_CLUSTER))
     profile = options.pop("profile", None)
     draft = Draft(
@@ -100,4 +106,4 @@ def _write_first(entry: Entry, model: str, inputs: SharedInputs) -> Outcome:
     emitted = run_to(draft, Emitted)
     plan = make_plan(emitted, choose_backend(emitted.graph, None).on(emitted.stages))
     write_plan(entry.plan, plan, model, pool, profile)
-    return Outcome(entry.plan, Verdict.FINE, "written: the manifest names it, and there was none")
+    return Outcome(entry.plan, Verdict.FINE, _WRITTEN)

@@ -34,6 +34,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.units import plain_number
@@ -101,8 +102,12 @@ def read_hosts(path: str | Path, *, names_them: bool = True) -> Hosts:
             status = os.fstat(file.fileno())
             if status.st_size > _LARGEST_FILE_BYTES:
                 raise InputError(f"{shown} is larger than a list of hosts can be")
-            content = tomllib.loads(file.read().decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+            text = file.read().decode("utf-8")
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        conflict = unmerged(text)
+        raise InputError(f"{shown} {conflict}" if conflict else f"cannot read the hosts {shown}: {error}") from error
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read the hosts {shown}: {getattr(error, 'strerror', None) or error}") from error
     port = content.get("port", DEFAULT_PORT)
     if type(port) is not int or not 0 < port <= _LONGEST_PORT:

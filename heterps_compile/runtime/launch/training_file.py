@@ -38,6 +38,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable, shorten
 
@@ -283,11 +284,15 @@ def parse_training_file(file: Path) -> ast.Module:
         raise InputError(f"the training file {path!r} {fault}; expected a Python file with loss and optimizer")
     if file.suffix != ".py":
         raise InputError(f"the training file {path!r} is no Python file; its name must end in .py")
+    written = b""
     try:
-        return ast.parse(file.read_bytes(), path)
+        written = file.read_bytes()
+        return ast.parse(written, path)
     except OSError as error:
         raise InputError(f"the training file {path!r} cannot be read: {error.strerror}") from error
     except (SyntaxError, ValueError, RecursionError) as error:
+        if conflict := unmerged(written.decode("utf-8", "replace")):
+            raise InputError(f"the training file {path!r} {conflict}") from error
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
         what = error.msg if isinstance(error, SyntaxError) else error
         raise InputError(f"the training file {path!r} fails: {type(error).__name__}: {what}{line}") from error

@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 from drafts import DRAFT
-from plans import PLAN
 
 from heterps_compile.api import compile as compile_model
 from heterps_compile.bench.compare_methods import compare_methods
 from heterps_compile.cluster.devices import ParameterServer
 from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.evaluate import Fault, PlacementDetail, StageDetail
+from heterps_compile.cost.server_cost import server_cost
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.examples import EXAMPLES
-from heterps_compile.passes.provision import _parameter_servers
-from heterps_compile.plan.plan import ParameterServers, Plan
+from heterps_compile.plan.plan import Plan
+from heterps_compile.review.moves import fault_of
 
 FLOOR = 2_000_000.0
 
@@ -44,14 +45,23 @@ def test_parameter_servers_carry_twice_the_parameters_of_every_replica_in_the_ti
 
 
 def test_two_replicas_need_servers_and_one_needs_none() -> None:
-    draft, server = DRAFT, ParameterServer(0.5, "the vendor", "2026-01-01", 1.0)
+    cost = server_cost(DRAFT.layers, DRAFT.costs, ParameterServer(0.5, "the vendor", "2026-01-01", 1.0))
+    whole = StageDetail(0, len(DRAFT.layers.layers), 0, 1, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+    assert cost.cores([whole]) == 0
+    two = replace(whole, replicas=2)
+    assert cost.cores([two]) == 2 * 2 * sum(cost.gradient_bytes) > 0  # both push and pull; a byte a second
 
-    def servers(replicas: int) -> ParameterServers:
-        return _parameter_servers(draft, server, [replace(stage, replicas=replicas) for stage in PLAN.stages])
 
-    assert servers(1) == ParameterServers()
-    assert servers(2).count > 0
-    assert servers(2).price_per_hour == 0.5 * servers(2).count
+def test_servers_count_for_price_value_and_budget() -> None:
+    cost = server_cost(DRAFT.layers, DRAFT.costs, ParameterServer(0.5, "the vendor", "2026-01-01", 1.0))
+    whole = StageDetail(0, len(DRAFT.layers.layers), 0, 1, 1.0, 1.0, 0.0, 0.0, 0.0, 2.0)
+    found = PlacementDetail((whole,), 2.0 / 3600 / 100 * 1e6, 100.0, 2.0, Fault(0))
+    with_ten = cost.added_to(replace(DRAFT.problem, budget_per_hour=math.inf), found, 10)
+    assert with_ten.price_per_hour == found.price_per_hour + 5.0
+    assert with_ten.value == pytest.approx(found.value * 3.5)
+    tight = replace(DRAFT.problem, budget_per_hour=found.price_per_hour + 4.0)
+    assert cost.added_to(tight, found, 10).faults == Fault.BUDGET
+    assert f"{found.price_per_hour + 5:.2f} " in fault_of(tight, cost.added_to(tight, found, 10))
 
 
 def test_without_servers_there_are_none_to_pay() -> None:

@@ -1,6 +1,7 @@
 """``check --all`` and ``update --all`` on real, tiny models: what is judged, what is read, what is written."""
 
 import json
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from small_inputs import write_small_inputs
 
 from heterps_compile.cli.main import run
 from heterps_compile.cluster.load import pool_text
+from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.plan.file import from_json
 from heterps_compile.plan.folder import read_folder
 from heterps_compile.review import shared_inputs
@@ -147,3 +149,19 @@ def test_other_formats_are_one_comment_or_document(form, capsys, monkeypatch, tm
 def test_wrong_usage_gives_2(words, said, capsys):
     assert run(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_plan_that_is_new_is_searched_for_once(monkeypatch):
+    searched = []
+    inner = PlaceLayers.__call__
+
+    @wraps(inner)  # whose annotations say which step it is
+    def noting(step, draft):
+        searched.append(draft.graph.name)
+        return inner(step, draft)
+
+    monkeypatch.setattr(PlaceLayers, "__call__", noting)
+    Path("heterps.toml").write_text(HEAD + ONE + TWO.replace("two.json", "two.heterps"))
+    assert run(["update", "--all"]) == 0
+    assert len(searched) == 2
+    assert read_folder("two.heterps")[0].request.min_stages == 2
