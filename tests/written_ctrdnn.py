@@ -72,12 +72,13 @@ def trained_in_one_process(
     clip_norm: float | None = None,
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     half: bool = False,
+    momentum: float = MOMENTUM,
 ) -> dict[str, Tensor]:
     """Train the whole model on the same micro-batches in order, if ``half`` in float16; give its weights."""
     torch.set_num_threads(1)
     built, _ = model()
     built.train()
-    optimizer = torch.optim.SGD(built.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(built.parameters(), lr=LEARNING_RATE, momentum=momentum)
     rates = None if scheduler is None else scheduler(optimizer)
     scaler = torch.amp.GradScaler("cpu", enabled=half)
     for step in range(steps):

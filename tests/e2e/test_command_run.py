@@ -13,8 +13,10 @@ from trace_format import read_trace
 from written_ctrdnn import (
     BATCH,
     DATA,
+    LEARNING_RATE,
     MICRO_BATCH,
     MICRO_BATCHES,
+    MOMENTUM,
     largest_difference,
     model,
     samples,
@@ -154,19 +156,21 @@ def test_a_run_goes_on_in_other_cuts_with_other_replicas(written, tmp_path):
     assert largest_difference(weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), trained_in_one_process(STEPS)) < 1e-6
 
 
-def test_tables_on_parameter_servers_train_and_go_on(written, tmp_path):
-    words = ("--checkpoint", str(tmp_path / "ck"), "--parameter-servers", "2", "--server-learning-rate", "0.05", "-q")
-    assert train(written, *words, steps=2).returncode == 0
-    run = train(written, *words, "--resume", steps=STEPS)
-    assert run.returncode == 0, run.stderr
-    dense = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
-    assert [name for name in dense if name.startswith("tables.")] == []
-    assert (tmp_path / "ck" / f"step-{STEPS:06d}" / "servers").is_dir()
-    out = ("--data", DATA, "--steps", "1", "--output", str(tmp_path / "out"), "--batch", str(MICRO_BATCH), "-q")
-    weights = ("--weights", str(tmp_path / "ck" / f"step-{STEPS:06d}"), "--micro-batches", "1", "--replicas", "1,1")
-    run = heterps("run", "model2.heterps", *out, *weights, cwd=written, OMP_NUM_THREADS="1")
-    assert run.returncode == 0, run.stderr
-    assert "go on with --parameter-servers 2" in refused(train(written, "--checkpoint", words[1], "--resume"))
+def test_tables_on_servers_are_clipped_and_scheduled_and_go_on_on_fewer_and_on_none_as_one_process_does(
+    written, tmp_path
+):
+    source = (written / "train.py").read_text() + inspect.getsource(scheduler)
+    (tmp_path / "train.py").write_text(source.replace(f"momentum={MOMENTUM}", "momentum=0"))
+    words = ("--checkpoint", str(tmp_path / "ck"), "--resume", "-q", "--train", str(tmp_path / "train.py"))
+    for servers, steps in [(2, 2), (1, 4), (0, STEPS)]:
+        served = ("--parameter-servers", str(servers), "--server-learning-rate", str(LEARNING_RATE)) if servers else ()
+        run = train(written, *words, *served, "--clip-norm", "0.05", steps=steps)
+        assert run.returncode == 0, run.stderr
+        checkpoint = tmp_path / "ck" / f"step-{steps:06d}"
+        assert (checkpoint / "servers").is_dir() == bool(servers)
+        assert any(name.startswith("tables.") for name in weights_in(checkpoint)) == (not servers)
+    theirs = trained_in_one_process(STEPS, clip_norm=0.05, scheduler=scheduler, momentum=0)
+    assert largest_difference(weights_in(checkpoint), theirs) < 1e-6
 
 
 @pytest.mark.parametrize("file_format", ["safetensors", "npz"])

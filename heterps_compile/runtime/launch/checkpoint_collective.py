@@ -36,6 +36,7 @@ from .checkpoint_format import (
     read_weights,
     write_stage,
     write_state,
+    write_table_optimizer,
 )
 from .checkpoint_hashes import is_hash
 from .checkpoint_start import refuse_other, refuse_untied, ties_of
@@ -44,6 +45,7 @@ from .optimizer_state import put_schedule, put_state, take_schedule, take_state
 from .prepare import Prepared
 from .run_options import RunOptions
 from .store_client import read_word
+from .table_states import with_tables_of_servers
 from .training_file import Scheduler
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
     from heterps_compile.runtime.c10d import Store
     from heterps_compile.runtime.servers.client import Client
+
+    from .server_rates import ServerRates
 
 _NEW_FOLDER = re.compile(r"\.heterps-new-[A-Za-z0-9_-]{1,200}")
 
@@ -74,6 +78,7 @@ class Checkpoints:
         data: What the run reads, as rank 0 knows it; None elsewhere.
         tied_as: Of every stage, the names that the plan has for tensors that go by several, by the stage's own.
         servers: Has parameter servers write their tables; None on all ranks but one, and where there are none.
+        rates: Of these tables; None on ranks that use none.
         loss_scale: Of the run's losses; None where they are not scaled.
         validation_data: What the run validates on; None for nothing.
     """
@@ -89,6 +94,7 @@ class Checkpoints:
     scheduler: Scheduler | None = None
     data: Identity | None = None
     servers: "Client | None" = None
+    rates: "ServerRates | None" = None
     tied_as: "Mapping[int, Mapping[str, str]]" = field(default_factory=dict)
     loss_scale: LossScale | None = None
     validation_data: Identity | None = None
@@ -169,9 +175,13 @@ class Checkpoints:
         scaling = read_state(checkpoint).scaling
         if self.loss_scale is not None and scaling is not None:
             self.loss_scale.state = scaling
+        if self.rates is not None:
+            tables = read_optimizer(checkpoint, read_state(checkpoint), self.rates.tables, with_tensors=False)
+            self.rates.put(checkpoint.name, tables)
         if self.optimizer is not None:
             named = {name: p for parameters in self.parameters.values() for name, p in parameters.items()}
             known = read_optimizer(checkpoint, read_state(checkpoint), named)
+            known = with_tables_of_servers(checkpoint, known, self.optimizer, list(named.items()))
             if known is None:
                 raise RunError(
                     f"{checkpoint.name} has no state of an optimiser for these stages; it is of another model or file"
@@ -207,6 +217,8 @@ class Checkpoints:
             make_servers_folder(folder)
             saved = self.servers.save(folder / SERVERS_NAME)
             files = {f"{SERVERS_NAME}/{name}": found for name, found in saved.items()}
+            if self.rates is not None:
+                files |= write_table_optimizer(folder, self.rates.take())
             self.store.set(_written_key(step, SERVERS_NAME), json.dumps(files))
 
     def _state(self, step: int, files: Mapping[str, str]) -> RunState:

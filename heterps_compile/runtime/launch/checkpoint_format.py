@@ -8,6 +8,7 @@
         weights-0.safetensors    weights and buffers of stage 0
         optimizer-0.safetensors  its optimiser's tensors
         optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
+        optimizer-servers.json   the same of tables on parameter servers, whose tensors lie in servers/
         weights-1.safetensors    ...
       step-000130/
 
@@ -319,19 +320,79 @@ def read_tables(folder: Path) -> dict[str, tuple[int, int]]:
     return {table.name: (table.rows, table.width) for table in read_saved(folder).tables}
 
 
-def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> OptimizerState | None:
+def write_table_optimizer(folder: Path, known: OptimizerState) -> dict[str, str]:
+    """Write what is known of the optimiser of tables on servers beside their rows; give the SHA-256 of its file.
+
+    Raises:
+        RunError: where the disk is full or the folder cannot be written.
+    """
+    name = f"optimizer-{SERVERS_NAME}.json"
+    content = {"kind": known.kind, "numbers": {}, "options": known.options}
+    if known.schedule is not None:
+        content["schedule"] = asdict(known.schedule)
+    try:
+        (folder / name).write_text(json.dumps(content), "utf-8")
+        return hash_files(folder, [name])
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def find_tensor(checkpoint: Path, state: RunState, kind: str, name: str) -> Path | None:
+    """Return the file of a stage that has a tensor, checked; None where none has.
+
+    Args:
+        checkpoint: The step's folder.
+        state: Of it.
+        kind: ``"weights"`` or ``"optimizer"``.
+        name: Of the tensor in the file.
+
+    Raises:
+        RunError: where a file is damaged.
+    """
+    for stage in state.stages:
+        path = checkpoint / f"{kind}-{stage}.safetensors"
+        if path.is_file() and _has_tensor(path, name):
+            check_some(checkpoint, state, [path.name])
+            return path
+    return None
+
+
+def _has_tensor(path: Path, name: str) -> bool:
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - only where a run goes on
+
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return name in opened.keys()  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{str(path)!r} is damaged or missing ({error}); {way_out(path.parent)}") from error
+
+
+def read_optimizer(
+    checkpoint: Path, state: RunState, names: Iterable[str], *, with_tensors: bool = True
+) -> OptimizerState | None:
     """Read the optimiser's state of the named parameters; None where no stage had an optimiser.
+
+    Of tables that lay on servers it has the options, their rows have the rest. What has no schedule of its own, because
+    its stage trained nothing but tables, has that of another stage.
+
+    Args:
+        checkpoint: The step's folder.
+        state: Of it.
+        names: Of the parameters.
+        with_tensors: Whether its tensors are read too.
 
     Raises:
         RunError: where a file is damaged, or stages have other schedules of learning rates.
     """
     wanted = set(names)
     schedules: list[Any] = []
+    of_others: list[Any] = []
     kinds: set[str] = set()
+    of_servers = ""
     numbers: dict[str, Any] = {}
     options: dict[str, Any] = {}
     files = []
-    for stage in state.stages:
+    for stage in (*state.stages, *([SERVERS_NAME] if state.servers else [])):
         described = checkpoint / f"optimizer-{stage}.json"
         if not described.is_file():
             continue
@@ -339,18 +400,24 @@ def read_optimizer(checkpoint: Path, state: RunState, names: Iterable[str]) -> O
         content = _parse_json(described, _read_bytes(described))
         try:
             mine = {name for name in content["options"] if name in wanted}
-            if mine:
+            if mine and stage != SERVERS_NAME:
                 kinds.add(str(content["kind"]))
                 files.append(f"optimizer-{stage}.safetensors")
                 schedules.append(content.get("schedule"))
+            elif mine:
+                of_servers = str(content["kind"])
+            of_others.append(content.get("schedule"))
             numbers.update({name: content["numbers"][name] for name in mine if name in content["numbers"]})
             options.update({name: content["options"][name] for name in mine})
         except (KeyError, TypeError) as error:
             raise RunError(f"{str(described)!r} is damaged: {error} is missing") from error
-    if not kinds:
+    if not kinds and not of_servers:
         return None
-    tensors = _read_tensors(checkpoint, state, files, lambda key: key.partition(":")[2] in wanted)
-    return OptimizerState(", ".join(sorted(kinds)), tensors, numbers, options, _one_schedule(checkpoint, schedules))
+    tensors: dict[str, Tensor] = {}
+    if with_tensors:
+        tensors = _read_tensors(checkpoint, state, files, lambda key: key.partition(":")[2] in wanted)
+    schedule = _one_schedule(checkpoint, schedules or of_others[:1])
+    return OptimizerState(", ".join(sorted(kinds)) or of_servers, tensors, numbers, options, schedule)
 
 
 def _one_schedule(checkpoint: Path, found: Sequence[Any]) -> ScheduleState | None:

@@ -325,8 +325,3 @@ def check_fits(
             f"with the same, or start anew on others with its weights (--weights {checkpoint}) and another folder "
             f"(--checkpoint DIR)"
         )
-    if state.servers != options.servers.count and 0 in (state.servers, options.servers.count):
-        raise RunError(
-            f"{checkpoint.name} has its tables on {state.servers} parameter servers, this run on "
-            f"{options.servers.count}; go on with --parameter-servers {state.servers}"
-        )

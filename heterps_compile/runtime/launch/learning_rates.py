@@ -9,7 +9,7 @@ Left out: making a scheduler (``training_file.py``), its state (``optimizer_stat
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.layout import Layout
@@ -55,6 +55,23 @@ class SharedLoss:
         summed = torch.tensor([known], dtype=torch.float64)
         self._group.sum(summed).wait()
         return float(summed.item())
+
+
+class Rates(Protocol):
+    """Sets learning rates."""
+
+    @property
+    def wants_loss(self) -> bool:
+        """Whether it is given the loss of every step."""
+        ...
+
+    def after_step(self, loss: float | None) -> None:
+        """Set the rates of the next step."""
+        ...
+
+    def after_validation(self, metrics: Mapping[str, float]) -> None:
+        """Set the rates of the next step where a validation decides on them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from heterps_compile.runtime.validation.result import Validation
 
 from .checkpoint_collective import Checkpoints
 from .hooks import Hooks, RunView
-from .learning_rates import RateSchedule, SharedLoss, current_rates
+from .learning_rates import Rates, SharedLoss, current_rates
 from .outputs import OutputFiles
 from .progress import SAVING, UPDATING, ProgressRecorder
 from .training_file import in_function
@@ -38,7 +38,7 @@ class FollowUps:
 
     Attributes:
         optimizer: Of this rank's parameters.
-        rates: Sets its learning rates.
+        rates: Set its learning rates, and those of tables on servers.
         shared_loss: Brings the loss of a step to all ranks.
         validator: Of the run.
         tell: Is told of every validation.
@@ -50,7 +50,7 @@ class FollowUps:
     """
 
     optimizer: "Optimizer | None" = None
-    rates: RateSchedule | None = None
+    rates: Sequence[Rates] = ()
     shared_loss: SharedLoss | None = None
     validator: Validator | None = None
     tell: Callable[[Validation, Standing], None] | None = None
@@ -123,8 +123,10 @@ class StepLoop:
                     if not result.is_skipped:
                         then.optimizer.step()
                     then.optimizer.zero_grad(set_to_none=True)
-                    if then.rates is not None and not result.is_skipped:
-                        then.rates.after_step(loss)
+            if not result.is_skipped:
+                with self.progress.during(UPDATING):
+                    for rates in then.rates:
+                        rates.after_step(loss)
             done = step + 1
             validation = self._validate(then, done)
             is_best = validation is not None and validation.is_best
@@ -144,8 +146,8 @@ class StepLoop:
         if validator is None or not validator.times.are_due(done):
             return None
         validation = validator.run(done)
-        if then.rates is not None:
-            then.rates.after_validation(validation.metrics)
+        for rates in then.rates:
+            rates.after_validation(validation.metrics)
         if then.tell is not None:
             then.tell(validation, validator.standing)
         if then.hooks is not None:

@@ -316,9 +316,10 @@ class RunOptions:
         values = self.by_name
         given = [option.name for option in RUN.options if values[option.name] != option.default]
         RUN.refuse(values, given, self.subject)
-        if self.weights is not None and (self.servers.count or self.resume):
-            name = "--resume" if self.resume else "--parameter-servers"
-            raise InputError(f"--weights and {name} do not go together; to go on from a checkpoint take --resume alone")
+        if self.weights is not None and self.resume:
+            raise InputError(
+                "--weights and --resume do not go together; to go on from a checkpoint take --resume alone"
+            )
         if self.clip_norm is not None and self.servers.count and self.servers.staleness != 0:
             raise InputError(
                 "--clip-norm and --staleness do not go together: a norm is that of all gradients of one step, and with "

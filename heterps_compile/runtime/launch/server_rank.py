@@ -12,9 +12,10 @@ from heterps_compile.runtime.servers.server import serve_forever
 from heterps_compile.runtime.servers.spec import ServerSpec
 from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 
-from .checkpoint_format import SERVERS_NAME
+from .checkpoint_format import SERVERS_NAME, read_state
 from .progress import SERVING
 from .rank_context import RankContext, Result
+from .table_states import tables_of_stages
 
 
 def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> ServerSpec | None:
@@ -40,11 +41,17 @@ def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> Se
             "no stage has an embedding table that servers could hold: one that is only looked up, and by one stage; "
             "run without --parameter-servers"
         )
+    optimizer = sparse_optimizer(options.optimizer, options.learning_rate, options.weight_decay)
+    weights = context.options.weights
+    start = checkpoint if checkpoint is not None or weights is None else Path(weights)
+    is_served = start is not None and read_state(start).servers > 0
+    if start is not None and not is_served:
+        tables = tables_of_stages(start, tables, optimizer, with_state=checkpoint is not None)
     return ServerSpec(
         workers=tuple(sorted({rank for stage in stages for rank in layout.ranks_of(stage)})),
         ranks=tuple(range(layout.world_size, prepared.world_size)),
         tables=tables,
-        optimizer=sparse_optimizer(options.optimizer, options.learning_rate, options.weight_decay),
+        optimizer=optimizer,
         staleness=options.staleness,
         clips=context.options.clip_norm is not None,
         save_every=context.options.every,
@@ -52,7 +59,8 @@ def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> Se
         directory=Path(options.directory or tempfile.gettempdir()),
         wire=context.options.wire,
         first_step=steps.start,
-        resume=None if checkpoint is None else checkpoint / SERVERS_NAME,
+        resume=start / SERVERS_NAME if start is not None and is_served else None,
+        weights_only=checkpoint is None,
     )
 
 

@@ -36,7 +36,7 @@ from .checkpoint_folder import STEP_PATTERN, find_checkpoints
 from .checkpoint_format import read_state
 from .checkpoint_start import check_weights, find_start, start_notes
 from .hooks import Hooks
-from .learning_rates import RateSchedule, SharedLoss, make_rates
+from .learning_rates import Rates, SharedLoss, make_rates
 from .loop import FollowUps, StepLoop, checked_loss
 from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder
@@ -44,6 +44,7 @@ from .prepare import count_steps
 from .rank_context import RESULT_KEY, RankContext, Result
 from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_data, telling_ids
 from .server_rank import make_spec
+from .server_rates import ServerRates
 from .store_client import read_number, read_word
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
 from .validation_data import (
@@ -99,7 +100,7 @@ class _Built:
         client: Of the parameter servers.
         prefetched: Its rows.
         telemetry: Takes down what this rank does.
-        rates: Sets the learning rates of this rank.
+        rates: Set the learning rates of this rank, and of what it pushes.
         shared_loss: Brings the loss of a step to all ranks, where one wants it.
         validator: Of the run.
     """
@@ -111,7 +112,7 @@ class _Built:
     client: Client | None
     prefetched: RowPrefetch | None
     telemetry: TelemetryRecorder | None
-    rates: RateSchedule | None = None
+    rates: Sequence[Rates] = ()
     shared_loss: SharedLoss | None = None
     validator: Validator | None = None
 
@@ -208,11 +209,18 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         telemetry.optimizer = optimizer
     standing = standing_at(checkpoint, options.best)
     scheduler = _scheduler(context, training, optimizer)
-    rates = shared_loss = None
-    if training is not None and training.scheduler is not None:
-        rates = make_rates(training, scheduler, validates=size is not None, best=options.best)
-        asking = SharedLoss(layout, rank)
-        shared_loss = asking if asking.is_wanted(rates is not None and rates.wants_loss) else None
+    shared_loss, rates, of_tables = None, list[Rates](), None
+    if training is not None:
+        mine = make_rates(training, scheduler, validates=size is not None, best=options.best)
+        rates += [] if mine is None else [mine]
+        if client is not None:
+            of_tables = ServerRates(training, client, validates=size is not None, best=options.best)
+            rates.append(of_tables)
+            if options.checkpoint is not None:
+                of_tables.take()  # what no checkpoint can hold is told before the first step
+        if training.scheduler is not None:
+            asking = SharedLoss(layout, rank)
+            shared_loss = asking if asking.is_wanted(any(one.wants_loss for one in rates)) else None
     checkpoints = Checkpoints(
         context.prepared,
         options,
@@ -225,6 +233,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         scheduler=scheduler,
         data=given.data,
         servers=client if client is not None and client.is_first else None,
+        rates=of_tables,
         tied_as={index: getattr(stage, "tied_as", {}) for index, stage in stages.items()},
         loss_scale=engine.loss_scale,
         validation_data=None if size is None else size.identity,

@@ -45,6 +45,11 @@ class SparseOptimizer(Protocol):
         """Return the learning rate without a schedule."""
         ...
 
+    @property
+    def weight_decay(self) -> float:
+        """Return what of a weight is added to its gradient."""
+        ...
+
     def update(self, weights: Floats, state: Floats, gradients: Floats, step: int, lr: float) -> None:
         """Change rows in place.
 

@@ -30,7 +30,6 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import read_text
 
-from .optimizers import SparseOptimizer
 from .shard import CHUNK_ROWS, Shard
 from .spec import FLOAT_BYTES, ServerSpec, TableSpec, shard_rows
 from .tiered_cache import Floats
@@ -218,25 +217,33 @@ def read_saved(folder: Path) -> Saved:
     return saved
 
 
-def fill_shard(shard: Shard, index: int, count: int, optimizer: SparseOptimizer, saved: Saved | None) -> None:
-    """Put the first rows into a shard: those of a checkpoint, else those of the compiled stage.
+def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) -> None:
+    """Put the first rows into a shard: those of a checkpoint, else those of a stage.
 
     Args:
         shard: Of one table, still empty.
-        index: Of its server, of ``count`` servers.
-        count: See above.
-        optimizer: Whose state it keeps; another's cannot be taken over.
+        index: Of its server.
+        spec: Of all of them.
         saved: The checkpoint; None for none.
 
     Raises:
-        RunError: where they do not fit.
+        RunError: where they do not fit, or have another optimiser's state, which is to be taken over.
     """
+    count, optimizer = spec.count, spec.optimizer
     if saved is None:
-        for first, weights in _stage_weights(shard.table):
-            mine = weights[(index - first) % count :: count]
-            shard.fill_weights((first + (index - first) % count) // count, mine)
+        table = shard.table
+        shard.updates = table.updates
+        sources = ((table.weights, table.name), *table.states)
+        for chunks in zip(*(_stage_rows(table, path, name) for path, name in sources), strict=True):
+            first: int = chunks[0][0]
+            of_shard = [rows[(index - first) % count :: count] for _, rows in chunks]
+            begin = (first + (index - first) % count) // count
+            if table.states:
+                shard.tier.fill(begin, np.concatenate(of_shard, axis=1))
+            else:
+                shard.fill_weights(begin, of_shard[0])
         return
-    if (saved.optimizer, saved.states) != (optimizer.name, optimizer.states):
+    if not spec.weights_only and (saved.optimizer, saved.states) != (optimizer.name, optimizer.states):
         raise RunError(
             f"the tables in {os.fspath(saved.folder)!r} were trained by {printable(saved.optimizer)!r} with "
             f"{saved.states} numbers of state a weight, this run uses {optimizer.name!r} with {optimizer.states}; "
@@ -250,17 +257,32 @@ def fill_shard(shard: Shard, index: int, count: int, optimizer: SparseOptimizer,
             f"table {table.shown} of {table.rows:,} x {table.width} numbers cannot be read from "
             f"{os.fspath(saved.folder)!r}: it {found}"
         )
-    shard.updates = old.updates
+    shard.updates = 0 if spec.weights_only else old.updates
     for number in {(index + count * row) % len(old.files) for row in range(len(old.files))}:
         _check_shard(saved, old, number)
     parts = [_open_shard(saved, old, number) for number in range(len(old.files))]
     for first in range(0, shard.rows, CHUNK_ROWS):
         wanted = index + count * np.arange(first, min(first + CHUNK_ROWS, shard.rows))
-        records = np.empty((len(wanted), shard.record_width), np.float32)
+        records = np.empty((len(wanted), table.width * (1 + saved.states)), np.float32)
         for number, part in enumerate(parts):
             is_there = wanted % len(parts) == number
             records[is_there] = part[wanted[is_there] // len(parts)]
-        shard.tier.fill(first, records)
+        if spec.weights_only:
+            shard.fill_weights(first, records[:, : table.width])
+        else:
+            shard.tier.fill(first, records)
+
+
+def read_table_state(saved: Saved, table: SavedTable) -> list[Tensor]:
+    """Return the state of a table's optimiser, a tensor [rows, width] for each of its numbers a weight."""
+    found = torch.empty(saved.states, table.rows, table.width)
+    for index in range(len(table.files)):
+        _check_shard(saved, table, index)
+        part = _open_shard(saved, table, index)
+        for number in range(saved.states):
+            columns = slice(table.width * (1 + number), table.width * (2 + number))
+            found[number, index :: len(table.files)] = torch.from_numpy(np.ascontiguousarray(part[:, columns]))
+    return list(found)
 
 
 def export_tables(folder: Path, target: Path) -> None:
@@ -356,11 +378,12 @@ def _check_shard(saved: Saved, table: SavedTable, index: int) -> None:
         )
 
 
-def _stage_weights(table: TableSpec) -> Iterator[tuple[int, Floats]]:
-    shown = os.fspath(table.weights)
+def _stage_rows(table: TableSpec, path: Path, name: str) -> Iterator[tuple[int, Floats]]:
+    """Yield the rows of a tensor of a table's shape, some at a time: (number of the first, rows)."""
+    shown = os.fspath(path)
     try:
         with safe_open(shown, framework="np") as file:
-            tensor = file.get_slice(table.name)
+            tensor = file.get_slice(name)
             shape, dtype = tuple(tensor.get_shape()), tensor.get_dtype()
             if shape != (table.rows, table.width) or dtype != "F32":
                 raise RunError(

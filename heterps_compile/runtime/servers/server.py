@@ -82,7 +82,7 @@ class Server:
         self.shards: list[Shard] = []
         for table, count, memory_bytes in zip(spec.tables, rows, allotted, strict=True):
             shard = Shard(table, count, spec.optimizer, memory_bytes=memory_bytes, directory=spec.directory)
-            fill_shard(shard, index, spec.count, spec.optimizer, saved)
+            fill_shard(shard, index, spec, saved)
             self.shards.append(shard)
         self._arrived = dict.fromkeys(spec.workers, spec.first_step - 1)
         self._applied = dict.fromkeys(spec.workers, spec.first_step - 1)

@@ -27,6 +27,9 @@ class TableSpec:
         width: Numbers in a row.
         weights: The safetensors file in which its first rows lie, under that name.
         trained: Whether gradients are wanted.
+        states: Where the first state of its optimiser lies, number by number of a weight: a safetensors file and the
+            name in it; none where it is what the optimiser starts with.
+        updates: How many updates it has had.
     """
 
     name: str
@@ -34,6 +37,8 @@ class TableSpec:
     width: int
     weights: Path
     trained: bool = True
+    states: tuple[tuple[Path, str], ...] = ()
+    updates: int = 0
 
     @property
     def shown(self) -> str:
@@ -63,6 +68,7 @@ class ServerSpec:
         wire: Type of rows and gradients in messages.
         first_step: The first step of the run: 0, or where a resumed run goes on.
         resume: A folder that ``Client.save`` wrote, to start from instead of the weights.
+        weights_only: Whether the state of the optimiser that lies there is left where it is.
     """
 
     workers: tuple[int, ...]
@@ -77,6 +83,7 @@ class ServerSpec:
     wire: str = "float32"
     first_step: int = 0
     resume: Path | None = None
+    weights_only: bool = False
 
     def __post_init__(self) -> None:
         if not self.ranks or not self.workers or not self.tables:
