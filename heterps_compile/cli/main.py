@@ -37,6 +37,7 @@ from .man import brief, man
 from .ops import ops
 from .output import tell
 from .profile import profile
+from .resize import resize
 from .run import run as run_folder
 from .show import show
 from .simulate import simulate
@@ -122,6 +123,7 @@ command.add_command(show)
 command.add_command(explain)
 command.add_command(simulate)
 command.add_command(run_folder)
+command.add_command(resize)
 command.add_command(launch)
 command.add_command(profile)
 command.add_command(completion)

@@ -51,6 +51,8 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
     from heterps_compile.runtime.launch.run_api import launch, run_rank  # noqa: PLC0415 - only when it runs
 
     made = make_run_options(ctx, directory)
+    if made.restarts and (made.hosts is not None or is_under_torchrun(os.environ)):
+        raise InputError("--restarts is for the ranks of one machine; torchrun has --max-restarts")
     if is_under_torchrun(os.environ):
         return run_rank(made, prints_summary=True).exit_code
     if made.hosts is not None:

@@ -84,6 +84,22 @@ def check_tensors(checkpoint: Path, state: RunState, prepared: Prepared, *, resu
     return notes
 
 
+def check_same_model(before: Prepared, after: Prepared) -> None:
+    """Check that a run can go on in another compiled folder.
+
+    Raises:
+        RunError: where its model has other tensors, naming one.
+    """
+    here, there = dict(_of_plan(before)), dict(_of_plan(after))
+    for name in sorted({*here, *there}):
+        if here.get(name) != there.get(name):
+            found = [f"{of[name][0]}{list(of[name][1])}" if name in of else "not at all" for of in (here, there)]
+            raise RunError(
+                f"{printable(str(after.folder))!r} is of another model: the run trains {printable(name)!r} as "
+                f"{found[0]}, the folder has it {'' if name not in there else 'as '}{found[1]}"
+            )
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, map(printable, names[:_SHOWN]))) + (", …" if len(names) > _SHOWN else "")
 

@@ -3,10 +3,13 @@
 ::
 
     launcher   plan, layout  ->  store, ranks  ->  watches processes and heartbeats  ->  summary
+                                  ^------------  again: a restart, or other widths
     rank r                       forked; worker.py ...................................... leaves
 
-A run ends in one of three ways: all ranks are done; somebody asked to stop (Ctrl-C), and all leave after the same
-step; or a rank is at fault, all print the same sentence, and what does not leave by itself is killed. No process
+Ranks end in one of three ways: all are done; somebody asked to stop (Ctrl-C), and all leave after the same step; or a
+rank is at fault, all print the same sentence, and what does not leave by itself is killed. The launcher starts them
+again from the last checkpoint after a fault, as often as ``--restarts`` says, and after a stop for other widths
+(``resize.py``). What ranks did after that checkpoint is gone with them, so every sample counts once. No process
 outlives the launcher: each rank has a process group of its own, and on Linux the system kills it when the process that
 it was forked from dies, which the launcher's end does (``fork_server.py``).
 
@@ -29,22 +32,23 @@ from pathlib import Path
 from typing import TextIO
 
 from heterps_compile.cluster.local import usable_cores
-from heterps_compile.errors import RunError, RunKilledError
-from heterps_compile.escape import printable
+from heterps_compile.errors import HeterpsError, RunError, RunKilledError
+from heterps_compile.escape import one_line, printable
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.open_source import check_spec
 
 from .addresses import loopback_interface
-from .checkpoint_folder import holding_checkpoints, tidy
-from .checkpoint_start import check_weights, find_start, start_notes
+from .checkpoint_folder import find_checkpoints, holding_checkpoints, tidy
+from .checkpoint_start import check_same_model, check_weights, find_start, start_notes
 from .faults import Fault, Place, exit_cause, fault_from_json
 from .fork_server import ForkedProcess, ForkServer
 from .heartbeats import Monitor, beat_key, done_key
 from .outputs import make_output_folder
-from .prepare import Prepared, choose_device, core_notes, header
+from .prepare import Prepared, choose_device, core_notes, header, prepare
 from .progress import make_progress_file, read_progress_file
 from .rank_context import RESULT_KEY, Result, result_from_json
 from .rendezvous import new_secret, write_secret
+from .resize import RESIZED_BY, ResizeRequests
 from .run_data import try_data
 from .run_folder import run_folder, write_private, writing_temporary_files
 from .run_options import RunOptions
@@ -96,7 +100,73 @@ def run_here(
     if options.validate is not None:
         check_spec(options.validate, partial(inputs_of_plan, prepared.plan, prepared.folder))
     check_weights(options, prepared)
-    start = find_start(prepared, options)  # so does rank 0
+    first_step, restarts, resizes, skipped = None, 0, 0, 0
+    with collecting_signals() as signals:
+        while True:
+            start = find_start(prepared, options)  # so does rank 0
+            first_step = _step_of(start) if first_step is None else first_step
+            try:
+                ended = _run_ranks(options, prepared, start, _Around(server, chatter, signals))
+            except _RanksFailedError as failed:
+                if restarts == options.restarts or signals:
+                    raise
+                restarts += 1
+                options = _from_last_checkpoint(options)
+                _say_restart(chatter, failed, f"{restarts} of {options.restarts}", find_start(prepared, options))
+                continue
+            skipped += ended.result.skipped
+            if ended.change is None or signals:
+                stopped_by = signals[0] if signals and ended.change is not None else ended.result.stopped_by
+                result = replace(ended.result, first_step=first_step, stopped_by=stopped_by, skipped=skipped)
+                return replace(result, restarts=restarts, resizes=resizes), ended.show
+            options, prepared = ended.change
+            resizes += 1
+
+
+def _from_last_checkpoint(options: RunOptions) -> RunOptions:
+    """Return the options of a run that goes on from its last checkpoint; from its beginning where it has none."""
+    found = find_checkpoints(Path(options.checkpoint or ""))
+    return replace(options, resume=True, weights=None) if found else options
+
+
+def _say_restart(chatter: TextIO, failed: "_RanksFailedError", count: str, start: Path | None) -> None:
+    where = "the beginning" if start is None else printable(start.name)
+    with suppress(OSError):  # nobody reads it any more, and the run goes on
+        print(f"{one_line(str(failed))}\nrestart {count}, from {where}", file=chatter, flush=True)
+
+
+def _step_of(checkpoint: Path | None) -> int:
+    return 0 if checkpoint is None else int(checkpoint.name.removeprefix("step-"))
+
+
+class _RanksFailedError(RunError):
+    """A rank was at fault; others could be started."""
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What stays while ranks are started again."""
+
+    server: ForkServer
+    chatter: TextIO
+    signals: list[int]
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How ranks ended: what they came to, what was seen of them, and what the run goes on with, if it does."""
+
+    result: Result
+    show: RunReport
+    change: tuple[RunOptions, Prepared] | None
+
+
+def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, around: _Around) -> _Ended:
+    """Start the ranks once, and wait until all have left.
+
+    Raises:
+        _RanksFailedError: where one was at fault.
+    """
     if options.output is not None:
         make_output_folder(options.output)
     with holding_checkpoints(options.checkpoint), run_folder() as directory, _hosting(directory) as store:
@@ -106,7 +176,7 @@ def run_here(
         try_validation(options, prepared, telemetry)
         config = {
             "options": asdict(options),
-            "parent": server.pid,
+            "parent": around.server.pid,
             "world_size": prepared.world_size,
             "plan": prepared.plan_sha256,
             "telemetry": str(telemetry),
@@ -115,7 +185,7 @@ def run_here(
             write_private(directory / CONFIG_NAME, json.dumps(config))
             for place in prepared.places:
                 make_progress_file(_left_behind(directory, place))
-        with RunReport(prepared, options, telemetry, chatter) as show, collecting_signals() as signals:
+        with RunReport(prepared, options, telemetry, around.chatter) as show:
             if not options.quiet:
                 for line in [
                     *header(prepared, options, _devices(prepared)),
@@ -123,19 +193,19 @@ def run_here(
                     *(f"  {note}" for note in start_notes(options, prepared, start)),
                 ]:
                     show.line(line)
-            ranks: list[_Rank] = []
+            watched = _Watched(options, prepared, store, show, around.signals)
             try:
                 for place in prepared.places:
-                    ranks.append(_start(place, directory, options, server, show))  # noqa: PERF401 - known one by one
-                _watch(ranks, store, options, show, signals)
+                    watched.ranks.append(_start(place, directory, options, around.server, show))
+                change = _watch(watched)
                 result = result_from_json(store.get(RESULT_KEY))
             finally:
-                _end(ranks)
+                _end(watched.ranks)
                 if options.checkpoint is not None:
                     with suppress(OSError):
                         tidy(Path(options.checkpoint))  # nobody builds there any more
                 show.poll()
-    return result, show
+    return _Ended(result, show, change)
 
 
 @contextmanager
@@ -172,13 +242,28 @@ def _pass_on(process: ForkedProcess, place: Place, show: RunReport) -> None:
             show.line(f"[{place}] {printable(line.rstrip())}")
 
 
-def _watch(ranks: Sequence[_Rank], store: RunStore, options: RunOptions, show: RunReport, signals: list[int]) -> None:
-    """Wait until every rank has left in good order.
+@dataclass(frozen=True)
+class _Watched:
+    """Ranks that run, and what is known of them."""
+
+    options: RunOptions
+    prepared: Prepared
+    store: RunStore
+    show: RunReport
+    signals: list[int]
+    ranks: list[_Rank] = field(default_factory=list)
+
+
+def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
+    """Wait until every rank has left in good order; return what the run goes on with, where somebody resized it.
 
     Raises:
-        RunError: where one did not, or a fault was found otherwise.
+        _RanksFailedError: where one did not, or a fault was found otherwise.
     """
+    ranks, store, options, show, signals = run.ranks, run.store, run.options, run.show, run.signals
     monitor = Monitor(store, [rank.place for rank in ranks], options.hang_after_s)
+    requests = ResizeRequests(store)
+    change: tuple[RunOptions, Prepared] | None = None
     killed_before = _out_of_memory_kills()
     due_s = 0.0
     asked = 0
@@ -195,6 +280,7 @@ def _watch(ranks: Sequence[_Rank], store: RunStore, options: RunOptions, show: R
             due_s = now + _MONITOR_S
             fault = _found(monitor, ranks) or _find_late(ranks, store, now)
             show.poll()
+            change = _resize(requests, run, change)
         fault = fault or _find_dead(ranks, store, monitor, killed_before)
         if fault is not None:
             post_fault(store, fault)
@@ -206,6 +292,32 @@ def _watch(ranks: Sequence[_Rank], store: RunStore, options: RunOptions, show: R
         _raise(ranks, post_fault(store, fault) if fault is not None else fault_from_json(store.get(FAULT_KEY)))
     if not store.check([RESULT_KEY]):
         raise RunError("all ranks left, and none told the result of the run")
+    return change
+
+
+def _resize(
+    requests: ResizeRequests, run: _Watched, decided: tuple[RunOptions, Prepared] | None
+) -> tuple[RunOptions, Prepared] | None:
+    """Look for a request to go on otherwise; return what is decided: the first one that can be."""
+    wanted = requests.next()
+    if wanted is None:
+        return decided
+    if decided is not None or run.signals:
+        requests.answer("it is being stopped or resized already", refused=True)
+        return decided
+    try:
+        options = replace(wanted.applied(run.options), batch=run.prepared.layout.batch)
+        prepared = prepare(options)
+        check_same_model(run.prepared, prepared)
+    except HeterpsError as error:
+        requests.answer(str(error), refused=True)
+        return None
+    before, after = (", ".join(map(str, one.layout.widths)) for one in (run.prepared, prepared))
+    words = f"replicas {before} until this step is done, then {after}"
+    requests.answer(words, refused=False)
+    run.show.line(f"resized: {words}")
+    run.store.compare_set(STOP_KEY, "", str(int(RESIZED_BY)))
+    return options, prepared
 
 
 def _raise(ranks: Sequence[_Rank], fault: Fault) -> None:
@@ -213,7 +325,7 @@ def _raise(ranks: Sequence[_Rank], fault: Fault) -> None:
     deadline_s = time.monotonic() + _LEAVE_S
     while time.monotonic() < deadline_s and any(rank.process.poll() is None for rank in ranks):
         time.sleep(_POLL_S)
-    raise RunError(str(fault))
+    raise _RanksFailedError(str(fault))
 
 
 def _found(monitor: Monitor, ranks: Sequence[_Rank]) -> Fault | None:

@@ -108,6 +108,8 @@ class Result:
         skipped: Steps of this run that changed no weight, since gradients were not finite in float16.
         validations: Those of this run, in their order.
         stopped_after: Validations without a better one that ended it (``--stop-after``); 0 where they did not.
+        restarts: How often it went on from the last checkpoint after a process had failed.
+        resizes: How often it went on with other widths.
     """
 
     first_step: int
@@ -119,6 +121,8 @@ class Result:
     skipped: int = 0
     validations: tuple[Validation, ...] = ()
     stopped_after: int = 0
+    restarts: int = 0
+    resizes: int = 0
 
     @property
     def exit_code(self) -> int:

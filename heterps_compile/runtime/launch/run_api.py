@@ -54,6 +54,7 @@ class RunKeywords(TypedDict, total=False):
     keep_best: str | None
     stop_after: int | None
     resume: bool
+    restarts: int
     hang_after: float
     parameter_servers: int
     server_optimizer: str

@@ -260,6 +260,15 @@ class RunOptions:
         subjects=(TRAINING,),
         needs=_KEPT,
     )
+    restarts: int = _option(
+        "--restarts",
+        Whole(0),
+        "How often to go on from the last checkpoint after a process failed.",
+        metavar="N",
+        default=0,
+        subjects=(TRAINING,),
+        needs=_KEPT,
+    )
     hang_after_s: float = _option(
         "--hang-after",
         Amount(above_zero=True),
@@ -386,6 +395,17 @@ def _in_order() -> Iterator[Option]:
 
 
 RUN = Command("run", (TRAINING, INFERENCE), tuple(_in_order()))
+
+RESIZABLE = ("replicas", "speeds", "schedule", "micro_batches", "parameter_servers")
+"""What a run can change while it runs; steps, batch, data and seed stay, so that no sample is lost or repeated."""
+
+RESIZE = Command(
+    "resize",
+    (TRAINING,),
+    tuple(
+        replace(RUN.option(name), default_words="the same", default=None, needs=(), against=()) for name in RESIZABLE
+    ),
+)
 
 _FIELDS = {option.name: name for name, option in _declared(RunOptions)}
 _SERVER_FIELDS = {option.name: name for name, option in _declared(ServerOptions)}

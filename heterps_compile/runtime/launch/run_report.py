@@ -223,6 +223,8 @@ def result_lines(result: Result, last_loss: float | None) -> list[str]:
     if result.skipped:
         skipped = counted(result.skipped, "step")
         lines.append(f"{skipped} skipped: gradients were not finite in float16, and the loss scale was halved")
+    changes = [(result.restarts, "restart", " after a failed process"), (result.resizes, "resize", "")]
+    lines += [f"{counted(count, what)}{why}" for count, what, why in changes if count]
     if last_loss is not None:
         lines.append(f"last loss {last_loss:.6g}")
     if result.stopped_by:

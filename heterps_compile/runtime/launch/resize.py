@@ -1,0 +1,170 @@
+"""Asking a training run on this machine to go on with other widths: the asking side, and what both sides agree on.
+
+::
+
+    resize CHECKPOINTS          finds the run's folder by the checkpoints that it writes, and its secret there
+      resizes -> n              numbers the request
+      resize/n                  directory and options that change
+      resize/n/answer   <---    what the launcher says: it goes on so after the step, or why it does not
+
+The launcher checks a request as it checks a run, then stops the ranks as Ctrl-C does, after the same step and with a
+checkpoint, and starts them again from there. So every sample is trained on once, whatever the widths.
+
+Left out: stopping and starting the ranks (``local_ranks.py``); runs of torchrun or of several machines, which have no
+launcher that could start them again.
+"""
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.escape import printable
+
+from .rendezvous import read_secret
+from .run_folder import PREFIX, is_held
+from .run_options import RESIZE, RunOptions, by_field
+from .store_client import StorePlace, connect_store
+from .worker import CONFIG_NAME
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.c10d import Store
+
+RESIZED_BY = signal.SIGUSR1
+"""What the ranks are told to stop by; nobody sends it."""
+
+_COUNT_KEY = "resizes"
+_ANSWER_S = 600.0  # the launcher hashes the files of a folder that is new to it
+_BETWEEN_S = 2.0  # from the end of a run's ranks to the start of the next
+_LOOK_S = 0.1
+_MOST_BYTES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """What a run is to go on with.
+
+    Attributes:
+        directory: Another compiled folder of the same model, absolute; None for the same.
+        options: Those of :data:`RESIZE` that change, by name.
+    """
+
+    directory: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def applied(self, options: RunOptions) -> RunOptions:
+        """Return the options of a run with the change, which begins with the last checkpoint.
+
+        Raises:
+            HeterpsError: where they do not go together.
+        """
+        changed = {**by_field({**options.by_name, **self.options}), "resume": True, "weights": None}
+        if self.directory is not None:
+            # The hash that was asked for is of the folder before; who asks for another one has chosen it.
+            changed |= {"directory": self.directory, "expect_sha256": None}
+        return RunOptions(**{"directory": options.directory, **changed})
+
+
+def request_resize(checkpoints: str | Path, resize: Resize) -> str:
+    """Ask the run that writes its checkpoints to a folder to go on otherwise; return its answer.
+
+    Args:
+        checkpoints: The folder, as in ``--checkpoint``.
+        resize: What changes.
+
+    Raises:
+        InputError: where nothing changes, or no run of this user on this machine writes there.
+        RunError: where the run refuses, or ends before it answers.
+    """
+    if resize.directory is None and not resize.options:
+        raise InputError(
+            f"nothing changes; say what the run is to go on with ({RESIZE.option('replicas').word} 2,1, or --to DIR)"
+        )
+    with closing(connect_store(_find_run(Path(checkpoints)), "resize")) as store:
+        number = store.add(_COUNT_KEY, 1)
+        store.set(_key(number), json.dumps(asdict(resize)))
+        try:
+            store.wait([_answer_key(number)], timedelta(seconds=_ANSWER_S))
+            answer = json.loads(store.get(_answer_key(number)))
+        except RuntimeError as error:
+            raise RunError("the run gave no answer: it ended meanwhile, or its launcher is busy") from error
+    if answer["refused"]:
+        raise RunError(f"the run goes on as it is: {answer['words']}")
+    return str(answer["words"])
+
+
+def _find_run(checkpoints: Path) -> StorePlace:
+    """Return the store of the run that writes its checkpoints to a folder; wait a moment for one that starts again."""
+    wanted = checkpoints.resolve()
+    deadline_s = time.monotonic() + _BETWEEN_S
+    while True:
+        for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            with suppress(OSError, ValueError, KeyError, TypeError):  # of another user, gone meanwhile, or not begun
+                if folder.lstat().st_uid != os.getuid() or not is_held(folder):
+                    continue
+                kept = json.loads((folder / CONFIG_NAME).read_text("utf-8"))["options"]["checkpoint"]
+                if kept is not None and Path(kept).resolve() == wanted:
+                    return StorePlace(read_secret(folder), folder=folder)
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(_LOOK_S)
+    raise InputError(
+        f"no run of yours on this machine writes its checkpoints to {printable(str(checkpoints))!r}; one that is over, "
+        f"or is spread over several machines, is started again with other widths (run ... --resume --replicas N,N)"
+    )
+
+
+class ResizeRequests:
+    """The launcher's side: the requests that have come, one after the other."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._seen = 0
+
+    def next(self) -> Resize | None:
+        """Return the next request; None where there is none. One that cannot be read is refused here."""
+        while self._store.check([_key(self._seen + 1)]):
+            self._seen += 1
+            content = self._store.get(_key(self._seen))
+            try:
+                return _read(content)
+            except (ValueError, TypeError, KeyError):
+                self.answer("the request cannot be read", refused=True)
+        return None
+
+    def answer(self, words: str, *, refused: bool) -> None:
+        """Answer the request that came last."""
+        self._store.set(_answer_key(self._seen), json.dumps({"words": words, "refused": refused}))
+
+
+def _read(content: bytes) -> Resize:
+    if len(content) > _MOST_BYTES:
+        raise ValueError("too long")
+    found = json.loads(content)
+    directory, options = found["directory"], dict(found["options"])
+    if not (directory is None or isinstance(directory, str)) or not options.keys() <= {
+        option.name for option in RESIZE.options
+    }:
+        raise ValueError("of another form")
+    lists = {name: _frozen(value) for name, value in options.items()}
+    return Resize(directory, lists)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _key(number: int) -> str:
+    return f"resize/{number}"
+
+
+def _answer_key(number: int) -> str:
+    return f"resize/{number}/answer"

@@ -1,0 +1,198 @@
+"""A run that trains goes on with other widths, or after a fault, and every sample counts once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.options import OptionError
+from heterps_compile.runtime.launch import resize as module
+from heterps_compile.runtime.launch.rendezvous import new_secret, write_secret
+from heterps_compile.runtime.launch.resize import RESIZE, Resize, ResizeRequests, request_resize
+from heterps_compile.runtime.launch.run_folder import run_folder
+from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions
+from heterps_compile.runtime.launch.store_client import RunStore, StorePlace, connect_store, host_store
+from heterps_compile.runtime.launch.worker import CONFIG_NAME
+
+OPTIONS = RunOptions(
+    directory="/model", train="/train.py", data="random", checkpoint="/ck", replicas=(1, 1), expect_sha256="a" * 64
+)
+SAMPLES, BATCH = 1536, 32
+MODEL = """
+import torch
+from torch import nn
+
+class Counts(nn.Module):
+    \"\"\"Each step of SGD takes one from the row of every sample of its batch.\"\"\"
+    def __init__(self):
+        super().__init__()
+        self.rows, self.one = nn.Embedding(1536, 1), nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.rows.weight)
+        nn.init.ones_(self.one.weight)
+        self.one.weight.requires_grad = False
+
+    def forward(self, sample):
+        return self.one(self.rows(sample))
+
+if __name__ == "__main__":
+    import sys
+    import pyarrow as pa, pyarrow.parquet as pq
+    from heterps_compile import compile
+    pq.write_table(pa.table({"sample": list(range(1536))}), "x.parquet")
+    for stages, name in ((2, "two"), (1, "one")):
+        compile(
+            Counts(), (torch.arange(16),), mode="training", min_stages=stages, max_stages=stages
+        ).save(name)
+"""
+TRAIN = """
+import os, time, torch
+
+def loss(outputs, batch):
+    time.sleep(0.01)
+    while os.path.exists(HOLD):
+        time.sleep(0.01)
+    return outputs.mean()
+
+def optimizer(parameters):
+    return torch.optim.SGD([parameter for _, parameter in parameters], lr=32.0)
+"""
+
+
+def test_what_changes_replaces_what_was_and_the_last_checkpoint_is_the_start():
+    changed = Resize("/other", {"replicas": (2, 1), "micro_batches": 4}).applied(replace(OPTIONS, micro_batches=2))
+    expected = replace(OPTIONS, directory="/other", replicas=(2, 1), micro_batches=4, resume=True, expect_sha256=None)
+    assert changed == expected
+    assert Resize(None, {"replicas": (2, 1)}).applied(OPTIONS).expect_sha256 == "a" * 64
+    served = Resize(None, {"parameter_servers": 2}).applied(OPTIONS)
+    assert served.servers == ServerOptions(count=2)
+    begun = replace(OPTIONS, weights="/before/step-000001")
+    assert Resize(None, {"replicas": (2, 1)}).applied(begun).weights is None
+
+
+def test_what_makes_no_run_is_refused():
+    with pytest.raises(OptionError, match="--server-optimizer means nothing without --parameter-servers"):
+        Resize(None, {"parameter_servers": 0}).applied(
+            replace(OPTIONS, servers=ServerOptions(count=1, optimizer="adam"))
+        )
+
+
+@pytest.fixture
+def run() -> Iterator[tuple[Path, RunStore]]:
+    """Yield the checkpoints of a run whose launcher is this process, and its connection to the store."""
+    with run_folder() as folder:
+        place = StorePlace(new_secret(), folder=folder)
+        write_secret(folder, place.secret)
+        checkpoints = folder / "ck"
+        (folder / CONFIG_NAME).write_text(json.dumps({"options": {"checkpoint": str(checkpoints)}}))
+        hosted = host_store(place)
+        store = connect_store(place, "the launcher")
+        yield checkpoints, store
+        store.close()
+        hosted.close()
+
+
+def test_a_request_reaches_the_run_that_writes_there_and_its_answer_comes_back(run, monkeypatch):
+    checkpoints, store = run
+    requests = ResizeRequests(store)
+    assert requests.next() is None
+    store.set("resize/1/answer", json.dumps({"words": "replicas 1, 1, then 2, 1", "refused": False}))
+    assert request_resize(checkpoints, Resize(None, {"replicas": (2, 1)})) == "replicas 1, 1, then 2, 1"
+    assert requests.next() == Resize(None, {"replicas": (2, 1)})
+    store.set("resize/2/answer", json.dumps({"words": "no", "refused": True}))
+    with pytest.raises(RunError, match="the run goes on as it is: no"):
+        request_resize(checkpoints, Resize("/other"))
+    assert requests.next() == Resize("/other")
+    monkeypatch.setattr(module, "_ANSWER_S", 0.05)
+    with pytest.raises(RunError, match="the run gave no answer"):
+        request_resize(checkpoints, Resize("/third"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b"7", b'{"directory": 7, "options": {}}', b'{"directory": null, "options": {"steps": 1}}']
+)
+def test_a_request_of_another_form_is_refused_and_the_next_one_is_heard(run, content):
+    _, store = run
+    store.set("resize/1", content)
+    store.set("resize/2", json.dumps({"directory": "/other", "options": {}}))
+    assert ResizeRequests(store).next() == Resize("/other")
+    assert json.loads(store.get("resize/1/answer"))["refused"]
+
+
+def test_a_run_that_is_not_there_and_a_request_for_nothing_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_BETWEEN_S", 0.0)
+    with pytest.raises(InputError, match=r"no run of yours on this machine writes its checkpoints to .*--resume"):
+        request_resize(tmp_path, Resize("/other"))
+    with pytest.raises(InputError, match="nothing changes; say what"):
+        request_resize(tmp_path, Resize())
+    assert [option.name for option in RESIZE.options if option.needs or option.against] == []
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "heterps_compile", *words]
+
+
+@pytest.mark.slow  # three starts of a run's ranks
+def test_every_sample_is_trained_on_once_through_resizes_a_dead_rank_and_other_cuts(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    hold = tmp_path / "hold"
+    (tmp_path / "train.py").write_text(f"HOLD = {str(hold)!r}\n{TRAIN}")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    call = {"cwd": tmp_path, "env": environment, "text": True, "timeout": 300}
+    subprocess.run([sys.executable, "model.py"], check=True, capture_output=True, **call)
+    words = "run two --train train.py --data x.parquet --epochs 3 -q --batch 32 --micro-batches 2 --replicas 1,1"
+    words += " --checkpoint ck --every 10 --restarts 1 --hang-after 120 --log log.jsonl"
+    with subprocess.Popen(
+        command(*words.split()),
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+
+        def hold_after(step: int) -> None:
+            hold.unlink(missing_ok=True)
+            while not any(int(found.name[5:]) >= step for found in tmp_path.glob("ck/step-*[0-9]")):
+                assert process.poll() is None, process.stdout and process.stdout.read()
+                time.sleep(0.05)
+            hold.touch()
+
+        def resize(*changes: str) -> str:
+            return subprocess.run(command("resize", "ck", *changes), check=True, capture_output=True, **call).stdout
+
+        hold_after(10)
+        assert resize("--replicas", "2,1") == "replicas 1, 1 until this step is done, then 2, 1\n"
+        hold_after(50)
+        os.kill(a_rank_of(process.pid), signal.SIGKILL)
+        hold_after(70)
+        assert resize("--to", "one", "--replicas", "2") == "replicas 2, 1 until this step is done, then 2\n"
+        hold.unlink()
+        told, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    assert "144 steps, 4,608 samples\n1 restart after a failed process\n2 resizes\n" in told
+    assert "was killed by SIGKILL" in told
+    weights = load_file(tmp_path / "ck" / "step-000144" / "weights-0.safetensors")
+    assert set(weights["rows.weight"].flatten().tolist()) == {-3.0}
+    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert set(steps) == set(range(144))
+
+
+def a_rank_of(launcher: int) -> int:
+    """Return a rank's process: a grandchild of the launcher, by way of the server that forks."""
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+        except OSError:
+            continue
+    (server,) = children[launcher]
+    return min(children[server])
