@@ -17,10 +17,9 @@ from .output import printing, result_stream
 
 @click.command("resize")
 @click.argument("checkpoints", metavar="CHECKPOINTS")
-@click.option("--to", "directory", metavar="DIR", help="Another folder compiled of the same model.")
 @options.takes(RESIZE)
 @click.pass_context
-def resize(ctx: click.Context, /, checkpoints: str, directory: str | None, **_: Any) -> None:
+def resize(ctx: click.Context, /, checkpoints: str, **_: Any) -> None:
     """Have a run that trains on this machine go on with other replicas, or with another plan.
 
     CHECKPOINTS is the folder that the run was given with --checkpoint. The run ends the step it is in, keeps a
@@ -38,8 +37,8 @@ def resize(ctx: click.Context, /, checkpoints: str, directory: str | None, **_: 
 
     with options.asked_of(ctx, RESIZE, TRAINING) as asked:
         changes = {name: asked[name] for name in asked.given}
-    to = None if directory is None else os.path.abspath(directory)
-    answer = request_resize(checkpoints, Resize(to, changes))
+    to = changes.pop("to", None)
+    answer = request_resize(checkpoints, Resize(None if to is None else os.path.abspath(to), changes))
     with result_stream() as stream, printing("the answer"):
         stream.write(f"{answer}\n")
         stream.flush()

@@ -101,6 +101,7 @@ def run_here(
         check_spec(options.validate, partial(inputs_of_plan, prepared.plan, prepared.folder))
     check_weights(options, prepared)
     first_step, restarts, resizes, skipped = None, 0, 0, 0
+    validations: list[Validation] = []
     with collecting_signals() as signals:
         while True:
             start = find_start(prepared, options)  # so does rank 0
@@ -115,10 +116,12 @@ def run_here(
                 _say_restart(chatter, failed, f"{restarts} of {options.restarts}", find_start(prepared, options))
                 continue
             skipped += ended.result.skipped
+            validations += ended.result.validations
             if ended.change is None or signals:
                 stopped_by = signals[0] if signals and ended.change is not None else ended.result.stopped_by
                 result = replace(ended.result, first_step=first_step, stopped_by=stopped_by, skipped=skipped)
-                return replace(result, restarts=restarts, resizes=resizes), ended.show
+                result = replace(result, restarts=restarts, resizes=resizes, validations=tuple(validations))
+                return result, ended.show
             options, prepared = ended.change
             resizes += 1
 

@@ -54,7 +54,7 @@ class Resize:
 
     Attributes:
         directory: Another compiled folder of the same model, absolute; None for the same.
-        options: Those of :data:`RESIZE` that change, by name.
+        options: Those of :data:`RESIZABLE` that change, by name.
     """
 
     directory: str | None = None

@@ -402,8 +402,9 @@ RESIZABLE = ("replicas", "speeds", "schedule", "micro_batches", "parameter_serve
 RESIZE = Command(
     "resize",
     (TRAINING,),
-    tuple(
-        replace(RUN.option(name), default_words="the same", default=None, needs=(), against=()) for name in RESIZABLE
+    (
+        Option(name="to", words="--to", type=Text(), help="Another folder compiled of the same model.", metavar="DIR"),
+        *(replace(RUN.option(one), default_words="the same", default=None, needs=(), against=()) for one in RESIZABLE),
     ),
 )
 

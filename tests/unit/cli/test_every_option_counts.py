@@ -63,7 +63,7 @@ from heterps_compile.plan.command_options import (
 from heterps_compile.plan.schema import RequestPart
 from heterps_compile.runtime.engines import launch_options
 from heterps_compile.runtime.launch import run_options
-from heterps_compile.runtime.launch.run_options import INFERENCE, RUN, TRAINING, RunOptions, ServerOptions
+from heterps_compile.runtime.launch.run_options import INFERENCE, RESIZE, RUN, TRAINING, RunOptions, ServerOptions
 
 CLI = Path(cli_options.__file__).parent
 BARE = {"model": "m.onnx", "against": "plan.json", "plan": "plan.json", "train": "train.py", "layer": "fc"}
@@ -128,7 +128,7 @@ def folder(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def declared() -> Iterator[tuple[Command, str, Option]]:
-    for one in (*COMMANDS, RUN, Command("launch", RUN.subjects, RUN.options), launch_options.LAUNCH):
+    for one in (*COMMANDS, RUN, Command("launch", RUN.subjects, RUN.options), launch_options.LAUNCH, RESIZE):
         for subject in one.subjects:
             for option in one.options:
                 yield one, subject, option
@@ -335,7 +335,7 @@ def test_commands_have_no_option_but_the_declared_ones():
         path.name for path in CLI.glob("*.py") if re.search(r"@click\.option|click\.option\(", path.read_text())
     }
     assert with_their_own <= undeclared | {"options.py"}
-    for one in (*COMMANDS, RUN):
+    for one in (*COMMANDS, RUN, RESIZE):
         made = {param.name for param in command.commands[one.name].params if isinstance(param, click.Option)}
         assert made == {option.name for option in one.options}
     made = {param.name for param in command.commands["launch"].params if isinstance(param, click.Option)}

@@ -36,6 +36,7 @@ GIVEN = {
     "wire": ("float16", "float16"), "exact_sums": (None, True), "clip_norm": ("0.123456789", 0.123456789),
     "seed": ("12345678901", 12345678901), "threads": ("2", 2), "weights": ("ck/step-000001", "/there/ck/step-000001"),
     "checkpoint": ("ck", "/there/ck"), "every": ("5", 5), "keep": ("4", 4), "resume": (None, True),
+    "restarts": ("3", 3), "shuffle": ("1000", 1000),
     "hang_after": ("12.3456789", 12.3456789), "parameter_servers": ("2", 2), "server_optimizer": ("adam", "adam"),
     "server_learning_rate": ("0.0123456789", 0.0123456789), "server_memory": ("1 MiB", 2**20),
     "server_weight_decay": ("0.25", 0.25),
@@ -58,7 +59,11 @@ TORCHRUN = {
 }
 WAYS = ("here", "torchrun", "hosts")
 KINDS = {TRAINING: ["--train", "train.py"], INFERENCE: ["--data", "x.tsv"]}
-REFUSED = {("here", "hosts"): "--hosts needs to know which of them"}
+REFUSED = {
+    ("here", "hosts"): "--hosts needs to know which of them",
+    ("torchrun", "restarts"): "--restarts is for the ranks of one machine",
+    ("hosts", "restarts"): "--restarts is for the ranks of one machine",
+}
 """Beside what the declarations refuse: an option, a way, and the words."""
 
 
@@ -74,7 +79,7 @@ def runs(tmp_path, monkeypatch):
         seen.append(made)
         raise RunError("it would run")
 
-    monkeypatch.setattr(fork_server.ForkServer, "__init__", lambda *_: None)
+    monkeypatch.setattr(fork_server.ForkServer, "__init__", lambda *_, **__: None)
     monkeypatch.setattr(fork_server.ForkServer, "__exit__", lambda *_: None)
     monkeypatch.setattr(local_ranks, "run_here", lambda options, *_, **__: stop(options))
     monkeypatch.setattr(prepare, "prepare", lambda options: None)
