@@ -36,6 +36,7 @@ from heterps_compile.errors import HeterpsError, RunError, RunKilledError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.open_source import check_spec
+from heterps_compile.runtime.validation.result import Validation
 
 from .addresses import loopback_interface
 from .checkpoint_folder import find_checkpoints, holding_checkpoints, tidy

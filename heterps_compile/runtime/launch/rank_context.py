@@ -106,7 +106,7 @@ class Result:
         checkpoint: Folder of the last checkpoint; "" for none.
         filled: Samples of the last step that only filled it up.
         skipped: Steps of this run that changed no weight, since gradients were not finite in float16.
-        validations: Those of this run, in their order.
+        validations: Those of this run, in their order; what ranks that failed had told of stands in the log alone.
         stopped_after: Validations without a better one that ended it (``--stop-after``); 0 where they did not.
         restarts: How often it went on from the last checkpoint after a process had failed.
         resizes: How often it went on with other widths.

@@ -129,7 +129,7 @@ def test_an_option_of_a_run_reaches_what_runs_however_it_is_started(way, kind, r
         for needed in option.needs if RUN.honours(option, kind) else ():
             words += given(needed)
         options, said = started(runs, monkeypatch, way, [*words, *given(option.name)])
-        why = REFUSED.get((way, option.name))
+        why = REFUSED.get((way, option.name)) if RUN.honours(option, kind) else None
         if option.name == "host" and way == "here":
             continue  # with --hosts, that is the way "hosts"
         if why is not None:
