@@ -96,7 +96,7 @@ def trained(
     watch: Any = SimpleNamespace(may_begin=lambda step: True)
     loop = StepLoop(engine, reads, range(STEPS), watch, ProgressRecorder())
     rates: Any = SimpleNamespace(after_step=lambda loss: scheduler.step())
-    loop.train(FollowUps(optimizer=optimizer, rates=[] if rates is None else [rates]))
+    loop.train(FollowUps(optimizer=optimizer, rates=[rates]))
     engine.finish()
     weights = {f"{i}.{name}": p.flatten().tolist() for i in own for name, p in stages[i].named_parameters()}
     return weights, norms.told

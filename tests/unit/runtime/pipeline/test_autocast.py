@@ -160,7 +160,7 @@ def trained(rank: int, layout_name: str, precision: str, **options: Any) -> Trai
     watch: Any = SimpleNamespace(may_begin=lambda step: True)
     loop = StepLoop(engine, reads, range(STEPS), watch, ProgressRecorder())
     rates: Any = SimpleNamespace(after_step=lambda loss: scheduler.step())
-    loop.train(FollowUps(optimizer=optimizer, rates=rates))
+    loop.train(FollowUps(optimizer=optimizer, rates=[rates]))
     engine.finish()
     told = [(one.loss, one.gradient_norm, one.is_skipped) for one in recorder.results]
     state = {f"{i}.{name}": t.flatten().tolist() for i, s in own.items() for name, t in s.state_dict().items()}
