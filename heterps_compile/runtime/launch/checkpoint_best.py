@@ -8,6 +8,8 @@ Left out: what is kept (``checkpoint_folder.py``).
 from collections.abc import Iterator
 from pathlib import Path
 
+from heterps_compile.errors import RunError, UnknownNameError
+from heterps_compile.runtime.data.identity import Identity, difference
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Best, BestMetric, Standing, parse_best
 
 from .checkpoint_folder import find_checkpoints
@@ -50,6 +52,31 @@ def standing_at(start: Path | None, metric: BestMetric | None) -> Standing:
         if state.step <= last.step:
             standing = _after(standing, metric, state)
     return Standing(last.validations, standing.best)
+
+
+def check_judged_alike(start: Path, metric: BestMetric, data: Identity) -> None:
+    """Check that a run that goes on from a checkpoint judges its validations as those before were judged.
+
+    Args:
+        start: The checkpoint.
+        metric: That says which validation is the best.
+        data: To validate on.
+
+    Raises:
+        RunError: where the validations before were of other data, or had no such metric.
+    """
+    state = read_state(start)
+    differ = None if state.validation_data is None else difference(state.validation_data, data)
+    if differ is not None:
+        raise RunError(
+            f"{start.name} was validated on other data ({differ[0]}) than this run validates on ({differ[1]}), so that "
+            f"nobody could say which is the best; go on with the same, or without --keep-best"
+        )
+    known = [one.metrics for _, one in _states(start.parent) if one.metrics is not None]
+    if known and not any(metric.name in metrics for metrics in known):
+        raise UnknownNameError(
+            f"metric of --keep-best in the checkpoints of {str(start.parent)!r}", metric.name, known[-1]
+        )
 
 
 def _states(directory: Path) -> Iterator[tuple[Path, RunState]]:

@@ -110,6 +110,8 @@ class Result:
         stopped_after: Validations without a better one that ended it (``--stop-after``); 0 where they did not.
         restarts: How often it went on from the last checkpoint after a process had failed.
         resizes: How often it went on with other widths.
+        best_step: Steps done at the best validation (``--keep-best``), earlier runs included; 0 for none.
+        best_checkpoint: Folder of its checkpoint; "" for none.
     """
 
     first_step: int
@@ -123,6 +125,8 @@ class Result:
     stopped_after: int = 0
     restarts: int = 0
     resizes: int = 0
+    best_step: int = 0
+    best_checkpoint: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -142,9 +146,10 @@ def result_from_json(text: bytes) -> Result:
     """
     try:
         content = json.loads(text)
-        names = ("first_step", "steps", "batch", "stopped_by", "filled", "skipped", "stopped_after")
+        names = ("first_step", "steps", "batch", "stopped_by", "filled", "skipped", "stopped_after", "best_step")
         numbers = {name: int(content[name]) for name in names}
         validations = tuple(map(validation_of, content["validations"]))
-        return Result(**numbers, checkpoint=str(content["checkpoint"]), validations=validations)
+        last, best = str(content["checkpoint"]), str(content["best_checkpoint"])
+        return Result(**numbers, checkpoint=last, best_checkpoint=best, validations=validations)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"the result of the run cannot be read: {text[:80]!r}") from error

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TextIO
@@ -20,11 +21,13 @@ from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.telemetry.events import RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live_view import LiveView
 from heterps_compile.runtime.telemetry.run_summary import RunSummary, SummaryOfSteps, comparison_table, summary_lines
 from heterps_compile.runtime.telemetry.step_log import StepLog
 from heterps_compile.runtime.telemetry.step_report import StepReport
+from heterps_compile.runtime.validation.result import metric_words
 from heterps_compile.units import counted
 
 from .prepare import Prepared, step_sharing_cores
@@ -38,6 +41,8 @@ _POLL_S = 0.5
 
 class _Sink(Protocol):
     def add(self, report: StepReport) -> None: ...
+
+    def add_validation(self, validation: RankValidation) -> None: ...
 
     def close(self) -> None: ...
 
@@ -116,7 +121,15 @@ class RunReport:
 
     def poll(self) -> None:
         """Take in what ranks have told since the last time."""
-        for report in self._follower.poll():
+        reports = self._follower.poll()
+        told = [((r.step + 1, 0), r) for r in reports] + [((v.step, 1), v) for v in self._follower.take_validations()]
+        for _, report in sorted(told, key=itemgetter(0)):  # a validation stands behind the step after which it was
+            if isinstance(report, RankValidation):
+                for sink in self._sinks:
+                    sink.add_validation(report)
+                if self._live is not None:
+                    self._view(partial(self._live.add_validation, report))
+                continue
             if report.loss is not None:
                 self.last_loss = report.loss
             self._summary.add(report)
@@ -218,7 +231,7 @@ def result_lines(result: Result, last_loss: float | None) -> list[str]:
     lines = [f"{done:,} steps, {done * result.batch - result.filled:,} samples"]
     if result.first_step:
         lines[0] += f", after the {result.first_step:,} steps of the checkpoint"
-        if not done and not result.stopped_by:
+        if not done and not result.stopped_by and not result.stopped_after:
             lines[0] += ": all that were asked for are done"
     if result.skipped:
         skipped = counted(result.skipped, "step")
@@ -230,6 +243,14 @@ def result_lines(result: Result, last_loss: float | None) -> list[str]:
     if result.stopped_by:
         when = f"after {result.steps:,} steps" if done else "before a step was done"
         lines.append(f"stopped by {signal.Signals(result.stopped_by).name} {when}")
+    if result.validations:
+        last = metric_words(result.validations[-1].metrics)
+        lines.append(f"{counted(len(result.validations), 'validation')}, the last: {last}")
+    if result.stopped_after:
+        without = counted(result.stopped_after, "validation")
+        lines.append(f"ended by --stop-after: {without} without a better one after step {result.best_step:,}")
+    if result.best_checkpoint:
+        lines.append(f"best checkpoint {printable(result.best_checkpoint)}")
     if result.checkpoint:
         go_on = "; go on with --resume" if result.stopped_by else ""
         lines.append(f"checkpoint {printable(result.checkpoint)}{go_on}")

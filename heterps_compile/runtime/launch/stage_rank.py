@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,15 @@ from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
 from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.servers.spec import ServerSpec
+from heterps_compile.runtime.telemetry.events import RankValidation
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
+from heterps_compile.runtime.validation.best import Standing
+from heterps_compile.runtime.validation.result import Validation
 from heterps_compile.runtime.validation.times import ValidationTimes
 
-from .checkpoint_best import standing_at
+from .checkpoint_best import check_judged_alike, standing_at
 from .checkpoint_collective import Checkpoints
-from .checkpoint_folder import STEP_PATTERN, find_checkpoints
+from .checkpoint_folder import STEP_PATTERN, find_checkpoints, step_name
 from .checkpoint_format import read_state
 from .checkpoint_start import check_weights, find_start, start_notes
 from .hooks import Hooks
@@ -43,6 +47,7 @@ from .outputs import OutputFiles, make_output_folder
 from .prepare import count_steps
 from .rank_context import RESULT_KEY, RankContext, Result
 from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_data, telling_ids
+from .run_options import RunOptions
 from .server_rank import make_spec
 from .server_rates import ServerRates
 from .store_client import read_number, read_word
@@ -138,6 +143,8 @@ def run_stage_rank(context: RankContext) -> Result:
             say_size(context.store, counted)
     checkpoint, steps = steps_to_run(context)
     size = hear_size(context.store) if has_validation else None
+    if rank == 0 and size is not None and checkpoint is not None and options.best is not None:
+        check_judged_alike(checkpoint, options.best, size.identity)
     built = _build(context, _Given(training, source, data, size), (checkpoint, steps))
     skipped_before = 0 if built.engine.loss_scale is None else built.engine.loss_scale.state.skipped
     done = _run_steps(context, built, steps)
@@ -155,6 +162,7 @@ def run_stage_rank(context: RankContext) -> Result:
         skipped=0 if scale is None else scale.state.skipped - skipped_before,
         validations=() if validator is None else tuple(validator.history),
         stopped_after=0 if validator is None or not validator.is_over else validator.standing.stale,
+        **_best_of(options, validator),
     )
     if rank == 0:
         context.store.set(RESULT_KEY, result.to_json())
@@ -285,6 +293,14 @@ def _run_steps(context: RankContext, built: _Built, steps: range) -> int:
     return done
 
 
+def _best_of(options: RunOptions, validator: Validator | None) -> dict[str, Any]:
+    """Return what a result says of the best validation; nothing where there is none."""
+    best = None if validator is None else validator.standing.best
+    if best is None or options.checkpoint is None:
+        return {}
+    return {"best_step": best.step, "best_checkpoint": str(Path(options.checkpoint) / step_name(best.step))}
+
+
 def _follow_ups(context: RankContext, built: _Built) -> FollowUps:
     """Return what follows every step of this rank."""
     options = context.options
@@ -293,11 +309,28 @@ def _follow_ups(context: RankContext, built: _Built) -> FollowUps:
         rates=built.rates,
         shared_loss=built.shared_loss,
         validator=built.validator,
+        tell=None if context.rank or built.telemetry is None else partial(_tell, built.telemetry),
         checkpoints=built.checkpoints if options.checkpoint is not None else None,
         every=options.every,
         hooks=Hooks(built.training) if built.training is not None and context.rank == 0 else None,
         epoch_samples=read_number(context.store, _SAMPLES_KEY, "a count of samples") or None,
         batch=context.layout.batch,
+    )
+
+
+def _tell(telemetry: TelemetryRecorder, validation: Validation, standing: Standing) -> None:
+    """Tell those who follow the run of a validation."""
+    best = standing.best
+    telemetry.validated(
+        RankValidation(
+            rank=0,
+            step=validation.step,
+            samples=validation.samples,
+            metrics=dict(validation.metrics),
+            time_s=validation.time_s,
+            best_step=None if best is None else best.step,
+            best_value=None if best is None else best.value,
+        )
     )
 
 

@@ -41,6 +41,7 @@ from heterps_compile.runtime.servers.served_table import serve_tables
 from heterps_compile.runtime.signature import Signature, signature_of_plan
 from heterps_compile.runtime.validation.metrics import MetricsOfSamples
 from heterps_compile.schedule.order import Phase
+from heterps_compile.units import counted
 
 from .faults import innermost
 from .progress import VALIDATING, ProgressRecorder
@@ -176,13 +177,12 @@ class ValidationPass:
         """Return the names of the metrics on the rank that computes them, after a pass; else nothing."""
         return () if self._metrics is None else self._metrics.names
 
-    def run(self, done: int, samples: int | None = None) -> dict[str, float] | None:
+    def run(self, done: int, *, is_try: bool = False) -> dict[str, float] | None:
         """Go over the validation data.
 
         Args:
             done: Steps of the training that are done.
-            samples: Take the first micro-batches alone, up to so many samples, and compute no metric of them; None for
-                all.
+            is_try: Whether the first micro-batch alone goes through, and no metric is computed of it.
 
         Returns:
             The metrics, on the rank that computes them; None on others.
@@ -191,20 +191,21 @@ class ValidationPass:
             RunError: naming what is wrong, and that it was in a validation.
         """
         devices = [self._context.device] if self._context.device.type == "cuda" else []
-        shape = self._shape if samples is None else replace(self._shape, samples=min(samples, self._shape.samples))
+        shape = self._shape
+        if is_try:
+            shape = replace(shape, samples=min(shape.layout.micro_batch_size, shape.samples))
         try:
             with torch.random.fork_rng(devices), torch.no_grad(), ExitStack() as closing:
                 self._take_weights()
                 self._recorder.step = done - 1
                 self._go_over(shape, closing)
-                if self._metrics is None or samples is not None:
+                if self._metrics is None or is_try:
                     return None
                 with self._context.progress.during(VALIDATING):
                     return self._metrics.compute()
         except Exception as error:
-            innermost(error).add_note(
-                f"in the validation after {done:,} steps" if done else "in a try of the validation"
-            )
+            kind = "a try of the validation" if is_try else "the validation"
+            innermost(error).add_note(f"in {kind} after {counted(done, 'step')}")
             raise
 
     def finish(self) -> None:
@@ -264,7 +265,7 @@ class ValidationPass:
             layout, rank = _all_on_one(layout), 0
         if not wanted:
             return None
-        source, counted = self._data.open(self._size, context.rank)
+        source, items = self._data.open(self._size, context.rank)
         feed = Feed(
             wanted=wanted,
             inputs=self._inputs,
@@ -273,8 +274,8 @@ class ValidationPass:
             samples=shape.samples,
         )
         reader = MicroBatches(source, layout, rank, shape.steps, feed=feed, progress=context.progress)
-        if counted is not None and self._metrics is not None and shape.samples == self._size.samples:
-            closing.callback(counted.refuse_more, self._size.samples)  # last, when nobody reads any more
+        if items is not None and self._metrics is not None and shape.samples == self._size.samples:
+            closing.callback(items.refuse_more, self._size.samples)  # last, when nobody reads any more
         closing.callback(reader.close)
         return reader
 

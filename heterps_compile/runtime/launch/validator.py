@@ -60,7 +60,7 @@ class Validator:
         Raises:
             HeterpsError: what a validation would raise; naming the metric of ``--keep-best`` where there is no such.
         """
-        self.forwards.run(done, samples=1)
+        self.forwards.run(done, is_try=True)
         names = self.forwards.metric_names
         if self.best is not None and names and self.best.name not in names:
             raise UnknownNameError("metric of --keep-best", self.best.name, names)

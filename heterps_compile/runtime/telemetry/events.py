@@ -102,6 +102,34 @@ class RankStep:
         return sum(self.forward_s.values()) + sum(self.backward_s.values())
 
 
+@dataclass(frozen=True, slots=True)
+class RankValidation:
+    """What a validation came to, as rank 0 tells it.
+
+    Attributes:
+        rank: Its number.
+        step: Steps done when it was made.
+        samples: That it went over.
+        metrics: By name.
+        time_s: That it took.
+        best_step: Steps done at the best validation so far; None where nobody says what the best is.
+        best_value: Of its metric.
+    """
+
+    rank: int
+    step: int
+    samples: int
+    metrics: Mapping[str, float]
+    time_s: float
+    best_step: int | None = None
+    best_value: float | None = None
+
+    @property
+    def is_best(self) -> bool:
+        """Whether it is the best so far."""
+        return self.best_step == self.step
+
+
 class Ran(NamedTuple):  # a tuple is made in a third of the time, and JSON writes it as a list
     """One action and when it ran; ``phase`` is ``"forward"``, ``"backward"`` or ``"weight"``."""
 
@@ -144,9 +172,11 @@ class RankSpans:
     waits: tuple[Waited, ...] = ()
 
 
-Event = RankStart | RankStep | RankSpans
+Event = RankStart | RankStep | RankSpans | RankValidation
 
-_KINDS: Mapping[str, type[Event]] = MappingProxyType({"start": RankStart, "step": RankStep, "spans": RankSpans})
+_KINDS: Mapping[str, type[Event]] = MappingProxyType(
+    {"start": RankStart, "step": RankStep, "spans": RankSpans, "validation": RankValidation}
+)
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
@@ -209,6 +239,11 @@ def _spans(content: dict[str, Any]) -> RankSpans:
     )
 
 
+def _validation(content: dict[str, Any]) -> RankValidation:
+    content["metrics"] = {str(name): float(value) for name, value in content["metrics"].items()}
+    return RankValidation(**content)
+
+
 _READERS: Mapping[str, Callable[[dict[str, Any]], Event]] = MappingProxyType(
-    {"start": _start, "step": _step, "spans": _spans}
+    {"start": _start, "step": _step, "spans": _spans, "validation": _validation}
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from heterps_compile.errors import RunError
 
-from .events import RankSpans, RankStart, RankStep, from_line
+from .events import RankSpans, RankStart, RankStep, RankValidation, from_line
 from .punch_hole import RELEASE_EVERY_BYTES, release
 from .rank_recorder import FILE_NAME
 from .step_report import StepReport, step_report
@@ -45,6 +45,7 @@ class RunFollower:
         self._places = [0] * world_size
         self._release_every_bytes = release_every_bytes
         self._released = None if keeps else [0] * world_size
+        self._validations: list[RankValidation] = []
         self._steps: dict[int, list[RankStep]] = {}
         self._last: StepReport | None = None
 
@@ -62,10 +63,17 @@ class RunFollower:
                     self._start(event)
                 elif isinstance(event, RankSpans):
                     self.spans.append(event)
+                elif isinstance(event, RankValidation):
+                    self._validations.append(event)
                 else:
                     self._steps.setdefault(event.step, []).append(event)
         complete = sorted(step for step, ranks in self._steps.items() if len(ranks) == len(self._paths))
         return [self._report(self._steps.pop(step)) for step in complete]
+
+    def take_validations(self) -> list[RankValidation]:
+        """Return the validations that :meth:`poll` has read since the last time."""
+        taken, self._validations = self._validations, []
+        return taken
 
     def _start(self, start: RankStart) -> None:
         if start.rank in self.starts:  # what it told before was of another run

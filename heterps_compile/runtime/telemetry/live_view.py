@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from heterps_compile.escape import printable, shorten
+from heterps_compile.runtime.validation.result import metric_words
 from heterps_compile.units import format_bytes, format_rate, format_seconds
 
-from .events import RankStart, RankStep
+from .events import RankStart, RankStep, RankValidation
 from .step_report import StepReport
 
 DRAW_EVERY_S = 0.25
@@ -71,6 +72,10 @@ class LiveView:
         if self._clock() >= self._due_s:
             self._show(report)
 
+    def add_validation(self, validation: RankValidation) -> None:
+        """Show a validation, above the table."""
+        self._console.print(Text(validation_line(validation, self._total)), soft_wrap=True)
+
     def print(self, text: str) -> None:
         """Print a line of the run's own, above the table."""
         self._console.print(Text(printable(text)), soft_wrap=True)
@@ -111,6 +116,19 @@ def step_line(report: StepReport, total_steps: int | None) -> str:
     return (
         f"step {report.step + 1:,}{of}{loss}{learning}{norm}{skipped}, {format_rate(report.samples_per_s)}, "
         f"{format_seconds(report.pace_s)} a step, bubble {100 * report.bubble:.0f} %"
+    )
+
+
+def validation_line(validation: RankValidation, total_steps: int | None) -> str:
+    """Return a validation in one line."""
+    of = "" if total_steps is None else f"/{total_steps:,}"
+    best = ""
+    if validation.best_step is not None and validation.best_value is not None:
+        then = f"{validation.best_value:.6g} after step {validation.best_step:,}"
+        best = ", the best so far" if validation.is_best else f", the best was {then}"
+    return (
+        f"validation after step {validation.step:,}{of}: {metric_words(validation.metrics)}{best} "
+        f"({validation.samples:,} samples, {format_seconds(validation.time_s)})"
     )
 
 

@@ -17,7 +17,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.schedule.order import Phase
 
-from .events import Ran, RankSpans, RankStart, RankStep, Received, Waited, to_line
+from .events import Event, Ran, RankSpans, RankStart, RankStep, RankValidation, Received, Waited, to_line
 from .process_memory import MemoryUse, machine_name, memory_use
 
 if TYPE_CHECKING:
@@ -146,6 +146,14 @@ class TelemetryRecorder:
         )
         self._reset()
 
+    def validated(self, validation: RankValidation) -> None:
+        """Write a validation.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        self._write(validation)
+
     def close(self) -> None:
         """Close the file.
 
@@ -169,7 +177,7 @@ class TelemetryRecorder:
         self._received: list[Received] = []
         self._waits: list[Waited] = []
 
-    def _write(self, event: RankStart | RankStep | RankSpans) -> None:
+    def _write(self, event: Event) -> None:
         try:
             self._file.write(to_line(event))
             self._file.flush()  # the launcher shows it while the run goes on

@@ -1,4 +1,4 @@
-"""The log of a run: one line of JSON a step, for programs (``docs/telemetry.md`` has the schema).
+"""The log of a run: one line of JSON a step and a validation, for programs (``docs/telemetry.md`` has the schema).
 
 Left out: what single actions took; a trace has them.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from heterps_compile.errors import InputError, RunError
 
-from .events import finite_or_text
+from .events import RankValidation, finite_or_text
 from .step_report import StepReport
 
 
@@ -40,11 +40,15 @@ class StepLog:
         Raises:
             RunError: where it cannot be written.
         """
-        try:
-            self._file.write(json.dumps(step_record(report), allow_nan=False) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise self._unwritable(error) from error
+        self._write(step_record(report))
+
+    def add_validation(self, validation: RankValidation) -> None:
+        """Write a validation.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        self._write(validation_record(validation))
 
     def close(self) -> None:
         """Close the file.
@@ -57,8 +61,28 @@ class StepLog:
         except OSError as error:
             raise self._unwritable(error) from error
 
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(record, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
     def _unwritable(self, error: OSError) -> RunError:
         return RunError(f"cannot write the log {os.fspath(self._path)!r}: {error.strerror}")
+
+
+def validation_record(validation: RankValidation) -> dict[str, Any]:
+    """Return a validation as what its line in the log holds."""
+    return {
+        "validation": dict(validation.metrics),
+        "after_steps": validation.step,
+        "samples": validation.samples,
+        "is_best": validation.is_best,
+        "best_after_steps": validation.best_step,
+        "best": validation.best_value,
+        "time_s": validation.time_s,
+    }
 
 
 def step_record(report: StepReport) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.packages import need
 
+from .events import RankValidation
 from .step_report import StepReport
 
 _EVERY_S = 10  # between two writes to the disk
@@ -47,6 +48,16 @@ class TensorBoardLog:
         with self._writing():
             for tag, number in scalars(report).items():
                 self._writer.add_scalar(tag, number, report.step)
+
+    def add_validation(self, validation: RankValidation) -> None:
+        """Write a validation, at the step after which it was made.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        with self._writing():
+            for name, value in validation.metrics.items():
+                self._writer.add_scalar(f"validation/{name}", value, validation.step - 1)
 
     def close(self) -> None:
         """Write what is left.
