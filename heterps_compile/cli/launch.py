@@ -55,12 +55,12 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         only_prints = asked["only_print"]
         engine = find_engine(asked)
     made = make_run_options(ctx, directory)
-    from heterps_compile.runtime.engines.contract import Job, Streams, need_programs  # noqa: PLC0415 - as above
+    from heterps_compile.runtime.engines.contract import Job, Streams, need_installed  # noqa: PLC0415 - as above
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
 
     starts = engine.capabilities.starts and not only_prints
     if starts:
-        need_programs(engine)
+        need_installed(engine)
     job = Job(made, prepare(made), tuple(given_words(ctx, without=("hosts",))))
     engine.check(job)
     if starts:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TextIO
 
 from heterps_compile.errors import RunError
+from heterps_compile.packages import need
 from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.launch.run_options import RunOptions
 
@@ -26,11 +27,13 @@ class Capabilities:
         starts: It starts the run, follows its log until the end, and ends it when this process is told to.
         restarts: It starts a run anew that came to an end before its time.
         programs: What must be on this machine's PATH for it to start a run.
+        extras: Whose packages it needs for that.
     """
 
     starts: bool = True
     restarts: bool = False
     programs: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,14 @@ class Engine(ABC):
         raise NotImplementedError(f"{self.name} starts nothing")
 
 
-def need_programs(engine: Engine) -> None:
+def need_installed(engine: Engine) -> None:
     """Check that what an engine starts runs with is on this machine.
 
     Raises:
         RunError: naming the first program that is not.
+        MissingPackageError: naming the packages that are not, and what to type.
     """
+    need(f"the engine {engine.name}", *engine.capabilities.extras)
     for program in engine.capabilities.programs:
         if shutil.which(program) is None:
             raise RunError(

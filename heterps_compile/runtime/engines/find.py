@@ -27,6 +27,7 @@ ENGINES: Mapping[str, str] = MappingProxyType(
         "ssh": f"{_HERE}.ssh:Ssh",
         "torchrun": f"{_HERE}.torchrun:Torchrun",
         "slurm": f"{_HERE}.slurm:Slurm",
+        "ray": f"{_HERE}.ray_cluster:Ray",
     }
 )
 """Module and class of the built-in engines."""

@@ -1,4 +1,4 @@
-"""A log that other machines write to, passed on line by line as it grows.
+"""A log that the ranks of other machines write to, passed on line by line as it grows.
 
 Left out: where it comes from (``slurm.py``).
 """
@@ -9,6 +9,8 @@ from typing import TextIO
 
 from heterps_compile.escape import printable
 
+from .told_once import ToldOnce
+
 
 class FollowedFile:
     """A file that is read as it grows; it need not be there yet."""
@@ -16,6 +18,7 @@ class FollowedFile:
     def __init__(self, path: Path, to: TextIO) -> None:
         self._path, self._to = path, to
         self._at, self._rest = 0, b""
+        self._told = ToldOnce()
 
     def poll(self, *, last: bool = False) -> None:
         """Pass on the lines that are whole; the last one too, where nothing more will come."""
@@ -28,6 +31,8 @@ class FollowedFile:
         if last and self._rest:
             lines.append(self._rest)
         for line in lines:
-            with suppress(OSError, ValueError):  # who read it has left: the run goes on
-                self._to.write(f"{printable(line.decode('utf-8', 'replace').rstrip())}\n")
-                self._to.flush()
+            text = printable(line.decode("utf-8", "replace").rstrip())
+            if self._told.is_new(text):
+                with suppress(OSError, ValueError):  # who read it has left: the run goes on
+                    self._to.write(f"{text}\n")
+                    self._to.flush()

@@ -9,7 +9,7 @@ Left out: the options of ``run``, which every engine takes (``run_options.py``).
 from heterps_compile.options import Command, Flag, NamedTexts, Option, Repeated, Text, Whole
 
 BY_HAND = "hand"
-ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm")
+ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm", "ray")
 OTHER = "an engine of another package"
 
 
@@ -115,6 +115,15 @@ LAUNCH = Command(
             default=(),
             subjects=_of("slurm"),
         ),
+        Option(
+            name="ray_address",
+            words="--ray-address",
+            help="Of the Ray cluster.",
+            metavar="HOST:PORT",
+            default="auto",
+            subjects=_of("ray"),
+        ),
+        _of_types("resources", "--resource", "Ray's custom resource; heterps_TYPE otherwise.", "v100=volta", "ray"),
         Option(
             name="engine_options",
             words="--engine-option",

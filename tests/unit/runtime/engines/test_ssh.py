@@ -6,7 +6,7 @@ from engine_jobs import HOSTILE, SECRET, make_job, write_hosts
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.engines.by_hand import ByHand
-from heterps_compile.runtime.engines.contract import Streams, need_programs
+from heterps_compile.runtime.engines.contract import Streams, need_installed
 from heterps_compile.runtime.engines.ssh import Ssh
 from heterps_compile.runtime.engines.torchrun import Torchrun
 
@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_told_before_anything_starts(tmp_path, monkeypatch)
         Ssh().write(make_job(hosts=hosts, host=7))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RunError, match="the engine ssh needs 'ssh', which is not on the PATH of this machine; install"):
-        need_programs(Ssh())
+        need_installed(Ssh())
 
 
 def test_by_hand_the_line_of_one_host_can_be_asked_for(tmp_path):

@@ -1,0 +1,138 @@
+"""``launch --on ray`` on a cluster of Ray's own making: two nodes of this machine, with a custom resource each."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from written_ctrdnn import (
+    BATCH,
+    DATA,
+    MICRO_BATCHES,
+    largest_difference,
+    trained_in_one_process,
+    weights_in,
+    write_ctrdnn,
+)
+
+pytestmark = pytest.mark.slow  # Ray's own processes take long to start
+
+STEPS = 4
+PATIENCE_S = 180.0
+STORE_BYTES = 80 * 2**20
+ROOT = Path(__file__).parents[2]
+RUN = ("--train", "train.py", "--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """A compiled folder of two device types, and a cluster that has them."""
+    folder = tmp_path_factory.mktemp("ray")
+    write_ctrdnn(folder, dense_backend="torch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        cluster_utils = pytest.importorskip("ray.cluster_utils")
+        cluster = cluster_utils.Cluster()
+        try:
+            cluster.add_node(
+                num_cpus=2,
+                resources={"heterps_cpu-core": 2},
+                object_store_memory=STORE_BYTES,
+                include_dashboard=False,
+            )
+            volta = cluster.add_node(num_cpus=2, resources={"volta": 2}, object_store_memory=STORE_BYTES)
+            yield folder, cluster, volta
+        finally:
+            cluster.shutdown()
+
+
+def begin(there, *words: str, resource: str = "volta") -> "subprocess.Popen[str]":
+    folder, cluster, _ = there
+    where = ["--on", "ray", "--ray-address", cluster.address, "--resource", f"v100={resource}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "heterps_compile", "launch", "torch.heterps", *where, "--replicas", "1,2", *RUN, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode, out, err
+
+
+def wait_for_steps(log: Path, process: "subprocess.Popen[str]") -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (log.exists() and log.read_text()) and process.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+
+
+def test_actors_train_as_one_process(there, tmp_path):
+    code, out, err = end(begin(there, "--steps", str(STEPS), "--checkpoint", str(tmp_path / "ck")))
+    assert code == 0, err + out
+    assert f"[stage 0, replica 0] {STEPS} steps, {STEPS * BATCH} samples" in out
+    ours = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}")
+    assert largest_difference(ours, trained_in_one_process(STEPS)) < 1e-6
+
+
+def test_what_no_node_has_is_told_in_one_sentence(there):
+    code, out, err = end(begin(there, resource="unheard"))
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        "Error: the run takes 2 of 'unheard', and the nodes of the Ray cluster have 0; start nodes that"
+    )
+    assert err.count("\n") == 1
+
+
+def test_ctrl_c_ends_the_ranks_after_the_step_with_a_checkpoint(there, tmp_path):
+    log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
+    process = begin(there, "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
+    wait_for_steps(log, process)
+    process.send_signal(signal.SIGINT)
+    code, out, err = end(process)
+    assert code == 130, err + out
+    assert list(ck.glob("step-*"))
+
+
+def test_a_node_that_is_killed_ends_the_run_in_one_sentence(there, tmp_path):
+    """It is the last test: the cluster has one node after it."""
+    log = tmp_path / "log.jsonl"
+    process = begin(there, "--steps", "1000000", "--log", str(log))
+    wait_for_steps(log, process)
+    _, cluster, volta = there
+    cluster.remove_node(volta, allow_graceful=False)
+    code, out, err = end(process)
+    assert code == 1, err + out
+    told = [line for line in err.splitlines() if "Error: " in line]
+    assert len(told) == 1, err
+    assert "Traceback" not in err
+    deadline_s = time.monotonic() + 60.0
+    while (left := ranks_with(str(log))) and time.monotonic() < deadline_s:
+        time.sleep(0.2)
+    assert left == []
+
+
+def ranks_with(word: str) -> list[str]:
+    """Return the process ids of commands that name a path."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if word.encode() in command:
+            found.append(path.parent.name)
+    return found

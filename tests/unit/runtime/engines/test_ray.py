@@ -1,0 +1,105 @@
+"""What needs no cluster of Ray; one of its own is in tests/e2e/test_command_launch_ray.py."""
+
+import io
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+
+import pytest
+from engine_jobs import HOSTILE, SECRET, make_job
+
+from heterps_compile import packages
+from heterps_compile.errors import InputError, MissingPackageError
+from heterps_compile.runtime.engines.contract import need_installed
+from heterps_compile.runtime.engines.followed_file import FollowedFile
+from heterps_compile.runtime.engines.ray_cluster import Ray
+from heterps_compile.runtime.engines.ray_rank import ERR, OUT, RankProcess
+from heterps_compile.runtime.engines.told_once import ToldOnce
+
+
+def test_a_bundle_for_every_rank_of_what_its_type_is_called_there():
+    group, command = Ray(resources=(("v100", "volta"),)).write(make_job(servers=1, threads=2, directory=HOSTILE))
+    assert json.loads(group.text) == [
+        {"heterps_cpu": 1.0, "CPU": 2.0},
+        {"heterps_cpu": 1.0, "CPU": 2.0},
+        {"volta": 1.0, "CPU": 2.0},
+        {"heterps_parameter-server": 1.0, "CPU": 2.0},
+    ]
+    assert shlex.split(command.text) == ["python3", "-m", "heterps_compile", "run", HOSTILE]
+    counted = Ray()._bundles(make_job(), counts_gpus=True)
+    assert [bundle.get("GPU") for bundle in counted] == [None, None, 1.0]
+
+
+def test_what_does_not_fit_is_told_before_anything_starts(monkeypatch):
+    with pytest.raises(InputError, match="--hosts means nothing for --on ray"):
+        Ray().check(make_job(hosts="h.toml"))
+    with pytest.raises(InputError, match="--resource names 'tpu', which is no device type of this run"):
+        Ray(resources=(("tpu", "x"),)).check(make_job())
+    with pytest.raises(InputError, match="--resource v100=GPU is Ray's own"):
+        Ray(resources=(("v100", "GPU"),)).check(make_job())
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackageError, match="the engine ray needs ray, which is not installed: pip install"):
+        need_installed(Ray())
+    assert packages.EXTRAS["ray"] == ("ray",)
+
+
+def finished(rank: RankProcess) -> tuple[list[tuple[str, str]], int]:
+    told = []
+    while True:
+        lines, code = rank.poll()
+        told += lines
+        if code is not None:
+            return told, code
+        time.sleep(0.01)
+
+
+def test_a_rank_has_the_secret_in_a_file_of_its_own_and_heeds_signals(tmp_path, monkeypatch):
+    """An interpreter that is a shell stands for ours."""
+    script = tmp_path / "python"
+    script.write_text(
+        "#!/bin/sh\ntrap 'echo stopped >&2; exit 9' INT\nfor last; do :; done\n"
+        'stat -c "%a" "$last"; grep -c "$EXPECTED" "$last"; echo "$3 $RANK"; while :; do sleep 0.02; done\n'
+    )
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    rank = RankProcess()
+    assert rank.poll() == ([], None)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as Ray does
+    try:
+        rank.start(["run", HOSTILE], {"RANK": "2", "EXPECTED": SECRET}, f'secret = "{SECRET}"\n')
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    told = []
+    while len(told) < 3:
+        told += rank.poll()[0]
+        time.sleep(0.01)
+    assert told == [(OUT, "600\n"), (OUT, "1\n"), (OUT, "run 2\n")]
+    folder = rank._folder
+    assert SECRET not in str(rank._process.args)
+    rank.send_signal(signal.SIGINT)
+    assert finished(rank) == ([(ERR, "stopped\n")], 9)
+    assert not os.path.exists(folder)
+    assert rank.free_port() > 0
+
+
+def test_a_log_is_passed_on_as_it_grows_and_an_error_of_many_once(tmp_path):
+    out = io.StringIO()
+    log = FollowedFile(tmp_path / "log", out)
+    log.poll()
+    (tmp_path / "log").write_bytes(b"one\ntw")
+    log.poll()
+    assert out.getvalue() == "one\n"
+    with (tmp_path / "log").open("ab") as file:
+        file.write(b"o\nError: x\nError: x\n\x1b[2Jlast")
+    log.poll()
+    log.poll(last=True)
+    assert out.getvalue() == "one\ntwo\nError: x\n\\x1b[2Jlast\n"
+
+
+def test_only_errors_are_told_once():
+    told = ToldOnce()
+    lines = ("step 1", "step 1", "Error: a", "Error: a", "Error: b")
+    assert [told.is_new(line) for line in lines] == [True, True, True, False, True]
