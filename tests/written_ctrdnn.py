@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 
 import heterps_compile
 from heterps_compile.examples.ctrdnn import CTRDNN, ctrdnn
@@ -73,6 +74,7 @@ def trained_in_one_process(
     scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     half: bool = False,
     momentum: float = MOMENTUM,
+    average: AveragedModel | None = None,
 ) -> dict[str, Tensor]:
     """Train the whole model on the same micro-batches in order, if ``half`` in float16; give its weights."""
     torch.set_num_threads(1)
@@ -93,16 +95,18 @@ def trained_in_one_process(
             torch.nn.utils.clip_grad_norm_(built.parameters(), clip_norm)
         scaler.step(optimizer)
         scaler.update()
+        if average is not None:
+            average.update_parameters(built)
         if rates is not None:
             rates.step()
     return {name: tensor.detach() for name, tensor in built.state_dict().items()}
 
 
-def weights_in(checkpoint: Path) -> dict[str, Tensor]:
-    """Return the weights of all stages of a checkpoint."""
+def weights_in(checkpoint: Path, kind: str = "weights") -> dict[str, Tensor]:
+    """Return the weights of all stages of a checkpoint, or with ``ema`` their average."""
     from safetensors.torch import load_file  # noqa: PLC0415 - beside its one use
 
-    return {k: v for file in sorted(checkpoint.glob("weights-*.safetensors")) for k, v in load_file(file).items()}
+    return {k: v for file in sorted(checkpoint.glob(f"{kind}-*.safetensors")) for k, v in load_file(file).items()}
 
 
 def largest_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:

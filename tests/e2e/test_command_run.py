@@ -9,6 +9,7 @@ import pytest
 import torch
 from commands import heterps
 from safetensors.torch import load_file
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from trace_format import read_trace
 from written_ctrdnn import (
     BATCH,
@@ -29,6 +30,7 @@ import heterps_compile
 from heterps_compile.runtime.launch.checkpoint_folder import holding_checkpoints
 
 STEPS = 6
+EMA = 0.9
 
 
 @pytest.fixture(scope="module")
@@ -131,18 +133,23 @@ def test_clipped_and_scheduled_training_goes_on_in_other_cuts_as_one_process_doe
 
 def test_a_run_in_float16_goes_on_with_its_loss_scale_as_one_process_does(written, tmp_path):
     ck = ("--checkpoint", str(tmp_path / "ck"), "--resume", "--log", str(tmp_path / "log.jsonl"), "--precision", "fp16")
-    assert ", 4 micro-batches of 4 samples, fp16\n" in train(written, *ck, steps=3).stderr
+    ck = (*ck, "--ema", str(EMA))
+    assert ", 4 micro-batches of 4 samples, fp16 (planned: fp32)\n" in train(written, *ck, steps=3).stderr
     state = json.loads((tmp_path / "ck" / "step-000003" / "state.json").read_text())
     assert (state["precision"], state["scaling"]["growth_tracker"]) == ("fp16", 3)
     run = train(written, *ck, stages=3, replicas="1,1,1")
     assert run.returncode == 0, run.stderr
     told = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [(step["loss_scale"], step["skipped"]) for step in told] == [(65536.0, False)] * STEPS
-    theirs = trained_in_one_process(STEPS, half=True)
+    average = AveragedModel(model()[0], multi_avg_fn=get_ema_multi_avg_fn(EMA))
+    theirs = trained_in_one_process(STEPS, half=True, average=average)
     assert (
         largest_difference(weights_in(tmp_path / "ck" / f"step-{STEPS:06d}"), theirs) < torch.finfo(torch.float16).eps
     )
     assert largest_difference(theirs, trained_in_one_process(STEPS)) > 1e-5, "float16 is no float32"
+    averaged = weights_in(tmp_path / "ck" / f"step-{STEPS:06d}", "ema")
+    assert largest_difference(averaged, dict(average.module.state_dict())) < torch.finfo(torch.float16).eps
+    assert largest_difference(averaged, theirs) > 1e-3, "an average is not the last"
 
 
 def test_a_run_goes_on_in_other_cuts_with_other_replicas(written, tmp_path):

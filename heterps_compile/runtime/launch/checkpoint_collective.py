@@ -23,17 +23,18 @@ from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.swap import replacing
 from heterps_compile.runtime.data.identity import Identity
-from heterps_compile.runtime.pipeline.loss_scale import LossScale
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 
 from .checkpoint_folder import keep_last, step_name
 from .checkpoint_format import (
     SERVERS_NAME,
+    Averaged,
     RunState,
     make_servers_folder,
     read_optimizer,
     read_state,
     read_weights,
+    write_average,
     write_stage,
     write_state,
     write_table_optimizer,
@@ -54,9 +55,11 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from heterps_compile.runtime.c10d import Store
+    from heterps_compile.runtime.pipeline.loss_scale import LossScale
     from heterps_compile.runtime.servers.client import Client
 
     from .server_rates import ServerRates
+    from .weight_average import WeightAverage
 
 _NEW_FOLDER = re.compile(r"\.heterps-new-[A-Za-z0-9_-]{1,200}")
 
@@ -81,6 +84,7 @@ class Checkpoints:
         rates: Of these tables; None on ranks that use none.
         loss_scale: Of the run's losses; None where they are not scaled.
         validation_data: What the run validates on; None for nothing.
+        average: Of this rank's weights; None where none is kept.
     """
 
     prepared: Prepared
@@ -96,8 +100,9 @@ class Checkpoints:
     servers: "Client | None" = None
     rates: "ServerRates | None" = None
     tied_as: "Mapping[int, Mapping[str, str]]" = field(default_factory=dict)
-    loss_scale: LossScale | None = None
+    loss_scale: "LossScale | None" = None
     validation_data: Identity | None = None
+    average: "WeightAverage | None" = None
 
     def write(
         self, step: int, standing: Standing = BEFORE_ANY, metrics: Mapping[str, float] | None = None
@@ -142,28 +147,38 @@ class Checkpoints:
         keep_last(self.directory, self.options.keep, spared)
         return self.directory / step_name(step)
 
-    def restore_weights(self, checkpoint: Path) -> None:
-        """Put a checkpoint's weights and buffers into those of this rank.
+    def restore_weights(self, checkpoint: Path, *, averaged: bool = False) -> None:
+        """Put a checkpoint's weights and buffers into those of this rank, or the average of them.
 
         Raises:
             RunError: where something is missing or does not fit.
         """
+        state = read_state(checkpoint)
+        if averaged and state.averaged is None:
+            raise RunError(f"{checkpoint.name} has no average of its weights; leave --averaged out")
+        for stage, parameters in self.parameters.items():
+            self._read_into(checkpoint, state, stage, {**parameters, **self.buffers[stage]}, averaged=averaged)
+        if self.average is not None:
+            self.average.begin()
+
+    def _read_into(
+        self, checkpoint: Path, state: RunState, stage: int, into: "Mapping[str, Tensor]", *, averaged: bool
+    ) -> None:
+        """Put tensors of a checkpoint, or the average of them, into those of a stage, by name."""
         import torch  # noqa: PLC0415 - torch only in the processes of a run
 
-        state = read_state(checkpoint)
-        for stage, parameters in self.parameters.items():
-            into: dict[str, Tensor] = {**parameters, **self.buffers[stage]}
-            tied_as = self.tied_as.get(stage, {})
-            names = dict.fromkeys([*into, *tied_as.values()])
-            found = read_weights(checkpoint, state, names, optional=[*self.buffers[stage], *tied_as.values()])
+        tied_as = self.tied_as.get(stage, {})
+        names = dict.fromkeys([*into, *tied_as.values()])
+        optional = [*self.buffers[stage], *tied_as.values()]
+        found = read_weights(checkpoint, state, names, optional=optional, averaged=averaged)
+        for name, tensor in found.items():
+            if name in into:
+                refuse_other(checkpoint, name, _described(tensor), _described(into[name]))
+        refuse_untied(checkpoint, found, into, tied_as)
+        with torch.no_grad():
             for name, tensor in found.items():
                 if name in into:
-                    refuse_other(checkpoint, name, _described(tensor), _described(into[name]))
-            refuse_untied(checkpoint, found, into, tied_as)
-            with torch.no_grad():
-                for name, tensor in found.items():
-                    if name in into:
-                        into[name].copy_(tensor)
+                    into[name].copy_(tensor)
 
     def restore(self, checkpoint: Path) -> None:
         """Put a checkpoint's weights, buffers and optimiser state into those of this rank; no other is needed for it.
@@ -172,11 +187,15 @@ class Checkpoints:
             RunError: where something is missing or does not fit.
         """
         self.restore_weights(checkpoint)
-        scaling = read_state(checkpoint).scaling
-        if self.loss_scale is not None and scaling is not None:
-            self.loss_scale.state = scaling
+        state = read_state(checkpoint)
+        if self.loss_scale is not None and state.scaling is not None:
+            self.loss_scale.state = state.scaling
+        if self.average is not None and state.averaged is not None:
+            for stage in self.parameters:
+                self._read_into(checkpoint, state, stage, self.average.of_stage(stage), averaged=True)
+            self.average.updates = state.averaged.updates
         if self.rates is not None:
-            tables = read_optimizer(checkpoint, read_state(checkpoint), self.rates.tables, with_tensors=False)
+            tables = read_optimizer(checkpoint, state, self.rates.tables, with_tensors=False)
             self.rates.put(checkpoint.name, tables)
         if self.optimizer is not None:
             named = {name: p for parameters in self.parameters.values() for name, p in parameters.items()}
@@ -212,6 +231,8 @@ class Checkpoints:
             if state is not None and self.scheduler is not None:
                 state = replace(state, schedule=take_schedule(self.scheduler))
             files = write_stage(folder, stage, {**parameters, **self.buffers[stage]}, state)
+            if self.average is not None:
+                files |= write_average(folder, stage, self.average.of_stage(stage))
             self.store.set(_written_key(step, stage), json.dumps(files))
         if self.servers is not None:
             make_servers_folder(folder)
@@ -237,6 +258,7 @@ class Checkpoints:
             tied=ties_of(self.prepared),
             precision=self.prepared.precision,
             scaling=None if self.loss_scale is None else self.loss_scale.state,
+            averaged=None if self.average is None else Averaged(self.average.decay, self.average.updates),
             keep_best=self.options.keep_best,
             validation_data=self.validation_data,
         )

@@ -8,6 +8,7 @@
         weights-0.safetensors    weights and buffers of stage 0
         optimizer-0.safetensors  its optimiser's tensors
         optimizer-0.json         its numbers and options, and the state of the learning-rate schedule
+        ema-0.safetensors        the average of its weights, where one is kept
         optimizer-servers.json   the same of tables on parameter servers, whose tensors lie in servers/
         weights-1.safetensors    ...
       step-000130/
@@ -60,9 +61,27 @@ if TYPE_CHECKING:
 FORMAT = 2
 _WITHOUT_HASHES = 1  # an earlier format
 SERVERS_NAME = "servers"
+_AVERAGE = "ema"
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _LARGEST_STATE_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """What a checkpoint knows of the average of its weights.
+
+    Attributes:
+        decay: The share of it that a step leaves.
+        updates: Steps that it has followed.
+    """
+
+    decay: float
+    updates: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay < 1 or type(self.updates) is not int or self.updates < 0:
+            raise ValueError(f"an average of weights with a decay of {self.decay} after {self.updates} steps is none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +102,7 @@ class RunState:
         tied: Names of parameters that are one tensor, group by group; None where an earlier version wrote it.
         precision: In which forwards computed.
         scaling: Of the losses; None where they are not scaled.
+        averaged: Of the average of its weights, where there is one.
         metrics: Of the validation after this step; None where there was none.
         validations: How many the run has had by then.
         keep_best: The metric that says which is the best, as ``--keep-best`` has it; None for nothing.
@@ -102,6 +122,7 @@ class RunState:
     tied: tuple[tuple[str, ...], ...] | None = ()
     precision: str = FULL
     scaling: Scaling | None = None
+    averaged: Averaged | None = None
     metrics: Mapping[str, float] | None = None
     validations: int = 0
     keep_best: str | None = None
@@ -149,6 +170,18 @@ def _with_own_bytes(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
         found[name] = own.clone() if storage in seen else own
         seen.add(storage)
     return found
+
+
+def write_average(folder: Path, stage: int, tensors: "Mapping[str, Tensor]") -> dict[str, str]:
+    """Write the average of one stage's weights as :func:`write_stage` writes these; return the same."""
+    from safetensors.torch import save_file  # noqa: PLC0415 - only where checkpoints are written
+
+    name = f"{_AVERAGE}-{stage}.safetensors"
+    try:
+        save_file(_with_own_bytes(tensors), folder / name)
+        return hash_files(folder, [name])
+    except Exception as error:
+        raise _unwritable(folder, error) from error
 
 
 def make_servers_folder(folder: Path) -> None:
@@ -229,6 +262,7 @@ def read_state(checkpoint: Path) -> RunState:
             tied=groups,
             precision=_one_of(content.get("precision", FULL), PRECISIONS),
             scaling=scaling,
+            averaged=None if content.get("averaged") is None else Averaged(**content["averaged"]),
             **_validated(content),
         )
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
@@ -278,7 +312,12 @@ def unchecked_note(checkpoint: Path, state: RunState) -> str | None:
 
 
 def read_weights(
-    checkpoint: Path, state: RunState, names: Iterable[str], *, optional: Collection[str] = ()
+    checkpoint: Path,
+    state: RunState,
+    names: Iterable[str],
+    *,
+    optional: Collection[str] = (),
+    averaged: bool = False,
 ) -> "dict[str, Tensor]":
     """Read weights and buffers by name, whichever stages held them.
 
@@ -287,11 +326,12 @@ def read_weights(
         state: Of it.
         names: To read.
         optional: Those that may be missing: a buffer that nothing changes is a constant in stages of another backend.
+        averaged: Read the average of the weights in place of these.
 
     Raises:
         RunError: where one is missing or a file is damaged.
     """
-    files = [f"weights-{stage}.safetensors" for stage in state.stages]
+    files = [f"{_AVERAGE if averaged else 'weights'}-{stage}.safetensors" for stage in state.stages]
     wanted = dict.fromkeys(names)
     found = _read_tensors(checkpoint, state, files, lambda key: key in wanted)
     if state.servers and len(found) < len(wanted):

@@ -255,6 +255,8 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
         found = [printable(str(one)) for one in find_checkpoints(checkpoint)]
         which = f"; it holds some: name one of them (--weights {found[-1]})" if found else f": it has no {STATE_NAME}"
         raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint{which}")
+    if options.averaged and read_state(checkpoint).averaged is None:
+        raise RunError(f"{printable(checkpoint.name)} has no average of its weights (--ema); leave --averaged out")
     if files_too:
         state = read_state(checkpoint)
         check_written(checkpoint, state)
@@ -312,7 +314,24 @@ def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> 
     notes = [] if note is None else [note]
     if start is not None and state.precision != prepared.precision:
         notes.append(f"{start.name} was reached in {state.precision}, and the run goes on in {prepared.precision}")
+    notes += average_notes(found, state, options, resumes=start is not None)
     return [*notes, *check_tensors(found, state, prepared, resumes=start is not None)]
+
+
+def average_notes(found: Path, state: RunState, options: RunOptions, *, resumes: bool) -> list[str]:
+    """Say what becomes of the average of a checkpoint's weights, and where one begins that it does not have."""
+    there, name = state.averaged, printable(found.name)
+    if there is None:
+        begins = resumes and options.ema is not None
+        return [f"{name} has no average of its weights: one begins after the next step"] if begins else []
+    average = f"an average of its weights (EMA, decay {there.decay:g})"
+    if not resumes and options.averaged:
+        return [f"{name} has {average}, which is taken; the weights themselves are left"]
+    if not resumes:
+        return [f"{name} has {average}, which is left: --averaged takes it in place of the weights"]
+    if options.ema is None:
+        return [f"{name} has {average}, which is left: --ema {there.decay:g} goes on with it"]
+    return [f"{name} has {average}, which goes on with {options.ema:g}"] if options.ema != there.decay else []
 
 
 def check_fits(

@@ -4,6 +4,7 @@ Left out: a step (``pipeline/engine.py``), where a run begins and how it ends (`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from .progress import SAVING, UPDATING, ProgressRecorder
 from .training_file import in_function
 from .validator import Validator
 from .watch import Watch
+from .weight_average import WeightAverage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,6 +46,7 @@ class FollowUps:
         tell: Is told of every validation.
         checkpoints: Of the run.
         every: Steps between two of them; None for the one at the end, and those of the best validations.
+        average: Of the weights; validations are of it.
         hooks: Of the training file, on the rank that calls them.
         epoch_samples: In an epoch; None where the data have no end.
         batch: Samples in a step.
@@ -56,6 +59,7 @@ class FollowUps:
     tell: Callable[[Validation, Standing], None] | None = None
     checkpoints: Checkpoints | None = None
     every: int | None = None
+    average: WeightAverage | None = None
     hooks: Hooks | None = None
     epoch_samples: int | None = None
     batch: int = 0
@@ -127,6 +131,8 @@ class StepLoop:
                 with self.progress.during(UPDATING):
                     for rates in then.rates:
                         rates.after_step(loss)
+                    if then.average is not None:
+                        then.average.update()
             done = step + 1
             validation = self._validate(then, done)
             is_best = validation is not None and validation.is_best
@@ -145,7 +151,8 @@ class StepLoop:
         validator = then.validator
         if validator is None or not validator.times.are_due(done):
             return None
-        validation = validator.run(done)
+        with nullcontext() if then.average is None else then.average.in_place():
+            validation = validator.run(done)
         for rates in then.rates:
             rates.after_validation(validation.metrics)
         if then.tell is not None:

@@ -257,6 +257,8 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
         layers, replicas = counted(len(stage.layers), "layer"), counted(len(ranks), "replica")
         planned = "" if len(ranks) == stage.replicas else f" (planned: {stage.replicas})"
         lines.append(f"  stage {stage.index}: {layers}, {replicas}{planned}, {shown}")
+    if options.ema is not None:
+        lines.append(f"  an average of the weights is kept (EMA, decay {options.ema:g}): validations are of it")
     return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]
 
 

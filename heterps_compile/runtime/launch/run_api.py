@@ -45,9 +45,11 @@ class RunKeywords(TypedDict, total=False):
     wire: str
     exact_sums: bool
     clip_norm: float | None
+    ema: float | None
     seed: int
     threads: int
     weights: str | None
+    averaged: bool
     checkpoint: str | None
     every: int | None
     keep: int

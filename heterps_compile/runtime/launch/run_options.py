@@ -218,10 +218,20 @@ class RunOptions:
         metavar="X",
         subjects=(TRAINING,),
     )
+    ema: float | None = _option(
+        "--ema",
+        Amount(above_zero=True),
+        "Keep an exponential moving average of the weights, such as 0.999; validations are of it.",
+        metavar="DECAY",
+        subjects=(TRAINING,),
+    )
     seed: int = _option("--seed", Whole(0, MOST_SEED), "Of chance.", metavar="N", default=0)
     threads: int = _option("--threads", Whole(1, 1024), "Of every process.", metavar="N", default=1)
     weights: str | None = _option(
         "--weights", Text(), "Begin with the weights of this checkpoint.", metavar="DIR/step-N"
+    )
+    averaged: bool = _option(
+        "--averaged", Flag(), "Of these weights, the average (--ema).", default=False, needs=("weights",)
     )
     checkpoint: str | None = _option(
         "--checkpoint",
@@ -333,6 +343,13 @@ class RunOptions:
             raise InputError(
                 "--clip-norm and --staleness do not go together: a norm is that of all gradients of one step, and with "
                 "a staleness servers apply each push as it comes; leave one of the two out"
+            )
+        if self.ema is not None and not self.ema < 1:
+            raise InputError(f"--ema is {self.ema:g}; it must be above 0 and below 1, such as 0.999")
+        if self.ema is not None and self.servers.count:
+            raise InputError(
+                "--ema and --parameter-servers do not go together: servers step the rows that a batch has, and an "
+                "average moves all of them in every step; leave one of the two out"
             )
         if not self.data and self.train is None:
             raise InputError("inference needs data to read (--data FILE, or --data random)")

@@ -62,6 +62,7 @@ from .validation_data import (
 )
 from .validation_pass import ValidationPass
 from .validator import Validator
+from .weight_average import WeightAverage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -229,14 +230,18 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         if training.scheduler is not None:
             asking = SharedLoss(layout, rank)
             shared_loss = asking if asking.is_wanted(any(one.wants_loss for one in rates)) else None
+    parameters = {index: _tensors(stage, trained=True) for index, stage in stages.items()}
+    buffers = {index: _tensors(stage, trained=False) for index, stage in stages.items()}
+    held = {index: {**parameters[index], **buffers[index]} for index in stages}
+    average = None if options.ema is None else WeightAverage(options.ema, held)
     checkpoints = Checkpoints(
         context.prepared,
         options,
         Path(options.checkpoint or ""),
         context.store,
         rank,
-        parameters={index: _tensors(stage, trained=True) for index, stage in stages.items()},
-        buffers={index: _tensors(stage, trained=False) for index, stage in stages.items()},
+        parameters=parameters,
+        buffers=buffers,
         optimizer=optimizer,
         scheduler=scheduler,
         data=given.data,
@@ -245,11 +250,12 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
         tied_as={index: getattr(stage, "tied_as", {}) for index, stage in stages.items()},
         loss_scale=engine.loss_scale,
         validation_data=None if size is None else size.identity,
+        average=average,
     )
     if checkpoint is not None:
         checkpoints.restore(checkpoint)
     elif options.weights is not None:
-        checkpoints.restore_weights(Path(options.weights))
+        checkpoints.restore_weights(Path(options.weights), averaged=options.averaged)
     validator = None
     if training is not None and size is not None:
         forwards = ValidationPass(
@@ -312,6 +318,7 @@ def _follow_ups(context: RankContext, built: _Built) -> FollowUps:
         tell=None if context.rank or built.telemetry is None else partial(_tell, built.telemetry),
         checkpoints=built.checkpoints if options.checkpoint is not None else None,
         every=options.every,
+        average=built.checkpoints.average,
         hooks=Hooks(built.training) if built.training is not None and context.rank == 0 else None,
         epoch_samples=read_number(context.store, _SAMPLES_KEY, "a count of samples") or None,
         batch=context.layout.batch,

@@ -31,6 +31,7 @@ from heterps_compile.escape import printable
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.sample_source import Columns
+from heterps_compile.runtime.pipeline.autocast import Autocast
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import Layout
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, ReadMicroBatch, StepOptions
@@ -170,7 +171,8 @@ class ValidationPass:
         self._metrics: MetricsOfSamples | None = None
         if rank == layout.ranks_of(layout.stage_count - 1)[0]:
             metrics = None if training.metrics is None else called_in("metrics", training.metrics)
-            self._metrics = MetricsOfSamples(called_in("loss", training.loss), metrics)
+            autocast = Autocast(prepared.precision, context.device)
+            self._metrics = MetricsOfSamples(autocast.around(called_in("loss", training.loss)), metrics)
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -10,15 +10,17 @@ Left out: scaling the loss (``loss_scale.py``); a weight that stages share is ca
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from heterps_compile.cost.precision import PRECISIONS
 from heterps_compile.errors import RunError, UnknownNameError
+
+Made = TypeVar("Made")
 
 
 class Autocast:
@@ -53,6 +55,15 @@ class Autocast:
     def __call__(self) -> AbstractContextManager[Any]:
         """Return the context of a forward."""
         return torch.autocast(self._kind, self._dtype) if self.narrows else nullcontext()
+
+    def around(self, function: Callable[..., Made]) -> Callable[..., Made]:
+        """Return a function that runs in this precision, as the loss of a training does."""
+
+        def call(*given: Any) -> Made:
+            with self():
+                return function(*given)
+
+        return call
 
     def entering(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return values that came from other stages as ones of which autocast keeps no narrow copy."""
