@@ -13,7 +13,8 @@ from heterps_compile.runtime.data.identity import Identity, difference
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Best, BestMetric, Standing, parse_best
 
 from .checkpoint_folder import find_checkpoints
-from .checkpoint_format import RunState, read_state
+from .checkpoint_format import read_state
+from .checkpoint_state import RunState
 
 
 def find_best(directory: Path, metric: BestMetric | None = None) -> Path | None:

@@ -28,8 +28,6 @@ from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 from .checkpoint_folder import keep_last, step_name
 from .checkpoint_format import (
     SERVERS_NAME,
-    Averaged,
-    RunState,
     make_servers_folder,
     read_optimizer,
     read_state,
@@ -41,6 +39,7 @@ from .checkpoint_format import (
 )
 from .checkpoint_hashes import is_hash
 from .checkpoint_start import refuse_other, refuse_untied, ties_of
+from .checkpoint_state import Averaged, RunState
 from .faults import PeerError
 from .optimizer_state import put_schedule, put_state, take_schedule, take_state
 from .prepare import Prepared

@@ -28,17 +28,15 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heterps_compile.cost.precision import FULL, PRECISIONS
+from heterps_compile.cost.precision import FULL
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
-from heterps_compile.runtime.data.identity import Identity, identity_from_json
+from heterps_compile.runtime.data.identity import identity_from_json
 from heterps_compile.runtime.pipeline.scaling import Scaling
-from heterps_compile.runtime.validation.best import parse_best
-from heterps_compile.runtime.validation.result import metrics_of
 
 from .checkpoint_folder import STATE_NAME, way_out
 from .checkpoint_hashes import (
@@ -53,6 +51,7 @@ from .checkpoint_hashes import (
     read_whole,
     sealed,
 )
+from .checkpoint_state import Averaged, RunState, precision_of, validations_of
 from .optimizer_state import OptimizerState, ScheduleState
 
 if TYPE_CHECKING:
@@ -65,68 +64,6 @@ _AVERAGE = "ema"
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _LARGEST_STATE_BYTES = 256 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Averaged:
-    """What a checkpoint knows of the average of its weights.
-
-    Attributes:
-        decay: The share of it that a step leaves.
-        updates: Steps that it has followed.
-    """
-
-    decay: float
-    updates: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.decay < 1 or type(self.updates) is not int or self.updates < 0:
-            raise ValueError(f"an average of weights with a decay of {self.decay} after {self.updates} steps is none")
-
-
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """What a checkpoint knows beside tensors.
-
-    Attributes:
-        step: Steps done; the next to run.
-        samples: Samples seen.
-        batch: Samples in a step.
-        seed: Of the run.
-        model: SHA-256 of the model's structure.
-        plan: SHA-256 of the plan file.
-        stages: Whose files there are.
-        servers: Parameter servers whose tables there are.
-        data: What was read; None where an earlier version wrote it.
-        files: SHA-256 of its other files by name; None where an earlier version wrote it.
-        tied: Names of parameters that are one tensor, group by group; None where an earlier version wrote it.
-        precision: In which forwards computed.
-        scaling: Of the losses; None where they are not scaled.
-        averaged: Of the average of its weights, where there is one.
-        metrics: Of the validation after this step; None where there was none.
-        validations: How many the run has had by then.
-        keep_best: The metric that says which is the best, as ``--keep-best`` has it; None for nothing.
-        validation_data: What they went over; None where there were none.
-    """
-
-    step: int
-    samples: int
-    batch: int
-    seed: int
-    model: str
-    plan: str
-    stages: tuple[int, ...]
-    servers: int = 0
-    data: Identity | None = None
-    files: Mapping[str, str] | None = None
-    tied: tuple[tuple[str, ...], ...] | None = ()
-    precision: str = FULL
-    scaling: Scaling | None = None
-    averaged: Averaged | None = None
-    metrics: Mapping[str, float] | None = None
-    validations: int = 0
-    keep_best: str | None = None
-    validation_data: Identity | None = None
 
 
 def write_stage(
@@ -260,35 +197,13 @@ def read_state(checkpoint: Path) -> RunState:
             data=data,
             files=files,
             tied=groups,
-            precision=_one_of(content.get("precision", FULL), PRECISIONS),
+            precision=precision_of(content.get("precision", FULL)),
             scaling=scaling,
             averaged=None if content.get("averaged") is None else Averaged(**content["averaged"]),
-            **_validated(content),
+            **validations_of(content),
         )
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise RunError(f"{str(path)!r} is damaged ({error}); {advice}") from error
-
-
-def _one_of(name: Any, known: Collection[str]) -> str:
-    if name not in known:
-        raise ValueError(f"{printable(repr(name))} is no precision")
-    return str(name)
-
-
-def _validated(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a checkpoint knows of validations; an earlier version wrote nothing of them."""
-    count, best = content.get("validations", 0), content.get("keep_best")
-    if type(count) is not int or count < 0:
-        raise ValueError("a count of validations is none")
-    if best is not None:
-        parse_best(str(best))
-    metrics, data = content.get("metrics"), content.get("validation_data")
-    return {
-        "metrics": None if metrics is None else metrics_of(metrics),
-        "validations": count,
-        "keep_best": None if best is None else str(best),
-        "validation_data": None if data is None else identity_from_json(data),
-    }
 
 
 def check_written(checkpoint: Path, state: RunState) -> None:

@@ -21,7 +21,8 @@ from heterps_compile.runtime.data.identity import Identity, difference
 from heterps_compile.units import counted
 
 from .checkpoint_folder import STATE_NAME, find_checkpoints, tidy, way_out
-from .checkpoint_format import SERVERS_NAME, RunState, check_written, read_state, read_tables, unchecked_note
+from .checkpoint_format import SERVERS_NAME, check_written, read_state, read_tables, unchecked_note
+from .checkpoint_state import RunState
 from .prepare import Prepared
 from .run_options import RunOptions
 

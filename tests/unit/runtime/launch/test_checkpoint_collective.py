@@ -17,7 +17,7 @@ from heterps_compile.plan.plan import Artifact
 from heterps_compile.runtime.data.identity import Identity, Part
 from heterps_compile.runtime.launch.checkpoint_collective import Checkpoints
 from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints
-from heterps_compile.runtime.launch.checkpoint_format import RunState, read_optimizer, read_state, write_state
+from heterps_compile.runtime.launch.checkpoint_format import read_optimizer, read_state, write_state
 from heterps_compile.runtime.launch.checkpoint_start import (
     check_fits,
     check_tensors,
@@ -25,6 +25,7 @@ from heterps_compile.runtime.launch.checkpoint_start import (
     find_start,
     ties_of,
 )
+from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.runtime.launch.faults import PeerError, is_from_a_peer
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions

@@ -11,7 +11,6 @@ from torch import nn
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints, keep_last, step_name, tidy
 from heterps_compile.runtime.launch.checkpoint_format import (
-    RunState,
     check_written,
     make_servers_folder,
     read_optimizer,
@@ -22,6 +21,7 @@ from heterps_compile.runtime.launch.checkpoint_format import (
     write_state,
 )
 from heterps_compile.runtime.launch.checkpoint_hashes import files_in
+from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.runtime.launch.optimizer_state import put_state, take_state
 
 STATE = RunState(step=120, samples=7680, batch=64, seed=3, model="ab", plan="cd", stages=(0, 1))

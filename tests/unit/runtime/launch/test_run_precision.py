@@ -8,7 +8,8 @@ from plans import PLAN
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.plan.plan import Plan
-from heterps_compile.runtime.launch.checkpoint_format import RunState, read_state, write_state
+from heterps_compile.runtime.launch.checkpoint_format import read_state, write_state
+from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.runtime.launch.prepare import precision_of
 from heterps_compile.runtime.launch.rank_context import Result, result_from_json
 from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions

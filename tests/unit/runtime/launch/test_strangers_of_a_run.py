@@ -26,7 +26,6 @@ from heterps_compile.errors import HeterpsError, RunError
 from heterps_compile.runtime.launch import rendezvous
 from heterps_compile.runtime.launch.checkpoint_folder import find_checkpoints, keep_last, tidy
 from heterps_compile.runtime.launch.checkpoint_format import (
-    RunState,
     check_written,
     read_optimizer,
     read_state,
@@ -35,6 +34,7 @@ from heterps_compile.runtime.launch.checkpoint_format import (
     write_state,
 )
 from heterps_compile.runtime.launch.checkpoint_hashes import sealed
+from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.runtime.launch.membership import Membership
 from heterps_compile.runtime.launch.rendezvous import read_secret, write_secret
 from heterps_compile.runtime.launch.run_folder import make_run_folder, write_private

@@ -13,8 +13,9 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.launch.checkpoint_format import Averaged, RunState, read_state, write_state
+from heterps_compile.runtime.launch.checkpoint_format import read_state, write_state
 from heterps_compile.runtime.launch.checkpoint_start import average_notes
+from heterps_compile.runtime.launch.checkpoint_state import Averaged, RunState
 from heterps_compile.runtime.launch.loop import FollowUps, StepLoop
 from heterps_compile.runtime.launch.progress import ProgressRecorder
 from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions
