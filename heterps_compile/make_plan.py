@@ -14,6 +14,7 @@ from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.precision import FULL, rate_notes
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import TORCH
+from heterps_compile.ir.layer_titles import titles_of
 from heterps_compile.ir.partition import StageCut
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.passes.drafts import Emitted
@@ -76,6 +77,7 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         links=pool.links,
         parameter_server=pool.parameter_server,
         fingerprints=make_fingerprints(draft.layers_as_read),
+        titles=titles_of(draft.layers_as_read),
         other=draft.other,
         search_s=search.search_s,
     )

@@ -49,6 +49,15 @@ def describe_layer(layers: LayerGraph, index: int) -> str:
     return what if title == layer.name else f"{what}, {title}"
 
 
+def titles_of(layers: LayerGraph) -> dict[str, str]:
+    """Return what the layers are whose names are made up, by name: what people are shown beside such a name."""
+    return {
+        layer.name: describe_layer(layers, index)
+        for index, layer in enumerate(layers.layers)
+        if is_made_up(layer.name, _anchor(layers.graph, layer).op)
+    }
+
+
 def is_made_up(name: str, op: str) -> bool:
     """Tell whether a node's name is a number, or the word for its op with a number."""
     plain = op.rpartition("::")[2].removeprefix("aten.").partition(".")[0]

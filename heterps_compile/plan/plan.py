@@ -234,6 +234,8 @@ class Plan:
             saved.
         fingerprints: What every layer is and where it stands, by its name
             (``fingerprint.py``); empty where not known.
+        titles: What layers are whose names are made up, by name: shown beside
+            the name, ``conv 3x3, 64 -> 128, layer2.0``.
         artifacts: Per stage, the files it was written to; empty until saved.
         verification: None where it was switched off.
         scoring: How a plan for training scores; None for inference, and where
@@ -281,6 +283,7 @@ class Plan:
     links: tuple[Link, ...] = ()
     parameter_server: ParameterServer | None = None
     fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    titles: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     artifacts: tuple[tuple[Artifact, ...], ...] = ()
     verification: Verification | None = None
     scoring: Scoring | None = None

@@ -3,7 +3,7 @@
 Left out: checks (``schema.py``, ``consistency.py``), the text (``file.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
@@ -35,7 +35,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
         "cluster": pool_part(plan),
         "decisions": {
             "backend": plan.backend,
-            "stages": [_stage_decision(stage, plan.fingerprints) for stage in plan.stages],
+            "stages": [_stage_decision(stage, plan) for stage in plan.stages],
             "schedule": {"name": plan.schedule.name, "micro_batches": plan.schedule.micro_batches},
             "parameter_servers": plan.parameter_servers.count,
             "replicated": list(plan.replicated),
@@ -100,16 +100,21 @@ def _scoring(scoring: Scoring) -> dict[str, Any]:
     }
 
 
-def _stage_decision(stage: PlannedStage, fingerprints: Mapping[str, str]) -> dict[str, Any]:
+def _stage_decision(stage: PlannedStage, plan: Plan) -> dict[str, Any]:
     return {
         "device": stage.device,
         "kind": stage.kind,
         "backend": stage.backend,
         "replicas": stage.replicas,
-        "layers": [{"name": name, "fingerprint": fingerprints.get(name, "")} for name in stage.layers],
+        "layers": [_layer(name, plan) for name in stage.layers],
         "inputs": list(stage.inputs),
         "outputs": list(stage.outputs),
     }
+
+
+def _layer(name: str, plan: Plan) -> dict[str, str]:
+    layer = {"name": name, "fingerprint": plan.fingerprints.get(name, "")}
+    return layer | {"title": plan.titles[name]} if plan.titles.get(name) else layer
 
 
 def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
@@ -199,6 +204,9 @@ def to_plan(file: schema.PlanFile) -> Plan:
         versions=MappingProxyType(file.provenance.versions),
         fingerprints=MappingProxyType(
             {layer.name: layer.fingerprint for stage in decisions.stages for layer in stage.layers if layer.fingerprint}
+        ),
+        titles=MappingProxyType(
+            {layer.name: layer.title for stage in decisions.stages for layer in stage.layers if layer.title}
         ),
         artifacts=tuple(tuple(Artifact(a.file, a.sha256) for a in files) for files in file.artifacts),
         verification=_to_verification(file.verification),

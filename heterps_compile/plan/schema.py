@@ -13,7 +13,7 @@ Left out: how the file is laid out and read (``file.py``), what its parts may no
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 VERSION = 3
 SCHEMA_NAME = "plan.schema.json"
@@ -143,10 +143,18 @@ class ClusterPart(Part):
 
 
 class LayerDecision(Part):
-    """A layer: its name, and what it is and where it stands whatever its name (``fingerprint.py``); "" for unknown."""
+    """A layer: its name, and what it is and where it stands whatever its name (``fingerprint.py``); "" for unknown.
+
+    ``title`` is for people, where the name is made up; nothing is found by it.
+    """
 
     name: Name
     fingerprint: Annotated[str, Field(pattern=_FINGERPRINT)]
+    title: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_no_title(self, write: SerializerFunctionWrapHandler) -> dict[str, str]:
+        return {key: text for key, text in write(self).items() if text or key != "title"}
 
 
 class StageDecision(Part):

@@ -18,9 +18,10 @@ cross.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike, fspath
+from types import MappingProxyType
 
 from heterps_compile.errors import StalePlanError
 from heterps_compile.plan.match_layers import match_layers
@@ -118,6 +119,7 @@ class PlanDiff:
         numbers: Throughput, prices, times and memory of both plans.
         pool: What their pools say otherwise; nothing where a plan of an older version does not tell.
         hashes: Names of the hashes that differ.
+        titles: What layers of either plan are whose names are made up, by name.
     """
 
     matched: Mapping[str, str]
@@ -132,6 +134,7 @@ class PlanDiff:
     numbers: tuple[NumberChange, ...]
     pool: tuple[PoolChange, ...]
     hashes: tuple[str, ...]
+    titles: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def renamed(self) -> Mapping[str, str]:
@@ -237,6 +240,7 @@ def diff(old: Plan | str | PathLike[str], new: Plan | str | PathLike[str]) -> Pl
         numbers=compare_numbers(before, after),
         pool=() if before.pool is None or after.pool is None else compare_pools(before.pool, after.pool),
         hashes=tuple(n for n in sorted({*before.hashes, *after.hashes}) if before.hashes.get(n) != after.hashes.get(n)),
+        titles={**before.titles, **after.titles},
     )
 
 

@@ -19,6 +19,7 @@ from .numbers import NumberChange
 from .pool_changes import told_together
 
 NAMES_SHOWN = 12
+_TITLED = 3  # of so many layers it is said what they are
 _UNITS: Mapping[str, Callable[[float], str]] = MappingProxyType(
     {
         "min_throughput": format_rate,
@@ -56,6 +57,16 @@ def sentences(changes: PlanDiff, escape: Escape) -> list[Sentence]:
     return [*_moves(changes, escape), *_layers(changes, escape), *_stages(changes, escape), *_settings(changes, escape)]
 
 
+def _titled(changes: PlanDiff, escape: Escape) -> Escape:
+    """Return what escapes a layer's name, and says what the layer is where the name is made up."""
+
+    def titled(name: str) -> str:
+        title = changes.titles.get(name, "")
+        return f"{escape(name)} ({escape(title)})" if title else escape(name)
+
+    return titled
+
+
 def notes(changes: PlanDiff, escape: Escape) -> list[str]:
     """Tell what is no change of the plan, but good to know."""
     found = []
@@ -85,21 +96,21 @@ def as_sentence(text: str) -> str:
 
 
 def _moves(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
-    yield from _grouped(changes.moved, escape, "placement", "moved from {} to {}")
+    yield from _grouped(changes, changes.moved, escape, "placement", "moved from {} to {}")
 
 
 def _grouped(
-    changes: Sequence[LayerChange], escape: Escape, kind: str, said: str, *, by_stage: bool = False
+    plans: PlanDiff, changes: Sequence[LayerChange], escape: Escape, kind: str, said: str
 ) -> Iterator[Sentence]:
     """Tell of layers that went the same way in one sentence."""
     groups: dict[tuple[str, str], list[str]] = {}
     for change in changes:
         way = (change.old_device, change.new_device)
-        if by_stage:
+        if kind == "stages":
             way = (f"old stage {change.old_stage}", f"stage {change.new_stage} on {change.new_device}")
         groups.setdefault(way, []).append(change.layer)
     for (start, end), names in groups.items():
-        yield Sentence(kind, f"{_named(names, escape)} {said.format(escape(start), escape(end))}", names[0])
+        yield Sentence(kind, f"{_named(plans, names, escape)} {said.format(escape(start), escape(end))}", names[0])
 
 
 def _layers(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
@@ -109,20 +120,20 @@ def _layers(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
             groups.setdefault(layer.device, []).append(layer.layer)
         for device, names in groups.items():
             verb = "is" if len(names) == 1 else "are"
-            text = f"{_named(names, escape)} {verb} {said} {escape(device)}"
+            text = f"{_named(changes, names, escape)} {verb} {said} {escape(device)}"
             yield Sentence("layers", text, names[0] if is_new else "")
 
     yield from placed(changes.added, "new, on", is_new=True)
     yield from placed(changes.removed, "gone from", is_new=False)
     if changes.altered:
-        text = f"{_named(changes.altered, escape)} changed in ops or shapes"
+        text = f"{_named(changes, changes.altered, escape)} changed in ops or shapes"
         yield Sentence("layers", text, changes.altered[0])
 
 
 def _stages(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
     for event in changes.events:
         yield Sentence("stages", _event(event, escape))
-    yield from _grouped(changes.regrouped, escape, "stages", "went from {} to {}", by_stage=True)
+    yield from _grouped(changes, changes.regrouped, escape, "stages", "went from {} to {}")
     for stage in changes.rebuilt:
         assert stage.old is not None  # noqa: S101 - a rebuilt stage has an origin; this tells the type checker
         if stage.old.device != stage.new.device:
@@ -172,10 +183,12 @@ def _setting(name: str, value: Setting, escape: Escape) -> str:
     return escape(str(value))
 
 
-def _named(names: Sequence[str], escape: Escape) -> str:
+def _named(changes: PlanDiff, names: Sequence[str], escape: Escape) -> str:
+    """Name layers; few of them with what they are where a name is made up."""
+    titled = _titled(changes, escape)
     if len(names) == 1:
-        return f"layer {escape(names[0])}"
-    shown = ", ".join(map(escape, names[:NAMES_SHOWN]))
+        return f"layer {titled(names[0])}"
+    shown = ", ".join(map(titled if len(names) <= _TITLED else escape, names[:NAMES_SHOWN]))
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     return f"{_count(len(names), 'layer')} ({shown}{more})"
 

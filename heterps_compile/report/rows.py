@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from heterps_compile.cost.layer_cost import LayerCost
-from heterps_compile.ir.layer_titles import describe_layer, layer_title
+from heterps_compile.ir.layer_titles import describe_layer, layer_title, titles_of
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.plan.plan import Plan
 
@@ -22,6 +22,7 @@ class LayerRow:
         kind: Of its anchor.
         what: Kind and sizes, and the module's path where the name is made up; the kind alone where no more is known.
         title: What it is called in pictures.
+        told: Its kind, or what it is where its name is made up.
         stage: Index of its stage.
         device: Name of its device type.
         parameters: Weights and buffers, counted in elements; tied ones once.
@@ -36,10 +37,12 @@ class LayerRow:
     cost: LayerCost
     what: str = ""
     title: str = ""
+    told: str = ""
 
 
 def layer_rows(plan: Plan, layers: LayerGraph, costs: Sequence[LayerCost]) -> list[LayerRow]:
     """Return the rows in the order of the layers."""
+    titles = titles_of(layers)
     home = {name: stage for stage in plan.stages for name in stage.layers}
     return [
         LayerRow(
@@ -51,6 +54,7 @@ def layer_rows(plan: Plan, layers: LayerGraph, costs: Sequence[LayerCost]) -> li
             cost=cost,
             what=describe_layer(layers, index),
             title=layer_title(layers, index),
+            told=titles.get(layer.name, layer.kind.value),
         )
         for index, (layer, cost) in enumerate(zip(layers.layers, costs, strict=True))
     ]

@@ -11,7 +11,7 @@ from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.units import counted, format_bytes
 
-from .tables import TIME_SPENT, notes, plan_totals, sha256_line, stage_table
+from .tables import NARROW, TIME_SPENT, notes, plan_totals, sha256_line, stage_table
 
 _HASH_SHOWN = 12  # hexadecimal digits
 _NOT_KEPT = frozenset({TIME_SPENT, "method"})
@@ -29,12 +29,18 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: 
     if all_layers:
         table = plain_table()
         add_text(table, "layer")
+        if plan.titles:
+            add_text(table, "what it is")
         add_numbers(table, "stage")
         add_text(table, "device", "fingerprint")
         for stage in plan.stages:
             for name in stage.layers:
-                cells = [shorten(printable(name), console.width // 2), str(stage.index), printable(stage.device)]
-                table.add_row(*map(Text, [*cells, plan.fingerprints.get(name, "-")]))
+                what = [shorten(printable(plan.titles.get(name, "")), console.width // 3)] if plan.titles else []
+                names = [shorten(printable(name), console.width // (3 if plan.titles else 2)), *what]
+                cells = [*names, str(stage.index), printable(stage.device)]
+                fingerprint = plan.fingerprints.get(name, "-")
+                is_short = bool(plan.titles) and console.width < NARROW and len(fingerprint) > _HASH_SHOWN
+                table.add_row(*map(Text, [*cells, f"{fingerprint[:_HASH_SHOWN]}…" if is_short else fingerprint]))
         console.print(table)
         console.print()
     console.print(stage_table(plan, console.width))

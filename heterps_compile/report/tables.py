@@ -30,7 +30,7 @@ from .rows import LayerRow
 
 TIME_SPENT = "time spent"
 LAYERS_SHOWN = 16  # of a longer table, first and last ones in equal parts
-_NARROW = 100  # columns; below, the tables leave out what the totals or the folder tell as well
+NARROW = 100  # columns; below, the tables leave out what the totals or the folder tell as well
 _FILES_SHOWN = 6
 
 
@@ -70,13 +70,14 @@ def layer_table(rows: Sequence[LayerRow], width: int, *, all_layers: bool) -> Ta
         all_layers: Show every layer of a long table.
     """
     table = plain_table()
-    add_text(table, "layer", min_width=width // 6)
-    add_text(table, "kind", no_wrap=True)
-    if width >= _NARROW:
+    is_told = any(row.told not in ("", row.kind) for row in rows)
+    add_text(table, "layer", min_width=width // (8 if is_told else 6))
+    add_text(table, "kind", min_width=width // 4 if is_told else None, no_wrap=not is_told)
+    if width >= NARROW:
         add_numbers(table, "stage")
     add_numbers(table, "params", "FLOPs", "bytes")
     add_text(table, "bound by", no_wrap=True)
-    if width >= _NARROW:
+    if width >= NARROW:
         add_text(table, "because", min_width=width // 5)
     else:
         add_numbers(table, "FLOP/B")
@@ -95,13 +96,13 @@ def _layer_cells(row: LayerRow, width: int) -> list[Text]:
     cost = row.cost
     return [
         name_text(row.name, width),
-        Text(row.kind),
-        *([Text(f"{row.stage}")] if width >= _NARROW else []),
+        Text(printable(row.told or row.kind)),
+        *([Text(f"{row.stage}")] if width >= NARROW else []),
         Text(format_count(row.parameters)),
         Text(format_count(cost.flops)),
         Text(format_bytes(cost.moved_bytes)),
         Text(cost.label),
-        Text(printable(cost.reason) if width >= _NARROW else f"{cost.flop_per_byte:.3g}"),
+        Text(printable(cost.reason) if width >= NARROW else f"{cost.flop_per_byte:.3g}"),
     ]
 
 
@@ -112,7 +113,7 @@ def stage_table(plan: Plan, width: int) -> Table:
     add_text(table, "layers", min_width=width // 6)
     add_text(table, "device", no_wrap=True)
     add_numbers(table, "replicas", "time", "samples/s", "memory", f"{plan.currency}/h")
-    if width >= _NARROW:
+    if width >= NARROW:
         add_text(table, "file")
     for stage in plan.stages:
         samples_per_s = rate_number(plan.batch / stage.time_s) if stage.time_s > 0 else "-"
@@ -126,7 +127,7 @@ def stage_table(plan: Plan, width: int) -> Table:
             Text(samples_per_s),
             Text(format_bytes(stage.memory.total_bytes) if stage.memory else "-"),
             Text(format_money(stage.price_per_hour)),
-            *([Text(file)] if width >= _NARROW else []),
+            *([Text(file)] if width >= NARROW else []),
         )
     return table
 
@@ -233,11 +234,11 @@ def cluster_table(pool: Cluster, width: int) -> Table:
     table = plain_table()
     add_text(table, "device", "kind", no_wrap=True)
     add_numbers(table, f"{pool.currency}/h", "units", "memory", "float32")
-    if width >= _NARROW:
+    if width >= NARROW:
         add_numbers(table, "memory bw", "network")
     add_text(table, "price from", min_width=width // 6)
     for device in pool.device_types:
-        bandwidths = (device.memory_bytes_per_s, device.network_bytes_per_s) if width >= _NARROW else ()
+        bandwidths = (device.memory_bytes_per_s, device.network_bytes_per_s) if width >= NARROW else ()
         table.add_row(
             name_text(device.name, width),
             Text(device.kind),

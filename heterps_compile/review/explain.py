@@ -19,6 +19,7 @@ from heterps_compile.cost.objective import OBJECTIVES, Objective
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.server_cost import Pricing
 from heterps_compile.errors import UnknownNameError
+from heterps_compile.ir.layer_titles import titles_of
 from heterps_compile.schedule.readings import STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
@@ -67,6 +68,7 @@ class Explanation:
     Attributes:
         layer: Its name in the model.
         kind: Of its anchor.
+        title: What it is, where its name is made up; "" where the name tells.
         stage: Index of its stage.
         device: Name of the stage's device type.
         cost: Its work.
@@ -85,6 +87,7 @@ class Explanation:
 
     layer: str
     kind: str
+    title: str
     stage: int
     device: str
     cost: LayerCost
@@ -135,6 +138,7 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
     return Explanation(
         layer=problem.layer_names[index],
         kind=problem.layer_kinds[index],
+        title=titles_of(draft.layers_as_read).get(problem.layer_names[index], ""),
         stage=stage,
         device=problem.type_names[placement.types[index]],
         cost=draft.costs[index],

@@ -84,7 +84,8 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
     """Print where the layer stands, what its stage takes and costs, and what binds."""
     plan, stage = found.plan, found.stage
     device = printable(stage.device)
-    console.print(Text(f"{printable(found.layer)}, stage {stage.index}, on {device}"))
+    title = printable(plan.titles.get(found.layer, ""))
+    console.print(Text(f"{printable(found.layer)}, {f'{title}, ' if title else ''}stage {stage.index}, on {device}"))
     console.print()
     place = stage.layers.index(found.layer)
     beside = [
@@ -133,6 +134,7 @@ def layer_document(found: LayerOfPlan) -> str:
     document = {
         "format_version": FORMAT_VERSION,
         "layer": found.layer,
+        "title": plan.titles.get(found.layer),
         "fingerprint": plan.fingerprints.get(found.layer) or None,
         "stage": stage.index,
         "stages": len(plan.stages),

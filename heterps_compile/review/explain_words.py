@@ -27,7 +27,10 @@ def print_explanation(console: Console, explained: Explanation) -> None:
     """Print where the layer stands and why, what it costs on every type, and what binds."""
     cost = explained.cost
     console.print(
-        Text(f"{printable(explained.layer)}, {explained.kind}, stage {explained.stage}, on {_device(explained)}")
+        Text(
+            f"{printable(explained.layer)}, {printable(explained.title or explained.kind)}, "
+            f"stage {explained.stage}, on {_device(explained)}"
+        )
     )
     console.print(Text(f"Why: {printable(explained.reason)}."))
     console.print(
@@ -100,6 +103,7 @@ def explanation_document(explained: Explanation) -> str:
         "format_version": FORMAT_VERSION,
         "layer": explained.layer,
         "kind": explained.kind,
+        "title": explained.title or None,
         "stage": explained.stage,
         "device": explained.device,
         "reason": explained.reason,

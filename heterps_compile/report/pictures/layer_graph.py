@@ -68,8 +68,12 @@ class LayerEdge:
 
 
 def plan_layers(plan: Plan) -> list[LayerView]:
-    """Return the layers of a plan of which nothing but their names is known."""
-    return [LayerView(name, stage.index, stage.device) for stage in plan.stages for name in stage.layers]
+    """Return the layers of a plan of which no more is known than what they are called."""
+    return [
+        LayerView(name, stage.index, stage.device, kind=plan.titles.get(name, ""), title=plan.titles.get(name, ""))
+        for stage in plan.stages
+        for name in stage.layers
+    ]
 
 
 def layer_graph(

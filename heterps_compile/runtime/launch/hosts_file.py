@@ -96,7 +96,7 @@ def read_hosts(path: str | Path, *, names_them: bool = True) -> Hosts:
     Raises:
         InputError: where it cannot be read or is none, naming the entry; where others may read it, or it has no secret.
     """
-    shown = repr(printable(str(path)))
+    shown, text = repr(printable(str(path))), ""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())

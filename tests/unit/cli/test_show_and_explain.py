@@ -114,7 +114,9 @@ def test_a_layer_of_a_real_model_is_explained(capsys):
     Path("plan.json").write_text(to_json(plan), "ascii")
     layer = plan.stages[0].layers[0]
     assert run(["explain", layer, "--model", MODEL, "--plan", "plan.json"]) == 0
-    assert capsys.readouterr().out.startswith(f"{layer}, conv, stage 0, on {plan.stages[0].device}\nWhy: ")
+    assert capsys.readouterr().out.startswith(
+        f"{layer}, {plan.titles[layer]}, stage 0, on {plan.stages[0].device}\nWhy: "
+    )
     assert run(["explain", layer, "--model", MODEL, "--plan", "plan.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["layer"] == layer
 
