@@ -4,12 +4,18 @@ HiGHS heeds its own time limit, but for steps before the first nodes (of its pre
 interrupt. These grow with the programme as writing it down does, and on a busy machine both take longer by the same
 factor: so it is started only where some multiple of the time that the writing took is left.
 
+It works in a thread of its own. Nobody can make HiGHS stop at once: it asks whether to go on every second or so, and
+within a heuristic after several. Who cancels, or presses Ctrl-C, gets away at once; the thread ends where HiGHS asks.
+
 Left out: what is to be solved (``max_load/split_programme.py``, ``placement/proof/path_programme.py``).
 """
 
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillWorkingError
+from threading import Event, Thread
 from typing import Any
 
-from heterps_compile.progress import check, is_watched
+from heterps_compile.progress import LEAST_S, check
 
 from .deadline import Deadline, TimeUpError, now_s
 
@@ -28,12 +34,33 @@ def run_solver(solver: Any, deadline: Deadline, *, begun_s: float, most_s: float
 
     Raises:
         TimeUpError: where too little time is left to begin.
-        CancelledError: where the caller of the compilation cancelled it; HiGHS asks every second or so.
+        CancelledError: where the caller of the compilation cancelled it, within 0.1 s.
     """
     if deadline.left_s() <= _STEPS_TO_WRITING * (now_s() - begun_s):
         raise TimeUpError
-    if is_watched():  # what these raise, run raises
-        for asks in (solver.cbMipInterrupt, solver.cbSimplexInterrupt, solver.cbIpmInterrupt):
-            asks.subscribe(lambda _event: check())
+    is_left = Event()
+    for asks in (solver.cbMipInterrupt, solver.cbSimplexInterrupt, solver.cbIpmInterrupt):
+        asks.subscribe(lambda event: event.interrupt() if is_left.is_set() else None)
     solver.setOptionValue("time_limit", min(deadline.left_s(), most_s, _LONGEST_S))  # it counts from run
-    solver.run()
+    ended: Future[None] = Future()
+    # Python waits for it when the process ends: HiGHS would not bear to be torn down while it works
+    Thread(target=_run, args=(solver, ended), name="HiGHS").start()
+    try:
+        while not ended.done():
+            try:
+                ended.result(LEAST_S / 2)
+            except StillWorkingError:
+                check()
+        ended.result()
+    finally:
+        is_left.set()
+
+
+def _run(solver: Any, ended: "Future[None]") -> None:
+    """Run the solver, and note how that ended."""
+    try:
+        solver.run()
+    except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        ended.set_exception(error)
+    else:
+        ended.set_result(None)

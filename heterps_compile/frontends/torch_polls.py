@@ -9,8 +9,9 @@ Left out: who is asked (``progress.py``).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -20,6 +21,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from heterps_compile.progress import check, is_due, is_watched
 
 _METHOD = "__torch_dispatch__"
+_FIRST = (
+    "sympy",
+    "torch.distributed.tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._functorch.partitioners",
+    "torch._dynamo",
+    "torch.export._trace",
+)
+"""What the first trace of a process imports, in whole parts: seconds."""
 
 
 @contextmanager
@@ -33,6 +43,11 @@ def asking_between_ops() -> Iterator[None]:
     if not is_watched() or getattr(original, "asks", False):
         yield
         return
+
+    for name in _FIRST:
+        check()
+        with suppress(ImportError):  # another version of torch imports what it needs
+            import_module(name)
 
     def asks_first(mode: FakeTensorMode, func: Any, *args: Any, **kwargs: Any) -> Any:
         if is_due() and _makes_tensors(func):

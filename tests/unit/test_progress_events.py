@@ -1,8 +1,10 @@
 """A caller is told how far a compilation is, and can end it anywhere without a trace of it."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import highspy
 import numpy as np
@@ -185,6 +187,47 @@ def test_a_solver_is_cancelled_while_it_runs():
     with pytest.raises(CancelledError), watching(cancel=token):
         run_solver(solver, NO_DEADLINE, begun_s=now_s())
     assert token.asked > 2
+
+
+class Deaf:
+    """A solver that asks whether to go on once it is let."""
+
+    def __init__(self) -> None:
+        self.asked = list[Callable[[Any], object]]()
+        self.begun, self.goes_on, self.was_stopped = threading.Event(), threading.Event(), threading.Event()
+        self.cbMipInterrupt = self.cbSimplexInterrupt = self.cbIpmInterrupt = self
+
+    def subscribe(self, asks: Callable[[Any], object]) -> None:
+        self.asked.append(asks)
+
+    def interrupt(self) -> None:
+        self.was_stopped.set()
+
+    def setOptionValue(self, name: str, value: float) -> None:  # noqa: N802 - as HiGHS has it
+        assert (name, value) == ("time_limit", 1e9)
+
+    def run(self) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(60)
+        for asks in self.asked:
+            asks(self)
+
+
+def test_who_cancels_does_not_wait_for_a_solver_that_does_not_ask():
+    solver = Deaf()
+    with pytest.raises(CancelledError), watching(cancel=solver.begun):
+        run_solver(solver, NO_DEADLINE, begun_s=now_s())
+    assert not solver.was_stopped.is_set()
+    solver.goes_on.set()
+    assert solver.was_stopped.wait(60)
+
+
+def test_what_a_solver_raises_is_raised():
+    solver = Deaf()
+    solver.goes_on.set()
+    solver.subscribe(lambda _event: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_solver(solver, NO_DEADLINE, begun_s=now_s())
 
 
 def test_one_long_call_of_a_library_is_stopped_from_another_thread():
