@@ -151,9 +151,7 @@ def compile(  # noqa: A001 - the product's verb
             the begin of every step and at most every 0.1 s within one; what it
             raises ends the compilation and reaches the caller.
         cancel: Ends the compilation once it is set, from any thread: a
-            ``threading.Event``, or what has ``is_set()``. What cannot be ended in
-            the middle is waited for: the import of one package, the end of a
-            trace; a solver winds down behind.
+            ``threading.Event``, or what has ``is_set()``.
         observer: Called with every pass and the draft after it.
 
     Raises:

@@ -4,6 +4,9 @@ Whoever starts long work watches over it (:func:`watching`). Whatever takes long
 asks (:func:`check`), and knows nothing of who listens. Both end the work where the caller has cancelled it, or where
 the caller's function raises: that exception is the caller's own, and reaches it as it is.
 
+What cannot be ended in the middle is waited for: the import of one package, the end of a trace. A solver winds down in
+a thread of its own (``passes/solver.py``).
+
 Every clock of the searches asks (``passes/deadline.py``), so that a search asks as often as it looks at the time.
 
 Left out: what takes long, and runs of stages, which tell of themselves (``runtime/telemetry``).
@@ -12,7 +15,7 @@ Left out: what takes long, and runs of stages, which tell of themselves (``runti
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import Event, Thread
@@ -22,6 +25,8 @@ from .errors import CancelledError
 
 LEAST_S = 0.1
 """Seconds between two calls within one step; the begin of a step is always told."""
+
+_WORK_A_CALL = 10.0  # times what a call took: a slow function takes a tenth of the time within a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class Progress:
         done: Steps that are behind.
         total: Steps in all.
         message: What of the step; "" where nothing more is known.
-        fraction: How much of the step is behind, in [0, 1]; None where that is not known.
+        fraction: How much of the step is behind, in [0, 1]; None where that is not known. It never falls within a step.
         best: The value of the best plan so far, in the unit of the objective, lower is better; None before the first.
         bound: A proven lower bound on the value of every plan; None before the first.
         elapsed_s: Seconds since the work began.
@@ -47,6 +52,11 @@ class Progress:
     best: float | None = None
     bound: float | None = None
     elapsed_s: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Return how much of the whole work is behind, in [0, 1], every step counted alike; it never falls."""
+        return min(1.0, (self.done + (self.fraction or 0.0)) / self.total) if self.total else 0.0
 
 
 OnProgress = Callable[[Progress], object]
@@ -70,9 +80,10 @@ class Watch:
 
     def __init__(self, on_progress: OnProgress | None, cancel: CancelToken | None, least_s: float) -> None:
         self._on_progress, self._cancel, self._least_s = on_progress, cancel, least_s
-        self._began_s, self._told_s = time.monotonic(), -math.inf
+        self._began_s, self._due_s = time.monotonic(), -math.inf
         self._now = Progress("", 0, 1)
         self._is_telling = False
+        self._part = (0.0, 1.0)
         self.fault: BaseException | None = None
 
     def begin(self, step: str, done: int, total: int) -> None:
@@ -86,14 +97,26 @@ class Watch:
         now = self._now
         known = [value for value in (now.bound, bound) if value is not None]
         reached = [value for value in (now.best, best) if value is not None]
+        first, last = self._part
+        behind = None if fraction is None else first + (last - first) * min(1.0, max(0.0, fraction))
         self._now = replace(
             now,
             message=message or now.message,
-            fraction=now.fraction if fraction is None else fraction,
+            fraction=max((part for part in (now.fraction, behind) if part is not None), default=None),
             best=min(reached, default=None),
             bound=max(known, default=None),
         )
         self.check()
+
+    @contextmanager
+    def part(self, first: float, last: float) -> Iterator[None]:
+        """Take fractions that are told in the block for those of a part of the step."""
+        before, self._part = self._part, (first, last)
+        try:
+            self.tell("", 0.0, None, None)
+            yield
+        finally:
+            self._part = before
 
     def check(self) -> None:
         """Tell what is known where that is due.
@@ -115,7 +138,7 @@ class Watch:
         """Whether asking would do anything."""
         if self.is_cancelled or self.fault is not None:
             return True
-        return self._on_progress is not None and time.monotonic() - self._told_s >= self._least_s
+        return self._on_progress is not None and time.monotonic() >= self._due_s
 
     @property
     def is_cancelled(self) -> bool:
@@ -139,15 +162,17 @@ class Watch:
     def _tell(self) -> None:
         if self._on_progress is None or self._is_telling:
             return
-        self._told_s = time.monotonic()
+        now_s = time.monotonic()
         self._is_telling = True
         try:
-            self._on_progress(replace(self._now, elapsed_s=self._told_s - self._began_s))
+            self._on_progress(replace(self._now, elapsed_s=now_s - self._began_s))
         except BaseException as error:
             self.fault = error
             raise
         finally:
             self._is_telling = False
+            if self._least_s:
+                self._due_s = now_s + max(self._least_s, _WORK_A_CALL * (time.monotonic() - now_s))
 
 
 _watch: ContextVar[Watch | None] = ContextVar("heterps_compile_watch", default=None)
@@ -163,9 +188,10 @@ def watching(
     with :class:`CancelledError` where it is cancelled.
 
     Args:
-        on_progress: Called at the begin of every step, and within one no sooner than ``least_s`` after the last call.
+        on_progress: Called at the begin of every step, and within one no sooner than ``least_s`` after the last call,
+            or ten times what that took.
         cancel: Set by the caller, from any thread, to end the work.
-        least_s: In seconds.
+        least_s: In seconds; 0 to be told of everything.
 
     Raises:
         CancelledError: where ``cancel`` is set.
@@ -200,6 +226,14 @@ def tell(
     """
     if (watch := _watch.get()) is not None:
         watch.tell(message, fraction, best, bound)
+
+
+@contextmanager
+def part_of_step(first: float, last: float) -> Iterator[None]:
+    """Take fractions that are told in the block for those of a part of the step, from ``first`` to ``last``."""
+    watch = _watch.get()
+    with nullcontext() if watch is None else watch.part(first, last):
+        yield
 
 
 def check() -> None:

@@ -24,7 +24,7 @@ from heterps_compile.plan.match_layers import match_layers, with_names_of_today
 from heterps_compile.plan.placed_stages import placement_of
 from heterps_compile.plan.plan import PlannedStage
 from heterps_compile.plan.request import PROVISIONERS, Request
-from heterps_compile.progress import tell
+from heterps_compile.progress import part_of_step, tell
 from heterps_compile.units import counted
 
 from .deadline import Deadline
@@ -83,23 +83,26 @@ class PlaceLayers:
         def left_s(most_s: float) -> float:
             return min(most_s, max(0.0, deadline.left_s()))
 
+        parts = 1 + len(others) + (not is_exact)
         tell(f"searching with {method.name}")
-        own = run_method(
-            method,
-            problem,
-            seed=seed,
-            time_limit_s=None if limit_s is None else share * limit_s,
-            warm_start=old,
-        )
+        with part_of_step(0.0, 1 / parts):
+            own = run_method(
+                method,
+                problem,
+                seed=seed,
+                time_limit_s=None if limit_s is None else share * limit_s,
+                warm_start=old,
+            )
         if isinstance(own, InfeasibleError) and is_exact:
             raise own
         runs = [(method.name, own)]
-        for other in others:
+        for number, other in enumerate(others, start=1):
             tell(f"searching with {other.name}")
             if deadline.is_over:
                 runs.append((other.name, InfeasibleError("not tried: the time limit left no time for it")))
             else:
-                found = run_method(other, problem, seed=seed, time_limit_s=left_s(self.baseline_s))
+                with part_of_step(number / parts, (number + 1) / parts):
+                    found = run_method(other, problem, seed=seed, time_limit_s=left_s(self.baseline_s))
                 runs.append((other.name, found))
         try:
             result = _best_of(problem, [found for _, found in runs], old)
@@ -107,7 +110,8 @@ class PlaceLayers:
             result = _found_by_proof(problem, method.name, fault, left_s(self.proof_s))
         else:
             if not is_exact:
-                result = certify(problem, result, left_s(self.proof_s), [] if old is None else [old])
+                with part_of_step((parts - 1) / parts, 1.0):
+                    result = certify(problem, result, left_s(self.proof_s), [] if old is None else [old])
         if old is not None and evaluate_one(problem, old) <= result.value * (1 + _ROUNDING):
             result = _kept(problem, result, old)
         else:

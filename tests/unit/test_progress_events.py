@@ -22,7 +22,7 @@ from heterps_compile.passes.deadline import NO_DEADLINE, now_s
 from heterps_compile.passes.pipeline import DEFAULT
 from heterps_compile.passes.solver import run_solver
 from heterps_compile.process_state import alone
-from heterps_compile.progress import Progress, check, stopping, tell, watching
+from heterps_compile.progress import Progress, check, part_of_step, stopping, tell, watching
 
 STEPS = ["reading", *(step.name for step in DEFAULT), "verify", "done"]
 
@@ -62,7 +62,10 @@ def onnx_file(tmp_path_factory) -> Path:
 
 def test_every_step_is_told_as_it_begins(onnx_file):
     told: list[Progress] = []
-    compiled = heterps_compile.compile(onnx_file, on_progress=told.append)
+    compiled = heterps_compile.compile(onnx_file, baselines=("greedy",), on_progress=told.append)
+    shares = [now.share for now in told]
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert shares == sorted(shares)
     assert list(dict.fromkeys(now.step for now in told)) == STEPS
     assert [now.done for now in told] == sorted(now.done for now in told)
     assert (told[0].done, told[-1].done, {now.total for now in told}) == (0, len(DEFAULT) + 2, {len(DEFAULT) + 2})
@@ -82,6 +85,36 @@ def test_within_a_step_the_rate_is_bounded(monkeypatch):
             tell(f"at {tick}", fraction=tick / 1024, best=1 / (tick + 1))
     assert len(told) == 8
     assert told[2] == Progress("search", 0, 1, "at 256", 0.25, 1 / 257, None, 0.25)
+
+
+def test_a_bar_never_goes_back():
+    told: list[Progress] = []
+    with watching(told.append, least_s=0) as watch:
+        watch.begin("search", 1, 4)
+        with part_of_step(0.0, 0.5):
+            tell(fraction=0.5)
+            tell(fraction=0.25)
+        with part_of_step(0.5, 1.0):
+            tell(fraction=0.5)
+        watch.begin("done", 4, 4)
+    assert [now.share for now in told] == [0.25, 0.25, 0.3125, 0.3125, 0.375, 0.4375, 1.0]
+
+
+def test_a_slow_function_is_called_less_often(monkeypatch):
+    """What it takes counts, so that it is not called at every question."""
+    clock, told = [0.0], []
+
+    def slow(now: Progress) -> None:
+        told.append(now.message)
+        clock[0] += 5
+
+    monkeypatch.setattr("heterps_compile.progress.time.monotonic", lambda: clock[0])
+    with watching(slow, least_s=0.1) as watch:
+        watch.begin("search", 0, 1)
+        for _ in range(100):
+            clock[0] += 1
+            check()
+    assert len(told) == 1 + 2  # of the 110 s 15
 
 
 def test_the_best_falls_and_the_bound_rises():

@@ -26,6 +26,7 @@ from heterps_compile.passes.placement.local.archive import Archive
 from heterps_compile.passes.placement.local.climb import Climb, Climbing, Source
 from heterps_compile.passes.placement.local.sampling import Proposals, draw_plans, stage_rules, uniform_proposal
 from heterps_compile.passes.placement.simple_plans import require_feasible, seed_placements
+from heterps_compile.progress import tell
 
 if TYPE_CHECKING:
     from .policy import Policy
@@ -161,7 +162,11 @@ class Rl:
             better = "found none better" if trace.polished_value == trace.policy_value else f"made that {after}"
             notes.append(f"the best plan of the learned policy: {before}; local search {better}")
         if is_late:
-            notes.append(f"the time limit ended the search, after {trace.rounds} of {self.rounds} rounds of learning")
+            whole = trace.rounds == self.rounds
+            after = f"all {self.rounds}" if whole else f"{trace.rounds} of {self.rounds}"
+            notes.append(
+                f"the time limit ended the {'polish' if whole else 'search'}, after {after} rounds of learning"
+            )
         return tuple(notes)
 
 
@@ -262,6 +267,7 @@ class _Run:
                 draws, evaluation = learner.round()
                 self.archive.add(draws.types, draws.begins, evaluation)
                 self.rounds += 1
+                tell(fraction=self.rounds / self.method.rounds)
                 value = float(np.min(evaluation.values))
                 best, idle = (value, 0) if value < best else (best, idle + 1)
                 if idle >= self.method.patience or self.deadline.left_s() < 0:
