@@ -116,7 +116,7 @@ def added_matmul(call: CallView) -> Samples | None:
     place, added = found.axis - len(call.out_shape), call.samples(0)
     if added is None:
         call.check_same(0, place)
-    elif (added.axis - call.rank(0), added.rows) != (place, found.rows):
+    elif added.at(added.axis - call.rank(0)) != found.at(place):
         call.refuse("what it adds has its samples along another axis")
     return found
 
@@ -173,13 +173,13 @@ def attention(call: CallView) -> Samples | None:
     found = call.aligned(call.given, behind=2)
     if found is None:
         return None
-    if call.argument("enable_gqa") and found[0] == -3:
+    if call.argument("enable_gqa") and found.axis == -3:
         call.refuse("it attends with one head for several, and the batch lies along them")
-    samples = Samples(made + found[0], found[1])
+    samples = found.at(made + found.axis)
     for i in call.given:
         if call.samples(i) is None and i not in call.positions("attn_mask"):
             like = next(j for j in call.given if call.samples(j) is not None)
-            call.widen(i, call.rank(i) + found[0], like, Samples(call.rank(like) + found[0], found[1]))
+            call.widen(i, call.rank(i) + found.axis, like, found.at(call.rank(like) + found.axis))
     return samples
 
 
@@ -197,9 +197,9 @@ def recurrent(call: CallView) -> tuple[Samples | None, ...] | None:
     for i in states:
         if call.samples(i) is None:
             call.widen(i, 1, 0, samples)
-        elif call.samples(i) != Samples(1, samples.rows):
+        elif call.samples(i) != samples.at(1):
             call.refuse(f"its state {call.label(i)} has its samples along another axis than 1")
-    return samples, *(Samples(1, samples.rows) for _ in states)
+    return samples, *(samples.at(1) for _ in states)
 
 
 def cell(call: CallView) -> Samples | None:

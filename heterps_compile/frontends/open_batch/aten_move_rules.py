@@ -47,7 +47,7 @@ def move_axes(call: CallView) -> Samples | None:
 
 def _ordered(call: CallView, order: Sequence[int]) -> Samples | None:
     samples = call.only(0)
-    return None if samples is None else Samples(list(order).index(samples.axis), samples.rows)
+    return None if samples is None else samples.at(list(order).index(samples.axis))
 
 
 def reshape(call: CallView) -> Samples | None:
@@ -65,7 +65,7 @@ def reshape(call: CallView) -> Samples | None:
         for place, (dim, said) in enumerate(zip(made, given, strict=True))
     ]
     if wanted.count(-1) > 1:
-        if found.rows != samples.rows:
+        if found.at(0) != samples.at(0):
             call.refuse("its shape leaves two dimensions open, the batch and a dynamic one")
         call.edits.append(SetSize(call.node, name, wanted, found.axis, call.operands[0][2], samples.axis))
     elif any(w is not g and w != g for w, g in zip(wanted, given, strict=True)):
@@ -89,10 +89,10 @@ def flatten(call: CallView) -> Samples | None:
     if samples.axis < first:
         return samples
     if samples.axis > last:
-        return Samples(samples.axis - (last - first), samples.rows)
-    if any(dim != 1 for dim in shape[first : samples.axis]):
-        return call.as_reshape(samples)
-    return Samples(first, samples.rows * prod(call.numbers(shape[samples.axis + 1 : last + 1])))
+        return samples.at(samples.axis - (last - first))
+    found = call.joined(samples, shape, first, last + 1).at(first)
+    is_better = not call.is_written and call.is_better_written(found, samples, shape, call.out_shape)
+    return call.as_reshape(samples) if is_better else found
 
 
 def squeeze(call: CallView) -> Samples | None:
@@ -104,7 +104,7 @@ def squeeze(call: CallView) -> Samples | None:
     if axes is None or samples.axis in axes:
         return call.as_reshape(samples)
     shape = call.shape(0)
-    return Samples(samples.axis - sum(a < samples.axis and shape[a] == 1 for a in set(axes)), samples.rows)
+    return samples.at(samples.axis - sum(a < samples.axis and shape[a] == 1 for a in set(axes)))
 
 
 def unsqueeze(call: CallView) -> Samples | None:
@@ -113,9 +113,9 @@ def unsqueeze(call: CallView) -> Samples | None:
     if samples is None:
         return None
     added = normal(int(call.argument("dim")), call.rank(0) + 1)
-    found = Samples(samples.axis + (added <= samples.axis), samples.rows)
+    found = samples.at(samples.axis + (added <= samples.axis))
     # rows of the samples may become a dimension by themselves again
-    return found if samples.rows == 1 or found.axis == 0 else call.as_reshape(samples)
+    return found if samples.per_sample == 1 or found.axis == 0 else call.as_reshape(samples)
 
 
 def concat(call: CallView) -> Samples | None:
@@ -129,7 +129,7 @@ def stack(call: CallView) -> Samples | None:
     """Put values side by side, along an axis of their own."""
     axis = normal(int(call.argument("dim")), call.rank(0) + 1)
     samples = call.beside(call.given, -1, "")
-    return None if samples is None else Samples(samples.axis + (axis <= samples.axis), samples.rows)
+    return None if samples is None else samples.at(samples.axis + (axis <= samples.axis))
 
 
 def split(call: CallView) -> Samples | None:
@@ -140,7 +140,7 @@ def split(call: CallView) -> Samples | None:
 def unbind(call: CallView) -> Samples | None:
     """Take every row along another axis by itself."""
     samples = split(call)
-    return None if samples is None else Samples(samples.axis - (call.axis() < samples.axis), samples.rows)
+    return None if samples is None else samples.at(samples.axis - (call.axis() < samples.axis))
 
 
 def slice_(call: CallView) -> Samples | None:
@@ -149,7 +149,7 @@ def slice_(call: CallView) -> Samples | None:
     if samples is None or call.axis() != samples.axis:
         return samples
     start, end, step = (call.argument(name) for name in ("start", "end", "step"))
-    length = call.fixed * samples.rows
+    length = call.fixed * samples.per_sample
     is_all = start in (None, 0, -length) and (end is None or (isinstance(end, int) and end >= length)) and step == 1
     if not is_all:
         call.refuse("it takes a part of the batch")
@@ -166,10 +166,10 @@ def select(call: CallView) -> Samples | None:
     if samples is None:
         return None
     if samples.axis == axis:
-        if call.fixed * samples.rows != 1:
+        if call.fixed * samples.per_sample != 1:
             call.refuse("it picks samples out of the batch")
         return call.as_reshape(samples)
-    return Samples(samples.axis - (axis < samples.axis), samples.rows)
+    return samples.at(samples.axis - (axis < samples.axis))
 
 
 def index_select(call: CallView) -> Samples | None:
@@ -199,22 +199,22 @@ def index(call: CallView) -> Samples | None:
     first = given[0] if is_together else 0
     found = call.aligned(looked)
     if table is None:
-        return None if found is None else Samples(first + block + found[0], found[1])
+        return None if found is None else found.at(first + block + found.axis)
     if table.axis not in given:
         if found is not None:
             call.refuse("it looks up places of each sample in a table of each, which pairs each with each")
         kept = [axis for axis in range(call.rank(0)) if axis not in given]
         place = kept.index(table.axis)
-        return Samples(place + block if place >= first or not is_together else place, table.rows)
+        return table.at(place + block if place >= first or not is_together else place)
     position = looked[given.index(table.axis)]
     numbers = call.constant(call.operands[position][2])
     is_zero = numbers is not None and not numbers.any() and call.samples(position) is None
-    if call.fixed * table.rows != 1 or not is_zero:
+    if call.fixed * table.per_sample != 1 or not is_zero:
         call.refuse("it picks samples out of the batch")
     shape = call.numbers(call.shape(position))
     free = [axis for axis in range(-block, 0) if all(call.rank(i) < -axis or call.shape(i)[axis] == 1 for i in looked)]
-    place = found[0] if found is not None else next(iter(free), 0)
-    if prod(shape) != 1 or place == 0 or (found is not None and found[1] != 1):
+    place = found.axis if found is not None else next(iter(free), 0)
+    if prod(shape) != 1 or place == 0 or (found is not None and found.per_sample != 1):
         call.refuse("it picks one sample out of the batch, and what it makes has no dimension for the others")
     wanted = [1] * block
     wanted[place] = -1
@@ -229,12 +229,12 @@ def expand(call: CallView) -> Samples | None:
         return None
     made = call.out_shape
     axis = samples.axis - call.rank(0) + len(made)
-    if made[axis] != call.fixed * samples.rows:
+    if made[axis] != call.fixed * samples.per_sample:
         call.refuse("it repeats the samples of the batch")
     sizes = list(call.argument("size"))
     if sizes[axis] != -1:
         call.edits.append(SetArgument(call.node, "size", [-1 if i == axis else n for i, n in enumerate(sizes)]))
-    return Samples(axis, samples.rows)
+    return samples.at(axis)
 
 
 def expand_as(call: CallView) -> Samples | None:
@@ -254,7 +254,7 @@ def repeat(call: CallView) -> Samples | None:
     repeats = [1] * (len(call.out_shape) - len(repeats)) + repeats
     if repeats[samples.axis + more] != 1:
         call.refuse("it repeats the samples of the batch")
-    return Samples(samples.axis + more, samples.rows)
+    return samples.at(samples.axis + more)
 
 
 def repeat_interleave(call: CallView) -> Samples | None:

@@ -87,11 +87,11 @@ def gemm(node: NodeView) -> Samples | None:
     if samples.axis != (1 if node.attribute("transA") else 0):
         node.refuse("it sums over the batch")
     added = node.samples(2)
-    if added is not None and (added.axis - node.rank(2), added.rows) != (-2, samples.rows):
+    if added is not None and added.at(added.axis - node.rank(2)) != samples.at(-2):
         node.refuse("what it adds has its samples along another axis")
     if added is None and node.value(2) is not None:
         node.check_same(2, -2)
-    return Samples(0, samples.rows)
+    return samples.at(0)
 
 
 def einsum(node: NodeView) -> Samples | None:
@@ -188,10 +188,10 @@ def recurrent(node: NodeView) -> tuple[Samples | None, ...] | None:
         if node.value(i) is not None:
             if node.samples(i) is None:
                 node.widen(i, axis, 0, samples)
-            elif node.samples(i) != Samples(axis, samples.rows):
+            elif node.samples(i) != samples.at(axis):
                 node.refuse(f"its input {i} has its samples along another axis than {axis}")
-    last = Samples(0 if is_first else 1, samples.rows)
-    return Samples(0 if is_first else 2, samples.rows), last, last
+    last = samples.at(0 if is_first else 1)
+    return samples.at(0 if is_first else 2), last, last
 
 
 def reverse_sequence(node: NodeView) -> Samples | None:
@@ -203,7 +203,7 @@ def reverse_sequence(node: NodeView) -> Samples | None:
         node.refuse("its batch lies along another axis")
     if node.samples(1) is None:
         node.widen(1, 0, 0, samples)
-    elif node.samples(1) != Samples(0, samples.rows):
+    elif node.samples(1) != samples.at(0):
         node.refuse("its lengths have their samples along another axis")
     return samples
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from heterps_compile.frontends.onnx_names import free_name
 
+_AXES_INPUT = 13  # the opset from which Unsqueeze takes axes as an input
 _SHAPE_SLICES = 15  # the opset from which Shape gives a part of the shape
 
 
@@ -186,6 +187,53 @@ class GatherInEach:
         places = names.constant(f"{self.node.name}/places", self.places)
         self.node.replace_input_with(0, names.before(self.node, "Gather", [rows, places], axis=axis + 1))
         AsReshape(self.node, [*self.before, -1, *self.places.shape[1:], *self.behind])(names)
+
+
+@dataclass(frozen=True, slots=True)
+class GatherAtEach:
+    """Let a Gather in rows of all samples, at places of each, look up in the rows of the same sample.
+
+    Attributes:
+        rows: Of each sample.
+        behind: The shape of a row.
+    """
+
+    node: ir.Node
+    rows: int
+    behind: Sequence[int]
+
+    def __call__(self, names: Names) -> None:
+        """Let the node be a GatherND."""
+        data, places = self.node.inputs
+        assert data is not None and places is not None  # noqa: S101, PT018 - a Gather has both
+        apart = names.constant(f"{self.node.name}/apart", np.array([-1, self.rows, *self.behind], np.int64))
+        last = names.constant(f"{self.node.name}/last", np.array([-1], np.int64))
+        wide = names.before(self.node, "Cast", [places], to=ir.DataType.INT64.value)
+        if names.opset >= _AXES_INPUT:
+            wide = names.before(self.node, "Unsqueeze", [wide, last])
+        else:
+            wide = names.before(self.node, "Unsqueeze", [wide], axes=[-1])
+        self.node.replace_input_with(0, names.before(self.node, "Reshape", [data, apart]))
+        self.node.replace_input_with(1, wide)
+        self.node.op_type = "GatherND"
+        self.node.attributes.clear()
+        self.node.attributes["batch_dims"] = ir.AttrInt64("batch_dims", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DropFirst:
+    """Drop the first number of every row of an input of a node."""
+
+    node: ir.Node
+    position: int
+
+    def __call__(self, names: Names) -> None:
+        """Put a Slice in front of the node."""
+        value, wanted = self.node.inputs[self.position], self.node.name
+        assert value is not None  # noqa: S101 - only inputs that are given are cut
+        numbers = {"starts": 1, "ends": np.iinfo(np.int64).max, "axes": -1}
+        cut = [names.constant(f"{wanted}/{what}", np.array([number], np.int64)) for what, number in numbers.items()]
+        self.node.replace_input_with(self.position, names.before(self.node, "Slice", [value, *cut]))
 
 
 @dataclass(frozen=True, slots=True)

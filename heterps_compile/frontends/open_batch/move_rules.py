@@ -5,7 +5,7 @@ Left out: ops that compute with elements (:mod:`.compute_rules`).
 
 import numpy as np
 
-from .edits import CountSamples, Fold, GatherInEach, SetAttribute, SetInput, SetLength
+from .edits import CountSamples, DropFirst, Fold, GatherAtEach, GatherInEach, SetAttribute, SetInput, SetLength
 from .node_view import NodeView
 from .samples import Samples, normal
 
@@ -19,7 +19,7 @@ def transpose(node: NodeView) -> Samples | None:
     if samples is None:
         return None
     order = node.attribute("perm") or range(node.rank(0))[::-1]
-    return Samples(list(order).index(samples.axis), samples.rows)
+    return samples.at(list(order).index(samples.axis))
 
 
 def reshape(node: NodeView) -> Samples | None:
@@ -34,7 +34,7 @@ def reshape(node: NodeView) -> Samples | None:
     for place, (dim, given) in enumerate(zip(made, target, strict=True)):
         if place == found.axis:
             is_copy = given == 0 and not node.attribute("allowzero") and place == samples.axis
-            wanted.append(0 if is_copy and found.rows == samples.rows else -1)
+            wanted.append(0 if is_copy and found == samples else -1)
         elif isinstance(dim, int):
             wanted.append(dim)
         elif given > 0 or given == -1 or (given == 0 and place != samples.axis and not node.attribute("allowzero")):
@@ -42,7 +42,7 @@ def reshape(node: NodeView) -> Samples | None:
         else:
             node.numbers((dim,))
     if wanted.count(-1) > 1:
-        if found.axis != samples.axis or found.rows != samples.rows or node.attribute("allowzero"):
+        if found != samples or node.attribute("allowzero"):
             node.refuse("its shape leaves two dimensions open, the batch and a dynamic one")
         wanted[found.axis] = 0
     is_said = all(
@@ -60,11 +60,11 @@ def flatten(node: NodeView) -> Samples | None:
     if samples is None:
         return None
     split = node.axis(node.rank(0), 1)
-    before = node.shape(0)[: samples.axis]
-    if samples.axis < split and all(dim == 1 for dim in before):
-        behind = node.numbers(node.shape(0)[samples.axis + 1 : split])
-        return Samples(0, samples.rows * int(np.prod(behind, dtype=np.int64)))
-    return node.as_reshape(samples)
+    is_first = samples.axis < split
+    begin, end = (0, split) if is_first else (split, node.rank(0))
+    found = node.joined(samples, node.shape(0), begin, end).at(0 if is_first else 1)
+    is_better = node.is_better_written(found, samples, node.shape(0), node.out_shape)
+    return node.as_reshape(samples) if is_better else found
 
 
 def squeeze(node: NodeView) -> Samples | None:
@@ -76,7 +76,7 @@ def squeeze(node: NodeView) -> Samples | None:
     dropped = {normal(a, node.rank(0)) for a in axes or ()}
     if not axes or samples.axis in dropped:
         return node.as_reshape(samples)
-    return Samples(samples.axis - sum(a < samples.axis for a in dropped), samples.rows)
+    return samples.at(samples.axis - sum(a < samples.axis for a in dropped))
 
 
 def unsqueeze(node: NodeView) -> Samples | None:
@@ -87,9 +87,9 @@ def unsqueeze(node: NodeView) -> Samples | None:
     axes = node.ints("axes", 1, "list of axes") or ()
     rank = node.rank(0) + len(axes)
     added = {normal(a, rank) for a in axes}
-    found = Samples([axis for axis in range(rank) if axis not in added][samples.axis], samples.rows)
+    found = samples.at([axis for axis in range(rank) if axis not in added][samples.axis])
     # rows of the samples may become a dimension by themselves again
-    return found if samples.rows == 1 or found.axis == 0 else node.as_reshape(samples)
+    return found if samples.per_sample == 1 or found.axis == 0 else node.as_reshape(samples)
 
 
 def concat(node: NodeView) -> Samples | None:
@@ -116,7 +116,7 @@ def slice_(node: NodeView) -> Samples | None:
     along = [normal(a, node.rank(0)) for a in axes]
     if samples.axis not in along:
         return samples
-    place, length = along.index(samples.axis), node.fixed * samples.rows
+    place, length = along.index(samples.axis), node.fixed * samples.per_sample
     starts, steps = node.ints("starts", 1, "list of starts") or (), node.ints("", 4, "list of steps")
     ends = list(node.ints("ends", 2, "list of ends") or ())
     is_all = starts[place] == 0 and ends[place] >= length and (steps is None or steps[place] == 1)
@@ -137,23 +137,34 @@ def gather(node: NodeView) -> Samples | None:
     """Look up rows: samples of a table that each have all they need, or samples of places in a table for all."""
     node.only(0, 1)
     data, axis = node.samples(0), node.axis(node.rank(0), 0)
-    if data is not None and data.axis == axis and node.samples(1) is None:
-        return _in_rows_of_each(node, data)
+    if data is not None and data.axis == axis:
+        return _in_rows_of_each(node, data) if node.samples(1) is None else _one_in_each(node, data, axis)
     return node.looked_up(0, 1, axis)
 
 
 def _in_rows_of_each(node: NodeView, samples: Samples) -> Samples:
     """Look up rows of the one sample that there is: the same rows in each."""
     places, shape = node.array(1), node.shape(0)
-    if node.fixed != 1 or places is None or places.size == 0:
+    if node.fixed != 1 or samples.rounds > 1 or places is None or places.size == 0:
         node.refuse("it picks samples out of the batch")
-    if samples.rows == places.size == 1:
+    if samples.per_sample == places.size == 1:
         return node.as_reshape(samples)  # the sample itself
     if places.ndim == 0:
         node.refuse("it picks one row out of those of all samples, and what it makes has no dimension for the others")
     before, behind = node.numbers(shape[: samples.axis]), node.numbers(shape[samples.axis + 1 :])
     node.edits.append(GatherInEach(node.node, before, samples.rows, behind, places))
     return Samples(samples.axis, places.shape[0])
+
+
+def _one_in_each(node: NodeView, data: Samples, axis: int) -> Samples:
+    """Look up rows of the one sample that there is at places of its own: the rows of each at the places of each."""
+    places = node.samples(1)
+    is_simple = data == Samples(0, data.rows) and places == Samples(0) and axis == 0 and node.fixed == 1
+    if not is_simple or node.opset < _SHARED_AXES:
+        node.refuse("it looks up places of each sample in a table of each, which pairs each with each")
+    behind = node.numbers(node.shape(0)[1:])
+    node.edits.append(GatherAtEach(node.node, data.rows, behind))
+    return Samples(0)
 
 
 def gather_elements(node: NodeView) -> Samples | None:
@@ -177,8 +188,10 @@ def gather_nd(node: NodeView) -> Samples | None:
     if data is not None and indices is None and not shared:
         depth = node.shape(1)[-1]
         if isinstance(depth, int) and data.axis >= depth:
-            return Samples(data.axis - depth + node.rank(1) - 1, data.rows)
+            return data.at(data.axis - depth + node.rank(1) - 1)
         return _entries_of_each(node, data)
+    if data == indices == Samples(0) and not shared and node.fixed == 1 and node.opset >= _SHARED_AXES:
+        return _entries_at_each(node, Samples(0))
     is_table = data is None and indices is not None and shared <= indices.axis < node.rank(1) - 1
     is_own = data is not None and data == indices and data.axis < shared
     if not (is_table or is_own):
@@ -200,6 +213,22 @@ def _entries_of_each(node: NodeView, samples: Samples) -> Samples:
     return samples
 
 
+def _entries_at_each(node: NodeView, samples: Samples) -> Samples:
+    """Look up entries of the one sample that there is, number 0 of the first axis, at places of its own."""
+    places = node.value(1)
+    maker = None if places is None else places.producer()
+    first = maker.inputs[0] if maker is not None and maker.op_type == "Concat" and not maker.domain else None
+    numbers = None if first is None else node.constant(first)
+    axis = None if maker is None else maker.attributes.get("axis")
+    is_last = axis is not None and axis.value in (-1, node.rank(1) - 1)
+    if not is_last or numbers is None or numbers.any() or numbers.shape[-1:] != (1,):
+        node.refuse("it looks up entries along the batch")
+    if node.shape(1)[-1] == 1:
+        node.refuse("it looks up samples of the batch")
+    node.edits.extend((DropFirst(node.node, 1), SetAttribute(node.node, "batch_dims", 1)))
+    return samples
+
+
 def scatter_nd(node: NodeView) -> Samples | None:
     """Write entries at places that are the same for all samples."""
     node.only(0, 2)
@@ -209,11 +238,11 @@ def scatter_nd(node: NodeView) -> Samples | None:
     if not isinstance(depth, int):
         node.refuse("how deep it writes is not known")
     inside = node.rank(1) - 1 - depth  # what is added to an axis of the data that it does not look up by
-    samples = data if data is not None else None if written is None else Samples(written.axis - inside, written.rows)
+    samples = data if data is not None else None if written is None else written.at(written.axis - inside)
     if samples is not None and samples.axis >= depth:
         if written is None:
             node.widen(2, samples.axis + inside, 0, samples)
-        elif written != Samples(samples.axis + inside, samples.rows):
+        elif written != samples.at(samples.axis + inside):
             node.refuse("what it writes has its samples along another axis")
         elif data is None:
             node.widen(0, samples.axis, 2, written)
@@ -244,14 +273,14 @@ def expand(node: NodeView) -> Samples | None:
         return None
     made = node.out_shape
     axis = samples.axis - node.rank(0) + len(made)
-    if made[axis] != node.fixed * samples.rows:
+    if made[axis] != node.fixed * samples.per_sample:
         node.refuse("it repeats the samples of the batch")
     numbers = node.numbers_of(1, "shape")
     place = len(numbers) + samples.axis - node.rank(0)
     if place >= 0 and numbers[place] != 1:
         wanted = [1 if i == place else n for i, n in enumerate(numbers)]
         node.edits.append(SetInput(node.node, 1, np.array(wanted, np.int64)))
-    return Samples(axis, samples.rows)
+    return samples.at(axis)
 
 
 def tile(node: NodeView) -> Samples | None:
@@ -296,7 +325,7 @@ def resize(node: NodeView) -> Samples | None:
             node.refuse("it scales the batch")
         return samples
     sizes, value = node.array(3), node.value(0)
-    if sizes is None or value is None or int(sizes.reshape(-1)[place]) != node.fixed * samples.rows:
+    if sizes is None or value is None or int(sizes.reshape(-1)[place]) != node.fixed * samples.per_sample:
         node.refuse("it scales by sizes that depend on the inputs, or scales the batch")
     if (node.attribute("keep_aspect_ratio_policy") or "stretch") != "stretch":
         node.refuse("it keeps the ratio of all sizes, the batch among them")
@@ -310,7 +339,7 @@ def one_hot(node: NodeView) -> Samples | None:
     if samples is None:
         return None
     axis = node.axis(node.rank(0) + 1, -1)
-    return samples if samples.axis < axis else Samples(samples.axis + 1, samples.rows)
+    return samples if samples.axis < axis else samples.at(samples.axis + 1)
 
 
 def last_two(node: NodeView) -> Samples | None:

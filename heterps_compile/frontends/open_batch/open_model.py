@@ -24,6 +24,7 @@ from heterps_compile.frontends.onnx_bodies import subgraphs
 from heterps_compile.frontends.onnx_dims import fixed_batch
 from heterps_compile.frontends.onnx_names import describe, free_name, op_name, quote
 from heterps_compile.frontends.onnx_structure import Roles, find_roles
+from heterps_compile.units import counted
 
 from .edits import Edit, Names
 from .known_values import KnownValues
@@ -73,7 +74,7 @@ def open_batch(model: ir.Model, batch: int | None) -> OpenedModel | None:
     for reading in islice(_readings(model.graph.inputs, fixed), _MOST_READINGS):
         found = walk.go(reading)
         if not isinstance(found, _Stopped):
-            return _apply(model, fixed, found)
+            return _apply(model, fixed, found, walk.roles.dead)
         first = first or found
     where, why = (first.where, first.why) if first is not None else ("the model", "it has no input with a batch")
     raise InputError(
@@ -133,10 +134,10 @@ class _Walk:
         if all(samples is None for _, samples in outputs):
             return _Stopped("its outputs", "none of them depends on the input with the batch")
         for value, samples in outputs:
-            if samples is not None and samples.rows != 1:
+            if samples is not None and samples.per_sample != 1:
                 return _Stopped(
                     f"output {quote(value.name)}",
-                    f"it has no dimension that is the batch alone, but {samples.rows} rows "
+                    f"it has no dimension that is the batch alone, but {samples.per_sample} rows "
                     f"for each sample along axis {samples.axis}",
                 )
         return _Proof(samples_of, edits)
@@ -159,9 +160,10 @@ class _Walk:
         return made if isinstance(made, tuple) else [made] * len(node.outputs)
 
 
-def _apply(model: ir.Model, fixed: int, proof: _Proof) -> OpenedModel:
-    """Make the changes, and give every value that has samples a symbol where they lie."""
+def _apply(model: ir.Model, fixed: int, proof: _Proof, dead: Sequence[ir.Node]) -> OpenedModel:
+    """Make the changes, give every value that has samples a symbol where they lie, and drop what no output needs."""
     graph, original = model.graph, model.clone()
+    graph.remove(dead, safe=True)  # it may say the batch too, and would fail at another
     symbols = {
         dim.value
         for value in graph.inputs
@@ -172,22 +174,24 @@ def _apply(model: ir.Model, fixed: int, proof: _Proof) -> OpenedModel:
     for value, samples in proof.samples_of.items():
         if value.shape is not None and len(value.shape) > samples.axis:
             dims = list(value.shape)
-            dims[samples.axis] = symbol if samples.rows == 1 else ir.SymbolicDim(None)
+            dims[samples.axis] = symbol if samples.per_sample == 1 else ir.SymbolicDim(None)
             value.shape = ir.Shape(dims)
     names = Names.of(graph, graph.opset_imports.get("", 0))
     for edit in proof.edits:
         edit(names)
     ends = [*graph.inputs, *graph.outputs]
     axes = {value.name or "": proof.samples_of[value].axis for value in ends if value in proof.samples_of}
-    return OpenedModel(fixed, axes, original, _note(graph, fixed, proof, len(proof.edits)))
+    return OpenedModel(fixed, axes, original, _note(graph, fixed, proof, len(dead)))
 
 
-def _note(graph: ir.Graph, fixed: int, proof: _Proof, edits: int) -> str:
+def _note(graph: ir.Graph, fixed: int, proof: _Proof, dead: int) -> str:
+    edits = len(proof.edits)
     told = f"the batch, which the model fixes at {fixed}, was opened: no node mixes samples"
     if edits:
         told += f" ({edits} constant{'s' if edits > 1 else ''} that said the batch rewritten)"
     odd = [v for v in (*graph.inputs, *graph.outputs) if v in proof.samples_of and proof.samples_of[v].axis != 0]
     same = [v for v in (*graph.inputs, *graph.outputs) if v not in proof.samples_of]
-    parts = [f"{quote(v.name)} has it along axis {proof.samples_of[v].axis}" for v in odd]
+    parts = [f"left out, since no output needs them: {counted(dead, 'node')}"] if dead else []
+    parts += [f"{quote(v.name)} has it along axis {proof.samples_of[v].axis}" for v in odd]
     parts += [f"{quote(v.name)} is the same for all samples" for v in same]
     return "; ".join([told, *parts])

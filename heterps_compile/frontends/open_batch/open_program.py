@@ -138,10 +138,10 @@ class _Walk:
         if not any(places):
             return "its outputs: none of them depends on the input with the batch"
         for node, samples in zip(returned, places, strict=True):
-            if isinstance(samples, Samples) and samples.rows != 1:
+            if isinstance(samples, Samples) and samples.per_sample != 1:
                 return (
-                    f"output {printable(node.name)!r}: it has no dimension that is the batch alone, but {samples.rows} "
-                    f"rows for each sample along axis {samples.axis}"
+                    f"output {printable(node.name)!r}: it has no dimension that is the batch alone, but "
+                    f"{samples.per_sample} rows for each sample along axis {samples.axis}"
                 )
         return edits, made_of
 

@@ -29,12 +29,23 @@ class Samples:
     """Where a value has its samples. A value without it is the same for all samples.
 
     Attributes:
-        axis: Along which they lie, all rows of one side by side.
-        rows: Of each sample.
+        axis: Along which they lie: in each round all samples, of each its rows side by side.
+        rows: Of each sample in a round.
+        rounds: How many times all samples come round along the axis.
     """
 
     axis: int
     rows: int = 1
+    rounds: int = 1
+
+    def at(self, axis: int) -> "Samples":
+        """Return the same along another axis."""
+        return Samples(axis, self.rows, self.rounds)
+
+    @property
+    def per_sample(self) -> int:
+        """Return how long the axis is for each sample."""
+        return self.rounds * self.rows
 
 
 def readings(shapes: Sequence[Dims], fixed: int) -> Iterator[tuple[Samples | None, ...]]:
@@ -127,46 +138,61 @@ class Operands(ABC):
         if 0 in made:
             self.refuse("it makes a value without elements")
         before = _product(shape[: samples.axis])
-        found = [
-            Samples(axis, dim // self.fixed)
-            for axis, dim in enumerate(made)
-            if before is not None
-            and _product(made[:axis]) == before
-            and (isinstance(dim, int) and dim > 0 and dim % self.fixed == 0)
-        ]
+        found = []
+        for axis, dim in enumerate(made):
+            passed = _product(made[:axis])
+            if before is None or passed is None or passed[1] != before[1] or not isinstance(dim, int):
+                continue
+            rounds, rest = divmod(before[0] * samples.rounds, passed[0])
+            if rest == 0 and dim % (rounds * self.fixed) == 0:
+                found.append(Samples(axis, dim // (rounds * self.fixed), rounds))
         if not found:
-            self.refuse(f"it joins the batch with what lies before it: {shown(shape)} becomes {shown(made)}")
+            self.refuse(f"it tears samples apart: {shown(shape)} becomes {shown(made)}")
 
-        def unlike(one: Samples) -> tuple[bool, bool, bool, bool, int]:
+        def unlike(one: Samples) -> tuple[int | bool, ...]:
             is_shifted = one.axis - len(made) != samples.axis - len(shape)
-            return one.rows != 1, one.rows != samples.rows, one.axis != samples.axis, is_shifted, one.axis
+            is_plain, is_same = one.per_sample == 1, one.at(0) == samples.at(0)
+            is_last = one.axis == len(made) - 1  # where features lie
+            return not is_plain, not is_same, is_last, one.rounds, one.axis != samples.axis, is_shifted, one.axis
 
         return min(found, key=unlike)
 
-    def aligned(self, positions: Iterable[int], behind: int = 0) -> tuple[int, int] | None:
-        """Return where samples lie in operands that are broadcast: the axis from the end, and the rows of each.
+    def joined(self, samples: Samples, shape: Dims, begin: int, end: int) -> Samples:
+        """Return how samples lie in one axis made of some, theirs among them."""
+        rounds, rows = (
+            prod(self.numbers(part)) for part in (shape[begin : samples.axis], shape[samples.axis + 1 : end])
+        )
+        return Samples(begin, samples.rows * rows, samples.rounds * rounds)
+
+    def is_better_written(self, joined: Samples, samples: Samples, shape: Dims, made: Dims) -> bool:
+        """Say whether a shape that is written down keeps the batch by itself, which is joined with others else."""
+        is_open = joined.per_sample == 1 or not all(isinstance(dim, int) for dim in made)
+        return not is_open and self.placed(samples, shape, made).per_sample == 1
+
+    def aligned(self, positions: Iterable[int], behind: int = 0) -> Samples | None:
+        """Return where samples lie in operands that are broadcast, the axis counted from the end.
 
         Args:
             positions: Of the operands.
             behind: So many dimensions at the end are not broadcast.
         """
         operands = list(positions)
-        found: tuple[int, int] | None = None
+        found: Samples | None = None
         for i in operands:
             samples = self.samples(i)
             if samples is not None:
-                place = samples.axis - self.rank(i), samples.rows
+                place = samples.at(samples.axis - self.rank(i))
                 if found not in (None, place):
                     self.refuse("its operands have their samples along different axes, so that it pairs each with each")
                 found = place
         if found is None:
             return None
-        if found[0] >= -behind:
+        if found.axis >= -behind:
             self.refuse("one of its operands has its samples where the other has none")
         like = next(i for i in operands if self.samples(i) is not None)
         for i in operands:
             if self.samples(i) is None:
-                self._fit(i, found[0], like)
+                self._fit(i, found.axis, like)
         return found
 
     def _fit(self, position: int, place: int, like: int) -> None:
@@ -181,7 +207,7 @@ class Operands(ABC):
 
     def _are_of_each(self, samples: Samples, rows: int | str | None) -> bool:
         """Say whether so many rows, the same for all samples, are the rows of each."""
-        return samples.rows > 1 and self.fixed == 1 and rows == samples.rows
+        return samples.rounds == 1 and samples.rows > 1 and self.fixed == 1 and rows == samples.rows
 
     def check_same(self, position: int, place: int) -> None:
         """Have an operand without samples be one row, or none, along an axis counted from the end."""
@@ -195,7 +221,7 @@ class Operands(ABC):
     def check_wide(self, position: int, axis: int, samples: Samples) -> None:
         """Have an operand be one that can be repeated for each sample."""
         self.check_same(position, axis - self.rank(position))
-        if samples.rows != 1:
+        if samples.per_sample != 1:
             self.refuse("what is the same for all samples would have to be repeated for the rows of each")
 
     def broadcast(self, positions: Sequence[int], made: int) -> Samples | None:
@@ -203,10 +229,9 @@ class Operands(ABC):
         found = self.aligned(positions)
         if found is None:
             return None
-        place, rows = found
         if made != max(self.rank(i) for i in positions):
             self.refuse("it makes another shape than that of its operands")
-        return Samples(made + place, rows)
+        return found.at(made + found.axis)
 
     def first_axis(self, samples: Samples | None) -> Samples | None:
         """Work on images, or rows, that lie along the first axis."""
@@ -226,12 +251,12 @@ class Operands(ABC):
         if is_sum:
             self.refuse("it sums over the batch")
         if other is None and one is not None and one.axis == rank_a - 2:
-            return Samples(made - (1 if rank_b == 1 else 2), one.rows)
+            return one.at(made - (1 if rank_b == 1 else 2))
         if one is None and other is not None and other.axis == rank_b - 1:
-            return Samples(made - 1, other.rows)
+            return other.at(made - 1)
         found = self.aligned((a, b), behind=2)
         assert found is not None  # noqa: S101 - one operand has samples
-        return Samples(made + found[0] + (rank_a == 1) + (rank_b == 1), found[1])
+        return found.at(made + found.axis + (rank_a == 1) + (rank_b == 1))
 
     def einsum(self, equation: str, positions: Sequence[int]) -> Samples | None:
         """Have one letter for the samples, in the result too."""
@@ -240,24 +265,25 @@ class Operands(ABC):
         left, arrow, right = equation.replace(" ", "").partition("->")
         if "." in equation or not arrow:
             self.refuse(f"its equation {equation!r} does not say which letter is the batch")
-        letters, terms = set(), list(zip(left.split(","), positions, strict=True))
+        letters: set[tuple[str, Samples]] = set()
+        terms = list(zip(left.split(","), positions, strict=True))
         for term, i in terms:
             samples = self.samples(i)
             if samples is not None:
-                letters.add((term[samples.axis], samples.rows))
-        (letter, count), *others = sorted(letters)
+                letters.add((term[samples.axis], samples.at(0)))
+        (letter, samples), *others = letters
         if others or letter not in right:
             self.refuse(f"its equation {equation!r} sums over the batch, or pairs each sample with each")
         for term, i in terms:
             if term.count(letter) > (0 if self.samples(i) is None else 1):
                 self.refuse(f"its equation {equation!r} has the letter of the batch in an operand without samples")
-        return Samples(right.index(letter), count)
+        return samples.at(right.index(letter))
 
     def without(self, samples: Samples, axes: Collection[int], *, is_kept: bool) -> Samples:
         """Bring some axes together, and keep them with length 1 or drop them."""
         if samples.axis in axes:
             self.refuse("it brings the samples of the batch together")
-        return samples if is_kept else Samples(samples.axis - sum(a < samples.axis for a in axes), samples.rows)
+        return samples if is_kept else samples.at(samples.axis - sum(a < samples.axis for a in axes))
 
     def beside(self, positions: Sequence[int], axis: int, why: str) -> Samples | None:
         """Have operands of one rank with their samples along one axis, which is not ``axis``; widen those without."""
@@ -294,12 +320,12 @@ class Operands(ABC):
         if table is not None and found is not None:
             self.refuse("it looks up places of each sample in a table of each, which pairs each with each")
         if found is not None:
-            return Samples(axis + found.axis, found.rows)
+            return found.at(axis + found.axis)
         if table is None or table.axis < axis:
             return table
         if table.axis == axis:
             self.refuse("it picks samples out of the batch")
-        return Samples(table.axis - 1 + self.rank(places), table.rows)
+        return table.at(table.axis - 1 + self.rank(places))
 
 
 def normal(axis: int, rank: int) -> int:

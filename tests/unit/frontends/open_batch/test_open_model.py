@@ -178,11 +178,30 @@ def test_a_mask_looked_up_at_constant_places_is_that_of_each_sample() -> None:
     opened(with_weights(text, flat=ints(4, 2), places=ints(3, 1, 0), to=ints(1, 3, 2)))
 
 
+def test_the_last_token_of_each_sample_is_looked_up() -> None:
+    text = """g (float[1, 4, 2] x, int64[1, 4] ids) => (float[1, 2] y) {
+        last = ArgMax <axis = 1, keepdims = 0> (ids) column = Unsqueeze(last, end)
+        places = Concat <axis = -1> (zero, column) y = GatherND(x, places) }"""
+    opened(with_weights(text, end=ints(-1), zero=ints(0).reshape(1, 1)))
+    text = """g (float[1, 4, 2] x, int64[1, 4] ids) => (float[1, 2] y) { rows = Reshape(x, flat)
+        last = ArgMax <axis = 1, keepdims = 0> (ids) y = Gather <axis = 0> (rows, last) }"""
+    opened(with_weights(text, flat=ints(4, 2)))
+    text = "g (float[1, 4, 2] x, int64[1, 2] at) => (float[1, 2] y) { y = GatherND(x, at) }"
+    assert "it looks up entries along the batch" in refusal(parse(text))
+
+
 def test_rows_that_are_the_same_in_each_sample_are_repeated() -> None:
     text = """g (float[1, 4, 6] x) => (float[1, 4, 6] y) {
         rows = Reshape(x, flat) both = Concat <axis = 1> (rows, bias) z = Add(rows, bias)
         w = Concat <axis = 1> (z, both) v = ReduceSum(w, last) u = Mul(z, v) y = Reshape(u, back) }"""
     opened(with_weights(text, flat=ints(4, 6), bias=(4, 6), back=ints(1, 4, 6), last=ints(1)))
+
+
+def test_samples_may_come_round_several_times_along_an_axis() -> None:
+    text = """g (float[1, 4, 6] x) => (float[1, 4, 5] y) { t = Transpose <perm = [1, 0, 2]> (x) rows = Reshape(t, flat)
+        h = MatMul(rows, w) z = Add(h, h) back = Reshape(z, apart) y = Transpose <perm = [1, 0, 2]> (back) }"""
+    opened(with_weights(text, flat=ints(4, 6), w=(6, 5), apart=ints(4, 1, 5)))
+    opened(with_weights(text.replace("Reshape(t, flat)", "Flatten <axis = 2> (t)"), w=(6, 5), apart=ints(4, 1, 5)))
 
 
 def test_entries_are_written_in_each_sample() -> None:
@@ -217,7 +236,7 @@ MIXED = [
     ("y = CumSum(x, a)", {"a": ints(0)}, "'CumSum_0' (CumSum): it sums up along the batch"),
     ("t = Transpose <perm = [1, 2, 0]> (x) y = MatMul(t, w)", {"w": (1, 5)}, "(MatMul): it sums over the batch"),
     ("t = Transpose <perm = [1, 0, 2]> (x) y = Add(t, x)", {}, "it pairs each with each"),
-    ("t = Transpose <perm = [1, 0, 2]> (x) y = Reshape(t, to)", {"to": ints(2, 12)}, "joins the batch with what lies"),
+    ("t = Transpose <perm = [1, 0, 2]> (x) y = Reshape(t, to)", {"to": ints(3, 8)}, "it tears samples apart: [4, 1,"),
     ("y = NonZero(x)", {}, "'NonZero_0' (NonZero): nobody here knows that this op leaves samples apart"),
     ("y = Dropout(x, r, on)", {"r": np.array(0.5, np.float32), "on": np.array(True)}, "it draws random numbers"),
     ("a, y, z = DynamicQuantizeLinear(x)", {}, "it takes one scale from the elements of all samples"),

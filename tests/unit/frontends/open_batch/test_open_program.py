@@ -27,6 +27,7 @@ class Does(nn.Module):
         self.token, self.w = nn.Parameter(torch.randn(1, 1, 6)), nn.Parameter(torch.randn(6, 6))
         self.b = nn.Parameter(torch.randn(4))
         self.lstm, self.gru = nn.LSTM(6, 5, batch_first=True), nn.GRU(6, 5)
+        self.many = nn.MultiheadAttention(6, 2, batch_first=True)
         self.norm, self.table = nn.BatchNorm1d(4), nn.Embedding(9, 6)
         self.register_buffer("kept", torch.zeros(1, 4, 6))
 
@@ -90,6 +91,7 @@ OPENED = {
     "a batch dropped and added again": lambda m, x: (x[0] @ m.w).unsqueeze(0) + x.squeeze(0).flatten().view(1, 4, 6),
     "an LSTM with a state of zeros": lambda m, x: m.lstm(x)[0],
     "time first inside": lambda m, x: m.gru(x.transpose(0, 1))[0].transpose(0, 1),
+    "attention with the time first": lambda m, x: m.many(x, x, x)[0],
     "a norm with kept statistics": lambda m, x: m.norm(x),
     "statistics of each": lambda m, x: x.softmax(1).cumsum(-1).topk(2, -1)[0] + x.std(2, keepdim=True),
     "the largest of each": lambda m, x: x.amax((1, 2)) + x.max(1)[0].min(1)[0] + x.argmax(-1).sum(1),
@@ -164,7 +166,7 @@ MIXED: list[tuple[Callable[..., Any], str]] = [
     (lambda m, x: x.expand(5, 4, 6), "'expand' (aten.expand): it repeats the samples of the batch"),
     (lambda m, x: x.repeat(2, 1, 1), "'repeat' (aten.repeat): it repeats the samples of the batch"),
     (lambda m, x: x + m.w.unsqueeze(1).expand(6, 4, 6), "of shape [6, 4, 6] has 6 rows where the batch lies"),
-    (lambda m, x: x.transpose(0, 1).reshape(2, 12), "it joins the batch with what lies before it: [4, 1, 6] becomes"),
+    (lambda m, x: x.transpose(0, 1).reshape(3, 8), "it tears samples apart: [4, 1, 6] becomes [3, 8]"),
     (lambda m, x: x.transpose(0, 1) + x, "so that it pairs each with each"),
     (lambda m, x: x.permute(1, 2, 0) @ m.token[0, :, :1], "'matmul' (aten.matmul): it sums over the batch"),
     (lambda m, x: m.kept.copy_(x) * 2, "(aten.copy_): it writes samples into 'kept', which is the same for all"),
