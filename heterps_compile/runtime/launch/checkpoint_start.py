@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.backends.find import training_backends, trains
+from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.data.identity import Identity, difference
@@ -314,7 +315,10 @@ def start_notes(options: RunOptions, prepared: Prepared, start: Path | None) -> 
     note = unchecked_note(found, state)
     notes = [] if note is None else [note]
     if start is not None and state.precision != prepared.precision:
-        notes.append(f"{start.name} was reached in {state.precision}, and the run goes on in {prepared.precision}")
+        left = ", without its loss scale" if state.scaling is not None and prepared.precision not in SCALED else ""
+        notes.append(
+            f"{start.name} was reached in {state.precision}, and the run goes on in {prepared.precision}{left}"
+        )
     notes += average_notes(found, state, options, resumes=start is not None)
     return [*notes, *check_tensors(found, state, prepared, resumes=start is not None)]
 
