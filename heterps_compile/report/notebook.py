@@ -1,7 +1,8 @@
 """A plan or a compiled model in a notebook: the picture of the report, and the lines that ``print`` gives.
 
-The picture is an image with its bytes in its address: its colours are its own, dark and light, whatever the notebook's,
-its style reaches no other cell, and nothing of it runs.
+The picture is an image with its bytes in its address, so that no style or id of it reaches another cell, and nothing
+of it runs. It is dark where the notebook is (JupyterLab, VS Code), else where the reader likes it dark: the one rule
+that says so names our own class alone.
 
 Left out: the page (``html.py``).
 """
@@ -16,6 +17,20 @@ from .findings import Findings
 from .pictures.svg import safe
 from .rows import layer_rows
 
+_ALIGNED = "font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;overflow-x:auto"
+"""Columns stay columns: JupyterLab gives such text the font of prose."""
+
+_THEMES = "".join(
+    f"{notebook} .heterps-compile img{{color-scheme:{scheme}}}"
+    for notebook, scheme in (
+        ("[data-jp-theme-light=true]", "light"),
+        ("[data-jp-theme-light=false]", "dark"),
+        (".vscode-light", "light"),
+        (".vscode-dark", "dark"),
+    )
+)
+"""An image is drawn in the scheme of the element that holds it."""
+
 
 def html_of(value: Plan | CompiledModel) -> str:
     """Return a piece of HTML that stands by itself."""
@@ -23,7 +38,8 @@ def html_of(value: Plan | CompiledModel) -> str:
     drawn = found.graph()
     address = base64.b64encode(drawn.svg.encode()).decode("ascii")
     image = f'<img alt="{safe(drawn.label)}" style="max-width:100%" src="data:image/svg+xml;base64,{address}"/>'
-    return f"<div>{image}<pre>{escape(str(value))}</pre></div>"
+    told = f'<pre style="{_ALIGNED}">{escape(str(value))}</pre>'
+    return f'<div class="heterps-compile"><style>{_THEMES}</style>{image}{told}</div>'
 
 
 def _findings(value: Plan | CompiledModel) -> Findings:

@@ -9,6 +9,7 @@ import pytest
 from commands import heterps
 from large_plan import hostile_findings, large_findings
 from light_models import path
+from plans import PLAN
 from trace_format import read_trace
 
 from heterps_compile.plan.plan import ParameterServers
@@ -255,6 +256,25 @@ MEASURED = """
     wires: wires.length,
   };
 """
+
+
+@pytest.mark.parametrize(("notebook", "scheme"), [("light", "light"), ("dark", "dark"), ("none", "normal")])
+def test_two_plans_in_a_notebook_take_its_theme_and_change_nothing_of_it(window, tmp_path, notebook, scheme):
+    plans = PLAN._repr_html_() + large_findings(20, 3).plan._repr_html_()
+    theme = f' data-jp-theme-light="{str(notebook == "light").lower()}"' if notebook != "none" else ""
+    page = f"<!doctype html><title>n</title><style>pre{{font-family:serif}}</style><body{theme}>{plans}"
+    window.open(write(tmp_path, f'{page}<p id="other">text<img alt="x"><pre>their own</pre></p>'))
+    found = window.run(
+        """
+        const of = (css, property) => [...document.querySelectorAll(css)].map((e) => getComputedStyle(e)[property]);
+        return [of(".heterps-compile img", "colorScheme"), of(".heterps-compile pre", "fontFamily"),
+          of("body > p img", "colorScheme"), of("body > pre", "fontFamily"), document.querySelectorAll("[id]").length];
+        """
+    )
+    assert found[0] == [scheme, scheme]
+    assert all("monospace" in family for family in found[1])
+    assert found[2:] == [["normal"], ["serif"], 1]
+    assert window.console() == []
 
 
 @pytest.fixture(scope="module")
