@@ -67,6 +67,6 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         return engine.start(job, Streams(sys.stdout, sys.stderr))
     with result_stream() as stream, printing("the lines"):
         for one in engine.write(job):
-            stream.write(f"# {one.title}\n{one.text}\n")
+            stream.write(f"# {one.title}\n{one.text}\n" if one.title else f"{one.text}\n")
         stream.flush()
     return 0

@@ -60,7 +60,7 @@ class Written:
     """What an engine would type or hand to somebody: shown by ``--print``.
 
     Attributes:
-        title: What it is, in one line.
+        title: What it is, in one line; "" where the text is for a program that takes no more.
         text: A line for a shell, a script, a manifest.
     """
 

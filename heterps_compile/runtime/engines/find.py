@@ -28,6 +28,7 @@ ENGINES: Mapping[str, str] = MappingProxyType(
         "torchrun": f"{_HERE}.torchrun:Torchrun",
         "slurm": f"{_HERE}.slurm:Slurm",
         "ray": f"{_HERE}.ray_cluster:Ray",
+        "kubernetes": f"{_HERE}.kubernetes:Kubernetes",
     }
 )
 """Module and class of the built-in engines."""

@@ -9,7 +9,7 @@ Left out: the options of ``run``, which every engine takes (``run_options.py``).
 from heterps_compile.options import Command, Flag, NamedTexts, Option, Repeated, Text, Whole
 
 BY_HAND = "hand"
-ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm", "ray")
+ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm", "ray", "kubernetes")
 OTHER = "an engine of another package"
 
 
@@ -68,7 +68,7 @@ LAUNCH = Command(
             help="The Python there that has heterps-compile.",
             metavar="PATH",
             default="python3",
-            subjects=_of("ssh", "torchrun", "slurm"),
+            subjects=_of("ssh", "torchrun", "slurm", "kubernetes"),
         ),
         Option(
             name="ssh_config",
@@ -85,7 +85,7 @@ LAUNCH = Command(
             type=Whole(0),
             metavar="N",
             default=0,
-            subjects=_of("torchrun"),
+            subjects=_of("torchrun", "kubernetes"),
         ),
         Option(
             name="rendezvous_port",
@@ -124,6 +124,48 @@ LAUNCH = Command(
             subjects=_of("ray"),
         ),
         _of_types("resources", "--resource", "Ray's custom resource; heterps_TYPE otherwise.", "v100=volta", "ray"),
+        Option(
+            name="image",
+            words="--image",
+            help="Of pods; it has heterps-compile.",
+            metavar="NAME",
+            subjects=_of("kubernetes"),
+        ),
+        Option(
+            name="claim",
+            words="--claim",
+            help="The PersistentVolumeClaim that pods share.",
+            metavar="NAME",
+            subjects=_of("kubernetes"),
+        ),
+        Option(
+            name="storage",
+            words="--storage",
+            help="Write that claim too, of so much.",
+            metavar="SIZE",
+            default_words="it is there",
+            subjects=_of("kubernetes"),
+        ),
+        Option(
+            name="mount",
+            words="--mount",
+            help="Where the volume is, here and in pods: all paths of the run lie in it.",
+            metavar="DIR",
+            default="/shared",
+            subjects=_of("kubernetes"),
+        ),
+        Option(
+            name="run_name",
+            words="--run-name",
+            help="What the run is called there.",
+            metavar="NAME",
+            default="heterps",
+            subjects=_of("kubernetes"),
+        ),
+        _of_types("selectors", "--select", "A label of its nodes.", "v100=gpu.type=v100", "kubernetes"),
+        _of_types(
+            "limits", "--limit", "What a pod of it takes; nvidia.com/gpu=1 for a GPU.", "v100=a/gpu=1", "kubernetes"
+        ),
         Option(
             name="engine_options",
             words="--engine-option",

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from heterps_compile.errors import InputError
-from heterps_compile.runtime.launch.checkpoint_start import find_start
 
 from .contract import Capabilities, Engine, Job, Streams, Written
 from .followed import Followed, follow
 from .hosts_of_job import JobHosts, hosts_of
 from .over_ssh import Remote
+from .restarts import check_restarts, resume_words
 
 _HERE = "127.0.0.1:0"  # the agent takes a free port
 
@@ -39,11 +39,6 @@ class Torchrun(Engine):
 
     def check(self, job: Job) -> None:
         """Check that the hosts fit the run, and that there is something to go on from after a restart."""
-        if self.max_restarts and job.options.training and job.options.checkpoint is None:
-            raise InputError(
-                f"--max-restarts {self.max_restarts} without --checkpoint would start every time at the first step; "
-                f"give --checkpoint DIR and --every N too"
-            )
         if job.options.hosts is None:
             if job.options.host is not None:
                 raise InputError("--host means nothing without --hosts; leave it out")
@@ -56,7 +51,7 @@ class Torchrun(Engine):
                     f"agents another (--rendezvous-port PORT)"
                 )
             self._remote.check()
-        find_start(job.prepared, job.options)  # checkpoints that nobody asked to resume, before --resume is added
+        check_restarts(job, self.max_restarts)
 
     def write(self, job: Job) -> Sequence[Written]:
         """Return the line for this machine, or for every host."""
@@ -86,7 +81,7 @@ class Torchrun(Engine):
 
     def _here(self, job: Job) -> list[str]:
         where = ("--nnodes=1", f"--nproc-per-node={job.prepared.world_size}", f"--rdzv-endpoint={_HERE}")
-        return [sys.executable, *self._agent(job, where), *job.run_words(*self._resume(job))]
+        return [sys.executable, *self._agent(job, where), *job.run_words(*resume_words(job, self.max_restarts))]
 
     def _on_host(self, job: Job, hosts: JobHosts, number: int) -> list[str]:
         first, address = hosts.address(1), hosts.address(number)
@@ -97,13 +92,9 @@ class Torchrun(Engine):
             f"--rdzv-endpoint={endpoint}",
             f"--local-addr={address}",
         )
-        return [self.python, *self._agent(job, where), *hosts.words(number, *self._resume(job))]
+        return [self.python, *self._agent(job, where), *hosts.words(number, *resume_words(job, self.max_restarts))]
 
     def _agent(self, job: Job, where: Sequence[str]) -> list[str]:
         """Return the words of torchrun before those of ``heterps-compile``."""
         named = (f"--rdzv-id=heterps-{job.prepared.plan_sha256[:12]}", f"--max-restarts={self.max_restarts}")
         return ["-m", "torch.distributed.run", "--rdzv-backend=c10d", *where, *named, "-m", "--", "heterps_compile"]
-
-    def _resume(self, job: Job) -> list[str]:
-        needed = self.max_restarts and job.options.checkpoint is not None and not job.options.resume
-        return ["--resume"] if needed else []

@@ -45,7 +45,10 @@ def test_an_unknown_engine_and_an_option_of_another_are_told_in_one_sentence():
         find_engine(asked("shh"))
     done = CliRunner().invoke(command, ["launch", "m.heterps", "--on", "ssh", "--max-restarts", "2"])
     assert done.exit_code == 2
-    assert "--max-restarts is for --on torchrun, and means nothing for --on ssh; leave it out" in done.stderr
+    assert (
+        "--max-restarts is for --on torchrun and --on kubernetes, and means nothing for --on ssh; leave it out"
+        in done.stderr
+    )
 
 
 @dataclass(frozen=True, slots=True)
