@@ -29,6 +29,7 @@ ENGINES: Mapping[str, str] = MappingProxyType(
         "slurm": f"{_HERE}.slurm:Slurm",
         "ray": f"{_HERE}.ray_cluster:Ray",
         "kubernetes": f"{_HERE}.kubernetes:Kubernetes",
+        "skypilot": f"{_HERE}.skypilot:SkyPilot",
     }
 )
 """Module and class of the built-in engines."""

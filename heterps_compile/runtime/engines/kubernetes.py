@@ -23,14 +23,13 @@ from heterps_compile.escape import printable
 
 from .contract import Capabilities, Engine, Job, Written
 from .device_parts import Part, by_type, need_mapping, parts_of
+from .pod_hosts import WAIT_FOR_FIRST, hosts_text
 from .restarts import check_restarts, resume_words
 
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,22}[a-z0-9])?")
 _PAIR = r"[A-Za-z0-9][A-Za-z0-9_./-]{0,252}=[A-Za-z0-9_.-]{0,63}"
 _QUANTITY = re.compile(r"[1-9][0-9]{0,8}(?:Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
-_PORT = 29_500
-_WAIT_S = 900  # images are pulled, nodes started
 _GPU = "nvidia.com/gpu"
 _TOLD, _SECRET, _OWN = "/run/heterps/told", "/run/heterps/secret", "/run/heterps/own"
 _WAYS = "--select {type}=LABEL=VALUE, or --limit {type}=RESOURCE=N"
@@ -39,11 +38,7 @@ _RANK = f"""umask 077
 {{ printf "secret = '%s'\\n" "$(cat {_SECRET}/secret)"; cat {_TOLD}/hosts.toml; }} > {_OWN}/hosts.toml
 n=$JOB_COMPLETION_INDEX
 for host in $HOSTS; do [ "$n" = 0 ] && break; n=$((n-1)); done
-tries=0
-until python3 -c 'import socket, sys; socket.getaddrinfo(sys.argv[1], None)' "$FIRST" 2> /dev/null; do
-  tries=$((tries+1)); [ "$tries" -gt {_WAIT_S} ] && break; sleep 1
-done
-exec "$@" --hosts {_OWN}/hosts.toml --host "$host"
+{WAIT_FOR_FIRST}exec "$@" --hosts {_OWN}/hosts.toml --host "$host"
 """
 """What a pod does: a file of hosts that is its own, its number among them, and the name of the first."""
 
@@ -140,7 +135,7 @@ class Kubernetes(Engine):
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": f"{self.run_name}-hosts"},
-            "data": {"hosts.toml": _hosts_text(names)},
+            "data": {"hosts.toml": hosts_text([(name, 1) for name in names])},
         }
         return {"apiVersion": "v1", "kind": "List", "items": [told, *self._claims(), jobset]}
 
@@ -227,8 +222,3 @@ def _pod_names(name: str, parts: Sequence[Part]) -> list[str]:
         for index, rank in enumerate(part.ranks)
     }
     return [named[rank] for rank in sorted(named)]
-
-
-def _hosts_text(names: Sequence[str]) -> str:
-    hosts = "".join(f'[[host]]\naddress = "{name}"\nslots = 1\n' for name in names)
-    return f"port = {_PORT}\nwait_s = {_WAIT_S}\n{hosts}"

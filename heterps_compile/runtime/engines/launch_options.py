@@ -9,7 +9,7 @@ Left out: the options of ``run``, which every engine takes (``run_options.py``).
 from heterps_compile.options import Command, Flag, NamedTexts, Option, Repeated, Text, Whole
 
 BY_HAND = "hand"
-ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm", "ray", "kubernetes")
+ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm", "ray", "kubernetes", "skypilot")
 OTHER = "an engine of another package"
 
 
@@ -68,7 +68,7 @@ LAUNCH = Command(
             help="The Python there that has heterps-compile.",
             metavar="PATH",
             default="python3",
-            subjects=_of("ssh", "torchrun", "slurm", "kubernetes"),
+            subjects=_of("ssh", "torchrun", "slurm", "kubernetes", "skypilot"),
         ),
         Option(
             name="ssh_config",
@@ -134,9 +134,9 @@ LAUNCH = Command(
         Option(
             name="claim",
             words="--claim",
-            help="The PersistentVolumeClaim that pods share.",
+            help="The volume that machines share: a PersistentVolumeClaim, or one of sky volumes.",
             metavar="NAME",
-            subjects=_of("kubernetes"),
+            subjects=_of("kubernetes", "skypilot"),
         ),
         Option(
             name="storage",
@@ -152,7 +152,7 @@ LAUNCH = Command(
             help="Where the volume is, here and in pods: all paths of the run lie in it.",
             metavar="DIR",
             default="/shared",
-            subjects=_of("kubernetes"),
+            subjects=_of("kubernetes", "skypilot"),
         ),
         Option(
             name="run_name",
@@ -160,12 +160,21 @@ LAUNCH = Command(
             help="What the run is called there.",
             metavar="NAME",
             default="heterps",
-            subjects=_of("kubernetes"),
+            subjects=_of("kubernetes", "skypilot"),
         ),
         _of_types("selectors", "--select", "A label of its nodes.", "v100=gpu.type=v100", "kubernetes"),
         _of_types(
             "limits", "--limit", "What a pod of it takes; nvidia.com/gpu=1 for a GPU.", "v100=a/gpu=1", "kubernetes"
         ),
+        Option(
+            name="setup",
+            words="--setup",
+            help="What a new machine runs first, such as 'pip install heterps-compile[torch]'.",
+            metavar="COMMAND",
+            subjects=_of("skypilot"),
+        ),
+        _of_types("offers", "--offer", "A key of SkyPilot's resources.", "v100=accelerators=V100:1", "skypilot"),
+        _of_types("slots", "--slots", "Processes that one of its nodes takes; 1 otherwise.", "cpu-core=8", "skypilot"),
         Option(
             name="engine_options",
             words="--engine-option",
