@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .ir.graph import Graph
     from .plan.plan import Plan
     from .runtime.data.hashed_ids import hash_ids
+    from .runtime.export.export_checkpoint import export_checkpoint
     from .runtime.launch.run_api import run
     from .runtime.launch.training_file import Training
 
@@ -33,6 +34,7 @@ __all__ = [
     "Training",
     "compile",
     "diff",
+    "export_checkpoint",
     "hash_ids",
     "load",
     "load_cluster",
@@ -49,6 +51,7 @@ _HOMES = {
     "Training": ".runtime.launch.training_file",
     "compile": ".api",
     "diff": ".plan_diff.compare_plans",
+    "export_checkpoint": ".runtime.export.export_checkpoint",
     "hash_ids": ".runtime.data.hashed_ids",
     "load": ".api",
     "load_cluster": ".cluster.load",

@@ -32,6 +32,7 @@ from .compile import compile_model
 from .completion import PROGRAM, VARIABLE, completion, make_completable
 from .diff import diff
 from .explain import explain
+from .export import export
 from .launch import launch
 from .man import brief, man
 from .ops import ops
@@ -125,6 +126,7 @@ command.add_command(simulate)
 command.add_command(run_folder)
 command.add_command(resize)
 command.add_command(launch)
+command.add_command(export)
 command.add_command(profile)
 command.add_command(completion)
 command.add_command(man)

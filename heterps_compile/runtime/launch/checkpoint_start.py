@@ -57,7 +57,7 @@ def check_tensors(checkpoint: Path, state: RunState, prepared: Prepared, *, resu
     wanted = dict(_of_plan(prepared))
     if not wanted:  # a plan whose files lie elsewhere
         return []
-    found = _of_checkpoint(checkpoint, state)
+    found = describe_tensors(checkpoint, state)
     common = wanted.keys() & found.keys()
     if not common:
         raise RunError(
@@ -207,7 +207,12 @@ def _pairs_in(source: bytes) -> Iterator[tuple[str, str]]:
                 yield from ast.literal_eval(statement.value).items()
 
 
-def _of_checkpoint(checkpoint: Path, state: RunState) -> dict[str, tuple[str, tuple[int, ...]]]:
+def describe_tensors(checkpoint: Path, state: RunState) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dtype and shape of a checkpoint's weights and buffers by name, of tables on servers too.
+
+    Raises:
+        RunError: where a file is damaged or missing.
+    """
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for stage in state.stages:
         path = checkpoint / f"weights-{stage}.safetensors"

@@ -62,6 +62,7 @@ from heterps_compile.plan.command_options import (
 )  # fmt: skip
 from heterps_compile.plan.schema import RequestPart
 from heterps_compile.runtime.engines import launch_options
+from heterps_compile.runtime.export import export_options
 from heterps_compile.runtime.launch import run_options
 from heterps_compile.runtime.launch.run_options import INFERENCE, RESIZE, RUN, TRAINING, RunOptions, ServerOptions
 
@@ -128,7 +129,14 @@ def folder(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def declared() -> Iterator[tuple[Command, str, Option]]:
-    for one in (*COMMANDS, RUN, Command("launch", RUN.subjects, RUN.options), launch_options.LAUNCH, RESIZE):
+    for one in (
+        *COMMANDS,
+        RUN,
+        Command("launch", RUN.subjects, RUN.options),
+        launch_options.LAUNCH,
+        RESIZE,
+        export_options.EXPORT,
+    ):
         for subject in one.subjects:
             for option in one.options:
                 yield one, subject, option

@@ -14,6 +14,7 @@ from heterps_compile.options import Amount, Command, Option, Percent, Size, Size
 from heterps_compile.plan.command_options import BENCH, CHECK, COMMANDS, COMPILE, DIFF, EXPLAIN, PROFILE, SHOW, SIMULATE
 from heterps_compile.profiling import profile_model
 from heterps_compile.runtime.engines.launch_options import LAUNCH
+from heterps_compile.runtime.export.export_options import EXPORT
 from heterps_compile.runtime.launch.run_options import RESIZE, RUN
 
 ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e400", "1e308", "1e-400", "",
@@ -21,7 +22,7 @@ ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e
 NUMERIC = (Whole, Wholes, Amount, Percent, Size, Sizes, Speeds)
 FORMS = {Percent: "{}%", Size: "{} MiB", Sizes: "rows={}"}
 LAUNCHES = Command("launch", RUN.subjects, (*RUN.options, *LAUNCH.options))
-BY_COMMAND = {one.name: one for one in COMMANDS} | {"run": RUN, "launch": LAUNCHES, "resize": RESIZE}
+BY_COMMAND = {one.name: one for one in COMMANDS} | {"run": RUN, "launch": LAUNCHES, "resize": RESIZE, "export": EXPORT}
 
 MODEL = ["--batch=4", "--shape=rows=2"]
 START = {

@@ -1,0 +1,1 @@
+"""The weights of a checkpoint as a model that runs without this package."""

@@ -1,0 +1,43 @@
+"""The options of ``export``. Imports nothing heavy: ``--help`` reads it."""
+
+from heterps_compile.options import Command, Flag, Option, Text
+
+CHECKPOINT = "a checkpoint"
+
+EXPORT = Command(
+    "export",
+    (CHECKPOINT,),
+    (
+        Option(
+            name="output",
+            words="-o, --output",
+            help="Where to, as .safetensors or .onnx; the card is FILE.md beside it.",
+            type=Text(),
+            metavar="FILE",
+            default="model.safetensors",
+        ),
+        Option(
+            name="model",
+            words="--model",
+            help="The model that was compiled: its names are what is written.",
+            type=Text(),
+            metavar="MODEL.onnx",
+            default=None,
+            default_words="all that the checkpoint has",
+        ),
+        Option(
+            name="best",
+            words="--best",
+            help="Of a folder of checkpoints the best by its metric, as --keep-best had it, not the last.",
+            type=Flag(),
+            default=False,
+        ),
+        Option(
+            name="force",
+            words="--force",
+            help="Replace files that are there.",
+            type=Flag(),
+            default=False,
+        ),
+    ),
+)

@@ -1,0 +1,114 @@
+"""The tensors of a checkpoint by the names of the model they were trained in, whichever stages and servers held them.
+
+Stages name parameters and buffers as the model does. A tied weight has all its names. What no stage reads is in no
+checkpoint; the model itself has it (``fit_to``).
+
+Left out: states of optimisers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.escape import printable
+from heterps_compile.runtime.launch.checkpoint_best import find_best
+from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, find_checkpoints
+from heterps_compile.runtime.launch.checkpoint_format import RunState, check_written, read_state, read_weights
+from heterps_compile.runtime.launch.checkpoint_start import describe_tensors
+from heterps_compile.units import counted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a checkpoint has of its model.
+
+    Attributes:
+        checkpoint: Its folder.
+        state: Of the run when it was written.
+        tensors: Parameters and buffers by name.
+    """
+
+    checkpoint: Path
+    state: RunState
+    tensors: "Mapping[str, Tensor]"
+
+
+def find_checkpoint(where: Path, *, best: bool = False) -> Path:
+    """Return the checkpoint that a folder is, or the last or the best of those it holds.
+
+    Raises:
+        RunError: where it holds none, or the best is not known.
+    """
+    shown = repr(printable(str(where)))
+    if (where / STATE_NAME).is_file():
+        if best:
+            raise RunError(f"{shown} is one checkpoint; --best chooses among those of a folder")
+        return where
+    found = find_checkpoints(where)
+    if not found:
+        fault = "holds no finished checkpoint" if where.is_dir() else "is no folder"
+        raise RunError(f"{shown} {fault}; name the folder of --checkpoint, or a step-N in it")
+    if not best:
+        return found[-1]
+    chosen = find_best(where)
+    if chosen is None:
+        raise RunError(
+            f"no checkpoint of {shown} says which is the best: train with --validate and --keep-best METRIC, or leave "
+            f"--best out"
+        )
+    return chosen
+
+
+def read_trained(checkpoint: Path) -> Trained:
+    """Read all tensors of a checkpoint, its files checked by their hashes.
+
+    Raises:
+        RunError: where a file is missing, damaged or another one.
+    """
+    state = read_state(checkpoint)
+    check_written(checkpoint, state)
+    tensors = read_weights(checkpoint, state, describe_tensors(checkpoint, state))
+    for group in state.tied or ():
+        held = next((tensors[name] for name in group if name in tensors), None)
+        if held is not None:
+            tensors |= {name: held for name in group if name not in tensors}
+    return Trained(checkpoint, state, tensors)
+
+
+def fit_to(trained: Trained, own: "Mapping[str, Tensor]", what: str) -> "tuple[dict[str, Tensor], list[str]]":
+    """Return the trained tensors by a model's own names, and the names that keep the model's own values.
+
+    Args:
+        trained: The tensors.
+        own: Those of the model, by name.
+        what: The model is, for messages.
+
+    Raises:
+        InputError: where a trained tensor has no place in the model, or another dtype or shape there.
+    """
+    from torch import Tensor  # noqa: PLC0415 - torch only where something is exported
+
+    homeless = sorted(trained.tensors.keys() - own.keys())
+    if homeless:
+        listed = ", ".join(map(repr, map(printable, homeless[:_SHOWN]))) + (", ..." if len(homeless) > _SHOWN else "")
+        raise InputError(
+            f"{trained.checkpoint.name} has {counted(len(homeless), 'tensor')} that {what} has not ({listed}); name "
+            f"the model that was compiled"
+        )
+    for name, tensor in trained.tensors.items():
+        if (tensor.dtype, tensor.shape) != (own[name].dtype, own[name].shape):
+            ours, theirs = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in (tensor, own[name]))
+            raise InputError(
+                f"{trained.checkpoint.name} has {printable(name)!r} as {ours} and {what} as {theirs}; name the model "
+                f"that was compiled"
+            )
+    kept = [name for name in own if name not in trained.tensors]
+    values: dict[str, Tensor] = {name: trained.tensors.get(name, own[name]) for name in own}
+    return values, kept
