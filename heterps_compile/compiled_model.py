@@ -35,8 +35,10 @@ class ScoringStages:
 
     Attributes:
         stages: What runs, one a stage.
-        signature: How calls map to the graph's inputs and outputs in that mode.
-        graph: The whole model in that mode; None where it was loaded from a folder.
+        signature: How calls map to the graph's inputs and outputs in that
+            mode.
+        graph: The whole model in that mode; None where it was loaded from a
+            folder.
         partition: How it was cut; None where it was loaded from a folder.
     """
 
@@ -94,13 +96,15 @@ class CompiledModel:
         return html_of(self)
 
     def eval(self) -> "CompiledModel":
-        """Return the model in evaluation mode: it scores as the module does after ``eval()``.
+        """Return the model in evaluation mode, as a module's ``eval()``.
 
-        One that was compiled for inference is that already. Stages of torch share their tensors with these, so that
-        what is trained here is scored with there; stages of jax have the arrays as they are at this call.
+        One that was compiled for inference is that already. Stages of torch
+        share their tensors with these, so that what is trained here is scored
+        with there; stages of jax have the arrays as they are at this call.
 
         Raises:
-            RunError: where a model compiled for training cannot score, saying why.
+            RunError: where a model compiled for training cannot score, saying
+                why.
         """
         plan = plan_for_scoring(self.plan)
         if self.scoring is None:
@@ -113,16 +117,18 @@ class CompiledModel:
         return CompiledModel(plan, stages, other.signature)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run all stages in this process, in the mode in which the model was compiled.
+        """Run all stages here, in the mode the model was compiled in.
 
-        A model compiled for training in training mode drops at random and moves running statistics, as the module
-        itself would; ``eval().run(...)`` scores.
+        A model compiled for training in training mode drops at random and moves
+        running statistics, as the module itself would; ``eval().run(...)``
+        scores.
 
-        Takes what the model takes and returns what the model returns, structure included: right after ``compile`` in
-        objects of the model's own types, after ``load`` in plain ones with the same keys and attributes, so that no
-        library is needed (``frontends/results.py``). An ONNX model takes
-        arrays in the order of its inputs or by their names, and returns a list of arrays, as an ONNX Runtime
-        session does.
+        Takes what the model takes and returns what the model returns, structure
+        included: right after ``compile`` in objects of the model's own types,
+        after ``load`` in plain ones with the same keys and attributes, so that
+        no library is needed (``frontends/results.py``). An ONNX model takes
+        arrays in the order of its inputs or by their names, and returns a list
+        of arrays, as an ONNX Runtime session does.
 
         Raises:
             InputError: where the arguments are not those of the model.
@@ -133,15 +139,19 @@ class CompiledModel:
         return self.signature.assemble(results)
 
     def save(self, directory: str | Path, *, force: bool = False, stablehlo: bool = False) -> "CompiledModel":
-        """Write ``plan.json``, the stages and a README, atomically; give the model with its artefacts named.
+        """Write ``plan.json``, the stages and a README, as a whole.
+
+        Returns the model with its artefacts named.
 
         Args:
-            directory: The folder; it is made, or replaced where a compilation wrote it before.
+            directory: The folder; it is made, or replaced where a compilation
+                wrote it before.
             force: Replace a folder that no compilation wrote.
             stablehlo: Write stages of the jax backend as StableHLO too.
 
         Raises:
-            InputError: where the folder cannot be written, or is somebody else's.
+            InputError: where the folder cannot be written, or is somebody
+                else's.
         """
         from heterps_compile.plan.folder import write_folder  # noqa: PLC0415 - pydantic only when saving
 

@@ -116,6 +116,7 @@ class PlaceLayers:
             result = _kept(problem, result, old)
         else:
             if request.objective == "price":
+                tell("looking for the fastest plan of this price")
                 result = fastest_at_price(problem, result, left_s(self.beside_s))
             result = deal_alike(problem, result)
         answer = None

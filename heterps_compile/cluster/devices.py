@@ -17,23 +17,31 @@ class DeviceType:
     Attributes:
         name: Unique in the pool.
         kind: ``"cpu"``, ``"gpu"`` or ``"npu"``.
-        price_per_hour: Price of one unit in the pool's currency; 0 only where the file says "free".
+        price_per_hour: Price of one unit in the pool's currency; 0 only where
+            the file says "free".
         price_source: Where the price was read.
         max_units: How many units may be rented.
         memory_bytes: Memory of one unit.
         peak_flops: Peak FLOP/s of one unit by dtype.
         memory_bytes_per_s: Memory bandwidth of one unit.
-        network_bytes_per_s: Bandwidth at which one unit sends to or receives from other stages.
+        network_bytes_per_s: Bandwidth at which one unit sends to or receives
+            from other stages.
         network_latency_s: Time before the first byte of a transfer.
-        input_bytes_per_s: Bandwidth at which one unit reads training or request data.
+        input_bytes_per_s: Bandwidth at which one unit reads training or
+            request data.
         launch_s: Fixed time to start one operation.
         efficiency: The part of the peaks that real kernels reach, in (0, 1].
-        compute_parallel: alpha of the HeterPS cost model, the part of computation that replicas divide.
-        data_parallel: beta of the HeterPS cost model, the part of data movement that replicas divide.
-        price_date: When the price was read: a year, a month or a day, as ISO 8601 has it; "" for free hardware.
-        shared_input_bytes_per_s: What all units together can read of inputs and embedding rows: the speed of the
-            storage or the servers behind them, at which replicas stop to help; inf for no such limit.
-        supports: Kinds of layers that it runs, as ``heterps_compile.ir.graph.OpKind`` calls them; None for all.
+        compute_parallel: alpha of the HeterPS cost model, the part of
+            computation that replicas divide.
+        data_parallel: beta of the HeterPS cost model, the part of data
+            movement that replicas divide.
+        price_date: When the price was read: a year, a month or a day, as ISO
+            8601 has it; "" for free hardware.
+        shared_input_bytes_per_s: What all units together can read of inputs
+            and embedding rows: the speed of the storage or the servers behind
+            them, at which replicas stop to help; inf for no such limit.
+        supports: Kinds of layers that it runs, as
+            ``heterps_compile.ir.graph.OpKind`` calls them; None for all.
     """
 
     name: str
@@ -56,7 +64,7 @@ class DeviceType:
     supports: tuple[str, ...] | None = None
 
     def flops_per_s(self, dtype: str) -> float:
-        """Return the FLOP/s this type reaches on a dtype; one it does not list runs at its float32 rate."""
+        """Return the FLOP/s that are reached on a dtype; else float32's."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"]) * self.efficiency
 
 
@@ -65,7 +73,8 @@ class Link:
     """What connects units of two types, or units of one: in place of what the types' own networks give.
 
     Attributes:
-        between: Names of the two types; the same name twice for units of one type.
+        between: Names of the two types; the same name twice for units of one
+            type.
         bytes_per_s: Bandwidth in either direction.
         latency_s: Before the first byte.
     """
@@ -93,7 +102,11 @@ class ParameterServer:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A pool: device types in the order of the file, one currency, links between types, parameter servers if any."""
+    """A pool: device types in the order of its file, links, servers.
+
+    Prices are in one currency; links say what connects two types where their
+    own networks do not.
+    """
 
     name: str
     description: str
@@ -109,7 +122,7 @@ class Cluster:
             raise InputError(f"the pool {self.name!r} has no device types; give it at least one")
 
     def link(self, name: str, other: str) -> Link:
-        """Return what a unit of one type has to talk with one of another: their link, else its own network.
+        """Return what connects units of two types: a link, else a network.
 
         Raises:
             UnknownNameError: with the known names and the nearest.

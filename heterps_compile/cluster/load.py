@@ -36,7 +36,8 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
     Raises:
         UnknownNameError: no built-in pool of that name.
-        InputError: the file is missing, is not TOML, or says something wrong; names file, key and what was expected.
+        InputError: the file is missing, is not TOML, or says something wrong;
+            names file, key and what was expected.
     """
     return _parse(*_read(name_or_path))
 
@@ -50,7 +51,8 @@ def pool_text(name_or_path: str | Path) -> str:
     """Return what stands in a pool's file, to be copied and corrected; of ``local`` what it would say.
 
     Raises:
-        UnknownNameError, InputError: as :func:`load_cluster`, but for what the file says.
+        UnknownNameError, InputError: as :func:`load_cluster`, but for what the
+            file says.
     """
     return _read(name_or_path)[0]
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import onnx
 import onnx_ir as ir
@@ -84,6 +85,11 @@ def _parse(path: Path) -> Any:
     except OSError as e:
         raise InputError(f"{path} cannot be read: {e.strerror}; {expected}") from e
     except DecodeError as e:
+        if is_zipfile(path):
+            raise InputError(
+                f"{path} is a zip archive, as PyTorch writes, and no ONNX file; compile what was exported in Python, "
+                f"heterps_compile.compile(torch.export.load({str(path)!r}), inputs), or write it with torch.onnx.export"
+            ) from e
         raise InputError(
             f"{path} is no ONNX file, or is cut short: its {size_bytes} bytes do not parse; export it again"
         ) from e

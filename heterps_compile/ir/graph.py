@@ -95,7 +95,8 @@ class Parameter:
 
     Attributes:
         name: The name in the source (``state_dict`` key or initialiser name).
-        storage: Parameters with the same storage are tied: one array under several names.
+        storage: Parameters with the same storage are tied: one array under
+            several names.
         size_bytes: Bytes of the array.
         kind: ``"weight"`` (trainable), ``"buffer"`` or ``"constant"``.
     """
@@ -114,16 +115,22 @@ class Node:
 
     Attributes:
         name: Unique in the graph.
-        op: The op in the source's words (``"Conv"``, ``"com.microsoft::Gelu"``, ``"aten.linear.default"``).
+        op: The op in the source's words (``"Conv"``,
+            ``"com.microsoft::Gelu"``, ``"aten.linear.default"``).
         kind: The same in the cost model's words.
-        inputs: Names of values and parameters, in the source's order, absent optional inputs left out.
+        inputs: Names of values and parameters, in the source's order, absent
+            optional inputs left out.
         outputs: Names of the values it makes.
-        flops: Floating-point operations of one forward run at the graph's bindings; a multiply-add is two.
+        flops: Floating-point operations of one forward run at the graph's
+            bindings; a multiply-add is two.
         origin: Index of the node in the source's own node list.
-        module_path: Dotted path of the module it came from, or "" where the front end knows none.
-        after: Names of nodes that run before this one although it reads nothing of theirs: random numbers are drawn in
-            the order of the program.
-        scratch_bytes: Bytes of the largest array that is made, and dropped, on the way to the constants that it reads.
+        module_path: Dotted path of the module it came from, or "" where the
+            front end knows none.
+        after: Names of nodes that run before this one although it reads
+            nothing of theirs: random numbers are drawn in the order of the
+            program.
+        scratch_bytes: Bytes of the largest array that is made, and dropped, on
+            the way to the constants that it reads.
     """
 
     name: str
@@ -144,7 +151,8 @@ class OpenedBatch:
 
     Attributes:
         fixed: The batch that the model fixes.
-        axes: The axis along which each input and output that has samples has them, by name.
+        axes: The axis along which each input and output that has samples has
+            them, by name.
         original: Returns the graph of the model at the batch it fixes.
     """
 
@@ -159,15 +167,19 @@ class Graph:
 
     Attributes:
         inputs: Names of the values a caller gives, in the source's order.
-        outputs: Names of values (or inputs, or parameters) the model returns, in order, repeats allowed.
+        outputs: Names of values (or inputs, or parameters) the model returns,
+            in order, repeats allowed.
         values: Every value by name, graph inputs included.
         parameters: Every parameter by name.
         bindings: The number each symbolic dimension stands for.
-        batch_symbol: The symbol of the batch dimension, or None where the batch is a fixed number.
+        batch_symbol: The symbol of the batch dimension, or None where the
+            batch is a fixed number.
         batch: Samples in one run at the bindings.
         family: The source's family: :data:`ONNX` or :data:`TORCH`.
-        source: What the front end read; only a backend of the same family looks inside.
-        opened: How the batch was opened, where the model fixes another; None where it does not.
+        source: What the front end read; only a backend of the same family
+            looks inside.
+        opened: How the batch was opened, where the model fixes another; None
+            where it does not.
     """
 
     name: str
@@ -184,7 +196,7 @@ class Graph:
     opened: OpenedBatch | None = field(default=None, compare=False, repr=False)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a value or parameter with every symbol replaced by its number."""
+        """Return the shape of a value or parameter, in numbers."""
         if name in self.parameters:
             return self.parameters[name].shape
         return tuple(d if isinstance(d, int) else self.bindings[d] for d in self.values[name].shape)
@@ -207,7 +219,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
-        """Return, for every value or parameter that is read, the indices of its readers, ascending, each once."""
+        """Return who reads each value or parameter: indices, ascending."""
         readers: dict[str, list[int]] = {}
         for i, node in enumerate(self.nodes):
             for name in dict.fromkeys(node.inputs):
@@ -216,7 +228,7 @@ class Graph:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """Return, for every node, the indices of those that must run before it, ascending, each once."""
+        """Return whom each node waits for: indices, ascending, each once."""
         index = {node.name: i for i, node in enumerate(self.nodes)} if any(node.after for node in self.nodes) else {}
         producer = self.producer
         return tuple(
@@ -226,7 +238,7 @@ class Graph:
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """Return, for every node, the indices of those that must run after it, ascending, each once."""
+        """Return who waits for each node: indices, ascending, each once."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for i, before in enumerate(self.predecessors):
             for j in before:

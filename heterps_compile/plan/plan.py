@@ -309,7 +309,7 @@ class Plan:
 
     @property
     def pool(self) -> Cluster | None:
-        """Return the pool as it was when the plan was made; None where the plan is of an older version."""
+        """Return the pool as it was; None in a plan of an older version."""
         devices = tuple(device for device in self.devices if isinstance(device, DeviceType))
         if not devices or len(devices) < len(self.devices):
             return None
@@ -317,13 +317,13 @@ class Plan:
 
     @property
     def search(self) -> str:
-        """Say which method ran, and who found the plan where that is known: ``"rl, found by the exact search"``."""
+        """Say which method ran, and what found the plan where known."""
         found_by = finder(self.found_by)
         return f"{self.method}, found by {found_by}" if found_by else self.method
 
     @property
     def price_per_hour(self) -> float:
-        """Return the price of all units of all stages, and of the parameter servers."""
+        """Return the price of all units and of the parameter servers."""
         return sum(stage.price_per_hour for stage in self.stages) + self.parameter_servers.price_per_hour
 
     @property
@@ -333,14 +333,15 @@ class Plan:
 
     @property
     def readings(self) -> Readings:
-        """Return what the plan does in the steady state, and what one batch alone takes."""
+        """Return the steady state, and what one batch alone takes."""
         return readings_of(self.batch, self.stages, self.schedule)
 
     @property
     def schedule_bubble(self) -> float:
-        """Return the bubble that files and documents have beside the schedule: of one reading, by the mode.
+        """Return the bubble that files have beside the schedule.
 
-        That of the steady state in inference, of one batch alone in training, where steps cannot overlap.
+        That of the steady state in inference, of one batch alone in
+        training, where steps cannot overlap.
         """
         readings = self.readings
         return (readings.one_batch_alone if self.request.mode == "training" else readings.steady_state).bubble

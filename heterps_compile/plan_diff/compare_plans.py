@@ -66,7 +66,8 @@ class StageChange:
 
     Attributes:
         index: Of the stage in the new plan.
-        origin: Index of the stage it continues in the old plan; None for a new one.
+        origin: Index of the stage it continues in the old plan; None for a new
+            one.
         old: What that was; None for a new one.
         new: What it is now, layers left out.
     """
@@ -84,7 +85,8 @@ class StageEvent:
     Attributes:
         kind: ``"split"``, ``"merged"``, ``"new"`` or ``"gone"``.
         old: Indices in the old plan; one for a split, none for a new stage.
-        new: Indices in the new plan; one where stages merged, none for a stage that is gone.
+        new: Indices in the new plan; one where stages merged, none for a stage
+            that is gone.
         device: Of the one stage.
     """
 
@@ -108,18 +110,22 @@ class PlanDiff:
     """What changed; a patch that :func:`apply` turns the old decisions into the new ones with.
 
     Attributes:
-        matched: Name in the new plan of every layer that both have, by its name in the old one.
+        matched: Name in the new plan of every layer that both have, by its
+            name in the old one.
         removed, added: Layers of one plan alone.
-        altered: Names in the new plan of layers that are another computation under an old name.
+        altered: Names in the new plan of layers that are another computation
+            under an old name.
         moved: Layers on another device type.
         restaged: Layers whose stage is none that continues their old one.
         stages: Every stage of the new plan.
         events: What became of stages.
         settings: Options that changed.
         numbers: Throughput, prices, times and memory of both plans.
-        pool: What their pools say otherwise; nothing where a plan of an older version does not tell.
+        pool: What their pools say otherwise; nothing where a plan of an older
+            version does not tell.
         hashes: Names of the hashes that differ.
-        titles: What layers of either plan are whose names are made up, by name.
+        titles: What layers of either plan are whose names are made up, by
+            name.
     """
 
     matched: Mapping[str, str]
@@ -194,7 +200,8 @@ def diff(old: Plan | str | PathLike[str], new: Plan | str | PathLike[str]) -> Pl
     """Compare two plans.
 
     Args:
-        old: A plan, or where one is: a ``plan.json``, a compiled folder, or ``git:REV:PATH``.
+        old: A plan, or where one is: a ``plan.json``, a compiled folder, or
+            ``git:REV:PATH``.
         new: The same.
 
     Raises:

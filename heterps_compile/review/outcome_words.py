@@ -82,7 +82,7 @@ def decisive_sentence(what: str, decisive: Sequence[Decisive]) -> str:
     """Say what would have to change for something to be worth as much as the plan."""
     if not decisive:
         numbers = "price, bandwidth, latency, limit or floor"
-        return f"{what}: worth as much at no {numbers} that is changed alone, up to a thousandfold"
+        return f"{what}: no single {numbers}, changed up to a thousandfold, makes it worth as much"
     return f"{what}: worth as much if {'; or if '.join(one.text for one in decisive[:_NEAREST])}"
 
 

@@ -3,6 +3,7 @@
 import os
 import random
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import onnx
@@ -252,3 +253,11 @@ def test_a_damaged_model_is_read_or_refused_with_an_error_of_ours(tmp_path: Path
         except HeterpsError:
             outcomes.add("refused")
     assert outcomes == {"read", "refused"}
+
+
+def test_a_file_of_pytorch_is_told_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt2"
+    with ZipFile(path, "w") as archive:
+        archive.writestr("archive_format", "pt2")
+    assert f"{path} is a zip archive, as PyTorch writes" in message(path)
+    assert "torch.export.load" in message(path)
