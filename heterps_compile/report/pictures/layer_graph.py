@@ -144,7 +144,8 @@ def _graph(
 def _chip_size(layers: Sequence[LayerView], width: float) -> tuple[float, float]:
     """Return the least width and the height of layers: as wide as their names where there is room, no line empty."""
     least, height = _CHIP
-    widest = max(text_width(layer.lines[0]) for layer in layers) + 15
+    names = max(text_width(layer.lines[0]) for layer in layers) + 15
+    widest = max(names, *(text_width(layer.change, SMALL) + 25 for layer in layers))  # beside its dot
     has_second = any(layer.lines[1] or layer.change for layer in layers)
     return min(max(least, widest), _WIDEST_CHIP) if width >= WIDTH else least, height if has_second else _LOW_CHIP
 
@@ -321,7 +322,8 @@ def _chip(layer: LayerView, box: Box, colour: int, slot: _Slot) -> str:
         parts.append(f'<circle class="p4" cx="{x + box.width - 6:.1f}" cy="{y + 6:.1f}" r="3.5"/>')
         room -= 10
     first, second = layer.lines
-    parts.append(text(x + 7, y + 15, _kind(first, room, 12.0) if first == layer.kind else ending(first, room)))
+    first_y = y + 15 if second or layer.change else y + box.height / 2 + 4
+    parts.append(text(x + 7, first_y, _kind(first, room, 12.0) if first == layer.kind else ending(first, room)))
     if layer.change:
         parts.append(text(x + 7, y + 29, fitting(layer.change, room, SMALL), "soft small"))
     elif second:
