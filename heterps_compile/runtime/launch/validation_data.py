@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.scoring_files import plan_for_scoring
-from heterps_compile.runtime.data.epochs import Epochs
 from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.model_inputs import inputs_of_plan
@@ -180,11 +179,6 @@ def refuse_endless(source: Source, name: str) -> None:
     Raises:
         InputError: saying why.
     """
-    if isinstance(source, Epochs):
-        raise InputError(
-            f"the validation data {printable(name)!r} are shuffled, and a validation goes through them in order, so "
-            f"that metrics are the same whatever computes them; leave shuffle= out"
-        )
     if source.samples is None:
         raise InputError(
             f"the validation data {printable(name)!r} have no end, and a validation takes every sample once; name a "

@@ -164,7 +164,12 @@ def passes_of(rank: int, folder: Path) -> list[Any]:
     step = StepShape(schedule="1f1b", micro_batches=4, batch=8)
     shared = SharedLoss(make_layout(plan, training=True, replicas=(2, 2), step=step), rank)
     asked = shared.is_wanted(rank == 1), shared.is_wanted(False)
-    return [made, asked, shared.of_all(0.1 if rank >= 2 else None)]
+    return [made, asked, shared.of_all(0.1 if rank >= 2 else None), alone(folder) if rank == 0 else []]
+
+
+@pytest.fixture(scope="module")
+def by_rank(folder) -> list[Any]:
+    return run_ranks(passes_of, 4, folder)
 
 
 @pytest.fixture(scope="module")
@@ -186,18 +191,17 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-def test_metrics_are_those_of_one_process_to_the_last_bit_whatever_the_replicas(folder):
-    by_rank = run_ranks(passes_of, 4, folder)
+def test_metrics_are_those_of_one_process_to_the_last_bit_whatever_the_replicas(by_rank):
     for place, (widths, schedule, micro_batches) in enumerate(CASES):
         stages = 2 if schedule == "interleaved-1f1b" else 1
         last = sum(widths) - widths[-1]  # the first replica of the last stage
         expected = in_one_process(BATCH // micro_batches)
-        for rank, (made, _, _) in enumerate(by_rank):
+        for rank, (made, *_) in enumerate(by_rank):
             if rank == last:
                 assert made[place] == [expected, expected], (widths, stages)
             else:
                 assert made[place] in (None, [None, None])
-    assert all(asked == (True, False) and known == 0.1 for _, asked, known in by_rank)
+    assert all(asked == (True, False) and known == 0.1 for _, asked, known, _ in by_rank)
 
 
 @given(
@@ -232,8 +236,8 @@ def test_every_sample_is_computed_once(widths, micro_batches, size, samples, fil
 ALONE = ((1,), "interleaved-1f1b", 3)
 
 
-def alone(rank: int, folder: Path) -> list[str]:
-    """Say what is refused, and where; in one world of one rank."""
+def alone(folder: Path) -> list[str]:
+    """Say what is refused, and where, on the one rank of a pipeline."""
     told = []
 
     def failing(outputs: Any, batch: Any) -> Any:
@@ -259,7 +263,7 @@ def alone(rank: int, folder: Path) -> list[str]:
         (Training(loss=loss, optimizer=sgd, validation_data=list), 1),
     ):
         try:
-            forwards = made_pass(folder, ALONE, rank, used)
+            forwards = made_pass(folder, ALONE, 0, used)
             assert forwards is not None
             for done in range(1, passes + 1):
                 forwards.run(done)
@@ -277,8 +281,8 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([parameter for _, parameter in parameters], lr=0.1)
 
 
-def test_what_is_wrong_in_a_validation_says_that_it_was_there(folder):
-    (told,) = run_ranks(alone, 1, folder)
+def test_what_is_wrong_in_a_validation_says_that_it_was_there(by_rank):
+    told = by_rank[0][-1]
     for said, expected in zip(
         told,
         (
