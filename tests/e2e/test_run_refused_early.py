@@ -27,6 +27,10 @@ def written(tmp_path_factory) -> Path:
     (folder / "own-data.py").write_text(TRAINING_FILE + "\n\ndef data():\n    return []\n")
     (folder / "schedular.py").write_text(TRAINING_FILE + "\n\ndef schedular(optimizer):\n    return None\n")
     (folder / "syntax.py").write_text("def loss(:\n")
+    (folder / "validates.py").write_text(TRAINING_FILE + "\n\ndef validation_data():\n    return []\n")
+    (folder / "metric.py").write_text(TRAINING_FILE + "\n\ndef metric(outputs, batch):\n    return {}\n")
+    pa.parquet.write_table(pa.table({"dense": [[0.5] * 13], "sparse": [[1] * 3]}), folder / "no-label.parquet")
+    pa.parquet.write_table(pa.table({"dense": [[0.5]], "sparse": [[1] * 3], "label": [1.0]}), folder / "narrow.parquet")
     (folder / "text.txt").write_text("loss")
     (folder / "empty.tsv").write_text("")
     (folder / "empty.parquet").write_bytes(b"")
@@ -45,7 +49,23 @@ def parquet(folder: Path, **columns: list[object]) -> str:
     return "wrong.parquet"
 
 
+RUNS = (*TRAIN, "--data", DATA)
 FAULTS = [
+    ((*RUNS, "--validate", "missing.parquet"), "missing.parquet"),
+    ((*RUNS, "--validate", "empty.parquet"), "empty.parquet"),
+    ((*RUNS, "--validate", DATA), "have no end, and a validation takes every sample once"),
+    ((*RUNS, "--validate", "no-label.parquet"), "the validation data have no column 'label', which the training data"),
+    ((*RUNS, "--validate", "narrow.parquet"), "a sample of column 'dense' is"),
+    (("--train", "validates.py", *RUNS[2:], "--validate", "x.parquet"), "and --validate x.parquet both give the valid"),
+    (("--train", "metric.py", *RUNS[2:]), "has a function 'metric' (line "),
+    (
+        (*RUNS, "--validate", "no-label.parquet", "--checkpoint", "ck", "--keep-best", "auc:max"),
+        "unknown metric of --keep-best (the training file has no metrics()) 'auc' (known: loss)",
+    ),
+    (
+        (*RUNS, "--validate", "no-label.parquet", "--checkpoint", "ck", "--keep-best", "auc"),
+        "--keep-best 'auc' does not say which value is the best; write auc:max for the highest, auc:min for the lowest",
+    ),
     ((*TRAIN, "--data", "missing.parquet"), "missing.parquet"),
     ((*TRAIN, "--data", "empty.parquet"), "empty.parquet"),
     ((*TRAIN, "--data", "garbage.parquet"), "garbage.parquet"),

@@ -1,6 +1,7 @@
 """What people see of a run: the live table, plain lines, the summary beside the plan, TensorBoard."""
 
 import io
+import json
 import os
 import sys
 from contextlib import closing
@@ -10,12 +11,12 @@ from pathlib import Path
 import pytest
 from plans import PLAN
 from rich.console import Console
-from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, told_run
+from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, recorders, told_run
 
 from heterps_compile.errors import InputError, MissingPackageError, RunError
-from heterps_compile.runtime.telemetry.events import WAITS
+from heterps_compile.runtime.telemetry.events import WAITS, RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
-from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, rank_table, step_line
+from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, rank_table, step_line, validation_line
 from heterps_compile.runtime.telemetry.run_summary import SummaryOfSteps, comparison_table, summary_lines
 from heterps_compile.runtime.telemetry.step_log import StepLog
 from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog, scalars
@@ -46,6 +47,53 @@ def drawn(table) -> str:
     console = Console(file=io.StringIO(), width=120, markup=False)
     console.print(table)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+VALIDATIONS = (
+    RankValidation(0, 2, 50, {"loss": 0.5, "auc": 0.75}, 0.25, 2, 0.75),
+    RankValidation(0, 4, 50, {"loss": 0.25, "auc": 0.625}, 0.25, 2, 0.75),
+)
+
+
+def test_a_validation_is_one_line_with_the_best():
+    first, second = VALIDATIONS
+    told = "validation after step 2/4: loss 0.5, auc 0.75, the best so far (50 samples, 250 ms)"
+    assert validation_line(first, 4) == told
+    told = "validation after step 4: loss 0.25, auc 0.625, the best was 0.75 after step 2 (50 samples, 250 ms)"
+    assert validation_line(second, None) == told
+    nobody_says = replace(second, best_step=None, best_value=None)
+    assert validation_line(nobody_says, None).endswith("auc 0.625 (50 samples, 250 ms)")
+
+
+def test_validations_are_told_by_rank_0_and_stand_in_the_log(tmp_path):
+    made = recorders(tmp_path / "ranks")
+    for validation in VALIDATIONS:
+        made[0].validated(validation)
+    for recorder in made.values():
+        recorder.close()
+    follower = RunFollower(tmp_path / "ranks", len(RANKS))
+    assert follower.poll() == []
+    taken = follower.take_validations()
+    assert taken == list(VALIDATIONS)
+    assert follower.take_validations() == []
+    with closing(StepLog(tmp_path / "log.jsonl")) as log:
+        for validation in taken:
+            log.add_validation(validation)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[1] == {
+        "validation": {"loss": 0.25, "auc": 0.625},
+        "after_steps": 4,
+        "samples": 50,
+        "is_best": False,
+        "best_after_steps": 2,
+        "best": 0.75,
+        "time_s": 0.25,
+    }
+    assert lines[0]["is_best"]
+    screen = io.StringIO()
+    with closing(LiveView(screen, follower.starts, DEVICES, total_steps=4)) as live:
+        live.add_validation(taken[0])
+    assert screen.getvalue().startswith("validation after step 2/4: loss 0.5")
 
 
 def test_a_step_is_one_line(followed):
