@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -245,3 +246,27 @@ def test_ranks_do_not_outlive_the_agent_of_their_machine(written, tmp_path):
             process.kill()
             process.wait()
             file.close()
+
+
+@pytest.mark.slow  # agents and ranks that start cold, as on machines of their own
+def test_an_agent_of_launch_is_interrupted_with_a_checkpoint_and_no_trace(written, tmp_path):
+    log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
+    words = ("--train", "train.py", "--steps", "1000000", *RUN, "--log", str(log), "--checkpoint", str(ck))
+    start = [sys.executable, "-m", "heterps_compile", "launch", "model2.heterps", "--on", "torchrun"]
+    process = subprocess.Popen(
+        [*start, "--max-restarts", "2", *words],
+        cwd=written, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (log.exists() and log.read_text()) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, err
+    assert "Traceback" not in out + err
+    assert out.count("stopped by SIGINT after") == 1
+    assert len(list(ck.glob("step-*"))) == 1

@@ -25,13 +25,11 @@ class Capabilities:
 
     Attributes:
         starts: It starts the run, follows its log until the end, and ends it when this process is told to.
-        restarts: It starts a run anew that came to an end before its time.
         programs: What must be on this machine's PATH for it to start a run.
         extras: Whose packages it needs for that.
     """
 
     starts: bool = True
-    restarts: bool = False
     programs: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
 

@@ -48,7 +48,7 @@ class Kubernetes(Engine):
     """Writes a manifest; fields are its options (``launch_options.py``)."""
 
     name: ClassVar[str] = "kubernetes"
-    capabilities: ClassVar[Capabilities] = Capabilities(starts=False, restarts=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(starts=False)
 
     python: str = "python3"
     image: str | None = None

@@ -2,7 +2,7 @@
 
 Without a file of hosts all ranks are of this machine. With one, an agent is started on every host over ssh. Agents
 number their machines as they come, so every one is told which host it is (``--host``), and its ranks are those of the
-file of hosts: a stage stays on the device type that it is planned for.
+file of hosts: a stage stays on the device type that it is planned for. The agents are ``torchrun_agent.py``.
 
 What starts anew goes on from the last checkpoint, by ``--resume``, with the widths that it had. Left out: other widths.
 """
@@ -21,6 +21,7 @@ from .hosts_of_job import JobHosts, hosts_of
 from .over_ssh import Remote
 from .restarts import check_restarts, resume_words
 
+_AGENT = "heterps_compile.runtime.engines.torchrun_agent"
 _HERE = "127.0.0.1:0"  # the agent takes a free port
 
 
@@ -29,7 +30,7 @@ class Torchrun(Engine):
     """Starts agents of torchrun; fields are its options (``launch_options.py``)."""
 
     name: ClassVar[str] = "torchrun"
-    capabilities: ClassVar[Capabilities] = Capabilities(restarts=True)
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     python: str = "python3"
     ssh_config: str | None = None
@@ -97,4 +98,4 @@ class Torchrun(Engine):
     def _agent(self, job: Job, where: Sequence[str]) -> list[str]:
         """Return the words of torchrun before those of ``heterps-compile``."""
         named = (f"--rdzv-id=heterps-{job.prepared.plan_sha256[:12]}", f"--max-restarts={self.max_restarts}")
-        return ["-m", "torch.distributed.run", "--rdzv-backend=c10d", *where, *named, "-m", "--", "heterps_compile"]
+        return ["-m", _AGENT, "--rdzv-backend=c10d", *where, *named, "-m", "--", "heterps_compile"]

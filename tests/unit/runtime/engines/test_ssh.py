@@ -93,7 +93,7 @@ def test_agents_of_torchrun_meet_at_the_first_host_and_go_on_from_the_last_check
     keeps = {"hosts": write_hosts(tmp_path, 2, 1), "train": "t.py", "checkpoint": str(tmp_path / "ck")}
     first, second = Torchrun(max_restarts=2, rendezvous_port=4000).write(make_job(**keeps))
     words = shlex.split(shlex.split(second.text)[-1])
-    agent = words[words.index("torch.distributed.run") : words.index("--")]
+    agent = words[words.index("heterps_compile.runtime.engines.torchrun_agent") : words.index("--")]
     assert {"--nnodes=2", "--nproc-per-node=1", "--rdzv-endpoint=127.0.0.1:4000", "--max-restarts=2"} <= set(agent)
     assert words[words.index("run") :] == [
         "run", "/data/m.heterps", "--resume", "--hosts", keeps["hosts"], "--host", "2"
