@@ -40,11 +40,13 @@ def export(ctx: click.Context, /, checkpoint: str, **_: Any) -> None:
     with options.asked_of(ctx, EXPORT, CHECKPOINT) as asked:
         from heterps_compile.runtime.export.export_checkpoint import export_checkpoint  # noqa: PLC0415 - only when it runs
 
-        made = export_checkpoint(
-            checkpoint, asked["output"], model=asked["model"], best=asked["best"], force=asked["force"]
-        )
+        chosen = asked.some("model", "best", "averaged", "force")
+        made = export_checkpoint(checkpoint, asked["output"], **chosen)
     with result_stream() as stream, printing("what was written"):
-        print(f"{printable(str(made.path))}  {counted(made.tensors, 'tensor')} of {made.checkpoint.name}", file=stream)
+        print(
+            f"{printable(str(made.path))}  {counted(made.tensors, 'tensor')} of {made.checkpoint.name}, {made.weights}",
+            file=stream,
+        )
         print(f"{printable(str(made.card))}  its card", file=stream)
         if made.kept:
             listed = ", ".join(map(printable, made.kept[:3])) + (", ..." if len(made.kept) > 3 else "")

@@ -42,6 +42,7 @@ class Exported:
         tensors: How many it has.
         kept: Names of tensors that are the model's own, since no stage
             reads them.
+        weights: Which these are: of the last step, or their average.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class Exported:
     step: int
     tensors: int
     kept: tuple[str, ...]
+    weights: str
 
 
 def export_checkpoint(
@@ -58,6 +60,7 @@ def export_checkpoint(
     *,
     model: "str | os.PathLike[str] | nn.Module | ExportedProgram | None" = None,
     best: bool = False,
+    averaged: bool = False,
     force: bool = False,
 ) -> Exported:
     """Write the weights of a checkpoint as a model, with a card beside.
@@ -73,6 +76,7 @@ def export_checkpoint(
             ``.safetensors``), or ``torch.export.export(module, inputs)``.
             Without it the tensors of the checkpoint alone are written.
         best: The best checkpoint by its metric, not the last.
+        averaged: The average of the weights (``--ema``), not the weights.
         force: Replace files that are there.
 
     Raises:
@@ -84,11 +88,11 @@ def export_checkpoint(
     target = Path(path)
     card = target.with_name(f"{target.name}.md")
     _check_target(target, card, force=force)
-    trained = read_trained(find_checkpoint(Path(checkpoint), best=best))
+    trained = read_trained(find_checkpoint(Path(checkpoint), best=best), averaged=averaged)
     kept = _write(target, trained, model)
     write_card(card, target, trained, kept)
     count = len(trained.tensors) + len(kept)
-    return Exported(target, card, trained.checkpoint, trained.state.step, count, tuple(kept))
+    return Exported(target, card, trained.checkpoint, trained.state.step, count, tuple(kept), trained.weights)
 
 
 def _check_target(target: Path, card: Path, *, force: bool) -> None:

@@ -33,6 +33,13 @@ EXPORT = Command(
             default=False,
         ),
         Option(
+            name="averaged",
+            words="--averaged",
+            help="The average of the weights (--ema), not the weights.",
+            type=Flag(),
+            default=False,
+        ),
+        Option(
             name="force",
             words="--force",
             help="Replace files that are there.",

@@ -25,6 +25,7 @@ def metadata_of(trained: Trained) -> dict[str, str]:
         "samples": state.samples,
         "seed": state.seed,
         "precision": state.precision,
+        "weights": trained.weights,
         "model_sha256": state.model,
         "plan_sha256": state.plan,
         "metrics": None if state.metrics is None else dict(state.metrics),
@@ -59,6 +60,7 @@ def _card(exported: Path, trained: Trained, kept: Sequence[str]) -> str:
     rows = [
         ("SHA-256", digest),
         ("weights", f"{len(trained.tensors):,} tensors, {numbers:,} numbers"),
+        ("weights are", trained.weights),
         ("checkpoint", trained.checkpoint.name),
         ("trained for", f"{state.step:,} steps of {state.batch:,} samples, {state.samples:,} samples"),
         ("seed", str(state.seed)),

@@ -33,11 +33,22 @@ class Trained:
         checkpoint: Its folder.
         state: Of the run when it was written.
         tensors: Parameters and buffers by name.
+        is_averaged: Whether they are the average of the weights.
     """
 
     checkpoint: Path
     state: RunState
     tensors: "Mapping[str, Tensor]"
+    is_averaged: bool = False
+
+    @property
+    def weights(self) -> str:
+        """Say which weights these are."""
+        average = self.state.averaged
+        if average is None:
+            return "of the last step"
+        said = f"the average (EMA, decay {average.decay:g}, {average.updates:,} steps)"
+        return said if self.is_averaged else f"of the last step, not {said}"
 
 
 def find_checkpoint(where: Path, *, best: bool = False) -> Path:
@@ -66,20 +77,27 @@ def find_checkpoint(where: Path, *, best: bool = False) -> Path:
     return chosen
 
 
-def read_trained(checkpoint: Path) -> Trained:
+def read_trained(checkpoint: Path, *, averaged: bool = False) -> Trained:
     """Read all tensors of a checkpoint, its files checked by their hashes.
 
+    Args:
+        checkpoint: Its folder.
+        averaged: Read the average of the weights in place of these.
+
     Raises:
-        RunError: where a file is missing, damaged or another one.
+        RunError: where a file is missing, damaged or another one, or there is no average.
     """
     state = read_state(checkpoint)
+    if averaged and state.averaged is None:
+        raise RunError(f"{printable(checkpoint.name)} has no average of its weights (--ema); leave --averaged out")
     check_written(checkpoint, state)
-    tensors = read_weights(checkpoint, state, describe_tensors(checkpoint, state))
+    names = describe_tensors(checkpoint, state)
+    tensors = read_weights(checkpoint, state, names, averaged=averaged)
     for group in state.tied or ():
         held = next((tensors[name] for name in group if name in tensors), None)
         if held is not None:
             tensors |= {name: held for name in group if name not in tensors}
-    return Trained(checkpoint, state, tensors)
+    return Trained(checkpoint, state, tensors, averaged)
 
 
 def fit_to(trained: Trained, own: "Mapping[str, Tensor]", what: str) -> "tuple[dict[str, Tensor], list[str]]":

@@ -15,7 +15,8 @@ from heterps_compile import export_checkpoint, hash_ids
 from heterps_compile.cli.main import command
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data.identity import FileContent, Identity, Part
-from heterps_compile.runtime.launch.checkpoint_format import RunState, write_stage, write_state
+from heterps_compile.runtime.launch.checkpoint_format import RunState, write_average, write_stage, write_state
+from heterps_compile.runtime.launch.checkpoint_state import Averaged
 
 DATA = Identity("clicks.csv?rows=9", ("user",), (Part(50, "ab"),), (FileContent("<b>|x", "5d41"),))
 STATE = RunState(
@@ -98,6 +99,25 @@ def test_the_best_is_chosen_by_its_metric(trained, tmp_path):
     write(tmp_path / "none" / "step-000002", Net(1))
     with pytest.raises(RunError, match=r"says which is the best: train with --validate and --keep-best METRIC"):
         export_checkpoint(tmp_path / "none", tmp_path / "n.safetensors", best=True)
+
+
+def test_the_average_of_the_weights_is_written_on_request(trained, tmp_path):
+    net, folder = Net(1), tmp_path / "averaged" / "step-000002"
+    write(folder, net)
+    (folder / "state.json").unlink()
+    own = net.state_dict()
+    for stage, starts in enumerate((("emb", "norm"), ("fc", "scale"))):
+        write_average(folder, stage, {n: own[n] + 1 for n in own if n.startswith(starts)})
+    write_state(folder, replace(STATE, averaged=Averaged(0.9, 7)))
+    made = export_checkpoint(folder, tmp_path / "m.safetensors", averaged=True)
+    assert made.weights == "the average (EMA, decay 0.9, 7 steps)"
+    assert torch.equal(load_file(made.path)["out.weight"], net.out.weight + 1)
+    made = export_checkpoint(folder, tmp_path / "n.safetensors")
+    assert made.weights == "of the last step, not the average (EMA, decay 0.9, 7 steps)"
+    assert made.weights in made.card.read_text("utf-8").replace("\\", "")
+    assert torch.equal(load_file(made.path)["out.weight"], net.out.weight)
+    with pytest.raises(RunError, match="step-000002 has no average of its weights"):
+        export_checkpoint(trained[0], tmp_path / "o.safetensors", averaged=True)
 
 
 def test_the_card_has_data_metrics_plan_and_versions_and_no_markup_of_theirs(trained, tmp_path):
@@ -203,7 +223,10 @@ def test_the_command_says_what_it_wrote_and_replaces_nothing_unasked(trained, tm
     words = ["export", str(trained[0]), "-o", "m.safetensors"]
     done = CliRunner().invoke(command, words)
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines() == ["m.safetensors  10 tensors of step-000002", "m.safetensors.md  its card"]
+    assert done.output.splitlines() == [
+        "m.safetensors  10 tensors of step-000002, of the last step",
+        "m.safetensors.md  its card",
+    ]
     refused = CliRunner().invoke(command, words)
     assert isinstance(refused.exception, InputError) or refused.exit_code == 1
     assert CliRunner().invoke(command, [*words, "--force"]).exit_code == 0
