@@ -261,8 +261,15 @@ def read_weights(
 
 def _read_tables(checkpoint: Path, wanted: Collection[str]) -> "dict[str, Tensor]":
     """Read tables that parameter servers have saved, for a run that has them in its stages."""
-    from heterps_compile.runtime.servers.saved_tables import export_tables  # noqa: PLC0415 - only for such checkpoints
+    from heterps_compile.runtime.servers.saved_tables import (  # noqa: PLC0415 - only for such checkpoints
+        export_tables,
+        read_saved,
+        refuse_grown,
+    )
 
+    for table in read_saved(checkpoint / SERVERS_NAME).tables:
+        if table.name in wanted:
+            refuse_grown(table, checkpoint)
     with tempfile.TemporaryDirectory(prefix="heterps-tables-") as name:
         export_tables(checkpoint / SERVERS_NAME, Path(name) / "tables.safetensors")
         return _open_tensors(Path(name) / "tables.safetensors", lambda key: key in wanted)

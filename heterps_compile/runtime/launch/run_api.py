@@ -65,6 +65,12 @@ class RunKeywords(TypedDict, total=False):
     server_memory: int | None
     server_directory: str | None
     staleness: int | None
+    grow_tables: Sequence[str]
+    admit_after: int
+    evict_unseen: int | None
+    evict_below: float | None
+    show_decay: float
+    evict_every: int
     expect_sha256: str | None
     hosts: str | None
     host: int | None

@@ -28,6 +28,7 @@ from heterps_compile.options import (
     Whole,
     WholeOr,
     Wholes,
+    Words,
 )
 from heterps_compile.runtime.validation.best import BestMetric, parse_best
 
@@ -40,6 +41,7 @@ TRAINING, INFERENCE = "training (--train FILE.py)", "inference"
 MOST_SEED = 2**63 - 1
 
 _SERVED = ("parameter_servers",)
+_GROWN = ("parameter_servers", "grow_tables")
 _KEPT = ("checkpoint",)
 _JUDGED = ("checkpoint", "keep_best")
 
@@ -127,8 +129,68 @@ class ServerOptions:
         needs=_SERVED,
     )
 
+    grow_tables: tuple[str, ...] = _option(
+        "--grow-tables",
+        Words(),
+        "Any int64 is an id of these tables: new ones get rows. '*' for all.",
+        metavar="NAMES",
+        default=(),
+        subjects=(TRAINING,),
+        needs=_SERVED,
+    )
+    admit_after: int = _option(
+        "--admit-after",
+        Whole(),
+        "Steps with an id before its row is trained.",
+        metavar="N",
+        default=1,
+        subjects=(TRAINING,),
+        needs=_GROWN,
+    )
+    evict_unseen: int | None = _option(
+        "--evict-unseen",
+        Whole(),
+        "Evict rows that no step has touched for so long.",
+        metavar="STEPS",
+        subjects=(TRAINING,),
+        needs=_GROWN,
+    )
+    evict_below: float | None = _option(
+        "--evict-below",
+        Amount(above_zero=True),
+        "Evict rows whose decayed count of steps is below.",
+        metavar="SCORE",
+        subjects=(TRAINING,),
+        needs=_GROWN,
+    )
+    show_decay: float = _option(
+        "--show-decay",
+        Amount(),
+        "What that count is multiplied by whenever rows are looked over.",
+        metavar="X",
+        default=0.98,
+        subjects=(TRAINING,),
+        needs=(*_GROWN, "evict_below"),
+    )
+    evict_every: int = _option(
+        "--evict-every",
+        Whole(),
+        "Steps between two times that they are.",
+        metavar="STEPS",
+        default=1000,
+        subjects=(TRAINING,),
+        needs=_GROWN,
+    )
+
     def __post_init__(self) -> None:
         _check_numbers(self)
+        if self.grow_tables and self.memory_bytes is not None:
+            raise InputError(
+                "--grow-tables and --server-memory do not go together: rows of tables that grow lie in memory alone; "
+                "bound them by eviction (--evict-unseen STEPS, --evict-below SCORE)"
+            )
+        if self.show_decay > 1:
+            raise InputError(f"--show-decay is {self.show_decay:g}; it must be 1 or less")
         _one_of("optimiser of parameter servers", self.optimizer, SERVER_OPTIMIZERS)
         if self.memory_bytes is not None and self.memory_bytes < 1:
             raise InputError(f"--server-memory is {self.memory_bytes}; it must be 1 or more")

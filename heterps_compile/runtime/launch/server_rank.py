@@ -4,17 +4,21 @@ Left out: the tables and what travels (``servers/``).
 """
 
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from heterps_compile.errors import RunError
+from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.runtime.servers.optimizers import sparse_optimizer
 from heterps_compile.runtime.servers.server import serve_forever
-from heterps_compile.runtime.servers.spec import ServerSpec
+from heterps_compile.runtime.servers.spec import Growth, ServerSpec, TableSpec
 from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 
 from .checkpoint_format import SERVERS_NAME, read_state
 from .progress import SERVING
 from .rank_context import RankContext, Result
+from .run_options import ServerOptions
 from .table_states import tables_of_stages
 
 
@@ -41,6 +45,7 @@ def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> Se
             "no stage has an embedding table that servers could hold: one that is only looked up, and by one stage; "
             "run without --parameter-servers"
         )
+    tables = growing(tables, options, context.options.seed)
     optimizer = sparse_optimizer(options.optimizer, options.learning_rate, options.weight_decay)
     weights = context.options.weights
     start = checkpoint if checkpoint is not None or weights is None else Path(weights)
@@ -62,6 +67,29 @@ def make_spec(context: RankContext, checkpoint: Path | None, steps: range) -> Se
         resume=start / SERVERS_NAME if start is not None and is_served else None,
         weights_only=checkpoint is None,
     )
+
+
+def growing(tables: Sequence[TableSpec], options: ServerOptions, seed: int) -> tuple[TableSpec, ...]:
+    """Return tables, of which those that the options name may grow.
+
+    Raises:
+        UnknownNameError: where a pattern names none.
+    """
+    growth = Growth(
+        admit_after=options.admit_after,
+        unseen_steps=options.evict_unseen,
+        least_shows=options.evict_below,
+        decay=options.show_decay,
+        every=options.evict_every,
+        seed=seed,
+    )
+    grow = set[str]()
+    for pattern in options.grow_tables:
+        named = {table.name for table in tables if fnmatchcase(table.name, pattern)}
+        if not named:
+            raise UnknownNameError("table on parameter servers", pattern, [table.name for table in tables])
+        grow |= named
+    return tuple(replace(table, growth=growth) if table.name in grow else table for table in tables)
 
 
 def run_server_rank(context: RankContext, checkpoint: Path | None, steps: range) -> Result:

@@ -115,7 +115,11 @@ def with_tables_of_servers(
     Raises:
         RunError: where a table's optimiser has another rule.
     """
-    from heterps_compile.runtime.servers.saved_tables import read_saved, read_table_state  # noqa: PLC0415
+    from heterps_compile.runtime.servers.saved_tables import (  # noqa: PLC0415 - only for such checkpoints
+        read_saved,
+        read_table_state,
+        refuse_grown,
+    )
 
     state = read_state(checkpoint)
     if not state.servers:
@@ -129,6 +133,7 @@ def with_tables_of_servers(
     tensors, numbers, options = dict(dense.tensors), dict(dense.numbers), dict(dense.options)
     for table in moved:
         of_servers = {} if known is None else known.options.get(table.name, {})
+        refuse_grown(table, checkpoint)
         rule = _fitting_rule(saved.optimizer, of_servers.get("weight_decay", 0), fresh.kind, fresh.options[table.name])
         if rule is None or saved.states != len(rule.states):
             raise _another_rule(checkpoint, table.name, saved.optimizer, fresh.kind)

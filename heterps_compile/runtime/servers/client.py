@@ -33,7 +33,7 @@ from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 
 from .pending_pull import Lookup, PendingPull, Rows, distinct_rows
 from .protocol import Kind, pack_number, pack_request, wire_dtype
-from .saved_tables import saved_numbers, unpack_saved, write_manifest
+from .saved_tables import add_counts, saved_numbers, unpack_saved, write_manifest
 from .server_link import GroupLink, Link, Wait
 from .shard import sum_rows
 from .spec import ServerSpec
@@ -292,7 +292,8 @@ class Client:
         self._wait(wait, began_s, answers)
         said = [unpack_saved(answer) for answer in answers]
         of_tables = list(zip(*(hashes for _, hashes in said), strict=True))
-        return write_manifest(folder, self.spec, self._pushed + 1, said[0][0], of_tables)
+        counts = [add_counts(of_servers) for of_servers in zip(*(counts for counts, _ in said), strict=True)]
+        return write_manifest(folder, self.spec, self._pushed + 1, counts, of_tables)
 
     def close(self) -> None:
         """Tell the servers that this worker needs nothing more; they end when all workers have.
@@ -308,7 +309,8 @@ class Client:
         self._link.flush()
 
     def _are_rows(self, number: int, ids: Ints) -> bool:
-        return not len(ids) or bool(ids.min() >= 0 and ids.max() < self.spec.tables[number].rows)
+        table = self.spec.tables[number]
+        return not len(ids) or table.growth is not None or bool(ids.min() >= 0 and ids.max() < table.rows)
 
     def _check(self, number: int, rows: Ints) -> None:
         if not self._are_rows(number, rows):
@@ -321,7 +323,10 @@ class Client:
 
     def _named(self, distinct: Sequence[Ints], mine: Sequence[np.ndarray]) -> tuple[list[Ints], list[int]]:
         """Return the int64 part of a request to one server, and how many rows of every table it names."""
-        rows = [every[is_mine] // self.spec.count for every, is_mine in zip(distinct, mine, strict=True)]
+        rows = [
+            every[is_mine] if table.growth is not None else every[is_mine] // self.spec.count
+            for every, is_mine, table in zip(distinct, mine, self.spec.tables, strict=True)
+        ]
         sizes = [len(part) for part in rows]
         return [np.array(sizes, np.int64), *rows], sizes
 

@@ -13,10 +13,11 @@ Left out: when to save (``client.py``).
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,13 +31,17 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import read_text
 
+from .growing_shard import COUNTERS, GrowingShard, Initial
+from .optimizers import SparseOptimizer
 from .shard import CHUNK_ROWS, Shard
 from .spec import FLOAT_BYTES, ServerSpec, TableSpec, shard_rows
-from .tiered_cache import Floats
+from .tiered_cache import Floats, Ints
 
 MANIFEST = "servers.json"
 _HASH_NUMBERS = 4  # of eight bytes in a SHA-256
+_COUNTS = 4  # of a table: the fields of SavedCounts
 _FORMAT = 2
+_GROWING = 3  # where a table grows
 _WITHOUT_HASHES = 1  # an earlier format
 
 
@@ -50,6 +55,7 @@ class SavedTable:
         updates: How many updates it had had.
         files: Its shards, in order.
         hashes: SHA-256 of each of them; empty where an earlier version wrote it.
+        grown: How many rows it has, where it grows and they have ids; None where it does not.
     """
 
     name: str
@@ -58,6 +64,7 @@ class SavedTable:
     updates: int
     files: tuple[str, ...]
     hashes: tuple[str, ...] = ()
+    grown: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,33 @@ class Saved:
     tables: tuple[SavedTable, ...]
 
 
-def write_shard(path: Path, shard: Shard) -> bytes:
+@dataclass(frozen=True, slots=True)
+class SavedCounts:
+    """What a server says of a shard that it has saved.
+
+    Attributes:
+        updates: How many updates the table has had.
+        rows: How many rows there are.
+        new, evicted: Rows that were made and evicted since the run began; 0 where a table does not grow.
+    """
+
+    updates: int
+    rows: int
+    new: int = 0
+    evicted: int = 0
+
+
+def add_counts(of_servers: Sequence[SavedCounts]) -> SavedCounts:
+    """Return the counts of a whole table."""
+    return SavedCounts(
+        of_servers[0].updates,
+        sum(one.rows for one in of_servers),
+        sum(one.new for one in of_servers),
+        sum(one.evicted for one in of_servers),
+    )
+
+
+def write_shard(path: Path, shard: Shard | GrowingShard) -> bytes:
     """Write one shard; give the SHA-256 of its file.
 
     Raises:
@@ -101,20 +134,22 @@ def shard_file(number: int, index: int, count: int, step: int) -> str:
 
 def saved_numbers(tables: int) -> int:
     """Return how many whole numbers a server answers with when it has saved so many tables."""
-    return tables * (1 + _HASH_NUMBERS)
+    return tables * (_COUNTS + _HASH_NUMBERS)
 
 
-def pack_saved(updates: Sequence[int], hashes: Sequence[bytes]) -> Tensor:
-    """Return what a server answers: the updates of its tables, then the SHA-256 of their files."""
-    numbers = np.frombuffer(b"".join(hashes), "<i8")
-    return torch.from_numpy(np.concatenate([np.array(updates, np.int64), numbers.astype(np.int64)]))
+def pack_saved(counts: Sequence[SavedCounts], hashes: Sequence[bytes]) -> Tensor:
+    """Return what a server answers: the counts of its tables, then the SHA-256 of their files."""
+    of_files = np.frombuffer(b"".join(hashes), "<i8").astype(np.int64)
+    of_tables = np.array([astuple(one) for one in counts], np.int64).reshape(-1)
+    return torch.from_numpy(np.concatenate([of_tables, of_files]))
 
 
-def unpack_saved(answer: Tensor) -> tuple[list[int], list[str]]:
-    """Return the updates of a server's tables, and the SHA-256 of their files."""
-    count = len(answer) // (1 + _HASH_NUMBERS)
-    digests = answer[count:].numpy().astype("<i8").reshape(count, _HASH_NUMBERS)
-    return answer[:count].tolist(), [digest.tobytes().hex() for digest in digests]
+def unpack_saved(answer: Tensor) -> tuple[list[SavedCounts], list[str]]:
+    """Return the counts of a server's tables, and the SHA-256 of their files."""
+    tables = len(answer) // (_COUNTS + _HASH_NUMBERS)
+    counts = [SavedCounts(*numbers) for numbers in answer[: tables * _COUNTS].reshape(tables, _COUNTS).tolist()]
+    digests = answer[tables * _COUNTS :].numpy().astype("<i8").reshape(tables, _HASH_NUMBERS)
+    return counts, [digest.tobytes().hex() for digest in digests]
 
 
 class _Hashing:
@@ -132,7 +167,7 @@ class _Hashing:
 
 
 def write_manifest(
-    folder: Path, spec: ServerSpec, step: int, updates: list[int], hashes: Sequence[Sequence[str]]
+    folder: Path, spec: ServerSpec, step: int, counts: Sequence[SavedCounts], hashes: Sequence[Sequence[str]]
 ) -> dict[str, str]:
     """Make the shards that the servers have written the folder's checkpoint.
 
@@ -140,7 +175,7 @@ def write_manifest(
         folder: Where they lie.
         spec: Of the servers.
         step: How many steps of the run they hold.
-        updates: Of every table.
+        counts: Of every table.
         hashes: SHA-256 of every table's shards, in the order of the servers.
 
     Returns:
@@ -154,14 +189,15 @@ def write_manifest(
             "name": table.name,
             "rows": table.rows,
             "width": table.width,
-            "updates": count,
+            "updates": count.updates,
             "files": [shard_file(number, index, spec.count, step) for index in range(spec.count)],
             "sha256": list(of_shards),
         }
-        for number, (table, count, of_shards) in enumerate(zip(spec.tables, updates, hashes, strict=True))
+        | ({} if table.growth is None else {"grown": {"rows": count.rows, "new": count.new, "evicted": count.evicted}})
+        for number, (table, count, of_shards) in enumerate(zip(spec.tables, counts, hashes, strict=True))
     ]
     content = {
-        "format": _FORMAT,
+        "format": _FORMAT if all(table.growth is None for table in spec.tables) else _GROWING,
         "step": step,
         "optimizer": spec.optimizer.name,
         "states": spec.optimizer.states,
@@ -198,11 +234,13 @@ def read_saved(folder: Path) -> Saved:
                 _count(entry["updates"]),
                 tuple(_file_name(name) for name in entry["files"]),
                 tuple(_text(found) for found in entry["sha256"]) if content["format"] != _WITHOUT_HASHES else (),
+                _count(entry["grown"]["rows"]) if "grown" in entry else None,
             )
             for entry in content["tables"]
         )
-        if content["format"] not in (_FORMAT, _WITHOUT_HASHES):
-            raise ValueError(f"format {content['format']!r}, expected {_FORMAT}")
+        expected = _FORMAT if all(table.grown is None for table in tables) else _GROWING
+        if content["format"] not in (expected, _WITHOUT_HASHES):
+            raise ValueError(f"format {content['format']!r}, expected {expected}")
         if any(len(table.hashes) not in (0, len(table.files)) for table in tables):
             raise ValueError("a shard has no hash")
         saved = Saved(folder, _count(content["step"]), _text(content["optimizer"]), _count(content["states"]), tables)
@@ -229,7 +267,7 @@ def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) 
     Raises:
         RunError: where they do not fit, or have another optimiser's state, which is to be taken over.
     """
-    count, optimizer = spec.count, spec.optimizer
+    count = spec.count
     if saved is None:
         table = shard.table
         shard.updates = table.updates
@@ -243,12 +281,8 @@ def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) 
             else:
                 shard.fill_weights(begin, of_shard[0])
         return
-    if not spec.weights_only and (saved.optimizer, saved.states) != (optimizer.name, optimizer.states):
-        raise RunError(
-            f"the tables in {os.fspath(saved.folder)!r} were trained by {printable(saved.optimizer)!r} with "
-            f"{saved.states} numbers of state a weight, this run uses {optimizer.name!r} with {optimizer.states}; "
-            f"resume with the same optimiser"
-        )
+    if not spec.weights_only:
+        _refuse_other_optimizer(saved, spec.optimizer)
     table = shard.table
     old = next((entry for entry in saved.tables if entry.name == table.name), None)
     if old is None or (old.rows, old.width) != (table.rows, table.width):
@@ -257,6 +291,7 @@ def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) 
             f"table {table.shown} of {table.rows:,} x {table.width} numbers cannot be read from "
             f"{os.fspath(saved.folder)!r}: it {found}"
         )
+    refuse_grown(old, saved.folder)
     shard.updates = 0 if spec.weights_only else old.updates
     for number in {(index + count * row) % len(old.files) for row in range(len(old.files))}:
         _check_shard(saved, old, number)
@@ -271,6 +306,64 @@ def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) 
             shard.fill_weights(first, records[:, : table.width])
         else:
             shard.tier.fill(first, records)
+
+
+def refuse_grown(table: SavedTable, folder: Path) -> None:
+    """Refuse a table that has grown where rows are wanted by their numbers.
+
+    Raises:
+        RunError: where it has.
+    """
+    if table.grown is not None:
+        raise RunError(
+            f"table {table.name!r} in {os.fspath(folder)!r} has grown: its {table.grown:,} rows have ids, and a table "
+            f"that does not grow has none; go on with --grow-tables, or export its rows with their ids (export_tables)"
+        )
+
+
+def make_growing(table: TableSpec, index: int, spec: ServerSpec, saved: Saved | None) -> GrowingShard:
+    """Make one server's shard of a table that grows, without rows or with those of a checkpoint.
+
+    Raises:
+        RunError: where the checkpoint's do not fit.
+    """
+    assert table.growth is not None  # noqa: S101 - a caller's mistake
+    mine: list[Floats] = []
+    total = squares = 0.0
+    for first, rows in _stage_rows(table, table.weights, table.name):
+        mine.append(rows[(index - first) % spec.count :: spec.count])
+        total += float(rows.sum(dtype=np.float64))
+        squares += float(np.square(rows, dtype=np.float64).sum())
+    numbers = max(table.rows * table.width, 1)
+    mean = total / numbers
+    deviation = math.sqrt(max(squares / numbers - mean * mean, 0.0))
+    initial = Initial(np.concatenate(mine), index, spec.count, mean, deviation, table.growth.seed)
+    shard = GrowingShard(table, spec.optimizer, initial)
+    old = None if saved is None else next((entry for entry in saved.tables if entry.name == table.name), None)
+    if saved is None and table.states == () and table.updates == 0:
+        return shard
+    if saved is None or old is None or old.grown is None or spec.weights_only:
+        raise RunError(
+            f"table {table.shown} grows, and the checkpoint has no ids of its rows, or they are not taken with weights "
+            f"alone; begin anew in another folder (--checkpoint DIR), or leave out --grow-tables"
+        )
+    _refuse_other_optimizer(saved, spec.optimizer)
+    shard.updates = old.updates
+    for number in range(len(old.files)):
+        _check_shard(saved, old, number)
+        part = _open_shard(saved, old, number)
+        for first in range(0, len(part), CHUNK_ROWS):
+            shard.fill(np.array(part[first : first + CHUNK_ROWS]))
+    return shard
+
+
+def _refuse_other_optimizer(saved: Saved, optimizer: SparseOptimizer) -> None:
+    if (saved.optimizer, saved.states) != (optimizer.name, optimizer.states):
+        raise RunError(
+            f"the tables in {os.fspath(saved.folder)!r} were trained by {printable(saved.optimizer)!r} with "
+            f"{saved.states} numbers of state a weight, this run uses {optimizer.name!r} with {optimizer.states}; "
+            f"resume with the same optimiser"
+        )
 
 
 def read_table_state(saved: Saved, table: SavedTable) -> list[Tensor]:
@@ -288,23 +381,47 @@ def read_table_state(saved: Saved, table: SavedTable) -> list[Tensor]:
 def export_tables(folder: Path, target: Path) -> None:
     """Write the weights of all saved tables as one safetensors file, under their names in the model.
 
+    A table that has grown has its rows in the order of their ids, which lie beside it as ``NAME.ids`` (int64).
+
     Raises:
         InputError: where the folder holds no checkpoint of tables.
         RunError: where the file cannot be written.
     """
     saved = read_saved(folder)
     header, at = {}, 0
+    grown = {table.name: _read_grown(saved, table) for table in saved.tables if table.grown is not None}
     for table in saved.tables:
-        size_bytes = table.rows * table.width * FLOAT_BYTES
-        header[table.name] = {"dtype": "F32", "shape": [table.rows, table.width], "data_offsets": [at, at + size_bytes]}
+        rows = len(grown[table.name][0]) if table.name in grown else table.rows
+        size_bytes = rows * table.width * FLOAT_BYTES
+        header[table.name] = {"dtype": "F32", "shape": [rows, table.width], "data_offsets": [at, at + size_bytes]}
         at += size_bytes
+    for name, (ids, _) in grown.items():
+        header[f"{name}.ids"] = {"dtype": "I64", "shape": [len(ids)], "data_offsets": [at, at + ids.nbytes]}
+        at += ids.nbytes
     text = json.dumps(header).encode("ascii")
     text += b" " * (-len(text) % 8)
     with _written_whole(target, "the tables cannot be exported") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for table in saved.tables:
-            for rows in _weights(saved, table):
-                file.write(rows.data)
+            parts = [grown[table.name][1]] if table.name in grown else _weights(saved, table)
+            for part in parts:
+                file.write(part.data)
+        for ids, _ in grown.values():
+            file.write(ids.data)
+
+
+def _read_grown(saved: Saved, table: SavedTable) -> tuple[Ints, Floats]:
+    """Return the ids of a table that has grown, in order, and their weights."""
+    ids: list[Ints] = []
+    weights: list[Floats] = []
+    for index in range(len(table.files)):
+        _check_shard(saved, table, index)
+        part = _open_shard(saved, table, index)
+        ids.append(np.ascontiguousarray(part[:, -COUNTERS:]).view("<i8")[:, 0])
+        weights.append(np.array(part[:, : table.width], "<f4"))
+    all_ids = np.concatenate(ids)
+    order = np.argsort(all_ids)
+    return np.ascontiguousarray(all_ids[order]), np.concatenate(weights)[order]
 
 
 @contextmanager
@@ -350,6 +467,8 @@ def _open_shard(saved: Saved, table: SavedTable, index: int) -> NDArray[np.float
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"cannot read the saved table in {os.fspath(path)!r}: {printable(str(error))}") from error
     expected = (shard_rows(table.rows, len(table.files), index), table.width * (1 + saved.states))
+    if table.grown is not None and array.ndim == 2:
+        expected = (len(array), expected[1] + COUNTERS)
     if array.shape != expected or array.dtype != np.float32:
         raise InputError(
             f"{os.fspath(path)!r} holds {array.dtype}{list(array.shape)}; its {MANIFEST} says float32{list(expected)}"

@@ -33,11 +33,12 @@ from torch import Tensor
 
 from heterps_compile.errors import RunError
 
+from .growing_shard import GrowingShard
 from .protocol import Kind, Request, pack_floats, wire_dtype
-from .saved_tables import fill_shard, pack_saved, read_saved, shard_file, write_shard
+from .saved_tables import SavedCounts, fill_shard, make_growing, pack_saved, read_saved, shard_file, write_shard
 from .server_link import WorkersLink
 from .shard import Shard, sum_rows
-from .spec import FLOAT_BYTES, ServerSpec, allot_memory, record_bytes, shard_rows
+from .spec import ServerSpec, allot_memory, record_bytes, shard_rows
 from .tiered_cache import Floats, Ints, TieredCache
 
 Answer = tuple[int, Tensor]  # the worker, and what it is sent
@@ -79,8 +80,11 @@ class Server:
         needs = [count * record_bytes(t, spec.optimizer.states) for count, t in zip(rows, spec.tables, strict=True)]
         allotted = allot_memory(tuple(needs), spec.memory_bytes)
         saved = None if spec.resume is None else read_saved(spec.resume)
-        self.shards: list[Shard] = []
+        self.shards: list[Shard | GrowingShard] = []
         for table, count, memory_bytes in zip(spec.tables, rows, allotted, strict=True):
+            if table.growth is not None:
+                self.shards.append(make_growing(table, index, spec, saved))
+                continue
             shard = Shard(table, count, spec.optimizer, memory_bytes=memory_bytes, directory=spec.directory)
             fill_shard(shard, index, spec, saved)
             self.shards.append(shard)
@@ -103,7 +107,7 @@ class Server:
     @property
     def memory_bytes(self) -> int:
         """Return what the tables, their state and their index take in memory."""
-        return sum(shard.tier.memory_bytes for shard in self.shards)
+        return sum(shard.memory_bytes for shard in self.shards)
 
     def handle(self, request: Request) -> list[Answer]:
         """Do what a request asks and give the answers that are ready, to it or to those that have waited.
@@ -203,7 +207,7 @@ class Server:
 
     def _apply(self, summed: "_Summed") -> None:
         for shard, (rows, gradients) in zip(self.shards, summed.parts, strict=True):
-            shard.push(rows, gradients, summed.lr)
+            shard.push(rows, gradients, summed.lr, summed.step)
 
     def _gradients(self, push: Request) -> list[tuple[Ints, Floats]]:
         rows = self._rows(push)
@@ -233,7 +237,8 @@ class Server:
     def _rows(self, request: Request) -> list[Ints]:
         by_table = request.rows(len(self.shards))
         for rows, shard in zip(by_table, self.shards, strict=True):
-            if len(rows) and not (rows[0] >= 0 and rows[-1] < shard.rows and bool((rows[1:] > rows[:-1]).all())):
+            fits = not len(rows) or shard.table.growth is not None or (rows[0] >= 0 and rows[-1] < shard.rows)
+            if not fits or not bool((rows[1:] > rows[:-1]).all()):
                 raise RunError(
                     f"rank {request.worker} named rows of table {shard.table.shown} that are none or in no order"
                 )
@@ -246,7 +251,13 @@ class Server:
         ]
         hashes = [write_shard(folder / name, shard) for name, shard in zip(names, self.shards, strict=True)]
         self._go_on_after(request.step)
-        return pack_saved([shard.updates for shard in self.shards], hashes)
+        counts = [
+            SavedCounts(shard.updates, shard.rows, shard.new_rows, shard.evicted)
+            if isinstance(shard, GrowingShard)
+            else SavedCounts(shard.updates, shard.rows)
+            for shard in self.shards
+        ]
+        return pack_saved(counts, hashes)
 
     def _go_on_after(self, step: int) -> None:
         """Take the pushes that waited until the checkpoint of a step was written."""
@@ -259,11 +270,11 @@ class Server:
 
     def figures(self) -> Mapping[str, int]:
         """Return counts of what the server did: bytes in memory, rows read from and written to the cold tier."""
-        tiers = [shard.tier for shard in self.shards]
+        tiers = [shard.tier for shard in self.shards if isinstance(shard, Shard)]
         cold = [tier for tier in tiers if isinstance(tier, TieredCache)]
         return {
             "memory_bytes": self.memory_bytes,
-            "table_bytes": sum(shard.rows * shard.record_width * FLOAT_BYTES for shard in self.shards),
+            "table_bytes": sum(shard.row_bytes for shard in self.shards),
             "cold_reads": sum(tier.reads for tier in cold),
             "cold_writes": sum(tier.writes for tier in cold),
         }

@@ -13,7 +13,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.units import format_bytes
 
 from .optimizers import SparseOptimizer
-from .spec import TableSpec, record_bytes
+from .spec import FLOAT_BYTES, TableSpec, record_bytes
 from .tiered_cache import ColdFile, Floats, Ints, MemoryTier, Tier, TieredCache, hot_rows, take_rows
 
 CHUNK_ROWS = 1 << 16  # rows that are copied at a time where all are
@@ -84,13 +84,24 @@ class Shard:
             )
         take_rows(self.tier.weights, self.tier.slots(rows, changes=False), out)
 
-    def push(self, rows: Ints, gradients: Floats, lr: float | None = None) -> None:
+    @property
+    def memory_bytes(self) -> int:
+        """Return what the shard holds in memory."""
+        return self.tier.memory_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Return what all rows take with their state."""
+        return self.rows * self.record_width * FLOAT_BYTES
+
+    def push(self, rows: Ints, gradients: Floats, lr: float | None = None, step: int = 0) -> None:
         """Update distinct rows by their gradients: one step of the table, even where no row was touched.
 
         Args:
             rows: Numbers on this shard, in order.
             gradients: [len(rows), width].
             lr: The learning rate of this step; None for the optimiser's own.
+            step: Its number, which does not count here: rows of this shard stay.
         """
         self.updates += 1
         rate = self._optimizer.lr if lr is None else lr

@@ -18,6 +18,27 @@ FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """How a table grows and shrinks.
+
+    Attributes:
+        admit_after: Pushes that an id must have had, this one included, before its row is trained.
+        unseen_steps: A row that no push has touched for so many steps is evicted; None for never.
+        least_shows: A row whose show score is below is evicted; None for never.
+        decay: What the show score, which every push raises by 1, is multiplied by whenever rows are looked over.
+        every: Steps between two times that rows are looked over.
+        seed: Of what new rows are drawn from.
+    """
+
+    admit_after: int = 1
+    unseen_steps: int | None = None
+    least_shows: float | None = None
+    decay: float = 0.98
+    every: int = 1000
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TableSpec:
     """One table of float32 rows.
 
@@ -30,6 +51,7 @@ class TableSpec:
         states: Where the first state of its optimiser lies, number by number of a weight: a safetensors file and the
             name in it; none where it is what the optimiser starts with.
         updates: How many updates it has had.
+        growth: How it grows, where any int64 may be an id; None where its ids are the numbers of its rows.
     """
 
     name: str
@@ -39,6 +61,7 @@ class TableSpec:
     trained: bool = True
     states: tuple[tuple[Path, str], ...] = ()
     updates: int = 0
+    growth: Growth | None = None
 
     @property
     def shown(self) -> str:
@@ -93,6 +116,12 @@ class ServerSpec:
             )
         if self.staleness is not None and self.staleness < 0:
             raise RunError(f"the staleness is {self.staleness}; it must be 0 (synchronous) or more steps")
+        grown = next((table for table in self.tables if table.growth is not None), None)
+        if grown is not None and self.memory_bytes is not None:
+            raise RunError(
+                f"table {grown.shown} grows, and its rows lie in memory alone; leave out the bound of the servers' "
+                f"memory"
+            )
         if self.clips and self.staleness != 0:
             raise RunError("gradients that are applied as they come have no norm to clip; give a staleness of 0")
         if self.wire not in WIRES:

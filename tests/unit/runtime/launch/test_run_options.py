@@ -50,6 +50,10 @@ def test_what_is_no_options_is_refused_with_its_place(text, said):
         ),
         ({"resume": True}, "--resume means nothing without --checkpoint; give --checkpoint DIR too"),
         ({"every": 5}, "--every means nothing without --checkpoint"),
+        (
+            {"servers": ServerOptions(count=1, admit_after=2)},
+            "--admit-after means nothing without --grow-tables",
+        ),
         ({"weights": "ck/step-1", "resume": True, "checkpoint": "ck"}, "--weights and --resume do not go together"),
         ({"output": "out"}, "--output is for inference, and means nothing for training"),
         ({"train": None, "checkpoint": "ck"}, "--checkpoint is for training"),
