@@ -6,7 +6,7 @@ Left out: the command (``cli/run.py``).
 import os
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict, Unpack
 
@@ -171,6 +171,8 @@ def make_options(
     need("running stages", PYTORCH)
     file = None if train is None else GIVEN if isinstance(train, Training) else os.path.abspath(train)
     options = by_field(options)
+    if options.get("servers") is not None:
+        options["servers"] = replace(options["servers"], grow_tables=tuple(options["servers"].grow_tables))
     for name in ("replicas", "speeds"):
         if options.get(name) is not None:
             options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])

@@ -7,13 +7,12 @@ declarations.
 Left out: what needs the plan to check it (``prepare.py``), and the plan itself, which every rank reads and hashes.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from heterps_compile.cost.precision import PRECISIONS
-from heterps_compile.errors import InputError, UnknownNameError
+from heterps_compile.errors import InputError
 from heterps_compile.options import (
     MOST_WHOLE,
     Amount,
@@ -21,179 +20,28 @@ from heterps_compile.options import (
     CountOrWord,
     Flag,
     Option,
-    OptionType,
-    Size,
     Speeds,
     Text,
     Whole,
-    WholeOr,
     Wholes,
-    Words,
 )
 from heterps_compile.runtime.validation.best import BestMetric, parse_best
+
+from .option_fields import SUBJECTS, at_least, check_numbers, declared, one_of, option, positive
+from .server_options import ServerOptions
 
 WIRES = ("float32", "float16", "bfloat16")
 OUTPUT_FORMATS = ("safetensors", "npz")
 ALL_SAMPLES = "all"
-SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam")
 
-TRAINING, INFERENCE = "training (--train FILE.py)", "inference"
+TRAINING, INFERENCE = SUBJECTS
 MOST_SEED = 2**63 - 1
 
-_SERVED = ("parameter_servers",)
-_GROWN = ("parameter_servers", "grow_tables")
 _KEPT = ("checkpoint",)
 _JUDGED = ("checkpoint", "keep_best")
 
 GIVEN = "<object>"
 """What stands for a training file or data that are given as objects."""
-
-
-def _option(words: str, kind: OptionType, help_text: str, **more: Any) -> Any:
-    """Return a field with its option; ``name`` is what it is asked for by, where the field has another name."""
-    option = Option(name=more.pop("name", ""), words=words, type=kind, help=help_text, **more)
-    return field(default=option.default, metadata={"option": option})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """The parameter servers of a run; the help of each option says what it is."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
-
-    count: int = _option(
-        "--parameter-servers",
-        Whole(0),
-        "Serve embedding tables from N.",
-        metavar="N",
-        default=0,
-        name="parameter_servers",
-        subjects=(TRAINING,),
-    )
-    optimizer: str = _option(
-        "--server-optimizer",
-        Text(),
-        "sgd, adagrad or adam.",
-        metavar="NAME",
-        default=SERVER_OPTIMIZERS[0],
-        name="server_optimizer",
-        subjects=(TRAINING,),
-        needs=_SERVED,
-    )
-    learning_rate: float = _option(
-        "--server-learning-rate",
-        Amount(above_zero=True),
-        "Of that optimizer.",
-        metavar="X",
-        default=0.01,
-        name="server_learning_rate",
-        subjects=(TRAINING,),
-        needs=_SERVED,
-    )
-    weight_decay: float = _option(
-        "--server-weight-decay",
-        Amount(),
-        "L2, as that optimizer's of torch; of rows as they are touched.",
-        metavar="X",
-        default=0.0,
-        name="server_weight_decay",
-        subjects=(TRAINING,),
-        needs=_SERVED,
-    )
-    memory_bytes: int | None = _option(
-        "--server-memory",
-        Size(),
-        "Of each server; the rest of the rows lies on disk.",
-        metavar="SIZE",
-        name="server_memory",
-        subjects=(TRAINING,),
-        needs=_SERVED,
-    )
-    directory: str | None = _option(
-        "--server-directory",
-        Text(),
-        "Where the rest lies.",
-        metavar="DIR",
-        default_words="a temporary folder",
-        name="server_directory",
-        subjects=(TRAINING,),
-        needs=("parameter_servers", "server_memory"),
-    )
-    staleness: int | None = _option(
-        "--staleness",
-        WholeOr(),
-        "By how many steps pulls may miss pushes, or 'unbounded'.",
-        metavar="STEPS",
-        default=0,
-        subjects=(TRAINING,),
-        needs=_SERVED,
-    )
-
-    grow_tables: tuple[str, ...] = _option(
-        "--grow-tables",
-        Words(),
-        "Any int64 is an id of these tables: new ones get rows. '*' for all.",
-        metavar="NAMES",
-        default=(),
-        subjects=(TRAINING,),
-        needs=_SERVED,
-    )
-    admit_after: int = _option(
-        "--admit-after",
-        Whole(),
-        "Steps with an id before its row is trained.",
-        metavar="N",
-        default=1,
-        subjects=(TRAINING,),
-        needs=_GROWN,
-    )
-    evict_unseen: int | None = _option(
-        "--evict-unseen",
-        Whole(),
-        "Evict rows that no step has touched for so long.",
-        metavar="STEPS",
-        subjects=(TRAINING,),
-        needs=_GROWN,
-    )
-    evict_below: float | None = _option(
-        "--evict-below",
-        Amount(above_zero=True),
-        "Evict rows whose decayed count of steps is below.",
-        metavar="SCORE",
-        subjects=(TRAINING,),
-        needs=_GROWN,
-    )
-    show_decay: float = _option(
-        "--show-decay",
-        Amount(),
-        "What that count is multiplied by whenever rows are looked over.",
-        metavar="X",
-        default=0.98,
-        subjects=(TRAINING,),
-        needs=(*_GROWN, "evict_below"),
-    )
-    evict_every: int = _option(
-        "--evict-every",
-        Whole(),
-        "Steps between two times that they are.",
-        metavar="STEPS",
-        default=1000,
-        subjects=(TRAINING,),
-        needs=_GROWN,
-    )
-
-    def __post_init__(self) -> None:
-        _check_numbers(self)
-        if self.grow_tables and self.memory_bytes is not None:
-            raise InputError(
-                "--grow-tables and --server-memory do not go together: rows of tables that grow lie in memory alone; "
-                "bound them by eviction (--evict-unseen STEPS, --evict-below SCORE)"
-            )
-        if self.show_decay > 1:
-            raise InputError(f"--show-decay is {self.show_decay:g}; it must be 1 or less")
-        _one_of("optimiser of parameter servers", self.optimizer, SERVER_OPTIMIZERS)
-        if self.memory_bytes is not None and self.memory_bytes < 1:
-            raise InputError(f"--server-memory is {self.memory_bytes}; it must be 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,24 +51,24 @@ class RunOptions:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
     directory: str
-    train: str | None = _option(
+    train: str | None = option(
         "--train",
         Text(),
         "Train with the loss and the optimizer of this file.",
         metavar="FILE.py",
         subjects=(TRAINING,),
     )
-    data: str = _option(
+    data: str = option(
         "--data", Text(), "x.parquet, x.csv, a folder of one kind, x.tsv, or random.", metavar="SPEC", default=""
     )
-    validate: str | None = _option(
+    validate: str | None = option(
         "--validate",
         Text(),
         "Validate on these data, at the end of epochs and of the run.",
         metavar="SPEC",
         subjects=(TRAINING,),
     )
-    validate_every: int | None = _option(
+    validate_every: int | None = option(
         "--validate-every",
         Whole(),
         "Steps between two validations.",
@@ -228,11 +76,11 @@ class RunOptions:
         default_words="an epoch",
         subjects=(TRAINING,),
     )
-    steps: int | None = _option(
+    steps: int | None = option(
         "--steps", Whole(), "In all.", metavar="N", default_words="all that the data have", against=("epochs",)
     )
-    epochs: int = _option("--epochs", Whole(), "Over the data.", metavar="N", default=1)
-    shuffle: int | str | None = _option(
+    epochs: int = option("--epochs", Whole(), "Over the data.", metavar="N", default=1)
+    shuffle: int | str | None = option(
         "--shuffle",
         CountOrWord(ALL_SAMPLES),
         "Mix samples with so many neighbours, or with all.",
@@ -240,7 +88,7 @@ class RunOptions:
         default_words="in their order",
         subjects=(TRAINING,),
     )
-    replicas: tuple[int, ...] = _option(
+    replicas: tuple[int, ...] = option(
         "--replicas",
         Wholes("counts", "2,1"),
         "Of every stage.",
@@ -248,67 +96,67 @@ class RunOptions:
         default=(),
         default_words="the plan's",
     )
-    schedule: str | None = _option(
+    schedule: str | None = option(
         "--schedule", Text(), "gpipe, 1f1b or interleaved-1f1b.", metavar="NAME", default_words="the plan's"
     )
-    micro_batches: int | None = _option(
+    micro_batches: int | None = option(
         "--micro-batches", Whole(), "In a step.", metavar="N", default_words="the plan's"
     )
-    batch: int | None = _option("--batch", Whole(), "Samples in a step.", metavar="N", default_words="the plan's")
-    speeds: tuple[tuple[float, ...], ...] = _option(
+    batch: int | None = option("--batch", Whole(), "Samples in a step.", metavar="N", default_words="the plan's")
+    speeds: tuple[tuple[float, ...], ...] = option(
         "--speeds", Speeds(), "Of replicas that differ, stage by stage.", metavar="A,B;C", default=()
     )
-    precision: str | None = _option(
+    precision: str | None = option(
         "--precision",
         Text(),
         "fp32, bf16 or fp16: what forwards compute in, and their values travel in; weights stay float32.",
         metavar="NAME",
         default_words="the plan's",
     )
-    wire: str = _option("--wire", Text(), "Of float32 values between stages.", metavar="DTYPE", default=WIRES[0])
-    exact_sums: bool = _option(
+    wire: str = option("--wire", Text(), "Of float32 values between stages.", metavar="DTYPE", default=WIRES[0])
+    exact_sums: bool = option(
         "--exact-sums",
         Flag(),
         "Sum gradients in one process's order, to its very bits; slower.",
         default=False,
         subjects=(TRAINING,),
     )
-    clip_norm: float | None = _option(
+    clip_norm: float | None = option(
         "--clip-norm",
         Amount(above_zero=True),
         "Clip the norm of the whole model's gradients to this.",
         metavar="X",
         subjects=(TRAINING,),
     )
-    ema: float | None = _option(
+    ema: float | None = option(
         "--ema",
         Amount(above_zero=True),
         "Keep an exponential moving average of the weights, such as 0.999; validations are of it.",
         metavar="DECAY",
         subjects=(TRAINING,),
     )
-    seed: int = _option("--seed", Whole(0, MOST_SEED), "Of chance.", metavar="N", default=0)
-    threads: int = _option("--threads", Whole(1, 1024), "Of every process.", metavar="N", default=1)
-    weights: str | None = _option(
+    seed: int = option("--seed", Whole(0, MOST_SEED), "Of chance.", metavar="N", default=0)
+    threads: int = option("--threads", Whole(1, 1024), "Of every process.", metavar="N", default=1)
+    weights: str | None = option(
         "--weights", Text(), "Begin with the weights of this checkpoint.", metavar="DIR/step-N"
     )
-    averaged: bool = _option(
+    averaged: bool = option(
         "--averaged", Flag(), "Of these weights, the average (--ema).", default=False, needs=("weights",)
     )
-    checkpoint: str | None = _option(
+    checkpoint: str | None = option(
         "--checkpoint",
         Text(),
         "Keep checkpoints there; one at the end, and when interrupted.",
         metavar="DIR",
         subjects=(TRAINING,),
     )
-    every: int | None = _option(
+    every: int | None = option(
         "--every", Whole(), "Steps between two checkpoints.", metavar="N", subjects=(TRAINING,), needs=_KEPT
     )
-    keep: int = _option(
+    keep: int = option(
         "--keep", Whole(), "Checkpoints kept.", metavar="N", default=3, subjects=(TRAINING,), needs=_KEPT
     )
-    keep_best: str | None = _option(
+    keep_best: str | None = option(
         "--keep-best",
         Text(),
         "Keep the checkpoint of the best validation too: loss, auc:max, error:min.",
@@ -316,7 +164,7 @@ class RunOptions:
         subjects=(TRAINING,),
         needs=_KEPT,
     )
-    stop_after: int | None = _option(
+    stop_after: int | None = option(
         "--stop-after",
         Whole(),
         "End after so many validations without a better one.",
@@ -324,7 +172,7 @@ class RunOptions:
         subjects=(TRAINING,),
         needs=_JUDGED,
     )
-    resume: bool = _option(
+    resume: bool = option(
         "--resume",
         Flag(),
         "Go on from the last checkpoint, with other replicas or cuts too.",
@@ -332,7 +180,7 @@ class RunOptions:
         subjects=(TRAINING,),
         needs=_KEPT,
     )
-    restarts: int = _option(
+    restarts: int = option(
         "--restarts",
         Whole(0),
         "How often to go on from the last checkpoint after a process failed.",
@@ -341,7 +189,7 @@ class RunOptions:
         subjects=(TRAINING,),
         needs=_KEPT,
     )
-    hang_after_s: float = _option(
+    hang_after_s: float = option(
         "--hang-after",
         Amount(above_zero=True),
         "A process that makes no progress for so long hangs.",
@@ -350,23 +198,23 @@ class RunOptions:
         name="hang_after",
     )
     servers: ServerOptions = field(default_factory=ServerOptions)
-    expect_sha256: str | None = _option(
+    expect_sha256: str | None = option(
         "--expect-sha256", Text(), "Of the folder's plan.json: refuse another, its stages may be code.", metavar="HEX"
     )
-    hosts: str | None = _option(
+    hosts: str | None = option(
         "--hosts", Text(), "Several machines and the secret they share.", metavar="FILE.toml", default_words="this one"
     )
-    host: int | None = _option(
+    host: int | None = option(
         "--host", Whole(), "Which of them, from 1, this machine is: start its ranks.", metavar="N", needs=("hosts",)
     )
-    trace: str | None = _option(
+    trace: str | None = option(
         "--trace", Text(), "Write some steps as a Chrome trace, for ui.perfetto.dev.", metavar="FILE.json"
     )
-    log: str | None = _option("--log", Text(), "Write a line of JSON for every step.", metavar="FILE.jsonl")
-    telemetry: str | None = _option("--telemetry", Text(), "Keep there what every rank tells.", metavar="DIR")
-    tensorboard: str | None = _option("--tensorboard", Text(), "Write scalars for TensorBoard.", metavar="DIR")
-    output: str | None = _option("--output", Text(), "Keep what inference gives.", metavar="DIR", subjects=(INFERENCE,))
-    output_format: str = _option(
+    log: str | None = option("--log", Text(), "Write a line of JSON for every step.", metavar="FILE.jsonl")
+    telemetry: str | None = option("--telemetry", Text(), "Keep there what every rank tells.", metavar="DIR")
+    tensorboard: str | None = option("--tensorboard", Text(), "Write scalars for TensorBoard.", metavar="DIR")
+    output: str | None = option("--output", Text(), "Keep what inference gives.", metavar="DIR", subjects=(INFERENCE,))
+    output_format: str = option(
         "--output-format",
         Text(),
         "safetensors or npz.",
@@ -375,25 +223,25 @@ class RunOptions:
         subjects=(INFERENCE,),
         needs=("output",),
     )
-    quiet: bool = _option("-q, --quiet", Flag(), "Only the summary.", default=False)
+    quiet: bool = option("-q, --quiet", Flag(), "Only the summary.", default=False)
 
     def __post_init__(self) -> None:
-        _check_numbers(self)
+        check_numbers(self)
         for replicas in self.replicas:
-            _at_least("--replicas", replicas, 1)
+            at_least("--replicas", replicas, 1)
         for speeds in self.speeds:
             for speed in speeds:
-                _positive("--speeds", speed)
+                positive("--speeds", speed)
         if self.hang_after_s > MOST_WHOLE:
             raise InputError(f"--hang-after is {self.hang_after_s:g}; it must be {MOST_WHOLE} seconds or fewer")
         if isinstance(self.shuffle, str):
-            _one_of("window of --shuffle", self.shuffle, [ALL_SAMPLES])
+            one_of("window of --shuffle", self.shuffle, [ALL_SAMPLES])
         elif self.shuffle is not None:
-            _at_least("--shuffle", self.shuffle, 1)
-        _one_of("wire format", self.wire, WIRES)
-        _one_of("output format", self.output_format, OUTPUT_FORMATS)
+            at_least("--shuffle", self.shuffle, 1)
+        one_of("wire format", self.wire, WIRES)
+        one_of("output format", self.output_format, OUTPUT_FORMATS)
         if self.precision is not None:
-            _one_of("precision", self.precision, tuple(PRECISIONS))
+            one_of("precision", self.precision, tuple(PRECISIONS))
         values = self.by_name
         given = [option.name for option in RUN.options if values[option.name] != option.default]
         RUN.refuse(values, given, self.subject)
@@ -421,8 +269,8 @@ class RunOptions:
     @property
     def by_name(self) -> dict[str, Any]:
         """Return the values by the names that the options are declared under."""
-        own = {option.name: getattr(self, name) for name, option in _declared(RunOptions)}
-        return own | {option.name: getattr(self.servers, name) for name, option in _declared(ServerOptions)}
+        own = {option.name: getattr(self, name) for name, option in declared(RunOptions)}
+        return own | {option.name: getattr(self.servers, name) for name, option in declared(ServerOptions)}
 
     @property
     def subject(self) -> str:
@@ -456,19 +304,12 @@ class RunOptions:
 _PATHS = ("train", "validate", "checkpoint", "weights", "output")
 
 
-def _declared(of: type[RunOptions] | type[ServerOptions]) -> Iterator[tuple[str, Option]]:
-    """Yield the fields that declare an option, with it."""
-    for one in fields(of):
-        if (option := one.metadata.get("option")) is not None:
-            yield one.name, replace(option, name=option.name or one.name)
-
-
 def _in_order() -> Iterator[Option]:
     """Yield the options of a run in the order of the help: those of servers where their field stands."""
-    own = dict(_declared(RunOptions))
+    own = dict(declared(RunOptions))
     for one in fields(RunOptions):
         if one.name == "servers":
-            yield from (option for _, option in _declared(ServerOptions))
+            yield from (option for _, option in declared(ServerOptions))
         elif one.name in own:
             yield own[one.name]
 
@@ -487,8 +328,8 @@ RESIZE = Command(
     ),
 )
 
-_FIELDS = {option.name: name for name, option in _declared(RunOptions)}
-_SERVER_FIELDS = {option.name: name for name, option in _declared(ServerOptions)}
+_FIELDS = {option.name: name for name, option in declared(RunOptions)}
+_SERVER_FIELDS = {option.name: name for name, option in declared(ServerOptions)}
 
 
 def by_field(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -518,31 +359,3 @@ def options_from_json(text: str) -> RunOptions:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the text"
         raise InputError(f"options of the run: {place}: {first['msg']}") from error
-
-
-def _check_numbers(options: RunOptions | ServerOptions) -> None:
-    """Check the single numbers as their options declare them."""
-    for name, option in _declared(type(options)):
-        value = getattr(options, name)
-        if value is not None and isinstance(option.type, Whole):
-            _at_least(option.word, value, option.type.least)
-        elif value is not None and isinstance(option.type, Amount):
-            if option.type.above_zero:
-                _positive(option.word, value)
-            elif not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{option.word} is {value}; it must be zero or more and finite")
-
-
-def _at_least(word: str, number: int, least: int) -> None:
-    if number < least:
-        raise InputError(f"{word} is {number}; it must be {least} or more")
-
-
-def _positive(word: str, number: float) -> None:
-    if not (math.isfinite(number) and number > 0):
-        raise InputError(f"{word} is {number}; it must be above zero and finite")
-
-
-def _one_of(what: str, name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        raise UnknownNameError(what, name, known)

@@ -18,7 +18,7 @@ from heterps_compile.runtime.servers.trace_lookups import find_plan_tables
 from .checkpoint_format import SERVERS_NAME, read_state
 from .progress import SERVING
 from .rank_context import RankContext, Result
-from .run_options import ServerOptions
+from .server_options import ServerOptions
 from .table_states import tables_of_stages
 
 

@@ -33,7 +33,8 @@ from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 
 from .pending_pull import Lookup, PendingPull, Rows, distinct_rows
 from .protocol import Kind, pack_number, pack_request, wire_dtype
-from .saved_tables import add_counts, saved_numbers, unpack_saved, write_manifest
+from .saved_counts import add_counts, saved_numbers, unpack_saved
+from .saved_tables import write_manifest
 from .server_link import GroupLink, Link, Wait
 from .shard import sum_rows
 from .spec import ServerSpec

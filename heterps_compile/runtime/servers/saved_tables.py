@@ -13,11 +13,10 @@ Left out: when to save (``client.py``).
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,15 +30,14 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import read_text
 
-from .growing_shard import COUNTERS, GrowingShard, Initial
+from .growing_shard import COUNTERS, GrowingShard
 from .optimizers import SparseOptimizer
+from .saved_counts import SavedCounts
 from .shard import CHUNK_ROWS, Shard
 from .spec import FLOAT_BYTES, ServerSpec, TableSpec, shard_rows
 from .tiered_cache import Floats, Ints
 
 MANIFEST = "servers.json"
-_HASH_NUMBERS = 4  # of eight bytes in a SHA-256
-_COUNTS = 4  # of a table: the fields of SavedCounts
 _FORMAT = 2
 _GROWING = 3  # where a table grows
 _WITHOUT_HASHES = 1  # an earlier format
@@ -86,32 +84,6 @@ class Saved:
     tables: tuple[SavedTable, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SavedCounts:
-    """What a server says of a shard that it has saved.
-
-    Attributes:
-        updates: How many updates the table has had.
-        rows: How many rows there are.
-        new, evicted: Rows that were made and evicted since the run began; 0 where a table does not grow.
-    """
-
-    updates: int
-    rows: int
-    new: int = 0
-    evicted: int = 0
-
-
-def add_counts(of_servers: Sequence[SavedCounts]) -> SavedCounts:
-    """Return the counts of a whole table."""
-    return SavedCounts(
-        of_servers[0].updates,
-        sum(one.rows for one in of_servers),
-        sum(one.new for one in of_servers),
-        sum(one.evicted for one in of_servers),
-    )
-
-
 def write_shard(path: Path, shard: Shard | GrowingShard) -> bytes:
     """Write one shard; give the SHA-256 of its file.
 
@@ -130,26 +102,6 @@ def write_shard(path: Path, shard: Shard | GrowingShard) -> bytes:
 def shard_file(number: int, index: int, count: int, step: int) -> str:
     """Return the name of the file of one table's shard."""
     return f"table-{number}.step-{step}.shard-{index}-of-{count}.npy"
-
-
-def saved_numbers(tables: int) -> int:
-    """Return how many whole numbers a server answers with when it has saved so many tables."""
-    return tables * (_COUNTS + _HASH_NUMBERS)
-
-
-def pack_saved(counts: Sequence[SavedCounts], hashes: Sequence[bytes]) -> Tensor:
-    """Return what a server answers: the counts of its tables, then the SHA-256 of their files."""
-    of_files = np.frombuffer(b"".join(hashes), "<i8").astype(np.int64)
-    of_tables = np.array([astuple(one) for one in counts], np.int64).reshape(-1)
-    return torch.from_numpy(np.concatenate([of_tables, of_files]))
-
-
-def unpack_saved(answer: Tensor) -> tuple[list[SavedCounts], list[str]]:
-    """Return the counts of a server's tables, and the SHA-256 of their files."""
-    tables = len(answer) // (_COUNTS + _HASH_NUMBERS)
-    counts = [SavedCounts(*numbers) for numbers in answer[: tables * _COUNTS].reshape(tables, _COUNTS).tolist()]
-    digests = answer[tables * _COUNTS :].numpy().astype("<i8").reshape(tables, _HASH_NUMBERS)
-    return counts, [digest.tobytes().hex() for digest in digests]
 
 
 class _Hashing:
@@ -251,7 +203,7 @@ def read_saved(folder: Path) -> Saved:
         raise InputError(f"{os.fspath(path)!r} is no list of saved tables: {fault}; save the run again") from error
     for table in tables:
         for index in range(len(table.files)):
-            _open_shard(saved, table, index)
+            open_shard(saved, table, index)
     return saved
 
 
@@ -272,7 +224,7 @@ def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) 
         table = shard.table
         shard.updates = table.updates
         sources = ((table.weights, table.name), *table.states)
-        for chunks in zip(*(_stage_rows(table, path, name) for path, name in sources), strict=True):
+        for chunks in zip(*(stage_rows(table, path, name) for path, name in sources), strict=True):
             first: int = chunks[0][0]
             of_shard = [rows[(index - first) % count :: count] for _, rows in chunks]
             begin = (first + (index - first) % count) // count
@@ -282,7 +234,7 @@ def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) 
                 shard.fill_weights(begin, of_shard[0])
         return
     if not spec.weights_only:
-        _refuse_other_optimizer(saved, spec.optimizer)
+        refuse_other_optimizer(saved, spec.optimizer)
     table = shard.table
     old = next((entry for entry in saved.tables if entry.name == table.name), None)
     if old is None or (old.rows, old.width) != (table.rows, table.width):
@@ -294,8 +246,8 @@ def fill_shard(shard: Shard, index: int, spec: ServerSpec, saved: Saved | None) 
     refuse_grown(old, saved.folder)
     shard.updates = 0 if spec.weights_only else old.updates
     for number in {(index + count * row) % len(old.files) for row in range(len(old.files))}:
-        _check_shard(saved, old, number)
-    parts = [_open_shard(saved, old, number) for number in range(len(old.files))]
+        check_shard(saved, old, number)
+    parts = [open_shard(saved, old, number) for number in range(len(old.files))]
     for first in range(0, shard.rows, CHUNK_ROWS):
         wanted = index + count * np.arange(first, min(first + CHUNK_ROWS, shard.rows))
         records = np.empty((len(wanted), table.width * (1 + saved.states)), np.float32)
@@ -321,43 +273,12 @@ def refuse_grown(table: SavedTable, folder: Path) -> None:
         )
 
 
-def make_growing(table: TableSpec, index: int, spec: ServerSpec, saved: Saved | None) -> GrowingShard:
-    """Make one server's shard of a table that grows, without rows or with those of a checkpoint.
+def refuse_other_optimizer(saved: Saved, optimizer: SparseOptimizer) -> None:
+    """Refuse the state of another optimiser.
 
     Raises:
-        RunError: where the checkpoint's do not fit.
+        RunError: where it is one's.
     """
-    assert table.growth is not None  # noqa: S101 - a caller's mistake
-    mine: list[Floats] = []
-    total = squares = 0.0
-    for first, rows in _stage_rows(table, table.weights, table.name):
-        mine.append(rows[(index - first) % spec.count :: spec.count])
-        total += float(rows.sum(dtype=np.float64))
-        squares += float(np.square(rows, dtype=np.float64).sum())
-    numbers = max(table.rows * table.width, 1)
-    mean = total / numbers
-    deviation = math.sqrt(max(squares / numbers - mean * mean, 0.0))
-    initial = Initial(np.concatenate(mine), index, spec.count, mean, deviation, table.growth.seed)
-    shard = GrowingShard(table, spec.optimizer, initial)
-    old = None if saved is None else next((entry for entry in saved.tables if entry.name == table.name), None)
-    if saved is None and table.states == () and table.updates == 0:
-        return shard
-    if saved is None or old is None or old.grown is None or spec.weights_only:
-        raise RunError(
-            f"table {table.shown} grows, and the checkpoint has no ids of its rows, or they are not taken with weights "
-            f"alone; begin anew in another folder (--checkpoint DIR), or leave out --grow-tables"
-        )
-    _refuse_other_optimizer(saved, spec.optimizer)
-    shard.updates = old.updates
-    for number in range(len(old.files)):
-        _check_shard(saved, old, number)
-        part = _open_shard(saved, old, number)
-        for first in range(0, len(part), CHUNK_ROWS):
-            shard.fill(np.array(part[first : first + CHUNK_ROWS]))
-    return shard
-
-
-def _refuse_other_optimizer(saved: Saved, optimizer: SparseOptimizer) -> None:
     if (saved.optimizer, saved.states) != (optimizer.name, optimizer.states):
         raise RunError(
             f"the tables in {os.fspath(saved.folder)!r} were trained by {printable(saved.optimizer)!r} with "
@@ -370,8 +291,8 @@ def read_table_state(saved: Saved, table: SavedTable) -> list[Tensor]:
     """Return the state of a table's optimiser, a tensor [rows, width] for each of its numbers a weight."""
     found = torch.empty(saved.states, table.rows, table.width)
     for index in range(len(table.files)):
-        _check_shard(saved, table, index)
-        part = _open_shard(saved, table, index)
+        check_shard(saved, table, index)
+        part = open_shard(saved, table, index)
         for number in range(saved.states):
             columns = slice(table.width * (1 + number), table.width * (2 + number))
             found[number, index :: len(table.files)] = torch.from_numpy(np.ascontiguousarray(part[:, columns]))
@@ -415,8 +336,8 @@ def _read_grown(saved: Saved, table: SavedTable) -> tuple[Ints, Floats]:
     ids: list[Ints] = []
     weights: list[Floats] = []
     for index in range(len(table.files)):
-        _check_shard(saved, table, index)
-        part = _open_shard(saved, table, index)
+        check_shard(saved, table, index)
+        part = open_shard(saved, table, index)
         ids.append(np.ascontiguousarray(part[:, -COUNTERS:]).view("<i8")[:, 0])
         weights.append(np.array(part[:, : table.width], "<f4"))
     all_ids = np.concatenate(ids)
@@ -449,8 +370,8 @@ def _weights(saved: Saved, table: SavedTable) -> Iterator[Floats]:
     """Yield a table's weights in order, some rows at a time."""
     count = len(table.files)
     for index in range(count):
-        _check_shard(saved, table, index)
-    parts = [_open_shard(saved, table, index) for index in range(count)]
+        check_shard(saved, table, index)
+    parts = [open_shard(saved, table, index) for index in range(count)]
     for first in range(0, table.rows, CHUNK_ROWS):
         rows = np.arange(first, min(first + CHUNK_ROWS, table.rows))
         chunk = np.empty((len(rows), table.width), "<f4")
@@ -460,7 +381,12 @@ def _weights(saved: Saved, table: SavedTable) -> Iterator[Floats]:
         yield chunk
 
 
-def _open_shard(saved: Saved, table: SavedTable, index: int) -> NDArray[np.float32]:
+def open_shard(saved: Saved, table: SavedTable, index: int) -> NDArray[np.float32]:
+    """Open the file of a shard, and check its shape.
+
+    Raises:
+        InputError: where it cannot be read, or is another's.
+    """
     path = saved.folder / table.files[index]
     try:
         array: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -476,7 +402,7 @@ def _open_shard(saved: Saved, table: SavedTable, index: int) -> NDArray[np.float
     return array
 
 
-def _check_shard(saved: Saved, table: SavedTable, index: int) -> None:
+def check_shard(saved: Saved, table: SavedTable, index: int) -> None:
     """Check that a shard is the file that was written, where that is known.
 
     Raises:
@@ -497,7 +423,7 @@ def _check_shard(saved: Saved, table: SavedTable, index: int) -> None:
         )
 
 
-def _stage_rows(table: TableSpec, path: Path, name: str) -> Iterator[tuple[int, Floats]]:
+def stage_rows(table: TableSpec, path: Path, name: str) -> Iterator[tuple[int, Floats]]:
     """Yield the rows of a tensor of a table's shape, some at a time: (number of the first, rows)."""
     shown = os.fspath(path)
     try:

@@ -34,8 +34,10 @@ from torch import Tensor
 from heterps_compile.errors import RunError
 
 from .growing_shard import GrowingShard
+from .make_growing import make_growing
 from .protocol import Kind, Request, pack_floats, wire_dtype
-from .saved_tables import SavedCounts, fill_shard, make_growing, pack_saved, read_saved, shard_file, write_shard
+from .saved_counts import SavedCounts, pack_saved
+from .saved_tables import fill_shard, read_saved, shard_file, write_shard
 from .server_link import WorkersLink
 from .shard import Shard, sum_rows
 from .spec import ServerSpec, allot_memory, record_bytes, shard_rows

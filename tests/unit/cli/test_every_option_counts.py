@@ -64,7 +64,8 @@ from heterps_compile.plan.schema import RequestPart
 from heterps_compile.runtime.engines import launch_options
 from heterps_compile.runtime.export import export_options
 from heterps_compile.runtime.launch import run_options
-from heterps_compile.runtime.launch.run_options import INFERENCE, RESIZE, RUN, TRAINING, RunOptions, ServerOptions
+from heterps_compile.runtime.launch.run_options import INFERENCE, RESIZE, RUN, TRAINING, RunOptions
+from heterps_compile.runtime.launch.server_options import ServerOptions
 
 CLI = Path(cli_options.__file__).parent
 BARE = {"model": "m.onnx", "against": "plan.json", "plan": "plan.json", "train": "train.py", "layer": "fc"}

@@ -28,7 +28,8 @@ from heterps_compile.runtime.launch.checkpoint_start import (
 from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.runtime.launch.faults import PeerError, is_from_a_peer
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
-from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions
+from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 
 TORCH_PLAN = replace(

@@ -6,7 +6,8 @@ import pytest
 
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.launch.run_folder import write_private
-from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions, options_from_json
+from heterps_compile.runtime.launch.run_options import RunOptions, options_from_json
+from heterps_compile.runtime.launch.server_options import ServerOptions
 
 TRAIN = {"directory": "/m.heterps", "train": "/train.py", "data": "x.parquet"}
 

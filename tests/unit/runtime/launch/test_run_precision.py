@@ -12,8 +12,9 @@ from heterps_compile.runtime.launch.checkpoint_format import read_state, write_s
 from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.runtime.launch.prepare import precision_of
 from heterps_compile.runtime.launch.rank_context import Result, result_from_json
-from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions
+from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.run_report import result_lines
+from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.pipeline.scaling import Scaling
 
 

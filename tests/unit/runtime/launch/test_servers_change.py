@@ -17,7 +17,8 @@ from heterps_compile.runtime.launch.checkpoint_collective import Checkpoints
 from heterps_compile.runtime.launch.checkpoint_folder import step_name
 from heterps_compile.runtime.launch.checkpoint_format import SERVERS_NAME, read_state
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
-from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions
+from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.server_rates import ServerRates
 from heterps_compile.runtime.launch.table_states import tables_of_stages
 from heterps_compile.runtime.launch.training_file import Training

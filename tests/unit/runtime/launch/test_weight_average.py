@@ -18,7 +18,8 @@ from heterps_compile.runtime.launch.checkpoint_start import average_notes
 from heterps_compile.runtime.launch.checkpoint_state import Averaged, RunState
 from heterps_compile.runtime.launch.loop import FollowUps, StepLoop
 from heterps_compile.runtime.launch.progress import ProgressRecorder
-from heterps_compile.runtime.launch.run_options import RunOptions, ServerOptions
+from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.weight_average import WeightAverage
 from heterps_compile.runtime.pipeline.scaling import Scaling
 

@@ -11,7 +11,7 @@ from direct_servers import DirectServers, make_spec
 from safetensors.torch import load_file
 
 from heterps_compile.errors import InputError, RunError, UnknownNameError
-from heterps_compile.runtime.launch.run_options import ServerOptions
+from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.server_rank import growing
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.growing_shard import Initial

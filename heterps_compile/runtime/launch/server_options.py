@@ -1,0 +1,159 @@
+"""The options of a run's parameter servers, declared as those of the run itself.
+
+Left out: the run's other options (``run_options.py``).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from heterps_compile.errors import InputError
+from heterps_compile.options import Amount, Size, Text, Whole, WholeOr, Words
+
+from .option_fields import SUBJECTS, check_numbers, one_of, option
+
+SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam")
+
+_TRAINING = SUBJECTS[0]
+_SERVED = ("parameter_servers",)
+_GROWN = ("parameter_servers", "grow_tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """The parameter servers of a run; the help of each option says what it is."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    count: int = option(
+        "--parameter-servers",
+        Whole(0),
+        "Serve embedding tables from N.",
+        metavar="N",
+        default=0,
+        name="parameter_servers",
+        subjects=(_TRAINING,),
+    )
+    optimizer: str = option(
+        "--server-optimizer",
+        Text(),
+        "sgd, adagrad or adam.",
+        metavar="NAME",
+        default=SERVER_OPTIMIZERS[0],
+        name="server_optimizer",
+        subjects=(_TRAINING,),
+        needs=_SERVED,
+    )
+    learning_rate: float = option(
+        "--server-learning-rate",
+        Amount(above_zero=True),
+        "Of that optimizer.",
+        metavar="X",
+        default=0.01,
+        name="server_learning_rate",
+        subjects=(_TRAINING,),
+        needs=_SERVED,
+    )
+    weight_decay: float = option(
+        "--server-weight-decay",
+        Amount(),
+        "L2, as that optimizer's of torch; of rows as they are touched.",
+        metavar="X",
+        default=0.0,
+        name="server_weight_decay",
+        subjects=(_TRAINING,),
+        needs=_SERVED,
+    )
+    memory_bytes: int | None = option(
+        "--server-memory",
+        Size(),
+        "Of each server; the rest of the rows lies on disk.",
+        metavar="SIZE",
+        name="server_memory",
+        subjects=(_TRAINING,),
+        needs=_SERVED,
+    )
+    directory: str | None = option(
+        "--server-directory",
+        Text(),
+        "Where the rest lies.",
+        metavar="DIR",
+        default_words="a temporary folder",
+        name="server_directory",
+        subjects=(_TRAINING,),
+        needs=("parameter_servers", "server_memory"),
+    )
+    staleness: int | None = option(
+        "--staleness",
+        WholeOr(),
+        "By how many steps pulls may miss pushes, or 'unbounded'.",
+        metavar="STEPS",
+        default=0,
+        subjects=(_TRAINING,),
+        needs=_SERVED,
+    )
+
+    grow_tables: tuple[str, ...] = option(
+        "--grow-tables",
+        Words(),
+        "Any int64 is an id of these tables: new ones get rows. '*' for all.",
+        metavar="NAMES",
+        default=(),
+        subjects=(_TRAINING,),
+        needs=_SERVED,
+    )
+    admit_after: int = option(
+        "--admit-after",
+        Whole(),
+        "Steps with an id before its row is trained.",
+        metavar="N",
+        default=1,
+        subjects=(_TRAINING,),
+        needs=_GROWN,
+    )
+    evict_unseen: int | None = option(
+        "--evict-unseen",
+        Whole(),
+        "Evict rows that no step has touched for so long.",
+        metavar="STEPS",
+        subjects=(_TRAINING,),
+        needs=_GROWN,
+    )
+    evict_below: float | None = option(
+        "--evict-below",
+        Amount(above_zero=True),
+        "Evict rows whose decayed count of steps is below.",
+        metavar="SCORE",
+        subjects=(_TRAINING,),
+        needs=_GROWN,
+    )
+    show_decay: float = option(
+        "--show-decay",
+        Amount(),
+        "What that count is multiplied by whenever rows are looked over.",
+        metavar="X",
+        default=0.98,
+        subjects=(_TRAINING,),
+        needs=(*_GROWN, "evict_below"),
+    )
+    evict_every: int = option(
+        "--evict-every",
+        Whole(),
+        "Steps between two times that they are.",
+        metavar="STEPS",
+        default=1000,
+        subjects=(_TRAINING,),
+        needs=_GROWN,
+    )
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if self.grow_tables and self.memory_bytes is not None:
+            raise InputError(
+                "--grow-tables and --server-memory do not go together: rows of tables that grow lie in memory alone; "
+                "bound them by eviction (--evict-unseen STEPS, --evict-below SCORE)"
+            )
+        if self.show_decay > 1:
+            raise InputError(f"--show-decay is {self.show_decay:g}; it must be 1 or less")
+        one_of("optimiser of parameter servers", self.optimizer, SERVER_OPTIMIZERS)
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise InputError(f"--server-memory is {self.memory_bytes}; it must be 1 or more")

@@ -1,0 +1,60 @@
+"""What a server answers when it has saved its shards: counts of every table, and the hashes of the files.
+
+Left out: the files (``saved_tables.py``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_HASH_NUMBERS = 4  # of eight bytes in a SHA-256
+_COUNTS = 4  # of a table: the fields of SavedCounts
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCounts:
+    """What a server says of a shard that it has saved.
+
+    Attributes:
+        updates: How many updates the table has had.
+        rows: How many rows there are.
+        new, evicted: Rows that were made and evicted since the run began; 0 where a table does not grow.
+    """
+
+    updates: int
+    rows: int
+    new: int = 0
+    evicted: int = 0
+
+
+def add_counts(of_servers: Sequence[SavedCounts]) -> SavedCounts:
+    """Return the counts of a whole table."""
+    return SavedCounts(
+        of_servers[0].updates,
+        sum(one.rows for one in of_servers),
+        sum(one.new for one in of_servers),
+        sum(one.evicted for one in of_servers),
+    )
+
+
+def saved_numbers(tables: int) -> int:
+    """Return how many whole numbers a server answers with when it has saved so many tables."""
+    return tables * (_COUNTS + _HASH_NUMBERS)
+
+
+def pack_saved(counts: Sequence[SavedCounts], hashes: Sequence[bytes]) -> Tensor:
+    """Return what a server answers: the counts of its tables, then the SHA-256 of their files."""
+    of_files = np.frombuffer(b"".join(hashes), "<i8").astype(np.int64)
+    of_tables = np.array([astuple(one) for one in counts], np.int64).reshape(-1)
+    return torch.from_numpy(np.concatenate([of_tables, of_files]))
+
+
+def unpack_saved(answer: Tensor) -> tuple[list[SavedCounts], list[str]]:
+    """Return the counts of a server's tables, and the SHA-256 of their files."""
+    tables = len(answer) // (_COUNTS + _HASH_NUMBERS)
+    counts = [SavedCounts(*numbers) for numbers in answer[: tables * _COUNTS].reshape(tables, _COUNTS).tolist()]
+    digests = answer[tables * _COUNTS :].numpy().astype("<i8").reshape(tables, _HASH_NUMBERS)
+    return counts, [digest.tobytes().hex() for digest in digests]
