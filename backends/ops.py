@@ -1,11 +1,12 @@
-"""Which ONNX ops the backends run, at which opsets, and which nodes of a model they do not.
+"""Which ONNX ops the backends run, at which opsets, which nodes of a model they do not, and which precision.
 
 Left out: ops of PyTorch graphs, which the torch backend runs as PyTorch does, and the others by way of ONNX.
 """
 
 from collections.abc import Sequence
 
-from heterps_compile.errors import BackendError, MissingPackageError, UnsupportedOpError
+from heterps_compile.cost.precision import FULL, OUT_OF_AUTOCAST
+from heterps_compile.errors import BackendError, InputError, MissingPackageError, UnsupportedOpError
 from heterps_compile.ir.graph import Graph
 
 from .contract import Backend, OpName
@@ -31,6 +32,24 @@ def refuse_unsupported(backend: Backend, graph: Graph) -> None:
     more = f" (and {others} more node{'s' if others > 1 else ''})" if others else ""
     described = nodes[0].describe(backends_that_run(graph, without=backend.name))
     raise UnsupportedOpError(f"the backend {backend.name!r} cannot run {graph.name!r}: {described}{more}")
+
+
+def refuse_precision(backend: Backend, graph: Graph, precision: str) -> None:
+    """Stop before the long work where stages of a backend, or of a model, do not compute in a precision.
+
+    Raises:
+        InputError: saying why.
+    """
+    if precision == FULL:
+        return
+    if not backend.capabilities.is_module:
+        raise InputError(
+            f"stages of the backend {backend.name!r} compute in the dtypes of the model; precision {precision!r} is "
+            f"for those of PyTorch's own ops: compile for the backend 'torch' (--backend torch), or leave it out"
+        )
+    kept_out = next((note for note in getattr(graph.source, "notes", ()) if OUT_OF_AUTOCAST in note), None)
+    if kept_out is not None:
+        raise InputError(f"precision {precision!r} would reach what the model does not let it reach ({kept_out})")
 
 
 def backends_that_run(graph: Graph, without: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
-from heterps_compile.backends.ops import refuse_unsupported, why_unwritable
+from heterps_compile.backends.ops import refuse_precision, refuse_unsupported, why_unwritable
 from heterps_compile.backends.shared_state import keep_mode
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import as_pool
@@ -194,7 +194,7 @@ def compile(  # noqa: A001 - the product's verb
         verify_graph(graph)
         _refuse_constant_outputs(graph)
         chosen = choose_backend(graph, backend)
-        _refuse_precision(chosen, precision)
+        refuse_precision(chosen, graph, precision)
         unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
 
         def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
@@ -452,15 +452,6 @@ def _refuse_early(backend: Backend, graph: Graph, mode: str, *, must_save: bool)
     if unsaved and must_save:
         raise BackendError(unsaved)
     return unsaved
-
-
-def _refuse_precision(backend: Backend, precision: str) -> None:
-    """Refuse a precision that stages of a backend do not compute in."""
-    if precision != FULL and not backend.capabilities.is_module:
-        raise InputError(
-            f"stages of the backend {backend.name!r} compute in the dtypes of the model; precision {precision!r} is "
-            f"for those of PyTorch's own ops: compile for the backend 'torch' (--backend torch), or leave it out"
-        )
 
 
 def _refuse_constant_outputs(graph: Graph) -> None:

@@ -31,6 +31,9 @@ PRECISIONS: Mapping[str, str] = MappingProxyType({FULL: "float32", "bf16": "bflo
 SCALED = ("fp16",)
 """Those whose gradients need the loss to be scaled: float16 has none below 6e-8."""
 
+OUT_OF_AUTOCAST = "which the model keeps out of torch.autocast"
+"""In the note of a plan of which stages cannot be run in another precision: they would not keep it out."""
+
 _WIDE = PRECISIONS[FULL]
 _NARROW = frozenset({OpKind.CONV, OpKind.GEMM, OpKind.MATMUL, OpKind.ATTENTION, OpKind.RECURRENT})
 _LIKE_FIRST = frozenset({"batch_norm", "batchnormalization", "instance_norm", "instancenormalization"})

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from heterps_compile.cost.precision import OUT_OF_AUTOCAST
 from heterps_compile.errors import InputError
+from heterps_compile.units import counted
 
 from .torch_data_sizes import source_line
 from .torch_program import module_path
@@ -57,6 +59,14 @@ def erase_checks(graph: fx.Graph) -> None:
             continue
         loose += node.all_input_nodes
         graph.erase_node(node)
+
+
+def autocast_notes(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[str]:
+    """Say that regions which a model keeps out of autocast are to be put in line, where there are any."""
+    parts = [part.graph for module in modules.values() for part in module.modules() if isinstance(part, fx.GraphModule)]
+    count = sum(_is_autocast_off(node) for part in (graph, *parts) for node in part.nodes)
+    said = f"put in line: {counted(count, 'region')} {OUT_OF_AUTOCAST}, so that stages are for fp32 alone"
+    return [said] if count else []
 
 
 def inline_regions(graph: fx.Graph, modules: dict[str, nn.Module], name: str) -> None:

@@ -21,7 +21,7 @@ from heterps_compile.ir.graph import Graph
 from .noise import Noise
 from .open_batch.open_program import open_program
 from .torch_batch import open_examples, read_opened, read_opened_program
-from .torch_clean import erase_checks, inline_regions
+from .torch_clean import autocast_notes, erase_checks, inline_regions
 from .torch_export import export_module, read_exported
 from .torch_float64 import copy_in_float64, widen_values
 from .torch_graph import build_graph
@@ -82,6 +82,7 @@ def import_torch(
         if opened is not None:
             return opened
     program = _read(model, example_inputs, dict(example_kwargs or {}), dynamic_shapes)
+    program.notes.extend(autocast_notes(program.graph, program.modules))
     inline_regions(program.graph, program.modules, program.name)
     erase_checks(program.graph)
     mark_idle_dropout(program.graph)

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
-from heterps_compile.frontends.torch_clean import erase_checks, inline_regions
+from heterps_compile.frontends.torch_clean import autocast_notes, erase_checks, inline_regions
 from heterps_compile.frontends.torch_draws import draws
 from heterps_compile.frontends.torch_memory import storages
 from heterps_compile.frontends.torch_ops import plain_name
@@ -92,7 +92,7 @@ def open_program(
         edit()
     places = [(node, made_of.get(node)) for node in inputs]
     opened = _traced(module, (args, kwargs), places, batch, fixed)
-    return OpenedProgram(opened, fixed, _note(places, fixed, len(edits)))
+    return OpenedProgram(opened, fixed, "; ".join((_note(places, fixed, len(edits)), *walk.notes)))
 
 
 def _refused(batch: int, fixed: int, why: str) -> InputError:
@@ -111,15 +111,17 @@ class _Walk:
     regions: dict[str, nn.Module]
     written: frozenset[int]
     constants: dict[fx.Node, torch.Tensor | None]
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, module: fx.GraphModule, fixed: int) -> "_Walk":
         erase_checks(module.graph)
         parts = {str(node.target): _attribute(module, node) for node in module.graph.nodes if node.op == "get_attr"}
         regions = {target: part for target, part in parts.items() if isinstance(part, nn.Module)}
+        kept_out = tuple(autocast_notes(module.graph, regions))
         inline_regions(module.graph, regions, "the exported program")
         written = {memory for node in module.graph.nodes for one in _written(node) for memory in storages(one)}
-        return cls(module, fixed, regions, frozenset(written), {})
+        return cls(module, fixed, regions, frozenset(written), {}, kept_out)
 
     def go(self, inputs: Mapping[fx.Node, Samples]) -> tuple[list[Change], dict[fx.Node, Made]] | str:
         """Interpret the program; its inputs have their samples where that is said. Return why not, if so."""

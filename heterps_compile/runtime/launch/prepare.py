@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heterps_compile.backends.find import find_backend
-from heterps_compile.cost.precision import FULL, PRECISIONS, SCALED
+from heterps_compile.cost.precision import FULL, OUT_OF_AUTOCAST, PRECISIONS, SCALED
 from heterps_compile.errors import RunError, StalePlanError
 from heterps_compile.escape import printable
 from heterps_compile.plan.folder import PLAN_NAME, read_folder
@@ -136,6 +136,11 @@ def precision_of(options: RunOptions, plan: Plan) -> str:
                 f"compiled with; {asked} is for stages of PyTorch's own ops: compile with --backend torch, or take "
                 f"--precision fp32"
             )
+    kept_out = next((note for note in plan.notes if OUT_OF_AUTOCAST in note), None)
+    if kept_out is not None:
+        raise RunError(
+            f"{asked} would compute with bits that the model does not ({printable(kept_out)}); take --precision fp32"
+        )
     if options.wire not in ("float32", PRECISIONS[precision]):
         raise RunError(
             f"{asked} sends what it computes as {PRECISIONS[precision]}, and --wire {options.wire} would send the "

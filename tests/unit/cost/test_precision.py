@@ -14,7 +14,7 @@ from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.memory import MemoryParts, stage_memory
 from heterps_compile.cost.precision import PRECISIONS, in_precision, plain_name, rate_notes
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, RunError
 from heterps_compile.ir.graph import Graph, OpKind
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.passes.group_layers import group_nodes
@@ -22,6 +22,8 @@ from heterps_compile.plan.file import from_json, to_json
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.plan.request import Request
 from heterps_compile.plan_diff.decisions import settings
+from heterps_compile.runtime.launch.prepare import precision_of
+from heterps_compile.runtime.launch.run_options import RunOptions
 
 POOL = load_cluster("heterps-paper")
 GRAPH = sketch("""
@@ -153,6 +155,28 @@ def test_a_plan_of_before_there_were_precisions_is_for_float32_and_fresh():
     hashes = [make_hashes(compiled.graph, POOL, Request(precision=p))["options"] for p in PRECISIONS]
     assert len(set(hashes)) == 3
     assert hashes[0] == "d2785567bcd397917de012dea63270a3a1d79ca73f1f55672e1fef3e6da88f67"
+
+
+class KeepsOut(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            scale = x.float() @ x.float().T
+        return super().forward(scale @ x)
+
+
+def test_a_model_that_keeps_some_of_it_out_of_autocast_is_refused_when_it_is_compiled_and_run():
+    asked = {"method": "greedy", "verify": False}
+    plan = heterps_compile.compile(KeepsOut(8, 2), (torch.ones(4, 8),), **asked).plan
+    assert "put in line: 1 region which the model keeps out of torch.autocast, so that stages are for fp32 alone" in (
+        plan.notes
+    )
+    with pytest.raises(InputError, match="precision 'bf16' would reach what the model does not let it reach"):
+        heterps_compile.compile(KeepsOut(8, 2), (torch.ones(4, 8),), precision="bf16", **asked)
+    options = RunOptions(directory="m", train="train.py", precision="bf16")
+    with pytest.raises(
+        RunError, match=r"--precision bf16 would compute with bits that the model does not \(put in line"
+    ):
+        precision_of(options, plan)
 
 
 def test_stages_that_autocast_does_not_reach_are_refused():

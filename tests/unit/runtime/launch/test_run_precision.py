@@ -34,6 +34,14 @@ def test_what_goes_with_a_precision_goes():
     assert precision_of(RunOptions(directory="m.heterps", data="x.tsv", precision="fp16"), of_torch()) == "fp16"
 
 
+def test_a_run_takes_the_precision_of_its_plan_and_refuses_in_its_name():
+    planned = replace(of_torch(), request=replace(PLAN.request, precision="bf16"))
+    assert precision_of(options(), planned) == "bf16"
+    assert precision_of(options(precision="fp32"), planned) == "fp32"
+    with pytest.raises(RunError, match=r"^the plan's precision bf16 sends what it computes as bfloat16, and --wire"):
+        precision_of(options(wire="float16"), planned)
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
