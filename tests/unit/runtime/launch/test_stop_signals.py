@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from heterps_compile.runtime.launch import local_ranks
-from heterps_compile.runtime.launch.stop_signals import heeded
+from heterps_compile.runtime.launch.stop_signals import collecting_signals, heeded
 
 
 @pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN])
@@ -24,11 +23,11 @@ def test_a_terminal_that_goes_away_stops_a_run_unless_nohup_says_otherwise(of_ha
 
 
 def test_a_terminal_that_goes_away_twice_is_no_second_interrupt():
-    with local_ranks._signals() as caught:
+    with collecting_signals() as caught:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGHUP)
     assert caught == [signal.SIGHUP]
-    with local_ranks._signals() as caught:
+    with collecting_signals() as caught:
         for number in (signal.SIGHUP, signal.SIGTERM):
             os.kill(os.getpid(), number)
     assert caught == [signal.SIGHUP, signal.SIGTERM]
