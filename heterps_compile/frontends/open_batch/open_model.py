@@ -179,6 +179,7 @@ def _apply(model: ir.Model, fixed: int, proof: _Proof, dead: Sequence[ir.Node]) 
     names = Names.of(graph, graph.opset_imports.get("", 0))
     for edit in proof.edits:
         edit(names)
+    graph.remove(find_roles(graph).dead, safe=True)  # what told the shapes that are numbers now
     ends = [*graph.inputs, *graph.outputs]
     axes = {value.name or "": proof.samples_of[value].axis for value in ends if value in proof.samples_of}
     return OpenedModel(fixed, axes, original, _note(graph, fixed, proof, len(dead)))

@@ -255,6 +255,11 @@ def test_a_batch_norm_in_training_mode_is_named() -> None:
     assert "it is in training mode and takes the mean over all samples" in refusal(model)
 
 
+def test_what_no_output_needs_may_say_the_batch() -> None:
+    text = "g (float[1, 6] x) => (float[1, 6] y) { unused = Reshape(x, to) y = Relu(x) }"
+    assert "; left out, since no output needs them: 1 node" in opened(with_weights(text, to=ints(1, 6))).source.notes[0]
+
+
 def test_control_flow_that_hangs_on_samples_is_named() -> None:
     text = """g (float[1, 3] x) => (float[1, 3] y) { s = ReduceSum <keepdims = 0> (x, a) c = Cast <to = 9> (s)
         y = If (c) <then_branch = t () => (float[1, 3] p) { p = Neg(x) },
