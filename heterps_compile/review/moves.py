@@ -29,6 +29,8 @@ from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing
 from heterps_compile.units import counted, format_bytes, format_money, format_rate
 
+_ROUNDING = 1e-9  # relative
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -40,6 +42,7 @@ class Outcome:
         throughput: Samples/s; 0 where it is no plan.
         price_per_hour: Of all units and servers; inf where it is no plan.
         units: Device types that it uses, with how many units.
+        servers_price_per_hour: Of its parameter servers, which the price has in it; 0 where it has none.
         slowest: Index of the slowest stage.
         slowest_s: Time of a batch there.
         slowest_for: ``"computation"`` or ``"data movement"``, whichever takes that time.
@@ -53,6 +56,7 @@ class Outcome:
     throughput: float
     price_per_hour: float
     units: tuple[tuple[str, int], ...]
+    servers_price_per_hour: float
     slowest: int
     slowest_s: float
     slowest_for: str
@@ -84,6 +88,8 @@ def outcome_of(problem: Problem, placement: Placement, pricing: Pricing = UNITS_
 def outcome_of_detail(problem: Problem, placement: Placement, found: PlacementDetail) -> Outcome:
     """Return what a placement is worth with the replicas and the price that it has."""
     slowest = max(range(len(found.stages)), key=lambda stage: found.stages[stage].time_s)
+    of_units = sum(stage.price_per_hour for stage in found.stages)
+    servers = 0.0 if found.faults else found.price_per_hour - of_units
     units: dict[str, int] = {}
     for stage in found.stages:
         name = problem.type_names[stage.type]
@@ -94,6 +100,7 @@ def outcome_of_detail(problem: Problem, placement: Placement, found: PlacementDe
         throughput=found.throughput,
         price_per_hour=found.price_per_hour,
         units=tuple(units.items()),
+        servers_price_per_hour=servers if servers > _ROUNDING * found.price_per_hour else 0.0,
         slowest=slowest,
         slowest_s=found.stages[slowest].time_s,
         slowest_for=bound_by(found, slowest),

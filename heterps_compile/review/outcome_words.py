@@ -68,12 +68,13 @@ def outcome_table(scale: Scale, width: int, heading: str, rows: Sequence[tuple[s
 
 
 def _cells(scale: Scale, outcome: Outcome) -> list[str]:
+    units = [f"{count} {name}" for name, count in outcome.units]
     return [
         scale.describe(outcome.value),
         scale.change(outcome.value),
         rate_number(outcome.throughput),
         format_money(outcome.price_per_hour),
-        printable(" + ".join(f"{count} {name}" for name, count in outcome.units)),
+        printable(" + ".join([*units, *(["servers"] if outcome.servers_price_per_hour else [])])),
         f"{outcome.slowest}: {format_seconds(outcome.slowest_s)}, {outcome.slowest_for}",
     ]
 
@@ -93,6 +94,7 @@ def outcome_document(outcome: Outcome) -> dict[str, Any]:
         "throughput_samples_per_s": outcome.throughput,
         "price_per_hour": finite(outcome.price_per_hour),
         "units": dict(outcome.units),
+        "servers_price_per_hour": outcome.servers_price_per_hour,
         "stages": outcome.stages,
         "slowest_stage": {
             "index": outcome.slowest,

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from heterps_compile.cost.evaluate import detail
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.pose import pose_problem
 from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.server_cost import Pricing
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.deal_alike import deal_alike
@@ -113,8 +115,14 @@ def pin_cost(
         currency=problem.currency,
         batch=problem.batch,
         problem=problem,
-        left_out=NOT_IN_THE_BOUND if pricing.servers is not None else "",
+        left_out=NOT_IN_THE_BOUND if _has_servers(posed, found.placement, pricing) else "",
     )
+
+
+def _has_servers(posed: PosedAgain, pinned: Placement, pricing: Pricing) -> bool:
+    """Whether the plan, or the one with the pins, needs parameter servers."""
+    needed = pricing.servers is not None and pricing.servers.cores(detail(posed.problem, pinned).stages)
+    return bool(posed.plan.parameter_servers.count or needed)
 
 
 def _elsewhere(pinned: Problem, best: Placement, time_limit_s: float) -> list[Placement]:

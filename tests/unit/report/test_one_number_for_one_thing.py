@@ -57,6 +57,7 @@ from heterps_compile.review.explain import explain_layer
 from heterps_compile.review.explain_words import explanation_document, print_explanation
 from heterps_compile.review.judge import pricing_of
 from heterps_compile.review.moves import outcome_of
+from heterps_compile.review.pin_cost import pin_cost
 from heterps_compile.review.pose import PosedAgain, pose_again
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.simulation.plan_steps import best_steps, plan_loads
@@ -302,3 +303,14 @@ def test_an_explanation(name):
     moved = outcome_of(problem, placement, pricing)  # a move that ended where the plan is
     assert moved.value == pytest.approx(plan.value, rel=1e-6)
     assert moved.price_per_hour == pytest.approx(plan.price_per_hour, rel=1e-6)
+    assert moved.servers_price_per_hour == pytest.approx(plan.parameter_servers.price_per_hour, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["training", "training through servers"])
+def test_what_pins_cost(name):
+    """The plan's row is the plan as it says of itself, its servers counted; only where there are some are they told."""
+    found = case(name)
+    cost = pin_cost(found.posed, (("emb", "cpu"),))
+    assert cost.plan.value == pytest.approx(found.plan.value, rel=1e-6)
+    assert cost.plan.price_per_hour == pytest.approx(found.plan.price_per_hour, rel=1e-6)
+    assert bool(cost.left_out) == bool(found.plan.parameter_servers.count)
