@@ -15,8 +15,9 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.runtime.launch.checkpoint_best import find_best
 from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, find_checkpoints
-from heterps_compile.runtime.launch.checkpoint_format import RunState, check_written, read_state, read_weights
+from heterps_compile.runtime.launch.checkpoint_format import check_written, read_state, read_weights
 from heterps_compile.runtime.launch.checkpoint_start import describe_tensors
+from heterps_compile.runtime.launch.checkpoint_state import RunState
 from heterps_compile.units import counted
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from heterps_compile import export_checkpoint, hash_ids
 from heterps_compile.cli.main import command
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data.identity import FileContent, Identity, Part
-from heterps_compile.runtime.launch.checkpoint_format import RunState, write_average, write_stage, write_state
-from heterps_compile.runtime.launch.checkpoint_state import Averaged
+from heterps_compile.runtime.launch.checkpoint_format import write_average, write_stage, write_state
+from heterps_compile.runtime.launch.checkpoint_state import Averaged, RunState
 
 DATA = Identity("clicks.csv?rows=9", ("user",), (Part(50, "ab"),), (FileContent("<b>|x", "5d41"),))
 STATE = RunState(
