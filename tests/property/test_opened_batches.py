@@ -304,13 +304,13 @@ def check_program(pick: Pick) -> bool:
     return True
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.data())
 def test_an_opened_onnx_model_is_equal_sample_by_sample(data: st.DataObject) -> None:
     check_onnx(onnx_model(lambda options: data.draw(st.sampled_from(list(options)))))
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(st.data())
 def test_an_opened_program_is_equal_sample_by_sample(data: st.DataObject) -> None:
     check_program(lambda options: data.draw(st.sampled_from(list(options))))
