@@ -51,7 +51,7 @@ class Browser:
 
     def run_until_done(self, script: str, *arguments: Any) -> Any:
         """Run JavaScript, whose last argument is a function that it calls with what is to be returned."""
-        self._send("POST", "/timeouts", {"script": 60_000})
+        self._send("POST", "/timeouts", {"script": 110_000})
         return self._send("POST", "/execute/async", {"script": script, "args": list(arguments)})
 
     def find(self, css: str) -> str:
