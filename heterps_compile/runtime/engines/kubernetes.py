@@ -200,8 +200,8 @@ class Kubernetes(Engine):
 
 
 def _unexpanded(text: str) -> str:
-    """Return an argument that Kubernetes leaves as it is: it would put variables in place of ``$(NAME)``."""
-    return text.replace("$(", "$$(")
+    """Return an argument that comes out as it is: Kubernetes puts in variables for ``$(NAME)``, and ``$`` for two."""
+    return text.replace("$", "$$")
 
 
 def _pairs(texts: Sequence[str]) -> Mapping[str, str]:

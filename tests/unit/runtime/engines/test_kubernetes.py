@@ -5,6 +5,7 @@ The schemas of this file are the parts of those that are used: the CRD in kubern
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -136,11 +137,18 @@ def test_a_field_that_the_schema_does_not_know_is_found():
 
 @pytest.mark.parametrize(("part", "index", "host"), [(0, 0, "1"), (0, 1, "2"), (1, 0, "3")])
 def test_what_a_pod_runs_makes_its_file_of_hosts_and_knows_its_number(part, index, host, tmp_path):
-    """Its script, with folders of ours in the place of its volumes, and with what Kubernetes puts in for ``$$(``."""
-    job = make_job(directory=f"/data/{HOSTILE}$(HOSTS)")
+    """Its script, with folders of ours in the place of its volumes, and with variables put in as Kubernetes does."""
+    directory = f"/data/{HOSTILE}$(HOSTS)$$"
+    job = make_job(directory=directory)
     found = manifest(job)
     container = found["JobSet"]["spec"]["replicatedJobs"][part]["template"]["spec"]["template"]["spec"]["containers"][0]
-    words = [word.replace("$$(", "$(").replace("/run/heterps/", f"{tmp_path}/") for word in container["command"]]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+
+    def put_in(found: re.Match[str]) -> str:
+        return "$" if found[0] == "$$" else environment.get(found[1], found[0])
+
+    words = [re.sub(r"\$\$|\$\(([^)]*)\)", put_in, word) for word in container["command"]]
+    words = [word.replace("/run/heterps/", f"{tmp_path}/") for word in words]
     for name in ("told", "secret", "own"):
         (tmp_path / name).mkdir()
     (tmp_path / "told" / "hosts.toml").write_text(found["ConfigMap"]["data"]["hosts.toml"])
@@ -150,11 +158,10 @@ def test_what_a_pod_runs_makes_its_file_of_hosts_and_knows_its_number(part, inde
     rank.chmod(0o700)
     (tmp_path / "python3").symlink_to(sys.executable)
     words[words.index("rank") + 1] = str(rank)
-    environment = {one["name"]: one["value"] for one in container["env"]}
     environment |= {"FIRST": "localhost", "JOB_COMPLETION_INDEX": str(index), "PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     own = tmp_path / "own" / "hosts.toml"
-    assert done.stdout == f"-m|heterps_compile|run|/data/{HOSTILE}$(HOSTS)|--hosts|{own}|--host|{host}|"
+    assert done.stdout == f"-m|heterps_compile|run|{directory}|--hosts|{own}|--host|{host}|"
     check_hosts(read_hosts(own), job.prepared)
     assert not Path("/tmp/owned").exists()  # noqa: S108 - what the name would make a shell do
 
