@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import ranks_of
 from safetensors.torch import load_file
 
 from heterps_compile.errors import InputError, RunError
@@ -173,7 +174,7 @@ def test_every_sample_is_trained_on_once_through_resizes_a_dead_rank_and_other_c
         hold_after(10)
         assert resize("--replicas", "2,1") == "replicas 1, 1 until this step is done, then 2, 1\n"
         hold_after(50)
-        os.kill(a_rank_of(process.pid), signal.SIGKILL)
+        os.kill(ranks_of(process.pid)[0], signal.SIGKILL)
         hold_after(70)
         assert resize("--to", "one", "--replicas", "2") == "replicas 2, 1 until this step is done, then 2\n"
         hold.unlink()
@@ -185,15 +186,3 @@ def test_every_sample_is_trained_on_once_through_resizes_a_dead_rank_and_other_c
     assert set(weights["rows.weight"].flatten().tolist()) == {-3.0}
     steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert set(steps) == set(range(144))
-
-
-def a_rank_of(launcher: int) -> int:
-    """Return a rank's process: a grandchild of the launcher, by way of the server that forks."""
-    children = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
-        except OSError:
-            continue
-    (server,) = children[launcher]
-    return min(children[server])

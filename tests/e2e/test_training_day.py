@@ -1,0 +1,115 @@
+"""The training day: what its page types prints what the page says, and ends where plain PyTorch ends.
+
+The same day goes on through a killed process and other widths, and ends there too.
+"""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from processes import ranks_of
+from torchmetrics.functional.classification import binary_auroc
+from typed_pages import check_page, commands
+
+PAGE = Path(__file__).parents[2] / "docs" / "training-day.md"
+BEST_STEP, BATCH = 1000, 1000
+PATIENCE_S = 300.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a million samples
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory, pytestconfig) -> Path:
+    """Return the folder in which the page was typed."""
+    folder = tmp_path_factory.mktemp("day")
+    check_page(PAGE, folder, update=pytestconfig.getoption("--update-golden"))
+    return folder
+
+
+@pytest.fixture
+def of_the_page(day, monkeypatch) -> Iterator[None]:
+    """Let the page's modules be imported."""
+    monkeypatch.syspath_prepend(day)
+    yield
+    for name in ("make_data", "click_model", "train"):
+        sys.modules.pop(name, None)
+
+
+def columns(path: Path) -> dict[str, torch.Tensor]:
+    table = pq.read_table(path).combine_chunks()
+    found = {name: table[name].chunk(0) for name in table.column_names}
+    return {
+        name: torch.from_numpy((one.flatten() if name != "label" else one).to_numpy().copy()).reshape(len(table), -1)
+        for name, one in found.items()
+    }
+
+
+@pytest.fixture
+def plain_auc(day, of_the_page) -> float:
+    """Return the AUC of a plain PyTorch loop over the same batches, after the page's best step."""
+    train, model_file = importlib.import_module("train"), importlib.import_module("click_model")
+    torch.manual_seed(0)
+    model = model_file.ClickModel()
+    optimizer = train.optimizer(model.named_parameters())
+    clicks, held_back = columns(day / "clicks.parquet"), columns(day / "held_back.parquet")
+    for step in range(BEST_STEP):
+        batch = {name: column[step * BATCH : (step + 1) * BATCH] for name, column in clicks.items()}
+        optimizer.zero_grad()
+        train.loss(model(batch["ids"], batch["numbers"]), {"label": batch["label"].flatten()}).backward()
+        optimizer.step()
+    with torch.no_grad():
+        scores = model.eval()(held_back["ids"], held_back["numbers"])
+    return float(binary_auroc(scores, held_back["label"].flatten().int()))
+
+
+def metrics(checkpoint: Path) -> dict[str, float]:
+    return json.loads((checkpoint / "state.json").read_text())["metrics"]
+
+
+def test_the_day_ends_where_plain_pytorch_ends(day, plain_auc):
+    assert metrics(day / "checkpoints" / f"step-{BEST_STEP:06d}")["auc"] == pytest.approx(plain_auc, abs=1e-4)
+    told = PAGE.read_text("utf-8")
+    assert f"AUC with ONNX Runtime {plain_auc:.4f}" in told
+
+
+def test_the_day_goes_on_through_a_killed_process_and_other_widths(day, plain_auc):
+    typed = next(line for line in commands(PAGE.read_text("utf-8")) if line.startswith("heterps-compile run "))
+    words = typed.partition(" | ")[0].split()[1:]
+    words[words.index("--checkpoint") + 1] = "disturbed"
+    words[words.index("--every") + 1] = "100"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    python = [sys.executable, "-m", "heterps_compile"]
+    command = [*python, *words, "--keep", "100", "--restarts", "2", "--log", "disturbed.jsonl"]
+    with subprocess.Popen(
+        command, cwd=day, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as run:
+
+        def wait_for(step: int) -> None:
+            began_s = time.monotonic()
+            while not (day / "disturbed" / f"step-{step:06d}" / "state.json").exists():
+                assert run.poll() is None, run.stdout and run.stdout.read()
+                assert time.monotonic() - began_s < PATIENCE_S
+                time.sleep(0.02)
+
+        wait_for(200)
+        os.kill(ranks_of(run.pid)[-1], signal.SIGKILL)
+        wait_for(300)
+        subprocess.run(
+            [*python, "resize", "disturbed", "--replicas", "2,1", "--micro-batches", "2"],
+            check=True, cwd=day, env=environment, timeout=PATIENCE_S,
+        )  # fmt: skip
+        told, _ = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, told
+    assert "1,500 steps, 1,500,000 samples\n1 restart after a failed process\n1 resize\n" in told
+    steps = [json.loads(line).get("step") for line in (day / "disturbed.jsonl").read_text().splitlines()]
+    assert {step for step in steps if step is not None} == set(range(1500))
+    assert metrics(day / "disturbed" / f"step-{BEST_STEP:06d}")["auc"] == pytest.approx(plain_auc, abs=1e-4)
