@@ -55,16 +55,19 @@ def columns(path: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def plain_auc(day, of_the_page) -> float:
-    """Return the AUC of a plain PyTorch loop over the same batches, after the page's best step."""
+    """Return the AUC of a plain PyTorch loop over the same micro-batches, after the page's best step."""
     train, model_file = importlib.import_module("train"), importlib.import_module("click_model")
     torch.manual_seed(0)
     model = model_file.ClickModel()
     optimizer = train.optimizer(model.named_parameters())
     clicks, held_back = columns(day / "clicks.parquet"), columns(day / "held_back.parquet")
-    for step in range(BEST_STEP):
-        batch = {name: column[step * BATCH : (step + 1) * BATCH] for name, column in clicks.items()}
+    micro_batches = json.loads((day / "click.heterps" / "plan.json").read_text())["schedule"]["micro_batches"]
+    for first in range(0, BEST_STEP * BATCH, BATCH):
         optimizer.zero_grad()
-        train.loss(model(batch["ids"], batch["numbers"]), {"label": batch["label"].flatten()}).backward()
+        for begin in range(first, first + BATCH, BATCH // micro_batches):
+            part = {name: column[begin : begin + BATCH // micro_batches] for name, column in clicks.items()}
+            found = train.loss(model(part["ids"], part["numbers"]), {"label": part["label"].flatten()})
+            (found / micro_batches).backward()
         optimizer.step()
     with torch.no_grad():
         scores = model.eval()(held_back["ids"], held_back["numbers"])
@@ -88,7 +91,7 @@ def test_the_day_goes_on_through_a_killed_process_and_other_widths(day, plain_au
     words[words.index("--every") + 1] = "100"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     python = [sys.executable, "-m", "heterps_compile"]
-    command = [*python, *words, "--keep", "100", "--restarts", "2", "--log", "disturbed.jsonl"]
+    command = [*python, *words, "--exact-sums", "--keep", "100", "--restarts", "2", "--log", "disturbed.jsonl"]
     with subprocess.Popen(
         command, cwd=day, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as run:
@@ -104,7 +107,7 @@ def test_the_day_goes_on_through_a_killed_process_and_other_widths(day, plain_au
         os.kill(ranks_of(run.pid)[-1], signal.SIGKILL)
         wait_for(300)
         subprocess.run(
-            [*python, "resize", "disturbed", "--replicas", "2,1", "--micro-batches", "2"],
+            [*python, "resize", "disturbed", "--replicas", "2,1"],
             check=True, cwd=day, env=environment, timeout=PATIENCE_S,
         )  # fmt: skip
         told, _ = run.communicate(timeout=PATIENCE_S)
