@@ -5,6 +5,7 @@ hashes ``(hash)``, and spaces at the end of a line do not count. ``pytest --upda
 anew.
 """
 
+import difflib
 import os
 import re
 import subprocess
@@ -76,4 +77,5 @@ def check_page(page: Path, folder: Path, *, update: bool) -> None:
     found = filled(text, printed(commands(text), folder))
     if update:
         page.write_text(found, "utf-8")
-    assert found == text
+    lines = difflib.unified_diff(text.splitlines(), found.splitlines(), "the page", "what was printed", lineterm="")
+    assert found == text, "\n".join(lines)

@@ -33,8 +33,8 @@ def run(ctx: click.Context, /, directory: str, **_: Any) -> int:
     """Run the stages of a compiled folder as a pipeline: one process a replica, on this machine or under torchrun.
 
     DIR is the compiled folder. The training file has loss(outputs, batch) and optimizer(parameters), and may have
-    prepare(batch), data(), scheduler(optimizer), validation_data(), metrics(outputs, batch), on_validation(report) and
-    on_checkpoint(folder, report).
+    prepare(batch), data(), scheduler(optimizer), validation_data(), metrics(outputs, batch), on_step(report),
+    on_validation(report) and on_checkpoint(folder, report).
 
     \b
     Examples:

@@ -54,6 +54,9 @@ def say(**what):
     with open(Path(__file__).parent / "seen.jsonl", "a") as file:
         file.write(json.dumps(what) + "\\n")
 
+def on_step(report):
+    say(stepped=report.step, loss=report.loss, took=report.step_s > 0)
+
 def on_validation(report):
     say(step=report.step, metrics=dict(report.metrics), rates=report.learning_rates, best=report.best.step)
 
@@ -160,6 +163,9 @@ def test_a_run_validates_stops_and_keeps_the_best_as_a_plain_loop_would(tmp_path
             abs(ours.metrics[name] - value) < 1e-5 * max(1, abs(value)) for name, value in theirs["metrics"].items()
         )
     seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
+    stepped = [one for one in seen if "stepped" in one]
+    assert [one["stepped"] for one in stepped] == list(range(1, result.steps + 1))
+    assert all(one["took"] for one in stepped)
     validations = [one for one in seen if "metrics" in one]
     assert [one["metrics"] for one in validations] == [dict(one.metrics) for one in result.validations]
     assert [one["rates"] for one in validations] == [one["rates"] for one in expected]
@@ -175,6 +181,7 @@ def test_a_run_validates_stops_and_keeps_the_best_as_a_plain_loop_would(tmp_path
     assert [state.metrics for state in kept] == [dict(result.validations[i].metrics) for i in (best, -1)]
     assert kept[-1].validations == len(losses)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [one["loss"] for one in stepped] == [line["loss"] for line in lines if "step" in line]
     told = [line for line in lines if "validation" in line]
     assert [line["validation"] for line in told] == [dict(one.metrics) for one in result.validations]
     assert [lines[lines.index(line) - 1]["step"] + 1 for line in told] == [line["after_steps"] for line in told]

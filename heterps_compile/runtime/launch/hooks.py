@@ -37,6 +37,14 @@ class RunView:
         learning_rates: Of the next step, by group of rank 0's optimizer; empty
             where it has none.
         validation_s: How long that validation took; 0 where there was none.
+        loss: Of this step; known wherever the training file has ``on_step``,
+            else None where rank 0 does not compute it.
+        gradient_norm: Of the whole model in this step; None without
+            ``--clip-norm``.
+        is_skipped: Whether this step changed no weight, since gradients were
+            not finite in float16.
+        step_s: How long this step took on this rank, the optimizer included; 0
+            before the first of this run.
     """
 
     step: int
@@ -47,6 +55,10 @@ class RunView:
     best: Best | None = None
     learning_rates: tuple[float, ...] = ()
     validation_s: float = 0.0
+    loss: float | None = None
+    gradient_norm: float | None = None
+    is_skipped: bool = False
+    step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,10 @@ class Hooks:
     """
 
     training: Training
+
+    def after_step(self, view: RunView) -> None:
+        """Call ``on_step``, where there is one."""
+        _call("on_step", self.training.on_step, view)
 
     def after_validation(self, view: RunView) -> None:
         """Call ``on_validation``, where there is one."""

@@ -3,6 +3,7 @@
 Left out: a step (``pipeline/engine.py``), where a run begins and how it ends (``worker.py``).
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 from heterps_compile.runtime.validation.result import Validation
 
@@ -74,8 +76,8 @@ class FollowUps:
         """Tell whether validations have ended the run."""
         return self.validator is not None and self.validator.is_over
 
-    def view(self, done: int, validation: Validation | None) -> RunView:
-        """Return what hooks see after so many steps, and a validation where there was one."""
+    def view(self, done: int, validation: Validation | None, taken: "StepTaken | None" = None) -> RunView:
+        """Return what hooks see after so many steps, of the last of them and of its validation, where there was one."""
         samples = done * self.batch
         return RunView(
             step=done,
@@ -86,7 +88,29 @@ class FollowUps:
             best=self.standing.best,
             learning_rates=current_rates(self.optimizer),
             validation_s=0.0 if validation is None else validation.time_s,
+            **({} if taken is None else taken.told),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StepTaken:
+    """One step, as hooks hear of it.
+
+    Attributes:
+        loss: Where this rank knows it.
+        result: What the engine made of it.
+        time_s: How long it took here, the optimiser included.
+    """
+
+    loss: float | None
+    result: StepResult
+    time_s: float
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Return what a view says of it."""
+        norm, is_skipped = self.result.gradient_norm, self.result.is_skipped
+        return {"loss": self.loss, "gradient_norm": norm, "is_skipped": is_skipped, "step_s": self.time_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +141,11 @@ class StepLoop:
             The steps that are done, those before this run included.
         """
         saved = done = self.steps.start
+        taken: StepTaken | None = None
         if then.is_over:
             return done
         for step in self._steps():
+            began_s = time.perf_counter()
             result = self.engine.train_step(step, self._read(step))
             loss = result.loss if then.shared_loss is None else then.shared_loss.of_all(result.loss)
             if then.optimizer is not None:
@@ -134,19 +160,22 @@ class StepLoop:
                     if then.average is not None:
                         then.average.update()
             done = step + 1
-            validation = self._validate(then, done)
+            taken = StepTaken(loss, result, time.perf_counter() - began_s)
+            if then.hooks is not None:
+                then.hooks.after_step(then.view(done, None, taken))
+            validation = self._validate(then, done, taken)
             is_best = validation is not None and validation.is_best
             if is_best or (then.every is not None and done % then.every == 0):
-                self._save(then, done, validation)
+                self._save(then, done, validation, taken)
                 saved = done
             if then.is_over:
                 break
         if saved != done:
             last = None if then.validator is None else then.validator.at(done)
-            self._save(then, done, last)
+            self._save(then, done, last, taken)
         return done
 
-    def _validate(self, then: FollowUps, done: int) -> Validation | None:
+    def _validate(self, then: FollowUps, done: int, taken: StepTaken) -> Validation | None:
         """Validate where it is due, and do what follows from that alone."""
         validator = then.validator
         if validator is None or not validator.times.are_due(done):
@@ -158,10 +187,10 @@ class StepLoop:
         if then.tell is not None:
             then.tell(validation, validator.standing)
         if then.hooks is not None:
-            then.hooks.after_validation(then.view(done, validation))
+            then.hooks.after_validation(then.view(done, validation, taken))
         return validation
 
-    def _save(self, then: FollowUps, done: int, validation: Validation | None) -> None:
+    def _save(self, then: FollowUps, done: int, validation: Validation | None, taken: StepTaken | None = None) -> None:
         """Write a checkpoint, where the run keeps some."""
         if then.checkpoints is None:
             return
@@ -169,7 +198,7 @@ class StepLoop:
             metrics = None if validation is None else validation.metrics
             folder = then.checkpoints.write(done, then.standing, metrics)
         if then.hooks is not None and folder is not None:
-            then.hooks.after_checkpoint(folder, then.view(done, validation))
+            then.hooks.after_checkpoint(folder, then.view(done, validation, taken))
 
     def infer(self, files: OutputFiles | None) -> int:
         """Run the forwards; return the steps that are done.

@@ -227,9 +227,10 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             rates.append(of_tables)
             if options.checkpoint is not None:
                 of_tables.take()  # what no checkpoint can hold is told before the first step
-        if training.scheduler is not None:
+        if training.scheduler is not None or training.on_step is not None:
             asking = SharedLoss(layout, rank)
-            shared_loss = asking if asking.is_wanted(any(one.wants_loss for one in rates)) else None
+            is_told = training.on_step is not None or any(one.wants_loss for one in rates)
+            shared_loss = asking if asking.is_wanted(is_told) else None
     parameters = {index: _tensors(stage, trained=True) for index, stage in stages.items()}
     buffers = {index: _tensors(stage, trained=False) for index, stage in stages.items()}
     held = {index: {**parameters[index], **buffers[index]} for index in stages}

@@ -15,6 +15,7 @@ Such a file is the user's own program and is run as one::
     def data(): ...                      # optional: an iterable of dicts, instead of --data
     def validation_data(): ...           # optional: the same, instead of --validate
     def metrics(outputs, batch): ...     # optional: a dict of metrics of a batch of validation
+    def on_step(report): ...             # optional: called after every step
     def on_validation(report): ...       # optional: called after every validation
     def on_checkpoint(folder, report): ...   # optional: called after every checkpoint
 
@@ -58,7 +59,7 @@ NEEDED = ("loss", "optimizer")
 ARGUMENTS = MappingProxyType({
     "loss": ("outputs", "batch"), "optimizer": ("parameters",), "prepare": ("batch",), "data": (),
     "scheduler": ("optimizer",), "validation_data": (), "metrics": ("outputs", "batch"),
-    "on_validation": ("report",), "on_checkpoint": ("folder", "report"),
+    "on_step": ("report",), "on_validation": ("report",), "on_checkpoint": ("folder", "report"),
 })  # fmt: skip
 """The functions of a training file, and what each is called with."""
 
@@ -106,10 +107,12 @@ class Training:
         metrics: Called with what the model returns and a batch's columns; gives
             a dict of means over the samples, or of objects with ``update``,
             ``compute`` and ``reset`` that it has updated.
-        on_validation: Called after every validation, on one rank, with a
+        on_step: Called after every step, on one rank, with a
             :class:`RunView`.
+        on_validation: Called after every validation, on the same rank, with
+            one.
         on_checkpoint: Called after every checkpoint, on the same rank, with its
-            folder and a :class:`RunView`.
+            folder and one.
 
     Examples:
         >>> import torch
@@ -129,6 +132,7 @@ class Training:
     scheduler: "Callable[[Optimizer], Scheduler] | None" = None
     validation_data: "Callable[[], Iterable[Columns]] | None" = None
     metrics: "Callable[[Any, Columns], Mapping[str, Any]] | None" = None
+    on_step: "Callable[[RunView], None] | None" = None
     on_validation: "Callable[[RunView], None] | None" = None
     on_checkpoint: "Callable[[Path, RunView], None] | None" = None
 

@@ -9,8 +9,9 @@ import torch
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.hooks import Hooks, RunView
-from heterps_compile.runtime.launch.loop import FollowUps
+from heterps_compile.runtime.launch.loop import FollowUps, StepTaken
 from heterps_compile.runtime.launch.training_file import Training
+from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.runtime.validation.result import Validation, validation_from_json
 
 
@@ -33,10 +34,15 @@ def test_hooks_are_told_what_happened_and_can_change_nothing():
         view.step = 6  # type: ignore[misc]
     with pytest.raises(TypeError, match="does not support item assignment"):
         view.metrics["loss"] = 0.0  # type: ignore[index]
+    stepped = then.view(5, None, StepTaken(0.25, StepResult(0.25, gradient_norm=2.0, is_skipped=True), 0.5))
+    hooks(on_step=seen.append).after_step(stepped)
+    assert seen[-1] is stepped
+    assert (stepped.loss, stepped.gradient_norm, stepped.is_skipped, stepped.step_s) == (0.25, 2.0, True, 0.5)
     assert (then.view(5, None).metrics, FollowUps(batch=30).view(5, None).epoch) == ({}, None)
 
 
 def test_a_file_without_hooks_is_told_nothing():
+    hooks().after_step(RunView(1, 2))
     hooks().after_validation(RunView(1, 2))
     hooks().after_checkpoint(Path("ck"), RunView(1, 2))
 
