@@ -43,10 +43,9 @@ def export(ctx: click.Context, /, checkpoint: str, **_: Any) -> None:
         chosen = asked.some("model", "best", "averaged", "force")
         made = export_checkpoint(checkpoint, asked["output"], **chosen)
     with result_stream() as stream, printing("what was written"):
-        print(
-            f"{printable(str(made.path))}  {counted(made.tensors, 'tensor')} of {made.checkpoint.name}, {made.weights}",
-            file=stream,
-        )
+        which = f", {made.weights}" if made.weights else ""
+        held = f"{counted(made.tensors, 'tensor')} of {made.checkpoint.name}{which}"
+        print(f"{printable(str(made.path))}  {held}", file=stream)
         print(f"{printable(str(made.card))}  its card", file=stream)
         if made.kept:
             listed = ", ".join(map(printable, made.kept[:3])) + (", ..." if len(made.kept) > 3 else "")

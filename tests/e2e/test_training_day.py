@@ -20,6 +20,8 @@ from processes import ranks_of
 from torchmetrics.functional.classification import binary_auroc
 from typed_pages import check_page, commands
 
+from heterps_compile.plan.source import read_plan
+
 PAGE = Path(__file__).parents[2] / "docs" / "training-day.md"
 BEST_STEP, BATCH = 1000, 1000
 PATIENCE_S = 300.0
@@ -61,7 +63,7 @@ def plain_auc(day, of_the_page) -> float:
     model = model_file.ClickModel()
     optimizer = train.optimizer(model.named_parameters())
     clicks, held_back = columns(day / "clicks.parquet"), columns(day / "held_back.parquet")
-    micro_batches = json.loads((day / "click.heterps" / "plan.json").read_text())["schedule"]["micro_batches"]
+    micro_batches = read_plan(str(day / "click.heterps")).schedule.micro_batches
     for first in range(0, BEST_STEP * BATCH, BATCH):
         optimizer.zero_grad()
         for begin in range(first, first + BATCH, BATCH // micro_batches):

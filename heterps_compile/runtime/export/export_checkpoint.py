@@ -42,7 +42,7 @@ class Exported:
         tensors: How many it has.
         kept: Names of tensors that are the model's own, since no stage
             reads them.
-        weights: Which these are: of the last step, or their average.
+        weights: Which these are, where the checkpoint has an average of them too; else "".
     """
 
     path: Path

@@ -60,7 +60,7 @@ def _card(exported: Path, trained: Trained, kept: Sequence[str]) -> str:
     rows = [
         ("SHA-256", digest),
         ("weights", f"{len(trained.tensors):,} tensors, {numbers:,} numbers"),
-        ("weights are", trained.weights),
+        *([("weights are", trained.weights)] if trained.weights else []),
         ("checkpoint", trained.checkpoint.name),
         ("trained for", f"{state.step:,} steps of {state.batch:,} samples, {state.samples:,} samples"),
         ("seed", str(state.seed)),

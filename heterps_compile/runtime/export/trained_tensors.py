@@ -44,12 +44,12 @@ class Trained:
 
     @property
     def weights(self) -> str:
-        """Say which weights these are."""
+        """Say which weights these are; "" where there are no others."""
         average = self.state.averaged
         if average is None:
-            return "of the last step"
+            return ""
         said = f"the average (EMA, decay {average.decay:g}, {average.updates:,} steps)"
-        return said if self.is_averaged else f"of the last step, not {said}"
+        return said if self.is_averaged else f"the weights themselves, not {said}"
 
 
 def find_checkpoint(where: Path, *, best: bool = False) -> Path:

@@ -113,7 +113,7 @@ def test_the_average_of_the_weights_is_written_on_request(trained, tmp_path):
     assert made.weights == "the average (EMA, decay 0.9, 7 steps)"
     assert torch.equal(load_file(made.path)["out.weight"], net.out.weight + 1)
     made = export_checkpoint(folder, tmp_path / "n.safetensors")
-    assert made.weights == "of the last step, not the average (EMA, decay 0.9, 7 steps)"
+    assert made.weights == "the weights themselves, not the average (EMA, decay 0.9, 7 steps)"
     assert made.weights in made.card.read_text("utf-8").replace("\\", "")
     assert torch.equal(load_file(made.path)["out.weight"], net.out.weight)
     with pytest.raises(RunError, match="step-000002 has no average of its weights"):
@@ -224,7 +224,7 @@ def test_the_command_says_what_it_wrote_and_replaces_nothing_unasked(trained, tm
     done = CliRunner().invoke(command, words)
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [
-        "m.safetensors  10 tensors of step-000002, of the last step",
+        "m.safetensors  10 tensors of step-000002",
         "m.safetensors.md  its card",
     ]
     refused = CliRunner().invoke(command, words)
