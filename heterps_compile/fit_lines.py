@@ -13,6 +13,7 @@ from typing import TextIO
 from unicodedata import combining, east_asian_width
 
 PLAIN_WIDTH = 120  # columns of a table, where the output is no terminal
+_UNTOLD_WIDTH = 80  # columns of a terminal that does not say how many it has
 LEAST_WIDTH = 40  # columns; a narrower terminal breaks the lines itself
 _LABEL = re.compile(r" *(?:(?:note|Error|warning): |- )?")
 _UNIT = re.compile(r"(?<![^\s(+-])(\d[\d.,]*) (?=[^\d\s(])")  # a number and the gap before its unit
@@ -26,7 +27,7 @@ def terminal_width(stream: TextIO) -> int | None:
     if asked.isdecimal() and int(asked):
         return int(asked)
     try:
-        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else None
+        return (os.get_terminal_size(stream.fileno()).columns or _UNTOLD_WIDTH) if stream.isatty() else None
     except (AttributeError, OSError, ValueError):  # closed, or a stand-in that lives in memory
         return None
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from rich.table import Table
 from rich.text import Text
 
+from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
@@ -122,10 +123,9 @@ def comparison_table(plan: Plan, summary: RunSummary, *, as_planned: bool, share
             step are of something else, and are not shown.
         shared_step_s: What a step takes where ranks share this machine's cores; 0 where they do not.
     """
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for column in ("planned", "measured", "measured / planned"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = plain_table()
+    add_text(table, "")
+    add_numbers(table, "planned", "measured", "measured / planned")
     for what, planned, measured, unit in _rows(plan, summary):
         show = _SHOW[unit]
         is_known = as_planned and planned > 0

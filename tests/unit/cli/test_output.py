@@ -1,6 +1,7 @@
 import io
 import os
 import sys
+import termios
 import warnings
 
 import pytest
@@ -74,10 +75,13 @@ def test_what_is_no_terminal_has_no_width(tmp_path):
         assert terminal_width(file) is None
 
 
-def test_a_terminal_has_a_width():
-    ours, theirs = os.openpty()
+def test_a_terminal_has_a_width_and_one_that_does_not_say_has_80(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    ours, theirs = os.openpty()  # of no size
     with open(ours, "w") as stream, open(theirs, "w"):
-        assert isinstance(terminal_width(stream), int)
+        assert terminal_width(stream) == 80
+        termios.tcsetwinsize(theirs, (24, 97))
+        assert terminal_width(stream) == 97
 
 
 def test_progress_is_one_line_that_goes_again():

@@ -13,6 +13,7 @@ from plans import PLAN
 from rich.console import Console
 from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, recorders, told_run
 
+from heterps_compile.console import make_console
 from heterps_compile.errors import InputError, MissingPackageError, RunError
 from heterps_compile.runtime.telemetry.events import WAITS, RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
@@ -219,6 +220,7 @@ def test_measured_stands_beside_planned(followed):
     assert drawn(comparison_table(plan, summary, as_planned=True)) == "\n".join(
         [
             "                                   planned       measured  measured / planned",
+            "─" * 77,
             "throughput, one batch alone  160 samples/s  100 samples/s                0.63",
             "step, one batch alone                50 ms          60 ms                1.20",
             "bubble, one batch alone             92.2 %         55.6 %                0.60",
@@ -227,7 +229,7 @@ def test_measured_stands_beside_planned(followed):
         ]
     )
     shared = drawn(comparison_table(plan, summary, as_planned=True, shared_step_s=0.048)).splitlines()
-    assert shared[3].split() == ["ranks", "sharing", "cores", "48", "ms", "60", "ms", "1.25"]
+    assert shared[4].split() == ["ranks", "sharing", "cores", "48", "ms", "60", "ms", "1.25"]
     of_two = replace(PLAN.stages[1], replicas=2, micro_batch_forward_s=0.01, micro_batch_backward_s=0.02)
     divided = replace(plan, stages=(PLAN.stages[0], of_two), schedule=replace(plan.schedule, micro_batches=4))
     rows = drawn(comparison_table(divided, summary, as_planned=True)).splitlines()
@@ -241,6 +243,10 @@ def test_measured_stands_beside_planned(followed):
         "ms",
         "0.67",
     ]  # two of four micro-batches each
+    narrow = io.StringIO()
+    make_console(narrow, 60).print(comparison_table(plan, summary, as_planned=True))
+    assert max(map(len, narrow.getvalue().splitlines())) <= 60
+    assert "stage 1 (v100)" in narrow.getvalue()
     other = drawn(comparison_table(plan, summary, as_planned=False))
     assert "160 samples/s" not in other
     assert "100 samples/s" in other
