@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from heterps_compile.packages import PYTORCH, need
 from heterps_compile.runtime.engines.launch_options import LAUNCH, subject
 from heterps_compile.runtime.launch.run_options import RUN
 
@@ -49,6 +50,7 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
       heterps-compile launch model.heterps --on torchrun --max-restarts 3 \\
           --train train.py --checkpoint ck --every 100
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    need("running stages", PYTORCH)
     with options.asked_of(ctx, LAUNCH, subject(ctx.params["on"])) as asked:
         from heterps_compile.runtime.engines.find import find_engine  # noqa: PLC0415 - only when it runs
 

@@ -15,6 +15,8 @@ SPEAK = {
     "frontends.torch_program": "what torch or the model writes to stderr while it is traced, written there later",
     "profiling.link_process": "a process that speaks to its parent over a pipe",
     "profiling.replica_process": "another",
+    "runtime.engines.torchrun_agent": "an agent of torchrun that ends with its fault",
+    "runtime.engines.with_input": "what ends a command on another machine with the connection to it",
     "runtime.launch.stage_rank": "the screen of a run under torchrun",
     "runtime.launch.store_server": "the screen of a run: strangers that were turned away",
     "runtime.launch.watch": "a rank that ends at once, with its fault",

@@ -136,7 +136,8 @@ def _from_last_checkpoint(options: RunOptions) -> RunOptions:
 def _say_restart(chatter: TextIO, failed: "_RanksFailedError", count: str, start: Path | None) -> None:
     where = "the beginning" if start is None else printable(start.name)
     with suppress(OSError):  # nobody reads it any more, and the run goes on
-        print(f"{one_line(str(failed))}\nrestart {count}, from {where}", file=chatter, flush=True)
+        chatter.write(f"{one_line(str(failed))}\nrestart {count}, from {where}\n")
+        chatter.flush()
 
 
 def _step_of(checkpoint: Path | None) -> int:

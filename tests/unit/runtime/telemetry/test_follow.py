@@ -1,6 +1,7 @@
 """Steps come together out of files that are still being written."""
 
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from told_runs import BYTES, PACE_S, RANKS, SLOT_S, STEP_S, recorders, tell_step, told_run
 
 from heterps_compile.errors import InputError, RunError
+from heterps_compile.runtime.telemetry.events import RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.punch_hole import release
-from heterps_compile.runtime.telemetry.step_log import StepLog, step_record
+from heterps_compile.runtime.telemetry.step_log import StepLog, step_record, validation_record
 from heterps_compile.runtime.telemetry.step_report import stage_link_bytes, step_report
 
 
@@ -150,9 +152,10 @@ def test_every_key_of_the_log_is_documented(tmp_path):
     told_run(tmp_path)
     (report,) = RunFollower(tmp_path, len(RANKS)).poll()
     page = (Path(__file__).parents[4] / "docs" / "telemetry.md").read_text("utf-8")
-    table = page.split("## The log")[1].split("##")[0]
-    documented = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert documented == list(step_record(report))
+    lines = page.split("## The log")[1].split("##")[0].splitlines()
+    cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    documented = [name for cell in cells for name in re.findall("`([a-z_]+)`", cell)]
+    assert documented == [*step_record(report), *validation_record(RankValidation(0, 2, 50, {"loss": 0.5}, 0.25))]
 
 
 def test_a_loss_that_is_no_number_is_text_in_the_log(tmp_path):
