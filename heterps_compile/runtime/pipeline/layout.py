@@ -29,6 +29,7 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.interleaved import CHUNKS
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.order import Action, Phase
+from heterps_compile.units import counted
 
 CHUNKS_OF = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": CHUNKS}
 """The schedules that run, and the stages each puts at a position."""
@@ -276,8 +277,8 @@ def _refuse_idle(plan: Plan, assignment: Sequence[Sequence[int]], widths: Sequen
                 most = max(widths)
                 instead = f"--batch {most * plan.batch} --micro-batches {most}"
             raise RunError(
-                f"stage {position} has {width} replicas, and a step has {len(dealt)} micro-batches: replica {idle[0]} "
-                f"would have none; take {instead}, or fewer --replicas"
+                f"stage {position} has {width} replicas, and a step has {counted(len(dealt), 'micro-batch')}: replica "
+                f"{idle[0]} would have none; take {instead}, or fewer --replicas"
             )
 
 
