@@ -47,7 +47,7 @@ from .heartbeats import Monitor, beat_key, done_key
 from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header, prepare
 from .progress import make_progress_file, read_progress_file
-from .rank_context import RESULT_KEY, Result, result_from_json
+from .rank_context import RESULT_KEY, STEPS_KEY, Result, result_from_json
 from .rendezvous import new_secret, write_secret
 from .resize import RESIZED_BY, ResizeRequests
 from .run_data import try_data
@@ -55,7 +55,7 @@ from .run_folder import run_folder, write_private, writing_temporary_files
 from .run_options import RunOptions
 from .run_report import RunReport, clear_telemetry
 from .stop_signals import collecting_signals
-from .store_client import RunStore, StorePlace, connect_store, host_store
+from .store_client import RunStore, StorePlace, connect_store, host_store, read_number
 from .validation_data import try_validation
 from .watch import FAULT_KEY, STOP_KEY, post_fault
 from .worker import CONFIG_NAME, PROGRESS_NAME
@@ -271,7 +271,7 @@ def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
     change: tuple[RunOptions, Prepared] | None = None
     killed_before = _out_of_memory_kills()
     due_s = 0.0
-    asked = 0
+    asked, knows_steps = 0, False
     while any(rank.process.poll() is None for rank in ranks):
         if len(signals) > 1:
             raise RunKilledError("interrupted twice: the ranks were killed in the middle of a step", signals[0])
@@ -286,6 +286,9 @@ def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
             fault = _found(monitor, ranks) or _find_late(ranks, store, now)
             show.poll()
             change = _resize(requests, run, change)
+            if not knows_steps and store.check([STEPS_KEY]):
+                show.know_steps(read_number(store, STEPS_KEY, "the count of steps"))
+                knows_steps = True
         fault = fault or _find_dead(ranks, store, monitor, killed_before)
         if fault is not None:
             post_fault(store, fault)

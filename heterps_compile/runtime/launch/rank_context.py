@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
     from heterps_compile.runtime.data.sample_source import Source
 
+STEPS_KEY = "steps"
+"""Where rank 0 says in the store how many steps the run has."""
+
 RESULT_KEY = "result"
 """Where rank 0 leaves the result in the store."""
 

@@ -24,7 +24,13 @@ from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.telemetry.events import RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live_view import LiveView
-from heterps_compile.runtime.telemetry.run_summary import RunSummary, SummaryOfSteps, comparison_table, summary_lines
+from heterps_compile.runtime.telemetry.run_summary import (
+    RunSummary,
+    SummaryOfSteps,
+    comparison_table,
+    reading_of_runs,
+    summary_lines,
+)
 from heterps_compile.runtime.telemetry.step_log import StepLog
 from heterps_compile.runtime.telemetry.step_report import StepReport
 from heterps_compile.runtime.validation.result import metric_words
@@ -86,7 +92,15 @@ class RunReport:
         self._stream = stream
         self._is_seen = True
         self._live = (
-            None if options.quiet else LiveView(stream, self._follower.starts, devices, total_steps=options.steps)
+            None
+            if options.quiet
+            else LiveView(
+                stream,
+                self._follower.starts,
+                devices,
+                total_steps=options.steps,
+                planned_per_s=reading_of_runs(prepared.plan)[1].throughput_samples_per_s if self.is_as_planned else 0.0,
+            )
         )
 
     def __enter__(self) -> Self:
@@ -101,6 +115,11 @@ class RunReport:
             sink.close()
         if self._options.trace is not None:
             self._write_trace(self._options.trace)
+
+    def know_steps(self, steps: int) -> None:
+        """Hear how many steps the run has, once it is known what the data hold."""
+        if self._live is not None:
+            self._live.total_steps = steps
 
     def line(self, text: str) -> None:
         """Print a line of a rank's, from any thread."""

@@ -45,7 +45,7 @@ from .loop import FollowUps, StepLoop, checked_loss
 from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder
 from .prepare import count_steps
-from .rank_context import RESULT_KEY, RankContext, Result
+from .rank_context import RESULT_KEY, STEPS_KEY, RankContext, Result
 from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_data, telling_ids
 from .run_options import RunOptions
 from .server_rank import make_spec
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _START_KEY = "start"
-_STEPS_KEY = "steps"
 _FILLED_KEY = "filled"
 _SAMPLES_KEY = "samples"
 _CHECKPOINT_OR_NONE = re.compile(rf"({STEP_PATTERN})?")
@@ -402,7 +401,7 @@ def _decide_steps(context: RankContext, source: Source, data: Identity) -> Ident
     filled = 0 if samples is None or options.steps is not None else max(0, steps * batch - samples * options.epochs)
     store.set(_FILLED_KEY, str(filled))
     store.set(_START_KEY, "" if checkpoint is None else checkpoint.name)
-    store.set(_STEPS_KEY, str(steps))
+    store.set(STEPS_KEY, str(steps))
     store.set(_SAMPLES_KEY, str(samples or 0))
     return data
 
@@ -415,7 +414,7 @@ def steps_to_run(context: RankContext) -> tuple[Path | None, range]:
     """
     options = context.options
     name = read_word(context.store, _START_KEY, _CHECKPOINT_OR_NONE, "the name of a checkpoint")
-    last = read_number(context.store, _STEPS_KEY, "the count of steps")
+    last = read_number(context.store, STEPS_KEY, "the count of steps")
     if not name or options.checkpoint is None:
         return None, range(last)
     checkpoint = Path(options.checkpoint) / name

@@ -6,6 +6,7 @@ Left out: keys, colours that mean something, anything that a log or trace tells 
 import errno
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
@@ -19,12 +20,14 @@ from heterps_compile.runtime.validation.result import metric_words
 from heterps_compile.units import format_bytes, format_rate, format_seconds
 
 from .events import RankStart, RankStep, RankValidation
+from .run_summary import WARM_UP_STEPS
 from .step_report import StepReport
 
 DRAW_EVERY_S = 0.25
 LINE_EVERY_S = 10.0
 """Between two plain lines."""
 
+_STEPS_LOOKED_BACK = 50
 _PLAIN_WIDTH = 120
 _RANKS_SHOWN = 24
 _LONGEST_DEVICE, _SHORTEST_DEVICE = 24, 6
@@ -35,11 +38,15 @@ _WITHOUT_DEVICES = 70  # columns of the rest of the table, with all waits
 class LiveView:
     """Shows steps as they come in.
 
+    Attributes:
+        total_steps: Of the run, None while that is not known.
+
     Args:
         stream: Where to.
         starts: Of the ranks, by rank; may fill up while the run goes on.
         devices: Per stage, what the plan has it on.
-        total_steps: Of the run, None where it has no end.
+        total_steps: Of the run, None where it is not known yet.
+        planned_per_s: Samples per second that the plan promises; 0 for a run that is not as planned.
         clock: Gives seconds; a test's own.
     """
 
@@ -50,9 +57,13 @@ class LiveView:
         devices: Mapping[int, str],
         *,
         total_steps: int | None = None,
+        planned_per_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._starts, self._devices, self._total = starts, devices, total_steps
+        self.total_steps = total_steps
+        self._starts, self._devices, self._planned_per_s = starts, devices, planned_per_s
+        self._steps_seen = 0
+        self._paces_s: deque[float] = deque(maxlen=_STEPS_LOOKED_BACK)
         self._clock = clock
         is_terminal = stream.isatty()
         self._console = _Console(
@@ -69,12 +80,15 @@ class LiveView:
     def add(self, report: StepReport) -> None:
         """Show a step, unless another was shown a moment ago."""
         self._last, self._is_shown = report, False
+        self._steps_seen += 1
+        if self._steps_seen > WARM_UP_STEPS:
+            self._paces_s.append(report.pace_s)
         if self._clock() >= self._due_s:
             self._show(report)
 
     def add_validation(self, validation: RankValidation) -> None:
         """Show a validation, above the table."""
-        self._console.print(Text(validation_line(validation, self._total)), soft_wrap=True)
+        self._console.print(Text(validation_line(validation, self.total_steps)), soft_wrap=True)
 
     def print(self, text: str) -> None:
         """Print a line of the run's own, above the table."""
@@ -88,7 +102,10 @@ class LiveView:
 
     def _show(self, report: StepReport) -> None:
         self._is_shown = True
-        line = step_line(report, self._total)
+        left_s, planned_per_s = None, self._planned_per_s if self._paces_s else 0.0
+        if self.total_steps is not None and self._paces_s:
+            left_s = (self.total_steps - report.step - 1) * sum(self._paces_s) / len(self._paces_s)
+        line = step_line(report, self.total_steps, planned_per_s=planned_per_s, left_s=left_s)
         if self._is_terminal:
             self._due_s = self._clock() + DRAW_EVERY_S
             table = rank_table(report, self._starts, self._devices, width=self._console.width)
@@ -105,18 +122,40 @@ class _Console(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def step_line(report: StepReport, total_steps: int | None) -> str:
-    """Return a step in one line."""
+def step_line(
+    report: StepReport, total_steps: int | None, *, planned_per_s: float = 0.0, left_s: float | None = None
+) -> str:
+    """Return a step in one line.
+
+    Args:
+        report: Of the step.
+        total_steps: Of the run; None where they are not known.
+        planned_per_s: Samples per second that the plan promises; 0 where it promises none.
+        left_s: How long the rest takes at the pace of late; None where nobody knows.
+    """
     of = "" if total_steps is None else f"/{total_steps:,}"
     loss = "" if report.loss is None else f", loss {report.loss:.6g}"
     rates = ", ".join(f"{rate:.4g}" for rate in dict.fromkeys(report.learning_rates))
     learning = f", learning rate {rates}" if rates else ""
     norm = "" if report.gradient_norm is None else f", gradient norm {report.gradient_norm:.4g}"
     skipped = f", skipped (loss scale {report.loss_scale:g})" if report.is_skipped else ""
+    planned = f" ({100 * report.samples_per_s / planned_per_s:.0f} % of the plan's)" if planned_per_s > 0 else ""
+    slowest = max(report.stage_s, key=lambda stage: report.stage_s[stage], default=0)
+    which = f", stage {slowest} slowest ({format_seconds(report.stage_s[slowest])})" if len(report.stage_s) > 1 else ""
+    left = f", {_in_hours(left_s)} left" if left_s else ""
     return (
-        f"step {report.step + 1:,}{of}{loss}{learning}{norm}{skipped}, {format_rate(report.samples_per_s)}, "
-        f"{format_seconds(report.pace_s)} a step, bubble {100 * report.bubble:.0f} %"
+        f"step {report.step + 1:,}{of}{loss}{learning}{norm}{skipped}, {format_rate(report.samples_per_s)}{planned}, "
+        f"{format_seconds(report.pace_s)} a step, bubble {100 * report.bubble:.0f} %{which}{left}"
     )
+
+
+def _in_hours(time_s: float) -> str:
+    """Return a time to wait: ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    seconds = round(time_s)
+    minutes, hours = seconds // 60, seconds // 3600
+    if hours:
+        return f"{hours:,} h {minutes % 60} min"
+    return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
 
 
 def validation_line(validation: RankValidation, total_steps: int | None) -> str:

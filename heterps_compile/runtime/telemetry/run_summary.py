@@ -18,7 +18,7 @@ from rich.text import Text
 from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
-from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Estimate
 from heterps_compile.units import format_bytes, format_rate, format_seconds, format_share
 
 from .events import RankStart
@@ -168,11 +168,18 @@ _SHOW: Mapping[str, Callable[[float], str]] = MappingProxyType(
 )
 
 
+def reading_of_runs(plan: Plan) -> tuple[str, Estimate]:
+    """Return what of a plan its runs are held against, and its name.
+
+    Steps of inference overlap, as batches do in the steady state; those of training end with the update.
+    """
+    if plan.request.mode == "training":
+        return ONE_BATCH_ALONE, plan.readings.one_batch_alone
+    return STEADY_STATE, plan.readings.steady_state
+
+
 def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]]:
-    # steps of inference overlap, as batches do in the steady state; those of training end with the update
-    is_alone = plan.request.mode == "training"
-    planned = plan.readings.one_batch_alone if is_alone else plan.readings.steady_state
-    name = ONE_BATCH_ALONE if is_alone else STEADY_STATE
+    name, planned = reading_of_runs(plan)
     rows = [
         (f"throughput, {name}", planned.throughput_samples_per_s, summary.samples_per_s, "samples/s"),
         (f"{_STEP}, {name}", planned.batch_s, summary.step_s, "s"),

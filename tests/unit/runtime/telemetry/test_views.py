@@ -99,12 +99,21 @@ def test_validations_are_told_by_rank_0_and_stand_in_the_log(tmp_path):
 
 def test_a_step_is_one_line(followed):
     _, reports = followed
-    assert step_line(reports[1], 4) == "step 2/4, loss 0.5, 100 samples/s, 80 ms a step, bubble 56 %"
+    assert step_line(reports[1], 4) == (
+        "step 2/4, loss 0.5, 100 samples/s, 80 ms a step, bubble 56 %, stage 1 slowest (40 ms)"
+    )
+    told = step_line(reports[1], 4, planned_per_s=160.0, left_s=200.4)
+    assert "100 samples/s (63 % of the plan's), 80 ms" in told
+    assert told.endswith("stage 1 slowest (40 ms), 3 min 20 s left")
+    assert step_line(reports[1], 4, left_s=7500).endswith(", 2 h 5 min left")
+    assert step_line(replace(reports[1], stage_s={0: 0.1}), 4, left_s=0).endswith("bubble 56 %")
     clipped = replace(reports[1], gradient_norm=1.23456)
     assert step_line(clipped, 4).startswith("step 2/4, loss 0.5, gradient norm 1.235, 100 samples/s")
     rates = replace(reports[1], learning_rates=(0.001, 0.01, 0.001))
     assert step_line(rates, 4).startswith("step 2/4, loss 0.5, learning rate 0.001, 0.01, 100 samples/s")
-    assert step_line(replace(reports[1], loss=None), None) == "step 2, 100 samples/s, 80 ms a step, bubble 56 %"
+    assert step_line(replace(reports[1], loss=None), None) == (
+        "step 2, 100 samples/s, 80 ms a step, bubble 56 %, stage 1 slowest (40 ms)"
+    )
 
 
 def test_the_table_tells_what_each_rank_did(followed):
@@ -182,7 +191,22 @@ def test_a_terminal_that_draws_nothing_gets_lines(followed, monkeypatch):
     stream = Terminal()
     with closing(LiveView(stream, starts, DEVICES, clock=Clock())) as view:
         view.add(reports[0])
-    assert stream.getvalue() == "step 1, loss 1, 133 samples/s, 60 ms a step, bubble 56 %\n"
+    assert stream.getvalue() == ("step 1, loss 1, 133 samples/s, 60 ms a step, bubble 56 %, stage 1 slowest (40 ms)\n")
+
+
+def test_what_is_left_goes_by_the_pace_of_late(followed, monkeypatch):
+    starts, reports = followed
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with closing(LiveView(stream, starts, DEVICES, clock=Clock())) as view:
+        view.total_steps = 1004
+        for report in reports:
+            view.add(report)
+    first, last = stream.getvalue().splitlines()
+    assert first.startswith("step 1/1,004, ")
+    assert first.endswith("stage 1 slowest (40 ms)")  # the first steps are warming up
+    assert last.startswith("step 4/1,004, ")
+    assert last.endswith(", 1 min 20 s left")
 
 
 def test_device_names_cannot_move_the_cursor(followed):
