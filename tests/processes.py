@@ -1,5 +1,8 @@
-"""Processes that others have started."""
+"""Processes that others have started, and those of a test to their end."""
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 
@@ -20,3 +23,14 @@ def ranks_of(launcher: int) -> list[int]:
     """Return the ranks of a run: what the server has forked that its launcher has started."""
     (server,) = children(launcher)
     return children(server)
+
+
+def end_of(process: "subprocess.Popen[str]", patience_s: float) -> tuple[int, str, str]:
+    """Wait for a process with a session of its own; give its exit code, what it printed, and its errors."""
+    try:
+        out, err = process.communicate(timeout=patience_s)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode, out, err

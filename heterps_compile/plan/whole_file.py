@@ -1,14 +1,16 @@
-"""Replace a text file as a whole, so that a crash leaves the old one or the new one.
+"""Replace a file as a whole, so that a crash leaves the old one or the new one.
 
 Left out: folders (``swap.py``).
 """
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from heterps_compile.errors import InputError
+from heterps_compile.escape import printable
 
 _NEW_MODE = 0o644
 
@@ -37,16 +39,30 @@ def write_whole(path: Path, text: str, *, what: str = "") -> None:
     Raises:
         InputError: where it cannot be written.
     """
+    replace_file(path, lambda aside: Path(aside).write_text(text, "ascii"), what=what)
+
+
+def replace_file(path: Path, write: Callable[[str], object], *, what: str = "") -> None:
+    """Have a file written aside, and put it in its place; mode and link as in :func:`write_whole`.
+
+    Args:
+        path: The file.
+        write: Writes all of it to the path that it is given, which ends as this one does.
+        what: It is, for messages: ``"the plan "``.
+
+    Raises:
+        InputError: where it cannot be written.
+    """
     target = path.resolve()
     try:
-        descriptor, name = tempfile.mkstemp(prefix=".heterps-", dir=target.parent)
+        descriptor, aside = tempfile.mkstemp(prefix=".heterps-", suffix=path.suffix, dir=target.parent)
+        os.close(descriptor)
         try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(text)
-            os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else _NEW_MODE)
-            os.replace(name, target)
+            write(aside)
+            os.chmod(aside, target.stat().st_mode & 0o777 if target.exists() else _NEW_MODE)
+            os.replace(aside, target)
         finally:
             with suppress(FileNotFoundError):
-                os.unlink(name)
+                os.unlink(aside)
     except OSError as error:
-        raise InputError(f"cannot write {what}{str(path)!r}: {error.strerror}") from error
+        raise InputError(f"cannot write {what}{printable(str(path))!r}: {error.strerror or error}") from error

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import end_of
 from written_ctrdnn import (
     BATCH,
     DATA,
@@ -65,13 +66,7 @@ def begin(there, *words: str, resource: str = "volta") -> "subprocess.Popen[str]
 
 
 def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=PATIENCE_S)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode, out, err
+    return end_of(process, PATIENCE_S)
 
 
 def wait_for_steps(log: Path, process: "subprocess.Popen[str]") -> None:

@@ -1,6 +1,5 @@
 """``launch --on slurm`` with Slurm's own controller and two nodes: the script that is submitted runs."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import end_of
 from slurm_cluster import NoSlurmError, slurm_cluster
 from written_ctrdnn import (
     BATCH,
@@ -56,13 +56,7 @@ def begin(cluster, *words: str, gpus: str = "tesla") -> "subprocess.Popen[str]":
 
 
 def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=PATIENCE_S)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode, out, err
+    return end_of(process, PATIENCE_S)
 
 
 def test_a_heterogeneous_job_trains_as_one_process(cluster, tmp_path):

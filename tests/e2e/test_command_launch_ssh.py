@@ -10,6 +10,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
+from processes import end_of
 from ssh_server import NoServerError, ssh_server
 from written_ctrdnn import (
     BATCH,
@@ -68,13 +69,7 @@ def begin(there, tmp_path, engine: str, *words: str) -> "subprocess.Popen[str]":
 
 
 def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=PATIENCE_S)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode, out, err
+    return end_of(process, PATIENCE_S)
 
 
 def wait_for_steps(log: Path) -> None:

@@ -125,11 +125,16 @@ class Widen:
         value = self.node.inputs[self.position]
         assert value is not None  # noqa: S101 - only inputs that are given are widened
         length = names.length(self.node, self.like, self.like_axis)
-        ones = [np.ones(self.axis, np.int64), np.ones(self.rank - self.axis - 1, np.int64)]
-        parts = [names.constant(f"{self.node.name}/ones", one) for one in ones if one.size]
-        parts.insert(1 if ones[0].size else 0, length)
-        shape = names.before(self.node, "Concat", parts, axis=0) if len(parts) > 1 else length
+        shape = _among_ones(names, self.node, length, rank=self.rank, axis=self.axis)
         self.node.replace_input_with(self.position, names.before(self.node, "Expand", [value, shape]))
+
+
+def _among_ones(names: Names, node: ir.Node, number: ir.Value, *, rank: int, axis: int) -> ir.Value:
+    """Return a vector of ``rank`` ones, made before a node, but for a computed number at one place."""
+    ones = [np.ones(axis, np.int64), np.ones(rank - axis - 1, np.int64)]
+    parts = [names.constant(f"{node.name}/ones", one) for one in ones if one.size]
+    parts.insert(1 if ones[0].size else 0, number)
+    return names.before(node, "Concat", parts, axis=0) if len(parts) > 1 else number
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +161,7 @@ class RepeatRows:
         assert value is not None  # noqa: S101 - only inputs that are given are repeated
         rows = names.constant(f"{self.node.name}/rows", np.array([self.rows], np.int64))
         count = names.before(self.node, "Div", [names.length(self.node, self.like, self.like_axis), rows])
-        ones = [np.ones(self.axis, np.int64), np.ones(self.rank - self.axis - 1, np.int64)]
-        parts = [names.constant(f"{self.node.name}/ones", one) for one in ones if one.size]
-        parts.insert(1 if ones[0].size else 0, count)
-        repeats = names.before(self.node, "Concat", parts, axis=0) if len(parts) > 1 else count
+        repeats = _among_ones(names, self.node, count, rank=self.rank, axis=self.axis)
         self.node.replace_input_with(self.position, names.before(self.node, "Tile", [value, repeats]))
 
 

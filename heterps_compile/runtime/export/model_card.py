@@ -10,6 +10,7 @@ from pathlib import Path
 
 from heterps_compile.escape import for_markdown
 from heterps_compile.packages import RUN_LAYERS, installed_versions
+from heterps_compile.plan.whole_file import replace_file
 from heterps_compile.runtime.data.identity import Identity
 
 from .trained_tensors import Trained
@@ -46,8 +47,6 @@ def write_card(path: Path, exported: Path, trained: Trained, kept: Sequence[str]
     Raises:
         InputError: where it cannot be written.
     """
-    from .model_files import replace_file  # noqa: PLC0415 - beside its one use
-
     text = _card(exported, trained, kept)
     replace_file(path, lambda aside: Path(aside).write_text(text, "utf-8"))
 

@@ -6,24 +6,22 @@ are others.
 Left out: ONNX models of more than 2 GiB, which need a second file; programs read from a file, which is a pickle.
 """
 
-import os
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import InputError
-from heterps_compile.escape import one_line, printable
+from heterps_compile.escape import one_line
 from heterps_compile.packages import need
+from heterps_compile.plan.whole_file import replace_file
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.export import ExportedProgram
 
 SUFFIXES = (".safetensors", ".onnx", ".pt2")
-_NEW_MODE = 0o644
 _LARGEST_ONNX_BYTES = 2**31 - 2**20
 
 
@@ -122,24 +120,3 @@ def _holding(program: "ExportedProgram", tensors: "Mapping[str, Tensor]") -> Ite
         yield
     finally:
         program.state_dict.update(own)
-
-
-def replace_file(path: Path, write: Callable[[str], object]) -> None:
-    """Have a file written aside, and put it in its place.
-
-    Raises:
-        InputError: where it cannot be written.
-    """
-    target = path.resolve()
-    try:
-        descriptor, aside = tempfile.mkstemp(prefix=".heterps-", suffix=path.suffix, dir=target.parent)
-        os.close(descriptor)
-        try:
-            write(aside)
-            os.chmod(aside, target.stat().st_mode & 0o777 if target.exists() else _NEW_MODE)
-            os.replace(aside, target)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(aside)
-    except OSError as error:
-        raise InputError(f"cannot write {printable(str(path))!r}: {error.strerror or error}") from error

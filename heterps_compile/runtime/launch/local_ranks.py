@@ -113,8 +113,11 @@ def run_here(
                 if restarts == options.restarts or signals:
                     raise
                 restarts += 1
-                options = _from_last_checkpoint(options)
-                _say_restart(chatter, failed, f"{restarts} of {options.restarts}", find_start(prepared, options))
+                found = find_checkpoints(Path(options.checkpoint or ""))
+                if found:
+                    options = replace(options, resume=True, weights=None)
+                where = printable(found[-1].name) if found else "the beginning"
+                _say(chatter, f"{one_line(str(failed))}\nrestart {restarts} of {options.restarts}, from {where}")
                 continue
             skipped += ended.result.skipped
             validations += ended.result.validations
@@ -127,16 +130,9 @@ def run_here(
             resizes += 1
 
 
-def _from_last_checkpoint(options: RunOptions) -> RunOptions:
-    """Return the options of a run that goes on from its last checkpoint; from its beginning where it has none."""
-    found = find_checkpoints(Path(options.checkpoint or ""))
-    return replace(options, resume=True, weights=None) if found else options
-
-
-def _say_restart(chatter: TextIO, failed: "_RanksFailedError", count: str, start: Path | None) -> None:
-    where = "the beginning" if start is None else printable(start.name)
+def _say(chatter: TextIO, text: str) -> None:
     with suppress(OSError):  # nobody reads it any more, and the run goes on
-        chatter.write(f"{one_line(str(failed))}\nrestart {count}, from {where}\n")
+        chatter.write(f"{text}\n")
         chatter.flush()
 
 
