@@ -114,7 +114,7 @@ def run_here(
                     raise
                 restarts += 1
                 found = find_checkpoints(Path(options.checkpoint or ""))
-                if found:
+                if found or options.weights is None:  # else it begins again with these weights
                     options = replace(options, resume=True, weights=None)
                 where = printable(found[-1].name) if found else "the beginning"
                 _say(chatter, f"{one_line(str(failed))}\nrestart {restarts} of {options.restarts}, from {where}")

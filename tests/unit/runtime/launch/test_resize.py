@@ -1,5 +1,6 @@
 """A run that trains goes on with other widths, or after a fault, and every sample counts once."""
 
+import io
 import json
 import os
 import signal
@@ -11,11 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from engine_jobs import make_job
 from processes import ranks_of
 from safetensors.torch import load_file
 
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.options import OptionError
+from heterps_compile.runtime.launch import local_ranks
 from heterps_compile.runtime.launch import resize as module
 from heterps_compile.runtime.launch.rendezvous import new_secret, write_secret
 from heterps_compile.runtime.launch.resize import RESIZE, Resize, ResizeRequests, request_resize
@@ -136,6 +139,27 @@ def test_a_run_that_is_not_there_and_a_request_for_nothing_are_refused(tmp_path,
     with pytest.raises(InputError, match="nothing changes; say what"):
         request_resize(tmp_path, Resize())
     assert [option.name for option in RESIZE.options if option.needs or option.against] == []
+
+
+@pytest.mark.parametrize("weights", [None, "/before/step-000001"])
+def test_a_restart_before_the_first_checkpoint_goes_on_in_the_log_and_keeps_the_weights_it_began_with(
+    tmp_path, monkeypatch, weights
+):
+    tried: list[RunOptions] = []
+
+    def fail(options, *_):
+        tried.append(options)
+        raise local_ranks._RanksFailedError("rank 0 was killed")
+
+    for name, instead in {"_run_ranks": fail, "find_start": lambda *_: None, "check_weights": lambda *_: None}.items():
+        monkeypatch.setattr(local_ranks, name, instead)
+    monkeypatch.setattr(local_ranks, "check_spec", lambda *_: None)
+    options = replace(OPTIONS, checkpoint=str(tmp_path), restarts=1, weights=weights)
+    told = io.StringIO()
+    with pytest.raises(RunError, match="rank 0 was killed"):
+        local_ranks.run_here(options, make_job().prepared, None, chatter=told)  # type: ignore[arg-type]  # starts nothing
+    assert told.getvalue() == "rank 0 was killed\nrestart 1 of 1, from the beginning\n"
+    assert [(one.resume, one.weights) for one in tried] == [(False, weights), (weights is None, weights)]
 
 
 def command(*words: str) -> list[str]:
