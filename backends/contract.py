@@ -6,13 +6,13 @@ kept from one call to the next as the model keeps them; a backend that cannot do
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import BackendError, InputError
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut
 
@@ -49,7 +49,7 @@ class StageDevice(Protocol):
     """What a stage is planned for.
 
     ``index`` is its place in the order of execution, ``device`` the name of the device type, ``kind`` its kind:
-    ``"cpu"``, ``"gpu"`` or ``"npu"``.
+    ``"cpu"``, ``"gpu"`` or ``"npu"``, ``by_type`` the same once for every device type that its replicas are of.
     """
 
     @property
@@ -60,6 +60,9 @@ class StageDevice(Protocol):
 
     @property
     def kind(self) -> str: ...  # noqa: D102
+
+    @property
+    def by_type(self) -> "Sequence[StageDevice]": ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Capabilities:
         stages_are_data: Written, they are data: of what lies in the folder, only the installed runtime is run.
         draws_as: The families whose models draw the same random numbers in stages as whole.
         exports: Formats that stages can be written in besides; see :meth:`Backend.exporting`.
+        recomputes: They can compute their activations again for the backward; see :meth:`Backend.recomputing`.
     """
 
     trains: bool = False
@@ -82,6 +86,7 @@ class Capabilities:
     stages_are_data: bool = False
     draws_as: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
+    recomputes: bool = False
 
 
 class Backend(ABC):
@@ -167,6 +172,19 @@ class Backend(ABC):
         from torch import nn  # noqa: PLC0415 - torch only where something is run by it
 
         return stage.to(device) if isinstance(stage, nn.Module) else stage
+
+    def recomputing(self, module: Any) -> Callable[..., tuple[Any, ...]]:
+        """Return what runs a module of :meth:`as_module` that keeps only what enters it, and again for its backward.
+
+        Random numbers of the repetition are those of the forward, and what a forward changes it does not change again.
+
+        Raises:
+            BackendError: where stages of this backend keep their activations.
+        """
+        raise BackendError(
+            f"stages of the backend {self.name!r} keep their activations from forward to backward and cannot compute "
+            f"them again; compile with --recompute never, or with another backend"
+        )
 
     def buffers_put_back(self) -> AbstractContextManager[None]:
         """Return the context that on leaving puts back the buffers that stages have changed when they ran in it."""

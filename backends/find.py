@@ -54,13 +54,13 @@ BACKENDS: Mapping[str, BuiltIn] = MappingProxyType(
             "heterps_compile.backends.torch.backend:TorchBackend",
             "torch",
             (TORCH, ONNX),
-            Capabilities(trains=True, is_module=True, draws_as=(TORCH,)),
+            Capabilities(trains=True, is_module=True, draws_as=(TORCH,), recomputes=True),
         ),
         "jax": BuiltIn(
             "heterps_compile.backends.jax.backend:JaxBackend",
             "jax",
             (ONNX, TORCH),
-            Capabilities(trains=True, own_threads=True, exports=("stablehlo",)),
+            Capabilities(trains=True, own_threads=True, exports=("stablehlo",), recomputes=True),
         ),
     }
 )

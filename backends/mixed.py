@@ -97,6 +97,7 @@ class MixedBackend(Backend):
             trains=all(of.trains for of in each.values()),
             own_threads=any(of.own_threads for of in each.values()),
             stages_are_data=all(of.stages_are_data for of in each.values()),
+            recomputes=all(of.recomputes for of in each.values()),
         )
 
     def tolerance(self, family: str) -> float:
@@ -120,6 +121,7 @@ class MixedBackend(Backend):
                     f"stage {stage.index} is on {stage.device!r} (a {stage.kind}), and no backend is given for that; "
                     f"given are {self._spelled()}: add {stage.device}=BACKEND"
                 )
+            self._refuse_several(stage, backend)
             by_index[stage.index] = backend
         placed = {
             backend.name: backend.on([s for s in stages if by_index[s.index].name == backend.name])
@@ -134,6 +136,21 @@ class MixedBackend(Backend):
         ]
         of_stage = tuple(placed[by_index[stage.index].name] for stage in stages)
         return replace(self, of_stage=of_stage, notes=tuple(notes))
+
+    def _refuse_several(self, stage: StageDevice, backend: Backend) -> None:
+        """Refuse a stage whose device types have backends of their own: it is written once, for all its replicas.
+
+        Raises:
+            InputError: naming them.
+        """
+        for part in stage.by_type:
+            other = self.by_device.get(part.device) or self.by_device.get(part.kind)
+            if other is None or other.name != backend.name:
+                raise InputError(
+                    f"stage {stage.index} has replicas on {stage.device!r} and on {part.device!r}, which are to run on "
+                    f"{backend.name!r} and on {'no backend' if other is None else repr(other.name)}; a stage is "
+                    f"written once: give both the same backend, or leave --mixed-stages out"
+                )
 
     def of_stages(self, count: int) -> tuple[Backend, ...]:
         """Return the backend of every stage."""

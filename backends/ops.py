@@ -5,8 +5,9 @@ Left out: ops of PyTorch graphs, which the torch backend runs as PyTorch does, a
 
 from collections.abc import Sequence
 
+from heterps_compile.cost.memory import ALWAYS
 from heterps_compile.cost.precision import FULL, OUT_OF_AUTOCAST
-from heterps_compile.errors import BackendError, InputError, MissingPackageError, UnsupportedOpError
+from heterps_compile.errors import BackendError, GraphError, InputError, MissingPackageError, UnsupportedOpError
 from heterps_compile.ir.graph import Graph
 
 from .contract import Backend, OpName
@@ -34,6 +35,16 @@ def refuse_unsupported(backend: Backend, graph: Graph) -> None:
     raise UnsupportedOpError(f"the backend {backend.name!r} cannot run {graph.name!r}: {described}{more}")
 
 
+def refuse_options(backend: Backend, graph: Graph, precision: str, recompute: str) -> None:
+    """Stop before the long work where stages of a backend, or of a model, cannot do what is asked of them.
+
+    Raises:
+        InputError: saying why.
+    """
+    refuse_precision(backend, graph, precision)
+    refuse_recomputation(backend, recompute)
+
+
 def refuse_precision(backend: Backend, graph: Graph, precision: str) -> None:
     """Stop before the long work where stages of a backend, or of a model, do not compute in a precision.
 
@@ -45,11 +56,39 @@ def refuse_precision(backend: Backend, graph: Graph, precision: str) -> None:
     if not backend.capabilities.is_module:
         raise InputError(
             f"stages of the backend {backend.name!r} compute in the dtypes of the model; precision {precision!r} is "
-            f"for those of PyTorch's own ops: compile for the backend 'torch' (--backend torch), or leave it out"
+            f"for those of PyTorch's own ops: take the backend 'torch' (--backend torch), or leave it out"
         )
     kept_out = next((note for note in getattr(graph.source, "notes", ()) if OUT_OF_AUTOCAST in note), None)
     if kept_out is not None:
         raise InputError(f"precision {precision!r} would reach what the model does not let it reach ({kept_out})")
+
+
+def refuse_recomputation(backend: Backend, recompute: str) -> None:
+    """Stop before the long work where stages are to compute activations again, and those of the backend do not.
+
+    Raises:
+        InputError: naming the backends that do.
+    """
+    if recompute == ALWAYS and not backend.capabilities.recomputes:
+        ways = " or ".join(name for name, known in BACKENDS.items() if known.capabilities.recomputes)
+        raise InputError(
+            f"stages of the backend {backend.name!r} keep their activations from forward to backward; take --backend "
+            f"{ways}, or leave --recompute always out"
+        )
+
+
+def refuse_constant_outputs(graph: Graph) -> None:
+    """Stop before the long work where an output is a constant.
+
+    Raises:
+        GraphError: naming it.
+    """
+    for name in graph.outputs:
+        if name in graph.parameters:
+            raise GraphError(
+                f"output {name!r} of {graph.name!r} is a constant, not computed by any node; no stage could "
+                f"give it: leave it out of the model's outputs"
+            )
 
 
 def backends_that_run(graph: Graph, without: str) -> list[str]:

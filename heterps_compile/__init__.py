@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .plan.plan import Plan
     from .runtime.data.hashed_ids import hash_ids
     from .runtime.export.export_checkpoint import export_checkpoint
+    from .runtime.launch.hooks import RunView
     from .runtime.launch.run_api import run
     from .runtime.launch.training_file import Training
 
@@ -31,6 +32,7 @@ __all__ = [
     "Graph",
     "HeterpsError",
     "Plan",
+    "RunView",
     "Training",
     "compile",
     "diff",
@@ -48,6 +50,7 @@ _HOMES = {
     "Graph": ".ir.graph",
     "HeterpsError": ".errors",
     "Plan": ".plan.plan",
+    "RunView": ".runtime.launch.hooks",
     "Training": ".runtime.launch.training_file",
     "compile": ".api",
     "diff": ".plan_diff.compare_plans",

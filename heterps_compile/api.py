@@ -12,14 +12,15 @@ from typing import Any, Literal
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import BACKENDS, find_backend, own_backend
-from heterps_compile.backends.ops import refuse_precision, refuse_unsupported, why_unwritable
+from heterps_compile.backends.ops import refuse_constant_outputs, refuse_options, refuse_unsupported, why_unwritable
 from heterps_compile.backends.shared_state import keep_mode
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cluster.load import as_pool
 from heterps_compile.compiled_model import CompiledModel, ScoringStages, backend_of
 from heterps_compile.cost.measured import ProfileSpec, read_measurements
+from heterps_compile.cost.memory import AUTO, USUAL_OPTIMIZER
 from heterps_compile.cost.precision import FULL
-from heterps_compile.errors import BackendError, GraphError, InputError, UnknownNameError
+from heterps_compile.errors import BackendError, InputError, UnknownNameError
 from heterps_compile.escape import printable, short
 from heterps_compile.frontends.workload import is_workload_file
 from heterps_compile.ir.graph import TORCH as TORCH_FAMILY
@@ -35,13 +36,15 @@ from heterps_compile.passes.drafts import Draft, Emitted
 from heterps_compile.passes.pipeline import DEFAULT, as_pipeline, pipeline_text, run_passes
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.plan.command_options import ONNX, READ_ALREADY, READING, TORCH
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import (
     DEFAULT_CLUSTER,
     DEFAULT_METHOD,
     OPTIONS,
     PROVISIONERS,
     SYNCHRONISATIONS,
+    USUAL_TABLES,
     make_request,
 )
 from heterps_compile.plan.scoring_files import plan_for_scoring
@@ -65,13 +68,18 @@ def compile(  # noqa: A001 - the product's verb
     batch: int | None = None,
     shapes: Mapping[str, int] | None = None,
     mode: str = "inference",
+    reading: str | None = None,
     precision: str = FULL,
+    optimizer: str = USUAL_OPTIMIZER,
+    recompute: str = AUTO,
     method: str = DEFAULT_METHOD,
     backend: str | None = None,
     min_stages: int = 1,
     max_stages: int | None = None,
+    mixed_stages: bool = False,
     provisioner: str = PROVISIONERS[0],
     synchronisation: str = SYNCHRONISATIONS[0],
+    tables: str = USUAL_TABLES,
     pins: Mapping[str, str] | None = None,
     forbidden: Sequence[tuple[str, str]] = (),
     warm_start: Plan | str | Path | None = None,
@@ -112,24 +120,31 @@ def compile(  # noqa: A001 - the product's verb
             another, it is opened, if samples do not mix.
         shapes: Numbers of other dynamic dimensions by name.
         mode: ``"inference"`` or ``"training"``.
+        reading: What is minimised: ``"steady-state"``, or the simulated step,
+            ``"one-batch-alone"``; None for the second in training alone.
         precision: What a run computes in, and is planned for: ``"fp32"``,
             ``"bf16"`` or ``"fp16"``; weights stay float32. Stages of torch.
-        method: How the placement is searched; see
-            ``heterps_compile.passes.placement.methods``.
+        optimizer: Whose states a training holds in memory: ``"adam"``,
+            ``"sgd"``, ``"momentum"``, ``"adafactor"`` or ``"adam-8bit"``.
+        recompute: Which stages compute activations again in a backward:
+            ``"auto"``, those that fit no other way, ``"never"``, ``"always"``.
+        method: One of ``heterps_compile.passes.placement.methods``.
         backend: What the stages run on, or one for each device type by its name
             or kind: ``"cpu=onnxruntime,v100=torch"``; None for the model's own
             family.
         min_stages: The plan has at least so many stages.
         max_stages: And at most so many; None for no limit.
-        provisioner: How stages get their replicas: ``"exact"``, or a rule of
-            the HeterPS paper at the throughput floor, ``"closed-form"`` or
-            ``"newton"``.
+        mixed_stages: Let replicas of a stage be of several device types.
+        provisioner: How stages get their replicas: ``"exact"``, or by a rule of
+            the HeterPS paper at the floor, ``"closed-form"`` or ``"newton"``.
         synchronisation: How replicas agree in training: ``"all-reduce"``, or
             ``"parameter-server"``, whose cores are counted and priced.
+        tables: Where embedding tables lie: on parameter servers if no unit
+            holds them (``"auto"``), in their stages (``"held"``), on servers
+            (``"served"``), or wherever the plan is the best (``"cheapest"``).
         pins: Device types that layers must go to, by layer name, kind or
             pattern: ``{"embedding": "cpu-core"}``.
-        forbidden: Device types that layers must not go to, as pairs: ``[("fc*",
-            "cpu-core")]``.
+        forbidden: Types that they must not go to: ``[("fc*", "cpu-core")]``.
         warm_start: An old plan of the model, or the file or folder it lies in,
             for the search to begin from.
         profile: Measured times of layers, as ``heterps-compile profile`` writes
@@ -192,9 +207,9 @@ def compile(  # noqa: A001 - the product's verb
         progress.begin()
         graph = read(model)
         verify_graph(graph)
-        _refuse_constant_outputs(graph)
+        refuse_constant_outputs(graph)
         chosen = choose_backend(graph, backend)
-        refuse_precision(chosen, graph, precision)
+        refuse_options(chosen, graph, precision, recompute)
         unsaved = _refuse_early(chosen, graph, mode, must_save=must_save)
 
         def build(graph: Graph, partition: Partition, stages: Sequence[PlannedStage]) -> tuple[Any, ...]:
@@ -210,6 +225,7 @@ def compile(  # noqa: A001 - the product's verb
             warm_start=() if old is None else old.stages,
             warm_fingerprints={} if old is None else old.fingerprints,
             baselines=tuple(baselines),
+            can_recompute=chosen.capabilities.recomputes,
             build=build,
         )
         progress.begin()
@@ -452,15 +468,6 @@ def _refuse_early(backend: Backend, graph: Graph, mode: str, *, must_save: bool)
     if unsaved and must_save:
         raise BackendError(unsaved)
     return unsaved
-
-
-def _refuse_constant_outputs(graph: Graph) -> None:
-    for name in graph.outputs:
-        if name in graph.parameters:
-            raise GraphError(
-                f"output {name!r} of {graph.name!r} is a constant, not computed by any node; no stage could "
-                f"give it: leave it out of the model's outputs"
-            )
 
 
 def _refuse_lost_backwards(graph: Graph) -> None:

@@ -3,7 +3,7 @@
 Left out: how it is made (``api.py``), running it in several processes (``runtime/launch``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,14 @@ class CompiledModel:
             results = run_stages(self.plan.stages, self.stages, values, self.plan.graph_outputs)
         return self.signature.assemble(results)
 
-    def save(self, directory: str | Path, *, force: bool = False, stablehlo: bool = False) -> "CompiledModel":
+    def save(
+        self,
+        directory: str | Path,
+        *,
+        force: bool = False,
+        stablehlo: bool = False,
+        beside: Mapping[str, str] | None = None,
+    ) -> "CompiledModel":
         """Write ``plan.json``, the stages and a README, as a whole.
 
         Returns the model with its artefacts named.
@@ -148,6 +155,7 @@ class CompiledModel:
                 wrote it before.
             force: Replace a folder that no compilation wrote.
             stablehlo: Write stages of the jax backend as StableHLO too.
+            beside: Texts of further files by name, such as ``pool.toml``.
 
         Raises:
             InputError: where the folder cannot be written, or is somebody
@@ -165,7 +173,8 @@ class CompiledModel:
             with alone():
                 return backend.write(graph, self.stages, cuts, target)
 
-        plan = write_folder(Path(directory), self.plan, write, self._write_scoring(), force=force)
+        scoring = self._write_scoring()
+        plan = write_folder(Path(directory), self.plan, write, scoring, beside=beside, force=force)
         LOG.info("wrote %s", printable(str(directory)))
         return replace(self, plan=plan, directory=Path(directory))
 
@@ -191,4 +200,6 @@ def backend_of(plan: Plan) -> Backend:
     """Return the backend that reads and writes the stages of a plan."""
     if plan.backend != MIXED:
         return find_backend(plan.backend).on(plan.stages)
-    return MixedBackend({stage.device: find_backend(stage.backend) for stage in plan.stages}).on(plan.stages)
+    return MixedBackend({name: find_backend(stage.backend) for stage in plan.stages for name, _ in stage.units}).on(
+        plan.stages
+    )

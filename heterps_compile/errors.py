@@ -121,10 +121,10 @@ class RunError(HeterpsError):
 
 
 class RunKilledError(RunError):
-    """A run was told twice to stop, and its processes were killed in the middle of a step.
+    """A run was ended by a signal, and not after a step: told twice, it was killed, or no process of it ran just then.
 
     Attributes:
-        signal: The first of the two.
+        signal: The first one.
     """
 
     def __init__(self, message: str, signal: int) -> None:

@@ -3,6 +3,7 @@
 Left out: how the draft came to be (``passes/``), verification and time spent, which the caller fills in.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,17 +13,23 @@ from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.precision import FULL, rate_notes
+from heterps_compile.errors import InputError
 from heterps_compile.escape import printable
 from heterps_compile.ir.graph import TORCH
+from heterps_compile.ir.id_tables import id_tables
 from heterps_compile.ir.layer_titles import titles_of
 from heterps_compile.ir.partition import StageCut
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.passes.drafts import Emitted
 from heterps_compile.plan.fingerprint import make_fingerprints
-from heterps_compile.plan.plan import Plan, PlannedStage, readings_of
+from heterps_compile.plan.idle_units import idle_of, units_of
+from heterps_compile.plan.plan import Plan, readings_of
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.runtime.pipeline.routes import make_routes
 from heterps_compile.runtime.signature import signature_of_graph
+from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
+from heterps_compile.units import counted
 
 _LOST_SHOWN = 3
 
@@ -30,15 +37,22 @@ _LOST_SHOWN = 3
 def make_plan(draft: Emitted, backend: Backend) -> Plan:
     """Return the plan of a draft that every pass has run on, not verified."""
     graph, pool, search, stages = draft.graph, draft.cluster, draft.search, draft.stages
-    used = {stage.device for stage in stages}
+    _refuse_kinds(stages, backend)
+    used = {device for stage in stages for device, _ in stage.units}
     free = any(device.price_per_hour == 0 for device in pool.device_types)
     servers = draft.parameter_servers
-    throughput = readings_of(graph.batch, stages, draft.schedule).steady_state.throughput_samples_per_s
-    value, bound = search.value, search.bound
+    readings = readings_of(graph.batch, stages, draft.schedule)
+    throughput = readings.steady_state.throughput_samples_per_s
+    value, bounds = search.value, (search.bound, max(0.0, search.bound_of_all_orders))
     paid = sum(stage.price_per_hour for stage in stages) + servers.price_per_hour
-    by_price = OBJECTIVES[draft.request.objective].paid(paid, throughput)
+    paid += sum(idle.price_per_hour for idle in idle_of(units_of(stages), pool.device_types))
+    valued = readings.one_batch_alone if draft.request.minimises_step else readings.steady_state
+    by_price = OBJECTIVES[draft.request.objective].paid(paid, valued.throughput_samples_per_s)
+    if draft.request.minimises_step and by_price is None:
+        value = draft.schedule.step_s
     if by_price is not None:  # what is free has a price to the search, not to the user
-        value, bound = by_price, 0.0 if free else search.bound
+        value, bounds = by_price, (0.0, 0.0) if free else bounds
+    steady_bound = min(bounds[0], max(0.0, search.steady_bound)) if draft.request.minimises_step else 0.0
     return Plan(
         model=graph.name,
         graph_inputs=graph.inputs,
@@ -52,17 +66,22 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
         stages=tuple(replace(stage, backend=name) for stage, name in zip(stages, _names(backend, stages), strict=True)),
         schedule=draft.schedule,
         value=value,
-        bound=bound,
+        bound=min(bounds[0], value),
+        bound_of_all_orders=min(bounds[1], value),
+        steady_bound=steady_bound,
         method=search.method,
         found_by=search.found_by,
         evaluations=search.evaluations,
         throughput_samples_per_s=throughput,
         signature=signature_of_graph(graph).to_json(),
+        id_tables=id_tables(graph),
         parameter_servers=servers,
+        tables=draft.tables,
         unused_devices=tuple(device.name for device in pool.device_types if device.name not in used),
         replicated=draft.partition.replicated,
         notes=(
             *_notes(draft),
+            *_dealt(draft),
             *_skips(draft.partition.stages),
             *_whole_batches(draft, stages),
             *_replicated_buffers(draft, stages),
@@ -83,6 +102,35 @@ def make_plan(draft: Emitted, backend: Backend) -> Plan:
     )
 
 
+def _refuse_kinds(stages: Sequence[PlannedStage], backend: Backend) -> None:
+    """Refuse a stage on device types of several kinds where what is written runs on one.
+
+    Raises:
+        InputError: naming the stage and its backend.
+    """
+    for stage, own in zip(stages, backend.of_stages(len(stages)), strict=True):
+        if len({part.kind for part in stage.by_type}) > 1 and not own.capabilities.is_module:
+            raise InputError(
+                f"stage {stage.index} is planned for {printable(stage.hardware)}, and what the backend {own.name!r} "
+                f"writes runs on one kind of device; take --backend torch, or leave --mixed-stages out"
+            )
+
+
+def _dealt(draft: Emitted) -> Iterator[str]:
+    """Say how the micro-batches of a step are dealt where a stage has replicas of several device types."""
+    for stage in draft.stages:
+        if not stage.mixed:
+            continue
+        count = draft.schedule.micro_batches
+        taken = Counter(share_out([each.micro_batch_s for each in stage.of_replicas], count, BY_SPEED))
+        units = iter(range(stage.replicas))
+        parts = [
+            f"{sum(taken[next(units)] for _ in range(each.replicas))} to {each.replicas} x {each.device}"
+            for each in stage.mixed
+        ]
+        yield f"of {counted(count, 'micro-batch')} stage {stage.index} gives {' and '.join(parts)}"
+
+
 def _names(backend: Backend, stages: Sequence[PlannedStage]) -> list[str]:
     """Return the name of the backend of every stage."""
     return [own.name for own in backend.of_stages(len(stages))]
@@ -96,12 +144,14 @@ def _notes(draft: Emitted) -> tuple[str, ...]:
             len(lost) > _LOST_SHOWN
         )
         notes = (*notes, f"for inference alone: stages lack {shown}, and would train with other gradients")
+    if draft.request.mode == "training":
+        notes = (*notes, *getattr(draft.graph.source, "training_notes", ()))
     kinds = {layer.kind.value for layer in draft.layers.layers}
     for device in draft.cluster.device_types:
         if device.supports is not None and not kinds.intersection(device.supports):
             notes = (*notes, f"{device.name!r} supports {', '.join(device.supports)}: no layer of this model")
     notes = (*notes, *_precision_notes(draft), *_times_notes(draft))
-    if draft.parameter_servers.price_per_hour:
+    if draft.request.synchronisation == "parameter-server" and draft.parameter_servers.price_per_hour:
         notes = (*notes, "the price has the parameter servers in it, the proven bound leaves them out")
     return (*notes, *draft.search.notes)
 
@@ -118,9 +168,13 @@ def _precision_notes(draft: Emitted) -> Iterator[str]:
 
 
 def _times_notes(draft: Emitted) -> tuple[str, ...]:
-    """Say how many layers' times are measured, and where those of micro-batches come from, where any are."""
-    used = [stage.device for stage in draft.stages]
-    return (*draft.times.notes(), *draft.times.micro_batch_notes(used, draft.schedule.micro_batches))
+    """Say what the times of layers and of micro-batches rest on, where a profile or a calibration speaks for them."""
+    used = [device for stage in draft.stages for device, _ in stage.units]
+    return (
+        *draft.times.notes(),
+        *draft.times.rate_notes(),
+        *draft.times.micro_batch_notes(used, draft.schedule.micro_batches),
+    )
 
 
 def _untrained(draft: Emitted, backends: Sequence[str]) -> Iterator[str]:
@@ -137,7 +191,9 @@ def _other_runtimes(draft: Emitted, stages: Sequence[PlannedStage], backends: Se
     return tuple(
         f"the profile for {device!r} is of the backend {profiles[device].backend}, and the stages are for {backend}: "
         f"its times are those of other kernels"
-        for device, backend in dict.fromkeys(zip((stage.device for stage in stages), backends, strict=True))
+        for device, backend in dict.fromkeys(
+            (name, own) for stage, own in zip(stages, backends, strict=True) for name, _ in stage.units
+        )
         if device in profiles and backend != profiles[device].backend
     )
 

@@ -175,7 +175,7 @@ class Wholes:
     def read(self, text: str) -> tuple[int, ...]:
         """Return the numbers in their order."""
         parts = [part.strip() for part in text.split(",")]
-        if not all(p.isascii() and p.isdigit() and len(p) < _LONGEST and 1 <= int(p) <= MOST_WHOLE for p in parts):
+        if not all(map(_is_count, parts)):
             raise InputError(f"{short(text)} is not a list of {self.what} of 1 or more, such as {self.example}")
         if len(parts) > self.count:
             raise InputError(f"{len(parts)} {self.what} are given; give {self.count} or fewer")
@@ -192,6 +192,31 @@ class Speeds:
             return tuple(tuple(map(float, part.split(","))) for part in text.split(";"))
         except ValueError as error:
             raise InputError(f"{short(text)} is not a list of speeds for every stage, such as '2,1;1'") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Processes of hosts, such as ``10.0.0.1=2,worker-2=1``."""
+
+    def read(self, text: str) -> tuple[tuple[str, int], ...]:
+        """Return the hosts in their order, with the processes of each."""
+        pairs = [part.strip().partition("=") for part in text.split(",")]
+        if not all(_HOST.fullmatch(host) and _is_count(count) for host, _, count in pairs):
+            raise InputError(f"{short(text)} is no list of hosts with 1 process or more, such as 10.0.0.1=2,worker-2=1")
+        return tuple((host, int(count)) for host, _, count in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class CountRange:
+    """``MIN:MAX``, or ``N`` for N:N."""
+
+    def read(self, text: str) -> tuple[int, int]:
+        """Return the least and the most."""
+        least, _, most = text.partition(":")
+        most = most if ":" in text else least
+        if not (_is_count(least) and _is_count(most) and int(least) <= int(most)):
+            raise InputError(f"{short(text)} is not MIN:MAX with 1 <= MIN <= MAX, such as 1:4")
+        return int(least), int(most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +309,11 @@ def _mapping(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     return found
 
 
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < _LONGEST and 1 <= int(text) <= MOST_WHOLE
+
+
+_HOST = re.compile(r"[A-Za-z0-9:._-]{1,253}")
 _LONGEST = 40  # digits of a number that is worth reading
 _PERCENT = re.compile(r"\s*(\d{1,9}\.?\d{0,9}|\.\d{1,9})\s*%\s*", re.ASCII)
 

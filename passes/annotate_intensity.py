@@ -15,7 +15,6 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.layer_cost import COMPUTE_INTENSIVE, DATA_INTENSIVE, LayerCost, layer_costs
 from heterps_compile.cost.precision import in_precision
 from heterps_compile.cost.roofline import ridge_flop_per_byte
-from heterps_compile.ir.layers import LayerGraph
 
 from .drafts import Annotated, Layered, advance
 
@@ -40,6 +39,6 @@ class AnnotateIntensity:
 
     def __call__(self, draft: Layered) -> Annotated:
         """Fill in ``costs``, and give the values of ``layers`` the dtypes of the precision that is asked for."""
-        layers = LayerGraph(in_precision(draft.graph, draft.request.precision), draft.layers.layers)
+        layers = replace(draft.layers, graph=in_precision(draft.graph, draft.request.precision))
         costs = tuple(annotate(cost, layers.dtype(i), draft.cluster) for i, cost in enumerate(layer_costs(layers)))
         return advance(draft, Annotated, layers=layers, costs=costs)

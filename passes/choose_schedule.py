@@ -5,9 +5,9 @@ them (``cost/layer_times.py``). What M micro-batches cannot divide is paid M tim
 fill the pipeline better and pay more of it, so that the best M lies between 1 and the batch. Values reach the next
 stage after the way over what connects the two; schedules that have few micro-batches under way wait for it most.
 
-The shortest step wins; among equals, and with as many micro-batches among those at most 2 % longer, the one that holds
-the fewest bytes of activations: 1F1B waits for every delay between stages and holds a part of what GPipe holds. The
-step is one batch alone, in inference too, where batches may follow one another (``schedule/readings.py``).
+What a step takes, and which is the best, ``schedule/shortest_step.py`` says. It is one batch alone, in inference too,
+where batches may follow one another (``schedule/readings.py``). Replicas sum their gradients at its end, with the
+latency of every message, which the steady state leaves out.
 
 Two schedules are simulated and never chosen, and the reason tells where they would be shorter: zero-bubble needs
 gradients of inputs and of weights apart, which no backend computes, and interleaved 1F1B needs every stage in two
@@ -16,24 +16,32 @@ chunks, which is another placement than the one that was searched for.
 Left out: stages that need not wait for the one before them.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import ClassVar
 
 from heterps_compile.cost.layer_times import LayerTimes
-from heterps_compile.cost.memory import MemoryParts
-from heterps_compile.cost.roofline import TRAINING_FACTOR
-from heterps_compile.plan.plan import PlannedStage, Schedule
+from heterps_compile.cost.memory import ALWAYS, MemoryParts
+from heterps_compile.plan.plan import Schedule
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.load import (
     MicroBatch,
     StageLoad,
+    StageWhole,
+    Way,
     delayed,
-    held_bytes,
+    mean_micro_batch,
     micro_batch_counts,
-    occupied,
-    simulate_step,
+)
+from heterps_compile.schedule.shortest_step import (
+    SAME_TIME,
+    Step,
+    best_step,
+    shortest_step,
+    step_under,
+    steps_worth_trying,
 )
 from heterps_compile.units import format_bytes, format_seconds
 
@@ -44,23 +52,6 @@ _NOT_CHOSEN = {
     "interleaved-1f1b": "it needs two chunks a stage, another placement",
 }
 """Schedules of training that are shorter where the pipeline waits, and why they are not chosen all the same."""
-
-_HARDLY_LONGER = 1.02
-"""Predicted steps differ from measured ones by more than this."""
-
-_SAME_TIME = 1 + 1e-9
-"""Times closer than this factor differ by rounding alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A simulated choice."""
-
-    name: str
-    micro_batches: int
-    step_s: float
-    held_bytes: float
-    peak_in_flight: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +72,96 @@ class ChooseSchedule:
         training = draft.request.mode == "training"
         if self.schedule:
             loads = _loads(draft, [self.micro_batches], training=training)
-            best = _try(self.schedule, loads, self.micro_batches, training=training)
+            best = step_under(self.schedule, loads, self.micro_batches, training=training)
             reason = f"{self.schedule} with {self.micro_batches} micro-batches was decided before"
-            return _scheduled(draft, best, reason, loads, training=training)
+            return _scheduled(draft, StepOf(loads, (best,), best), reason)
+        chosen = step_of(draft)
         most = max(stage.replicas for stage in draft.stages)
-        counts, why = [1], _fixed(draft.graph.batch, most, training=training)
-        if draft.graph.batch_symbol is not None:
-            counts, why = micro_batch_counts(draft.graph.batch, most), ""
-        loads = _loads(draft, counts, training=training)
-        # a replica without a micro-batch has nothing to learn from
-        least = most if training and most <= max(counts) else 1
-        trials = list(_simulated(loads, counts, least, training=training))
-        best = _best([trial for trial in trials if trial.micro_batches >= least])
-        reason = f"{why or _against_undivided(best, loads, trials)}; {_against_others(best, trials, training=training)}"
-        if training and len(loads) > 1:
-            reason += _shorter(best, loads)
-        return _scheduled(draft, best, reason, loads, training=training)
+        why = "" if draft.graph.batch_symbol is not None else _fixed(draft.graph.batch, most, training=training)
+        best, trials = chosen.best, chosen.trials
+        undivided = why or _against_undivided(best, chosen.loads, trials)
+        reason = f"{undivided}; {_against_others(best, trials, training=training)}"
+        if training and len(chosen.loads) > 1:
+            reason += _shorter(best, chosen.loads)
+        return _scheduled(draft, chosen, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOf:
+    """The step that stages with replicas take.
+
+    Attributes:
+        loads: Of the stages, as they keep their activations.
+        trials: What was simulated.
+        best: The one to take.
+    """
+
+    loads: Sequence[StageLoad]
+    trials: Sequence[Step]
+    best: Step
+
+    def stages(self, draft: Provisioned) -> tuple[PlannedStage, ...]:
+        """Return the stages of a draft with their micro-batches, and with memory and computation as they are then."""
+        best = self.best
+        loads = [load.recomputing() if again else load for load, again in zip(self.loads, best.recomputes, strict=True)]
+        scheduled = (
+            _scheduled_stage(draft, stage, load, best.micro_batches)
+            for stage, load in zip(draft.stages, loads, strict=True)
+        )
+        return tuple(
+            replace(
+                stage,
+                recompute=load.recomputes,
+                delay_s=load.micro_batch(1).delay_s,
+                micro_batch_delay_s=load.micro_batch(best.micro_batches).delay_s,
+                memory=None
+                if stage.memory is None
+                else stage.memory.under_way(peak, best.micro_batches, recomputes=load.recomputes),
+            )
+            for stage, load, peak in zip(scheduled, loads, best.peak_in_flight, strict=True)
+        )
+
+
+def _scheduled_stage(draft: Provisioned, stage: PlannedStage, load: StageLoad, micro_batches: int) -> PlannedStage:
+    """Return a stage with what it computes for, and what one of so many micro-batches takes."""
+    parts = []
+    for part, of in zip(stage.by_type, load.types or (load,), strict=True):
+        each, factor = of.micro_batch(micro_batches), _factor(draft.times, part) if load.recomputes else 1.0
+        parts.append((_kept_compute_s(draft, part) * factor, each.forward_s, each.backward_s))
+    if not stage.mixed:
+        [(compute_s, forward_s, backward_s)] = parts
+        return replace(
+            stage, compute_s=compute_s, micro_batch_forward_s=forward_s, micro_batch_backward_s=backward_s
+        )  # fmt: skip
+    types = tuple(
+        replace(
+            each,
+            compute_s=compute_s * each.share,
+            micro_batch_forward_s=forward_s,
+            micro_batch_backward_s=backward_s,
+        )
+        for each, (compute_s, forward_s, backward_s) in zip(stage.mixed, parts, strict=True)
+    )
+    dealt = load.dealt(micro_batches, training=draft.request.mode == "training")
+    return replace(
+        stage,
+        compute_s=max(each.compute_s for each in types),
+        micro_batch_forward_s=fmean(dealt.forward_s[replica] for replica in dealt.taken_by),
+        micro_batch_backward_s=fmean(dealt.backward_s[replica] for replica in dealt.taken_by),
+        mixed=types,
+    )
+
+
+def step_of(draft: Provisioned) -> StepOf:
+    """Return the best step of the stages of a draft, over all counts of micro-batches and schedules."""
+    training, most = draft.request.mode == "training", max(stage.replicas for stage in draft.stages)
+    counts = [1] if draft.graph.batch_symbol is None else micro_batch_counts(draft.graph.batch, most)
+    loads = _loads(draft, counts, training=training)
+    # a replica without a micro-batch has nothing to learn from
+    least = most if training and most <= max(counts) else 1
+    trials = list(steps_worth_trying(loads, counts, least, training=training))
+    choose = shortest_step if draft.request.minimises_step else best_step
+    return StepOf(loads, trials, choose([trial for trial in trials if trial.micro_batches >= least]))
 
 
 def _fixed(batch: int, most_replicas: int, *, training: bool) -> str:
@@ -107,70 +172,65 @@ def _fixed(batch: int, most_replicas: int, *, training: bool) -> str:
     return why
 
 
-def _scheduled(
-    draft: Provisioned, best: _Trial, reason: str, loads: Sequence[StageLoad], *, training: bool
-) -> Scheduled:
+def _scheduled(draft: Provisioned, chosen: StepOf, reason: str) -> Scheduled:
     """Fill in the schedule, and the stages' micro-batches and memory under it."""
-    schedule = Schedule(best.name, best.micro_batches, reason, best.step_s)
-    stages = tuple(
-        replace(
-            stage,
-            micro_batch_forward_s=load.micro_batch(best.micro_batches).forward_s,
-            micro_batch_backward_s=load.micro_batch(best.micro_batches).backward_s,
-            delay_s=load.micro_batch(1).delay_s,
-            micro_batch_delay_s=load.micro_batch(best.micro_batches).delay_s,
-            memory=_in_flight(stage.memory, peak, best.micro_batches),
-        )
-        for stage, load, peak in zip(draft.stages, loads, best.peak_in_flight, strict=True)
-    )
-    return advance(draft, Scheduled, schedule=schedule, stages=stages)
+    best = chosen.best
+    schedule = Schedule(best.schedule, best.micro_batches, reason, best.step_s)
+    return advance(draft, Scheduled, schedule=schedule, stages=chosen.stages(draft))
 
 
-def _in_flight(memory: MemoryParts | None, peak: int, micro_batches: int) -> MemoryParts | None:
-    """Return what a replica holds of a stage when only so many of its micro-batches are under way at once."""
-    if memory is None:
-        return None
-    return replace(
-        memory,
-        activations_bytes=math.ceil(memory.activations_bytes * peak / micro_batches),
-        copies_bytes=memory.copies_bytes * peak,
-    )
+def _factor(times: LayerTimes, stage: PlannedStage) -> float:
+    """Return by how much a stage that computes its activations again computes longer for a batch."""
+    phases = times.stage_phases(stage.layers, stage.device)
+    return 1 + (phases.forward_s / phases.whole_s if phases.whole_s > 0 else 0.0)
+
+
+def _kept_compute_s(draft: Provisioned, stage: PlannedStage) -> float:
+    """Return CT of a stage that keeps its activations; the problem has the other where all compute them again."""
+    return stage.compute_s / _factor(draft.times, stage) if draft.recompute == ALWAYS else stage.compute_s
 
 
 def _loads(draft: Provisioned, counts: Iterable[int], *, training: bool) -> list[StageLoad]:
     """Return what a step asks of every stage, its times known for some counts of micro-batches."""
-    ways = _ways(draft)
-    known = [
+    ways, parts = _ways(draft), [stage.by_type for stage in draft.stages]
+    wholes = [[_whole(draft, part) for part in of_stage] for of_stage in parts]
+    shares = [[each.share for each in stage.mixed] or [1.0] for stage in draft.stages]
+    counts = sorted({1, 2, *counts})  # two tell what dividing does not shrink
+    known: list[list[list[MicroBatch]]] = [
+        [
+            [
+                whole.part(count, draft.times.stage_phases(part.layers, part.device, count), training=training)
+                for part, whole in zip(of_stage, own, strict=True)
+            ]
+            for of_stage, own in zip(parts, wholes, strict=True)
+        ]
+        for count in counts
+    ]
+    means = [
         delayed(
-            [_micro_batch(draft.times, stage, count, training=training) for stage in draft.stages],
+            [each[0] if len(each) == 1 else mean_micro_batch(each, own) for each, own in zip(at, shares, strict=True)],
             [way.micro_batch_s(count) for way in ways],
         )
-        for count in sorted({1, 2, *counts})  # two tell what dividing does not shrink
+        for count, at in zip(counts, known, strict=True)
     ]
-    return [
-        StageLoad(
-            replicas=stage.replicas,
-            known=of_stage,
-            activations_bytes=stage.memory.activations_bytes if stage.memory else 0,
-            copies_bytes=stage.memory.copies_bytes if stage.memory else 0,
+    loads = []
+    for index, (stage, of_stage) in enumerate(zip(draft.stages, parts, strict=True)):
+        types = tuple(
+            StageLoad(part.replicas, tuple(at[index][place] for at in known))
+            for place, part in enumerate(of_stage if stage.mixed else ())
         )
-        for stage, of_stage in zip(draft.stages, zip(*known, strict=True), strict=True)
-    ]
+        load = StageLoad(
+            stage.replicas,
+            tuple(mean[index] for mean in means),
+            sync_s=stage.all_reduce_s,
+            types=types,
+        )
+        room = min(draft.cluster.device_type(device).memory_bytes for device, _ in stage.units)
+        loads.append(load.holding(stage.memory or MemoryParts(0, 0, 0, 0), room))
+    return loads
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """From a stage to the next: the latency, and the time of a batch's values that the next one reads."""
-
-    latency_s: float = 0.0
-    batch_s: float = 0.0
-
-    def micro_batch_s(self, count: int) -> float:
-        """Return the way of one of so many micro-batches."""
-        return self.latency_s + self.batch_s / count
-
-
-def _ways(draft: Provisioned) -> list[_Way]:
+def _ways(draft: Provisioned) -> list[Way]:
     """Return the ways [S - 1] from every stage to the next, each at the pace of the slower side."""
     stage_of = {name: stage.index for stage in draft.stages for name in stage.layers}
     stages = [stage_of[layer.name] for layer in draft.layers.layers]
@@ -180,97 +240,39 @@ def _ways(draft: Provisioned) -> list[_Way]:
             sent_bytes[stages[edge.producer]] += edge.size_bytes
     ways = []
     for (stage, following), size_bytes in zip(pairwise(draft.stages), sent_bytes, strict=False):
-        pair = (stage.device, following.device)
-        sides = [draft.times.pool.link(*pair), draft.times.pool.link(*pair[::-1])]
+        pairs = [(here, there) for here, _ in stage.units for there, _ in following.units]
+        sides = [draft.times.pool.way(*each) for pair in pairs for each in (pair, pair[::-1])]
         slowest = min(side.bytes_per_s for side in sides)
-        ways.append(_Way(max(side.latency_s for side in sides), size_bytes / slowest) if size_bytes else _Way())
+        ways.append(Way(max(side.latency_s for side in sides), size_bytes / slowest) if size_bytes else Way())
     return ways
 
 
-def _micro_batch(times: LayerTimes, stage: PlannedStage, count: int, *, training: bool) -> MicroBatch:
-    """Return the times of one of so many micro-batches: its part of CT and DT, and what dividing does not shrink.
-
-    All but the first that a replica takes up add to gradients at hand.
-    """
-    whole, part = times.stage_phases(stage.layers, stage.device), times.stage_phases(stage.layers, stage.device, count)
-    rounds = max(1.0, count / stage.replicas)
-    backward_s = (part.backward_s + (rounds - 1) * part.accumulate_s) / rounds
-    own_s = part.forward_s + backward_s
-    transfers = (stage.received_bytes > 0) + (stage.sent_bytes > 0)
-    latency_s = transfers * times.pool.device_type(stage.device).network_latency_s
-    return occupied(
-        count,
-        stage.replicas * stage.compute_s / count + own_s - whole.whole_s / count,
-        (stage.replicas * stage.data_s + (count - 1) * latency_s) / count,
-        part.forward_s / own_s if training and own_s > 0 else 1 / TRAINING_FACTOR if training else 1.0,
+def _whole(draft: Provisioned, stage: PlannedStage) -> StageWhole:
+    times, transfers = draft.times, (stage.received_bytes > 0) + (stage.sent_bytes > 0)
+    return StageWhole(
+        stage.replicas,
+        _kept_compute_s(draft, stage),
+        stage.data_s - stage.sync_s,
+        times.stage_phases(stage.layers, stage.device),
+        transfers * times.pool.device_type(stage.device).network_latency_s,
     )
 
 
-def _simulated(loads: Sequence[StageLoad], counts: Sequence[int], least: int, *, training: bool) -> Iterator[_Trial]:
-    """Simulate every schedule for every count from ``least`` on that could be the best, the most promising first."""
-    promising = sorted(counts, key=lambda count: _shortest_step_s(loads, count, training=training))
-    shortest_s = float("inf")
-    for count in promising:
-        is_hopeless = _shortest_step_s(loads, count, training=training) > shortest_s * _SAME_TIME
-        if count != 1 and (count < least or is_hopeless):
-            continue  # 1 is always simulated: the reason compares with it
-        for name in ("gpipe", "1f1b") if training else ("gpipe",):
-            trial = _try(name, loads, count, training=training)
-            shortest_s = min(shortest_s, trial.step_s if count >= least else shortest_s)
-            yield trial
-
-
-def _try(name: str, loads: Sequence[StageLoad], count: int, *, training: bool) -> _Trial:
-    timeline = simulate_step(name, loads, count, training=training)
-    held = held_bytes(loads, timeline, count, training=training)
-    in_all = sum(load.replicas * held_by_one for load, held_by_one in zip(loads, held, strict=True))
-    return _Trial(name, count, timeline.makespan_s, in_all, timeline.peak_in_flight)
-
-
-def _shorter(best: _Trial, loads: Sequence[StageLoad]) -> str:
+def _shorter(best: Step, loads: Sequence[StageLoad]) -> str:
     """Tell of the schedules that would be shorter with as many micro-batches, and why they are not chosen."""
-    others = [(_try(name, loads, best.micro_batches, training=True), why) for name, why in _NOT_CHOSEN.items()]
+    others = [(step_under(name, loads, best.micro_batches, training=True), why) for name, why in _NOT_CHOSEN.items()]
     return "".join(
-        f"; {other.name} would take {format_seconds(other.step_s)}, but {why}"
+        f"; {other.schedule} would take {format_seconds(other.step_s)}, but {why}"
         for other, why in others
-        if other.step_s * _SAME_TIME < best.step_s
+        if other.step_s * SAME_TIME < best.step_s
     )
 
 
-def _shortest_step_s(loads: Sequence[StageLoad], count: int, *, training: bool) -> float:
-    """Return a lower bound on the step under any schedule.
-
-    The busiest replica of a stage cannot start before one micro-batch has come through the stages before; once it
-    has ended, its last micro-batch must still go through those after, or in training back through those before.
-    """
-    times_s = [load.micro_batch(count).whole_s for load in loads]
-    bounds_s = []
-    for stage, load in enumerate(loads):
-        others_s = sum(times_s[:stage]) + (0.0 if training else sum(times_s[stage + 1 :]))
-        bounds_s.append(others_s + -(-count // load.replicas) * times_s[stage])
-    return max(bounds_s)
-
-
-def _best(trials: Sequence[_Trial]) -> _Trial:
-    """Return the trial to follow, by the rule of the module."""
-    shortest_s = min(trial.step_s for trial in trials)
-
-    def is_equal(trial: _Trial, within: float) -> bool:
-        return trial.step_s <= shortest_s * within
-
-    def burden(trial: _Trial) -> tuple[float, int]:
-        return trial.held_bytes, trial.micro_batches
-
-    best = min((trial for trial in trials if is_equal(trial, _SAME_TIME)), key=burden)
-    alike = (trial for trial in trials if trial.micro_batches == best.micro_batches)
-    return min((trial for trial in alike if is_equal(trial, _HARDLY_LONGER)), key=burden)
-
-
-def _against_undivided(best: _Trial, loads: Sequence[StageLoad], trials: Sequence[_Trial]) -> str:
+def _against_undivided(best: Step, loads: Sequence[StageLoad], trials: Sequence[Step]) -> str:
     undivided_s = min(trial.step_s for trial in trials if trial.micro_batches == 1)
     if best.micro_batches > 1:
         gain = f"{format_seconds(best.step_s)} a step, undivided {format_seconds(undivided_s)}"
-        if undivided_s * _SAME_TIME < best.step_s:
+        if undivided_s * SAME_TIME < best.step_s:
             gain += ", which would leave replicas without any"
         return f"{best.micro_batches} micro-batches: {gain}"
     again_s = sum(load.again_s for load in loads)
@@ -278,11 +280,11 @@ def _against_undivided(best: _Trial, loads: Sequence[StageLoad], trials: Sequenc
     return f"1 micro-batch: {format_seconds(undivided_s)} a step, and {cost}"
 
 
-def _against_others(best: _Trial, trials: Sequence[_Trial], *, training: bool) -> str:
+def _against_others(best: Step, trials: Sequence[Step], *, training: bool) -> str:
     if not training:
         return "forward only, the next batch follows at once"
-    other = next(t for t in trials if t.micro_batches == best.micro_batches and t.name != best.name)
+    other = next(t for t in trials if t.micro_batches == best.micro_batches and t.schedule != best.schedule)
     return (
-        f"{best.name} takes {format_seconds(best.step_s)} and holds {format_bytes(best.held_bytes)} of activations, "
-        f"{other.name} {format_seconds(other.step_s)} and {format_bytes(other.held_bytes)}"
+        f"{best.schedule} takes {format_seconds(best.step_s)} and holds {format_bytes(best.held_bytes)} of "
+        f"activations, {other.schedule} {format_seconds(other.step_s)} and {format_bytes(other.held_bytes)}"
     )

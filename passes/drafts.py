@@ -12,21 +12,25 @@ fields that its step fills in, those of earlier steps too where it fills them in
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from inspect import get_annotations
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.layer_cost import LayerCost
+from heterps_compile.cost.layer_orders import orders_of, reordered
 from heterps_compile.cost.layer_times import LayerTimes
 from heterps_compile.cost.measured import Measurements
+from heterps_compile.cost.memory import NEVER
 from heterps_compile.cost.problem import MethodResult, Problem, SearchResult
+from heterps_compile.cost.served_tables import Table
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.ir.partition import Partition
 from heterps_compile.plan.other_plan import OtherPlan
-from heterps_compile.plan.plan import ParameterServers, PlannedStage, Schedule
+from heterps_compile.plan.plan import ParameterServers, Schedule, ServedTables
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
 
 Build = Callable[[Graph, Partition, Sequence[PlannedStage]], tuple[Any, ...]]
@@ -44,7 +48,9 @@ class Draft:
         measurements: Measured times; None where every time is estimated.
         warm_start: Stages of an old plan of the model, for the search to begin from.
         warm_fingerprints: Of their layers, by which those that have other names today are found; none to go by names.
+        served_layers: Names of layers whose tables a plan has put on servers; None where that is to be decided.
         baselines: Names of placement methods to try beside that of the request.
+        can_recompute: Whether what the stages run on can compute activations again.
         build: Builds the stages; None for a plan alone.
     """
 
@@ -54,8 +60,15 @@ class Draft:
     measurements: Measurements | None = None
     warm_start: tuple[PlannedStage, ...] = ()
     warm_fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    served_layers: tuple[str, ...] | None = None
     baselines: tuple[str, ...] = ()
+    can_recompute: bool = True
     build: Build | None = None
+
+    @property
+    def recompute(self) -> str:
+        """Return which stages compute their activations again."""
+        return self.request.recomputes if self.can_recompute else NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +80,7 @@ class Layered(Draft):
     @property
     def layers_as_read(self) -> LayerGraph:
         """Return the layers with the values of the model, whatever precision is asked for."""
-        return LayerGraph(self.graph, self.layers.layers)
+        return replace(self.layers, graph=self.graph)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +92,19 @@ class Annotated(Layered):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posed(Annotated):
-    """Times of layers on devices are known, and the search problem is stated."""
+    """Times of layers on devices are known, and the search problem is stated.
 
+    Attributes:
+        costs: With the tables that lie on servers (``LayerCost.served``).
+        times: Of layers on types.
+        problem: Of these costs.
+        open_tables: That are held, and that the search may put on servers too.
+    """
+
+    costs: tuple[LayerCost, ...]
     times: LayerTimes
     problem: Problem
+    open_tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +135,7 @@ class Provisioned(Fused):
 
     stages: tuple[PlannedStage, ...]
     parameter_servers: ParameterServers
+    tables: ServedTables | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +161,28 @@ def advance(draft: Draft, step: type[D], **filled_in: Any) -> D:
     """Return a draft at a step: its fields of earlier steps, and those that are filled in."""
     kept = {f.name: getattr(draft, f.name) for f in fields(step) if f.name not in filled_in and hasattr(draft, f.name)}
     return step(**kept, **filled_in)
+
+
+P = TypeVar("P", bound=Posed)
+
+
+def in_order(draft: P, order: Sequence[int]) -> P:
+    """Return a draft with its layers in another order, given as indices into its own; nothing else changes.
+
+    Raises:
+        GraphError: where an edge would run backward.
+    """
+    if list(order) == list(range(len(order))):
+        return draft
+    layers, costs = draft.layers.reordered(order), tuple(draft.costs[i] for i in order)
+    orders = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with)
+    return replace(
+        draft,
+        layers=layers,
+        costs=costs,
+        times=draft.times.reordered(layers, costs, order),
+        problem=reordered(draft.problem, orders, order),
+    )
 
 
 def filled_in(takes: type[Draft], gives: type[Draft]) -> tuple[str, ...]:

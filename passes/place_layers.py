@@ -1,6 +1,8 @@
 """Place layers on device types: run a search method, prove a bound, and keep the best plan that any of it came upon.
 
-The method of the request goes first. Other methods, where some are named, the old plan and the proof are asked too;
+The method of the request goes first, on the layers in the compiler's own order, or in that of the plan it begins from;
+then other orders are searched (``placement/orders/``), and the layers of the draft are put in the one of the best plan.
+Other methods, where some are named, the old plan and the proof are asked too;
 whoever has the best plan, it is the result, and the result says who that was. Of plans of one price per hour it is the
 fastest (``placement/proof/fastest_at_price.py``), of its interchangeable layers the stages get even shares
 (``placement/deal_alike.py``). Beside it stands the plan that the other question about money would choose
@@ -11,32 +13,45 @@ Left out: the methods (``placement/``), replicas in the plan (``provision.py``).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import evaluate_one
+from heterps_compile.cost.evaluate import evaluate_one, to_arrays
 from heterps_compile.cost.finders import PROOF, WARM_START, finder
+from heterps_compile.cost.layer_orders import orders_of
+from heterps_compile.cost.memory import ALWAYS, stage_memory
 from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
-from heterps_compile.errors import HeterpsError, InfeasibleError, InputError, PlugInError
+from heterps_compile.errors import GraphError, HeterpsError, InfeasibleError, InputError, PlugInError
+from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.match_layers import match_layers, with_names_of_today
+from heterps_compile.plan.other_plan import OtherPlan
 from heterps_compile.plan.placed_stages import placement_of
-from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import PROVISIONERS, Request
 from heterps_compile.progress import part_of_step, tell
+from heterps_compile.schedule.step_problem import StepProblem, step_problem
 from heterps_compile.units import counted
 
-from .deadline import Deadline
-from .drafts import Placed, Posed, advance
+from .drafts import Placed, Posed, advance, in_order
+from .mixed_stages import PLAIN_SHARE, refuse_mixed, with_mixed_stages
 from .placement.deal_alike import deal_alike
-from .placement.method import PlacementMethod, proves
+from .placement.method import PlacementMethod, proves, proving_for
 from .placement.methods import METHODS, find_method
+from .placement.orders.best_order import best_order
 from .placement.other_question import answer_other, has_other_question, other_objective, unanswered
-from .placement.proof.certificate import better_of, certify
+from .placement.proof.certificate import better_of
 from .placement.proof.exact import Exact
 from .placement.proof.fastest_at_price import fastest_at_price
+from .placement.served_ranges import run_in_ranges
+from .placement.steps.minimise_step import StepsFound, least_factor, search_steps, with_best_step
+from .placement.steps.step_plans import SteppedPlan, feasible, simulated, with_units
+from .served_sets import place_over_sets
+from .within_memory import may_lack_memory, place_within_memory
 
+_HELD = "some type has no memory for the model and a whole batch, and what its plan would hold is not known"
 _NAMED = 3  # missing layers that a message names
 _ROUNDING = 1e-12  # relative
 _METHOD_SHARE = 0.7  # of a time limit; the rest is for the proof
@@ -65,20 +80,46 @@ class PlaceLayers:
     def __call__(self, draft: Posed) -> Placed:
         """Fill in ``search``, ``tried`` with what each method found by itself, and ``other``.
 
+        The placement fits as its schedule holds it (``within_memory.py``).
+
         Raises:
             UnknownNameError: where there is no such method.
             InputError: where the warm start is of another model or pool.
             InfeasibleError: where no placement is feasible, with the constraint and what would help; or where nothing
                 found one in the time.
         """
+        if not draft.request.mixed_stages:
+            return place_over_sets(draft, partial(place_within_memory, self._placed), self.proof_s)
+        return self._of_several_types(draft)
+
+    def _of_several_types(self, draft: Posed) -> Placed:
+        """Place the layers on stages of one device type each, then on stages that may have several."""
+        refuse_mixed(draft)
+        request, deadline = draft.request, Deadline.after(draft.request.time_limit_s)
+        plain: Placed | InfeasibleError
+        share_s = None if request.time_limit_s is None else PLAIN_SHARE * request.time_limit_s
+        asked = replace(draft, request=replace(request, time_limit_s=share_s))
+        try:
+            found = place_over_sets(asked, partial(place_within_memory, self._placed), self.proof_s)
+            plain = draft = replace(found, request=request)
+        except InfeasibleError as error:
+            plain, draft = error, in_order(draft, draft.layers.own_order)
+        factor = least_factor(steps_of(draft)) if request.minimises_step else 1.0
+        left_s = None if request.time_limit_s is None else deadline.left_s()
+        return with_mixed_stages(draft, plain, left_s, factor)
+
+    def _placed(self, draft: Posed, limit_s: float | None) -> Placed:
+        """Place the layers of a draft whose tables lie where they do, in so many seconds; None for no limit."""
+        draft, old = _begun(draft)
+        start = old
         problem, request = draft.problem, draft.request
-        method = find_method(self.method or request.method)
+        method = proving_for(find_method(self.method or request.method), self.proof_s)
         others = [find_method(name) for name in draft.baselines if name != method.name]
         seed = request.seed if self.seed is None else self.seed
-        limit_s, deadline = request.time_limit_s, Deadline.after(request.time_limit_s)
-        old = warm_start_of(problem, warm_stages(draft)) if draft.warm_start else None
-        is_exact = proves(method)
-        share = 1.0 if is_exact else _METHOD_SHARE
+        deadline = Deadline.after(limit_s)
+        is_exact = proves(method) and problem.served_s is None
+        is_fixed = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with).is_fixed
+        share = 1.0 if is_exact and is_fixed else _METHOD_SHARE
 
         def left_s(most_s: float) -> float:
             return min(most_s, max(0.0, deadline.left_s()))
@@ -90,11 +131,9 @@ class PlaceLayers:
                 method,
                 problem,
                 seed=seed,
-                time_limit_s=None if limit_s is None else share * limit_s,
+                time_limit_s=None if limit_s is None else left_s(share * limit_s),
                 warm_start=old,
             )
-        if isinstance(own, InfeasibleError) and is_exact:
-            raise own
         runs = [(method.name, own)]
         for number, other in enumerate(others, start=1):
             tell(f"searching with {other.name}")
@@ -104,31 +143,112 @@ class PlaceLayers:
                 with part_of_step(number / parts, (number + 1) / parts):
                     found = run_method(other, problem, seed=seed, time_limit_s=left_s(self.baseline_s))
                 runs.append((other.name, found))
-        try:
-            result = _best_of(problem, [found for _, found in runs], old)
-        except InfeasibleError as fault:  # the exact search finds a plan, or says why there is none
-            result = _found_by_proof(problem, method.name, fault, left_s(self.proof_s))
-        else:
-            if not is_exact:
-                with part_of_step((parts - 1) / parts, 1.0):
-                    result = certify(problem, result, left_s(self.proof_s), [] if old is None else [old])
-        if old is not None and evaluate_one(problem, old) <= result.value * (1 + _ROUNDING):
+        with part_of_step((parts - 1) / parts, 1.0):
+            order, result = _proven(draft, method, [found for _, found in runs], old, left_s(self.proof_s))
+        before = draft
+        if order:
+            draft, old = in_order(draft, order), None
+            problem = draft.problem
+        if request.minimises_step:
+            tell("looking for the best step")
+            draft, result = _with_best_step(
+                before, draft, result, found=[found for _, found in runs], old=start, deadline=deadline
+            )
+            problem = draft.problem
+        elif old is not None and evaluate_one(problem, old) <= result.value * (1 + _ROUNDING):
             result = _kept(problem, result, old)
         else:
             if request.objective == "price":
                 tell("looking for the fastest plan of this price")
                 result = fastest_at_price(problem, result, left_s(self.beside_s))
             result = deal_alike(problem, result)
-        answer = None
-        if has_other_question(problem):
-            why = _no_answer(request, is_over=deadline.is_over)
-            if why:
-                result = replace(result, notes=(*result.notes, unanswered(problem, why)))
-            else:
-                tell(f"looking at --objective {other_objective(problem)}")
-                answer = answer_other(problem, result, left_s(self.beside_s))
+        result, answer = _answered(draft, result, left_s(self.beside_s), is_over=deadline.is_over)
         tried = tuple(_row(name, found) for name, found in runs)
         return advance(draft, Placed, search=result, tried=tried, other=answer)
+
+
+def _answered(
+    draft: Posed, result: SearchResult, limit_s: float, *, is_over: bool
+) -> tuple[SearchResult, OtherPlan | None]:
+    """Return the result, and the answer to the other question about money; a note says why there is none."""
+    problem, request = draft.problem, draft.request
+    if not has_other_question(problem):
+        return result, None
+    if why := _no_answer(request, is_over=is_over) or ("" if not may_lack_memory(draft) else _HELD):
+        return replace(result, notes=(*result.notes, unanswered(problem, why))), None
+    tell(f"looking at --objective {other_objective(problem)}")
+    orders = orders_of(draft.layers, draft.costs, optimizer=request.trains_with)
+    steps = steps_of(draft) if request.minimises_step else None
+    return result, answer_other(problem, orders, result, limit_s, steps)
+
+
+def _with_best_step(
+    own: Posed,
+    moved: Posed,
+    result: SearchResult,
+    *,
+    found: Sequence[SearchResult | InfeasibleError],
+    old: Placement | None,
+    deadline: Deadline,
+) -> tuple[Posed, SearchResult]:
+    """Return the result with the plan of the best step, and the draft in the order that it takes the layers in.
+
+    Args:
+        own: In the order that the methods ran in.
+        moved: In the order of the result.
+        result: Of the steady state.
+        found: What the methods found.
+        old: The old plan's placement, in the order that the methods ran in; None without one.
+        deadline: Of all searches.
+    """
+    began_s, seed, evaluations = now_s(), own.request.seed, 0
+    known = [] if old is None else _old_steps(own, old)
+    drafts = [own] if moved is own else [moved, own]
+    plans = [each.placement for each in found if isinstance(each, SearchResult)]
+    starts = {id(own): plans, id(moved): [result.placement, *(plans if moved is own else ())]}
+    best: tuple[Posed, StepsFound] | None = None
+    for draft in drafts:
+        of = steps_of(draft)
+        steps = search_steps(
+            of,
+            starts[id(draft)],
+            deadline,
+            known=known if draft is own else (),
+            seed=seed,
+            least=result.bound_of_all_orders * least_factor(of),
+        )
+        evaluations += steps.evaluations
+        if best is None or steps.is_better_than(best[1]):
+            best = draft, steps
+    assert best is not None  # noqa: S101 - there is a draft
+    draft, steps = best
+    if draft is not moved:  # the bound in the order of the result is not one in this order
+        result = replace(result, bound=result.bound_of_all_orders)
+    is_only_order = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with).is_fixed
+    stepped = with_best_step(steps_of(draft), result, steps, is_only_order=is_only_order)
+    spent_s = stepped.search_s + now_s() - began_s
+    return draft, replace(stepped, evaluations=stepped.evaluations + evaluations, search_s=spent_s)
+
+
+def _old_steps(draft: Posed, old: Placement) -> list[SteppedPlan]:
+    """Return the steps of the old plan's placement with its units."""
+    of, home = steps_of(draft), {layer: stage for stage in warm_stages(draft) for layer in stage.layers}
+    units = [home[draft.problem.layer_names[first]].replicas for first in old.starts()]
+    if not feasible(of.problem, *to_arrays([old]))[0]:
+        return []
+    found = (simulated(of, plan) for plan in with_units(of, old, units, of.counts(max(units))) if plan.value < np.inf)
+    return [plan for plan in found if plan is not None]
+
+
+def steps_of(draft: Posed) -> StepProblem:
+    """Return what steps of the plans of a draft's problem are made of."""
+    optimizer, recompute = draft.request.trains_with, draft.recompute
+    memory, problem = None, draft.problem
+    if recompute == ALWAYS:  # which every load adds by itself
+        problem = replace(problem, compute_s=draft.times.compute_s)
+    if recompute == ALWAYS or may_lack_memory(draft):
+        memory = cache(partial(stage_memory, draft.layers, draft.costs, optimizer=optimizer, recompute=recompute))
+    return step_problem(problem, draft.times, draft.cluster, memory, is_divisible=draft.graph.batch_symbol is not None)
 
 
 def _no_answer(request: Request, *, is_over: bool) -> str:
@@ -154,7 +274,8 @@ def run_method(
         PlugInError: where a third party's method fails, or what it gives is no result of this problem.
     """
     try:
-        found = method(problem, seed=seed, time_limit_s=time_limit_s, warm_start=warm_start)
+        run = method if problem.served_s is None else partial(run_in_ranges, method)
+        found = run(problem, seed=seed, time_limit_s=time_limit_s, warm_start=warm_start)
     except InfeasibleError as error:
         return error
     except HeterpsError:
@@ -215,8 +336,68 @@ def _kept(problem: Problem, result: SearchResult, old: Placement) -> SearchResul
         return result
     value = evaluate_one(problem, old)
     notes = (*result.notes, f"the plan was found by {finder(WARM_START)}, which is as good and stays as it is")
-    bound = min(result.bound, value)
-    return replace(result, placement=old, value=value, bound=bound, found_by=WARM_START, notes=notes)
+    return replace(result.with_placement(old, value), found_by=WARM_START, notes=notes)
+
+
+def _begun(draft: Posed) -> tuple[Posed, Placement | None]:
+    """Return a draft in the order that the search begins with, and the old plan's placement where there is one.
+
+    Raises:
+        InputError: where the old plan is of another model or pool.
+    """
+    draft = in_order(draft, draft.layers.own_order)
+    if not draft.warm_start:
+        return draft, None
+    home = warm_start_of(draft.problem, warm_stages(draft))
+    stages = [home[name].index for name in draft.problem.layer_names]
+    try:
+        draft = in_order(draft, draft.layers.order_of(stages))
+    except GraphError as error:
+        raise InputError(
+            f"the warm start does not fit the model: {error}; take a plan of this model, or none"
+        ) from error
+    return draft, placement_of(draft.problem, home)
+
+
+def _proven(
+    draft: Posed,
+    method: PlacementMethod,
+    found: Sequence[SearchResult | InfeasibleError],
+    old: Placement | None,
+    limit_s: float,
+) -> tuple[tuple[int, ...], SearchResult]:
+    """Return the best plan of all orders, with what is proven of it, and its order; () for that of the draft.
+
+    Raises:
+        InfeasibleError: where no placement is feasible, with the reason; or that of the method where the time is up.
+    """
+    problem, orders = draft.problem, orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with)
+    fault, result = None, None
+    try:
+        result = _best_of(problem, found, old)
+    except InfeasibleError as error:
+        fault = error
+    if fault is not None and not proves(method):  # the exact search finds a plan, or says why there is none
+        try:
+            result = _found_by_proof(problem, method.name, fault, limit_s)
+        except InfeasibleError as error:
+            fault = error
+    starts = [] if old is None else [old]
+    chosen = best_order(
+        problem,
+        orders,
+        method.name,
+        result,
+        limit_s,
+        is_proven=proves(method) and problem.served_s is None,
+        seed=draft.request.seed,
+        starts=starts,
+    )
+    if chosen.result is not None:
+        return chosen.order, chosen.result
+    if fault is None or chosen.is_impossible or orders.is_fixed:
+        raise fault or InfeasibleError(f"{method.name} found no feasible placement")
+    raise InfeasibleError(f"{fault}; another order of the layers was not ruled out") from fault
 
 
 def _found_by_proof(problem: Problem, method: str, own: InfeasibleError, limit_s: float) -> SearchResult:
@@ -251,8 +432,8 @@ def warm_stages(draft: Posed) -> tuple[PlannedStage, ...]:
     return with_names_of_today(draft.warm_start, match_layers(old, make_fingerprints(draft.layers_as_read)))
 
 
-def warm_start_of(problem: Problem, stages: Sequence[PlannedStage]) -> Placement:
-    """Return the placement that stages of an old plan describe.
+def warm_start_of(problem: Problem, stages: Sequence[PlannedStage]) -> dict[str, PlannedStage]:
+    """Return the stage of an old plan that each layer has.
 
     Raises:
         InputError: where they are of another model or pool.
@@ -269,4 +450,4 @@ def warm_start_of(problem: Problem, stages: Sequence[PlannedStage]) -> Placement
     if unknown:
         have = ", ".join(map(repr, problem.type_names))
         raise InputError(f"the warm start uses the device type {unknown[0]!r}; the pool has {have}")
-    return placement_of(problem, home)
+    return home

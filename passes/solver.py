@@ -7,6 +7,8 @@ factor: so it is started only where some multiple of the time that the writing t
 It works in a thread of its own. Nobody can make HiGHS stop at once: it asks whether to go on every second or so, and
 within a heuristic after several. Who cancels, or presses Ctrl-C, gets away at once; the thread ends where HiGHS asks.
 
+While it works, this thread may go on with another search (``Budget.meanwhile``).
+
 Left out: what is to be solved (``max_load/split_programme.py``, ``placement/proof/path_programme.py``).
 """
 
@@ -47,6 +49,8 @@ def run_solver(solver: Any, deadline: Deadline, *, begun_s: float, most_s: float
     Thread(target=_run, args=(solver, ended), name="HiGHS").start()
     try:
         while not ended.done():
+            if deadline.work_meanwhile():
+                continue
             try:
                 ended.result(LEAST_S / 2)
             except StillWorkingError:

@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+        os.unsetenv(name)  # os.environ does not know what a library has set
     if not hasattr(config, "workerinput"):
         kept = [file.stat().st_size for file in _XLA_CACHE.glob("*")]
         if sum(kept) > _LARGEST_CACHE_BYTES:

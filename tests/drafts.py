@@ -14,6 +14,7 @@ from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.layer_times import layer_times
 from heterps_compile.cost.measured import Measurements
 from heterps_compile.cost.problem import MethodResult, Placement, Problem, SearchResult
+from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import Layer, LayerGraph
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.passes.drafts import Emitted
@@ -125,3 +126,12 @@ def renamed(name: str) -> Emitted:
     layers = LayerGraph(graph, (replace(LAYERS.layers[0], name=name), *LAYERS.layers[1:]))
     stages = (replace(PLAN.stages[0], layers=(name,)), PLAN.stages[1])
     return replace(DRAFT, graph=graph, layers=layers, stages=stages)
+
+
+def posing(problem: Problem) -> Emitted:
+    """Return the draft with another problem, whose layers stand one after the other."""
+    names = problem.layer_names
+    nodes = "\n".join(f"gemm {name} : v{i} w -> v{i + 1} 4x4 flops=1" for i, name in enumerate(names))
+    graph = sketch(f"in v0 4x4\npar w 4x4\n{nodes}\nout v{len(names)}", batch=4)
+    layers = LayerGraph(graph, tuple(Layer(name, OpKind.GEMM, (i,), ("w",)) for i, name in enumerate(names)))
+    return replace(DRAFT, graph=graph, layers=layers, problem=problem)

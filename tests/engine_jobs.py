@@ -14,12 +14,12 @@ SECRET = "0123456789" * 4
 HOSTILE = "my\n$(touch /tmp/owned) '\"`;#{}.heterps"
 
 
-def make_job(*, replicas: tuple[int, ...] = (2, 1), servers: int = 0, words: tuple[str, ...] = (), **options) -> Job:
+def make_job(*, replicas: tuple[int, ...] = (2, 1), servers: int = 0, **options) -> Job:
     """Return a job of ranks 0 and 1 for stage 0 and rank 2 for stage 1."""
     layout = make_layout(PLAN, training=False, replicas=list(replicas))
     directory = options.pop("directory", "/data/m.heterps")
     prepared = Prepared(Path(directory), PLAN, "ab" * 32, layout, places_of(layout, servers))
-    return Job(replace(RunOptions(directory=directory, data="random"), **options), prepared, words)
+    return Job(replace(RunOptions(directory=directory, data="random"), **options), prepared)
 
 
 def write_hosts(folder: Path, *slots: int) -> str:

@@ -9,7 +9,8 @@ from plans import PLAN
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.runtime.pipeline.engine import Engine
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
@@ -87,6 +88,8 @@ def engine_of(  # noqa: PLR0917 - what a test says of a run
 ) -> Engine:
     """Return the engine of a rank; the stages are made anew on every rank, the same everywhere."""
     plan = plan_of(stages, graph_outputs)
+    if options.pop("recompute", False):
+        plan = replace(plan, stages=tuple(replace(stage, recompute=True) for stage in plan.stages))
     layout = make_layout(
         plan,
         training=loss is not None,

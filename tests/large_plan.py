@@ -7,7 +7,9 @@ from plans import PLAN
 
 from heterps_compile.cost.layer_cost import LayerCost
 from heterps_compile.cost.memory import MemoryParts
-from heterps_compile.plan.plan import PlannedStage, Schedule
+from heterps_compile.plan.plan import Schedule
+from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.request import STEADY
 from heterps_compile.report.findings import Findings
 from heterps_compile.report.rows import LayerRow
 
@@ -63,11 +65,12 @@ def large_findings(layers: int, stages: int, *, training: bool = False) -> Findi
         throughput_samples_per_s=throughput,
         value=value,
         bound=value * 0.95,
+        bound_of_all_orders=value * 0.95,
         devices=(),
         fingerprints={},
         unused_devices=(),
         replicated=(),
-        request=replace(PLAN.request, mode="training" if training else "inference"),
+        request=replace(PLAN.request, mode="training", reading=STEADY) if training else PLAN.request,
         stages=planned,
         schedule=Schedule("1f1b" if training else "gpipe", 16, "the shortest step", 0.05),
     )

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from plans import PLAN
 
-from heterps_compile.plan.plan import Plan, PlannedStage, Schedule
+from heterps_compile.plan.plan import Plan, Schedule
+from heterps_compile.plan.planned_stage import PlannedStage
 
 PRICES = {device.name: device.price_per_hour for device in PLAN.devices}
 KINDS = {device.name: device.kind for device in PLAN.devices}
@@ -53,6 +54,8 @@ def planned(stages: list[PlannedStage]) -> Plan:
         throughput_samples_per_s=throughput,
         value=price / 3600 / throughput * 1e6,
         bound=0.0,
+        steady_bound=0.0,
+        bound_of_all_orders=0.0,
         unused_devices=tuple(d for d in PRICES if d not in {stage.device for stage in stages}),
         fingerprints={name: fingerprint(name) for name in names},
     )

@@ -11,7 +11,8 @@ from heterps_compile.cluster.devices import DeviceType, Link, ParameterServer
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.plan.file import to_json
 from heterps_compile.plan.other_plan import OtherPlan
-from heterps_compile.plan.plan import Plan, PlannedStage, Schedule, Verification
+from heterps_compile.plan.plan import Plan, Schedule, Verification
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
 
 VERSIONS = {"heterps-compile": "0.1.0", "numpy": "2.0.0"}
@@ -92,6 +93,8 @@ PLAN = Plan(
     schedule=Schedule("gpipe", 4, "4 micro-batches take 9 ms, 1 takes 12 ms", 0.009),
     value=2.9 / 3600 / 16000.0 * 1e6,
     bound=0.05,
+    steady_bound=0.01,
+    bound_of_all_orders=0.048,
     method="rl",
     found_by="proof",
     evaluations=1234,

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,6 +18,16 @@ def children(process: int) -> list[int]:
         if parent == process:
             found.append(int(stat.parent.name))
     return sorted(found)
+
+
+def kill_with_descendants(process: int) -> None:
+    """Kill a process and all that it has started, at once, as when a machine loses power."""
+    found = [process]
+    for one in found:
+        found += children(one)
+    for one in found:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
 
 
 def ranks_of(launcher: int) -> list[int]:

@@ -74,12 +74,15 @@ QUANTITIES: Mapping[str, tuple[Callable[[Plan], Callable[[float], str]], Callabl
     "alone rate": (of(format_rate), lambda plan: plan.batch / alone_s(plan)),
     "alone bubble": (of(format_share), lambda plan: own_timeline(plan).bubble),
     "alone cost": (of(usd()), lambda plan: price(plan) / 3600 * alone_s(plan) / plan.batch * 1e6),
+    "longest sum": (of(format_seconds), lambda plan: max(s.sync_s + s.sync_hops_s for s in plan.stages)),
     "price": (of(usd("/h")), price),
     "price of servers": (of(usd("/h")), servers),
     "floor": (of(format_rate), lambda plan: plan.request.min_throughput),
     "budget": (of(format_money), lambda plan: plan.request.budget_per_hour or 0.0),
     "value": (described, lambda plan: plan.value),
     "bound": (described, lambda plan: plan.bound),
+    "bound of all orders": (described, lambda plan: plan.bound_of_all_orders),
+    "steady bound": (described, lambda plan: plan.steady_bound),
     "memory": (of(format_bytes), lambda plan: sum(s.replicas * s.memory.total_bytes for s in plan.stages)),
     "search time": (of(format_seconds), lambda plan: plan.search_s),
     "time spent": (of(format_seconds), lambda plan: plan.total_s),
@@ -89,6 +92,7 @@ OF_A_STAGE: Mapping[str, tuple[Callable[[float], str], Callable[[Plan, int], flo
     "time of a batch": (format_seconds, lambda plan, i: plan.stages[i].time_s),
     "computation": (format_seconds, lambda plan, i: plan.stages[i].compute_s),
     "data": (format_seconds, lambda plan, i: plan.stages[i].data_s),
+    "all-reduce": (format_seconds, lambda plan, i: plan.stages[i].sync_s + plan.stages[i].sync_hops_s),
     "samples/s": (rate_number, lambda plan, i: plan.batch / plan.stages[i].time_s),
     "memory": (format_bytes, lambda plan, i: plan.stages[i].memory.total_bytes),
     "USD/h": (format_money, lambda plan, i: plan.stages[i].price_per_hour),
@@ -102,6 +106,7 @@ FRAGMENTS = (
     r"steady state\b[^|]*?: {steady rate}, a batch every {steady time}, bubble {steady bubble}, {steady cost}" + PER,
     r"one batch alone\b[^|]*? {alone rate}, step {alone time}, bubble {alone bubble}",
     r"one batch alone\b[^|]*?: {alone rate}, step {alone time}, bubble {alone bubble}, {alone cost}" + PER,
+    r"all-reduce after the last backward of \d+ stages?, the longest {longest sum} in stage \d+",
     r"\(floor {floor}, held here\)",
     r"\(budget {budget}\)",
     r"per million samples *{steady cost} \(steady state\), {alone cost} \(one batch alone\)",
@@ -113,6 +118,7 @@ FRAGMENTS = (
     r"price {price} {steady cost} per million samples in the steady state",
     r"bubble {steady bubble} in the steady state, {alone bubble} of one batch alone",
     r"proven bound:? *{bound}",
+    r"the steady state alone proves {steady bound}",
     r"latency *{value}, undivided",
     r"tried [\d,]+, in {search time}",
     r"time spent *{time spent}",
@@ -154,6 +160,8 @@ KEYS = {
     "value": "value",
     "found_value": "value",
     "bound": "bound",
+    "bound_of_all_orders": "bound of all orders",
+    "steady_bound": "steady bound",
     "search_s": "search time",
     "total_s": "time spent",
 }
@@ -161,6 +169,7 @@ STAGE_KEYS = {
     "stages.*.time_s": "time",
     "stages.*.compute_s": "computation",
     "stages.*.data_s": "data",
+    "stages.*.all_reduce_s": "all-reduce",
     "stages.*.throughput_samples_per_s": "samples/s",
     "stages.*.memory_bytes": "memory",
     "stages.*.price_per_hour": "USD/h",
@@ -170,7 +179,7 @@ OF_ONE_DOCUMENT = re.compile(
     r"(estimates\.)?(layers|parameter_servers|cluster|model|provenance|schedules|other_objective|work|choices|moves|decisive|decides|decisions|pool)\b.*"
     r"|.*(version|seed|batch|evaluations|micro_batches|replicas|parameter_servers|budget_per_hour|gap|max_stages|"
     r"min_stages|time_limit_s|parameter_servers_price_per_hour|gain_percent|tolerance_percent|stage)"
-    r"|stages\.\*\.(received_bytes|sent_bytes|micro_batch_\w+|delay_s|memory\..*)|changes\..*"
+    r"|stages\.\*\.(received_bytes|sent_bytes|micro_batch_\w+|delay_s|sync_\w+|memory\..*)|changes\..*"
 )
 """Numbers of one document alone, options, and what is tested below or where it is computed."""
 

@@ -1,4 +1,4 @@
-"""A folder with one small input of every kind: an ONNX model, a workload file, a PipeDream graph."""
+"""A folder with one small input of every kind: an ONNX model, a workload file, a PipeDream graph, a problem file."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def write_small_inputs(where: Path) -> None:
-    """Write ``m.onnx`` (two products, open batch), ``chain.json`` and ``graph.txt``."""
+    """Write ``m.onnx`` (two products, open batch), ``chain.json``, ``graph.txt``, and the head of ``problem.json``."""
     edges = [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in (1, 2, 3)]
     edges[1]["sourceId"] = 1  # a branch, so that a free split may differ from one in a line
     nodes = [_node(1, 1.0), _node(2, 2.0), _node(3, 3.0), _node(4, 2.0)]
@@ -22,6 +22,7 @@ def write_small_inputs(where: Path) -> None:
         "\tnode2 -- node3",
     ]
     (where / "graph.txt").write_text("\n".join(lines) + "\n")
+    (where / "problem.json").write_text('{"format": "heterps-compile problem"}')
     weights = [numpy_helper.from_array(np.full((8, 8), 0.1, np.float32), f"w{n}") for n in (1, 2)]
     names = (("x", "w1", "h"), ("h", "w2", "y"))
     steps = [helper.make_node("MatMul", [x, w], [y], name=f"fc{w[1]}") for x, w, y in names]

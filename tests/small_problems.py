@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from heterps_compile.cost.all_reduce import Machines
 from heterps_compile.cost.problem import Placement, Problem
 
 
@@ -21,7 +22,7 @@ def small_problem(
     memory: bool = True,
     structure: bool = True,
 ) -> Problem:
-    """Draw a problem: skip edges, tied weights, masks, limits, floors; it may well be infeasible."""
+    """Draw a problem: skip edges, tied weights, masks, limits, floors, fractions of layers; it may be infeasible."""
     rng = np.random.default_rng(seed)
 
     def sometimes(chance: float) -> bool:
@@ -46,6 +47,7 @@ def small_problem(
     weights = rng.integers(1, 50, layers).astype(float) + 20
     min_stages = int(rng.integers(1, layers + 1)) if structure and sometimes(0.3) else 1
     batch = int(rng.integers(1, 65))
+    own_compute, own_data = drawn_fractions(seed, layers, types) if seed % 3 == 1 else (None, None)
     return Problem(
         layer_names=tuple(f"layer{i}" for i in range(layers)),
         type_names=tuple(f"type{t}" for t in range(types)),
@@ -77,7 +79,17 @@ def small_problem(
         min_throughput=float(rng.uniform(0.05, 0.6) * batch) if floor and sometimes(0.7) else 0.0,
         min_stages=min_stages,
         max_stages=int(rng.integers(min_stages, layers + 1)) if structure and sometimes(0.3) else 10**9,
+        layer_compute_parallel=own_compute,
+        layer_data_parallel=own_data,
     )
+
+
+def drawn_fractions(seed: int, layers: int, types: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Draw [L, T] fractions of layers, of computation, of data movement or of both."""
+    rng = np.random.default_rng([seed, layers, types])
+    compute, data = rng.choice([0.0, 0.4, 0.8, 0.95, 1.0], (2, layers, types), p=[0.1, 0.15, 0.25, 0.3, 0.2])
+    which = int(rng.integers(3))
+    return (None if which == 1 else compute), (None if which == 2 else data)
 
 
 def small_problems(max_layers: int = 8, max_types: int = 3, units: int = 6) -> st.SearchStrategy[Problem]:
@@ -127,6 +139,26 @@ def linked(problem: Problem, seed: int) -> Problem:
     )
 
 
+def on_machines(problem: Problem, seed: int) -> Problem:
+    """Put the units of the problem's types into machines of 1 to 4, which sum gradients if the problem did not."""
+    rng = np.random.default_rng(seed)
+    machines = Machines(
+        rng.integers(1, 5, problem.type_count).astype(float), rng.uniform(0.05, 1.1, problem.type_count)
+    )
+    sync_s = problem.sync_s
+    if problem.objective != "latency" and rng.random() < 0.5:
+        sync_s = rng.uniform(0, 2.0, sync_s.shape) * (rng.random(sync_s.shape) < 0.7)
+    return replace(problem, machines=machines, sync_s=sync_s)
+
+
+def rented_whole(problem: Problem, seed: int) -> Problem:
+    """Rent the units of some types of the problem as machines of 1 to 4, as many as its limits leave."""
+    rng = np.random.default_rng(seed)
+    together = rng.integers(1, 5, problem.type_count)
+    together = np.where(together <= problem.max_units, together, 1)
+    return replace(problem, rented_together=together, max_units=problem.max_units // together * together)
+
+
 def with_shared_storage(problem: Problem, seed: int) -> Problem:
     """Add storage to the problem behind the replicas that some layers wait for."""
     rng = np.random.default_rng(seed)
@@ -134,8 +166,45 @@ def with_shared_storage(problem: Problem, seed: int) -> Problem:
     return replace(problem, shared_s=rng.uniform(0, 1.0, shape) * (rng.random(shape) < 0.4))
 
 
-def plain_value(problem: Problem, placement: Placement) -> float:
-    """Price a placement by the formulas of ``cost/problem.py``, one number at a time; inf where infeasible."""
+def with_servers(problem: Problem, seed: int) -> Problem:
+    """Put tables of some layers on servers."""
+    chance = np.random.default_rng([seed, 7])
+    return replace(
+        problem,
+        served_s=chance.uniform(0, 4, problem.layer_count) * (chance.random(problem.layer_count) < 0.6),
+        server_price_per_hour=float(chance.uniform(0.05, 2.0)),
+        least_servers=int(chance.integers(1, 5)),
+    )
+
+
+def plain_served_value(problem: Problem, placement: Placement) -> float:
+    """Price a placement with every number of servers that may be best, one at a time."""
+    assert problem.served_s is not None
+    whole_s, least = float(problem.served_s.sum()), problem.least_servers
+    floor_s = problem.batch / problem.min_throughput if problem.min_throughput else math.inf
+    alone = replace(problem, served_s=None)
+    at_floor = max(least, math.ceil(whole_s / floor_s - 1e-9))
+    if problem.objective == "max-load":
+        return plain_value(alone, placement, 0.0, whole_s / at_floor)
+    stages = list(itertools.pairwise((*placement.starts(), problem.layer_count)))
+    runs = [math.isfinite(problem.compute_s[layer, t]) for layer, t in enumerate(placement.types)]
+    times = [
+        plain_time_s(problem, placement, i, j, k)
+        for i, j in stages
+        if all(runs)
+        for k in range(1, int(problem.max_units[placement.types[i]]) + 1)
+    ]
+    counts = {least, *range(least, least + 30), *(math.ceil(whole_s / t) for t in times if 0 < t < math.inf)}
+    return min(
+        plain_value(alone, placement, n * problem.server_price_per_hour, whole_s / n) for n in counts if n >= least
+    )
+
+
+def plain_value(problem: Problem, placement: Placement, standing: float = 0.0, least_s: float = 0.0) -> float:
+    """Price a placement by the formulas of ``cost/problem.py``, one number at a time; inf where infeasible.
+
+    ``standing`` is paid by the hour whatever the replicas, and no batch takes less than ``least_s``.
+    """
     starts = placement.starts()
     stages = [(i, j, placement.types[i]) for i, j in itertools.pairwise((*starts, problem.layer_count))]
     if not problem.min_stages <= len(stages) <= problem.max_stages:
@@ -148,18 +217,22 @@ def plain_value(problem: Problem, placement: Placement) -> float:
         most = 1 if problem.objective == "max-load" else problem.max_units[t]
         times.append([plain_time_s(problem, placement, i, j, k) for k in range(1, most + 1)])
     best = math.inf
-    for batch_s in {time for per_units in times for time in per_units}:
-        if problem.batch / batch_s < problem.min_throughput or any(min(row) > batch_s for row in times):
+    for batch_s in {least_s, *(time for per_units in times for time in per_units)} - {0.0}:
+        if (
+            batch_s < least_s
+            or problem.batch / batch_s < problem.min_throughput * (1 - 1e-9)
+            or any(min(row) > batch_s for row in times)
+        ):
             continue
         units = [next(k for k, time in enumerate(row, 1) if time <= batch_s) for row in times]
         used = [0] * problem.type_count
         for (_, _, t), k in zip(stages, units, strict=True):
             used[t] += k
-        price = sum(problem.price_per_hour[t] * k for (_, _, t), k in zip(stages, units, strict=True))
+        price = standing + plain_price(problem, used)
         too_many = any(u > most for u, most in zip(used, problem.max_units, strict=True))
         if too_many or price > problem.budget_per_hour * (1 + 1e-9):
             continue
-        actual_s = max(row[k - 1] for row, k in zip(times, units, strict=True))
+        actual_s = max(least_s, *(row[k - 1] for row, k in zip(times, units, strict=True)))
         if problem.objective == "cost":
             best = min(best, price / 3600 / (problem.batch / actual_s) * 1e6)
         elif problem.objective == "latency":
@@ -171,13 +244,37 @@ def plain_value(problem: Problem, placement: Placement) -> float:
     return best
 
 
+def plain_price(problem: Problem, used: list[int]) -> float:
+    """Return what units of every type cost an hour, whole machines where they are rented together."""
+    together = [1] * problem.type_count if problem.rented_together is None else problem.rented_together.tolist()
+    rented = [math.ceil(units / each) * each for units, each in zip(used, together, strict=True)]
+    return float(sum(price * units for price, units in zip(problem.price_per_hour, rented, strict=True)))
+
+
 def plain_time_s(problem: Problem, placement: Placement, i: int, j: int, k: int) -> float:
     t = placement.types[i]
-    alpha, beta = problem.compute_parallel[t], problem.data_parallel[t]
-    compute, data = plain_work_s(problem, placement, i, j)
-    sync = sum(problem.sync_s[x, t] for x in range(i, j)) if k > 1 else 0.0
+    alpha = [_of(problem.layer_compute_parallel, problem.compute_parallel, x, t) for x in range(i, j)]
+    beta = [_of(problem.layer_data_parallel, problem.data_parallel, x, t) for x in range(i, j)]
+    compute = sum(problem.compute_s[x, t] * (1 - a + a / k) for x, a in zip(range(i, j), alpha, strict=True))
+    data = sum(problem.data_s[x, t] * (1 - b + b / k) for x, b in zip(range(i, j), beta, strict=True))
+    own = sum(problem.data_s[x, t] for x in range(i, j))
+    traffic, crossing = plain_work_s(problem, placement, i, j)[1] - own, problem.data_parallel[t]
+    data += traffic * (1 - crossing + crossing / k)
+    sync = sum(problem.sync_s[x, t] for x in range(i, j)) * plain_share(problem, t, k)
     shared = 0.0 if problem.shared_s is None else sum(problem.shared_s[x, t] for x in range(i, j))
-    return max(compute * (1 - alpha) + compute * alpha / k, data * (1 - beta) + data * beta / k + sync, shared)
+    return max(compute, data + sync, shared)
+
+
+def _of(of_layers: np.ndarray | None, of_types: np.ndarray, layer: int, t: int) -> float:
+    return float(of_types[t] if of_layers is None else of_layers[layer, t])
+
+
+def plain_share(problem: Problem, t: int, k: int) -> float:
+    if problem.machines is None:
+        return (k - 1) / k
+    unit_count = int(problem.machines.units[t])
+    inside, machines = min(k, unit_count), math.ceil(k / unit_count)
+    return float(problem.machines.inner[t]) * (inside - 1) / inside + (machines - 1) / machines
 
 
 def plain_work_s(problem: Problem, placement: Placement, i: int, j: int) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -79,6 +79,7 @@ class Case:
     wire: str = "float32"
     speeds: tuple[tuple[float, ...], ...] | None = None
     exact_sums: bool = False
+    recompute: bool = False
 
 
 def train_staged(cases: Sequence[Case], *, timeout_s: float = 180.0) -> list[Run]:
@@ -111,6 +112,7 @@ def _train_case(rank: int, place: int, case: Case, results: Path) -> list[float]
         return []
     trained = TRAINED[case.name]
     plan, _ = read_folder(case.folder)
+    plan = replace(plan, stages=tuple(replace(stage, recompute=case.recompute) for stage in plan.stages))
     layout = make_layout(
         plan,
         training=True,

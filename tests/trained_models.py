@@ -212,6 +212,7 @@ def compile_trained(
             example_kwargs={name: columns[name] for name in trained.inputs},
             dynamic_shapes={name: {0: samples} for name in trained.inputs},
             mode="training",
+            reading="steady-state",  # cuts in the middle; for one batch alone a stage is best left empty
             method="greedy",
             backend=backend,
             pins=pins,

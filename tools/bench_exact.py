@@ -44,6 +44,7 @@ FAMILIES: dict[str, tuple[tuple[int, int], dict[str, bool], int]] = {
     "tight memory": ((300, 8), {"tight_memory": True}, 1),
     "branches": ((400, 6), {"branched": True}, 1),
     "limits": ((60, 8), {"limited": True}, 1),
+    "fractions of layers, chains of 300": ((300, 8), {"own_fractions": True}, 1),
     "limits, memory, branches": ((60, 8), {"limited": True, "tight_memory": True, "branched": True}, 1),
 }
 LINKED_SIZES = [(16, 4), (50, 5), (100, 8), (300, 8)]

@@ -83,7 +83,7 @@ class Bench:
     def __init__(self, folder: Path, clock: str, steps: int, repeats: int, *, pinned: bool, realtime: bool) -> None:
         self.folder, self.clock, self.steps, self.repeats = folder, clock, steps, repeats
         self.cores, self.realtime = usable_cores(), realtime
-        self.link: LinkProfile = measure_link(1)[0]  # before the ranks, which start with all cores
+        self.link: LinkProfile = measure_link(1).link  # before the ranks, which start with all cores
         self.ranks = {world: Ranks(world, pinned=pinned, realtime=realtime) for world in (2, 3)}
         self.overheads = Overheads()
 
@@ -203,27 +203,33 @@ class Bench:
             moved_bytes=sum(message_bytes(graph, case.micro_batch, route, back) for back in ways),
         )
 
-    def run(self, case: Case, profile: DeviceProfile) -> Row:
-        compiled = self.compile(case, profile)
-        graph, plan = compiled.graph, compiled.plan
+    def predict(self, compiled: "Compiled", times: Sequence[Phases]) -> Prediction:
+        """Predict the run of a case from times of a micro-batch of every stage."""
+        case, plan = compiled.case, compiled.plan
         layout = make_layout(
             plan,
             training=case.training,
             replicas=[1] * len(plan.stages),
             step=StepShape(schedule=case.schedule, micro_batches=case.micro_batches, batch=case.batch),
         )
-        routes = make_routes(plan.stages, plan.graph_outputs)
-        predicted = predict(
+        return predict(
             layout,
-            routes,
-            compiled.micro_batches(),
+            make_routes(plan.stages, plan.graph_outputs),
+            times,
             self.cores,
             overheads=self.overheads,
-            messages=Messages(partial(message_bytes, graph, layout.micro_batch_size), self.link),
+            messages=Messages(partial(message_bytes, compiled.graph, layout.micro_batch_size), self.link),
         )
-        runs = [self.measure(case, plan, compiled.folder) for _ in range(_RUNS)]
-        results = sorted(runs, key=measured_step_s)[_RUNS // 2]
-        return make_row(case, predicted, compiled.planned_step_s(), results, self.clock)
+
+    def middle_run(self, compiled: "Compiled") -> list[RankTimes]:
+        """Run a case some times, and return the middle run."""
+        runs = [self.measure(compiled.case, compiled.plan, compiled.folder) for _ in range(_RUNS)]
+        return sorted(runs, key=measured_step_s)[_RUNS // 2]
+
+    def run(self, case: Case, profile: DeviceProfile) -> Row:
+        compiled = self.compile(case, profile)
+        predicted = self.predict(compiled, compiled.micro_batches())
+        return make_row(case, predicted, compiled.planned_step_s(), self.middle_run(compiled), self.clock)
 
 
 @dataclass(frozen=True, slots=True)

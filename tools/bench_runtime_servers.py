@@ -95,7 +95,8 @@ def serve(spec: ServerSpec, rank: int, *, from_disk: bool = False) -> Server:
                 maps.append(self._map)
 
         shard.ColdFile = Noted
-    return module.serve_forever(spec, rank, heard=throw_out if from_disk else None)
+    (server,) = module.serve_forever(spec, rank, heard=throw_out if from_disk else None)
+    return server
 
 
 # 1. pulls

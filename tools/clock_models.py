@@ -1,4 +1,4 @@
-"""The models of the benchmark against the clock: built at any batch, their batch free, with a loss to train by."""
+"""The models of the benchmarks against the clock: built at any batch, their batch free, with a loss to train by."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -93,6 +93,106 @@ def gpt2() -> Built:
     return First(GPT2Model(config)), {"ids": torch.randint(0, 1000, (4, 32))}
 
 
+class Mobile(nn.Module):
+    """Inverted residuals, as in MobileNetV2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = self._conv(3, 32, 3, stride=2)
+        widths = ((32, 16, 1), (16, 24, 6), (24, 24, 6), (24, 40, 6), (40, 40, 6))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                *self._conv(inside, inside * times, 1),
+                *self._conv(inside * times, inside * times, 3, groups=inside * times),
+                nn.Conv2d(inside * times, outside, 1),
+                nn.BatchNorm2d(outside),
+            )
+            for inside, outside, times in widths
+        )
+        self.head = nn.Linear(40, 100)
+
+    @staticmethod
+    def _conv(inside: int, outside: int, size: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:
+        conv = nn.Conv2d(inside, outside, size, stride, padding=size // 2, groups=groups, bias=False)
+        return nn.Sequential(conv, nn.BatchNorm2d(outside), nn.ReLU6())
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.stem(image)
+        for block in self.blocks:
+            made = block(x)
+            x = made + x if made.shape[1] == x.shape[1] else made
+        out: Tensor = self.head(x.mean((2, 3)))
+        return out
+
+
+class Tagger(nn.Module):
+    """A recurrent tagger of words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.lstm = nn.Embedding(5000, 128), nn.LSTM(128, 192, batch_first=True)
+        self.head = nn.Linear(192, 64)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(self.words(ids))[0])
+        return out
+
+
+class Mixer(nn.Module):
+    """Blocks of an MLP-Mixer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 192, 8, 8)
+        self.tokens = nn.ModuleList(nn.Sequential(nn.Linear(36, 72), nn.GELU(), nn.Linear(72, 36)) for _ in range(3))
+        self.mixes = nn.ModuleList(nn.Sequential(nn.Linear(192, 768), nn.GELU(), nn.Linear(768, 192)) for _ in range(3))
+        self.norms = nn.ModuleList(nn.LayerNorm(192) for _ in range(6))
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.patch(image).flatten(2).transpose(1, 2)
+        for i, (token, mix) in enumerate(zip(self.tokens, self.mixes, strict=True)):
+            x = x + token(self.norms[2 * i](x).transpose(1, 2)).transpose(1, 2)
+            x = x + mix(self.norms[2 * i + 1](x))
+        out: Tensor = x.mean(1)
+        return out
+
+
+class Dense(nn.Module):
+    """Convolutions whose results are put side by side, as in DenseNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm2d(32 + 16 * i), nn.ReLU(), nn.Conv2d(32 + 16 * i, 16, 3, padding=1))
+            for i in range(5)
+        )
+        self.head = nn.Linear(112, 10)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.stem(image)
+        for block in self.blocks:
+            x = torch.cat([x, block(x)], 1)
+        out: Tensor = self.head(x.mean((2, 3)))
+        return out
+
+
+def mobile() -> Built:
+    return Mobile(), {"image": torch.randn(4, 3, 64, 64)}
+
+
+def tagger() -> Built:
+    return Tagger(), {"ids": torch.randint(0, 5000, (4, 16))}
+
+
+def mixer() -> Built:
+    return Mixer(), {"image": torch.randn(4, 3, 48, 48)}
+
+
+def dense() -> Built:
+    return Dense(), {"image": torch.randn(4, 3, 24, 24)}
+
+
 class Wire(nn.Module):
     """Two layers that do next to nothing, with a value of some width between them: what running a pipeline costs."""
 
@@ -125,6 +225,10 @@ MODELS: Mapping[str, Callable[[], Built]] = {
     "resnet": resnet,
     "bert": bert,
     "gpt2": gpt2,
+    "mobile": mobile,
+    "tagger": tagger,
+    "mixer": mixer,
+    "dense": dense,
     "narrow": narrow,
     "wide": wide,
     "busy": busy,

@@ -1,13 +1,14 @@
 """Train the policy that ships with the package: it learns to draw the plans that dynamic programming finds.
 
-Problems come from heterps_compile.cost.synthetic. At a fixed throughput a plan's price is a sum over its stages, so the
+Problems come from heterps_compile.cost.problem import Problem
+from heterps_compile.cost.synthetic. At a fixed throughput a plan's price is a sum over its stages, so the
 cheapest plan is a shortest path; where types have limits, prices on the units of a type steer it within them. Every
 problem gives plans for several throughputs. The loss is the negative log-likelihood of the plan under the policy's own
 way of drawing (sampling.py): where stages begin, and the type each takes. On a user's problem the policy then
 goes on learning by REINFORCE, without labels.
 
     python tools/train_policy.py                       # some ten minutes on one core; writes the shipped file
-    python tools/train_policy.py --problems 300 --steps 200 -o /tmp/policy.safetensors
+    python tools/train_policy.py --problems 300 --steps 200 -o /tmp/policy.npz
 
 The same options give the same file on the same machine and torch. Benchmarks draw their problems from other seeds.
 """
@@ -15,18 +16,20 @@ The same options give the same file on the same machine and torch. Benchmarks dr
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch.nn import functional
 
+from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.passes.placement.learned.features import layer_features
-from heterps_compile.passes.placement.learned.policy import SHIPPED_FILE, Policy
+from heterps_compile.passes.placement.learned.forward import SHIPPED_FILE
+from heterps_compile.passes.placement.learned.policy import Policy
 from heterps_compile.passes.placement.local.segment_table import SegmentTable, segment_table
 
 LAYERS = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 100)
@@ -46,11 +49,13 @@ class Example:
     types: np.ndarray
 
 
-def draw_examples(count: int, seed: int) -> Iterator[Example]:
-    generator = np.random.default_rng(seed)
+E = TypeVar("E", bound=Example)
+
+
+def draw_problems(count: int, generator: np.random.Generator) -> Iterator[Problem]:
     for index in range(count):
         branched, limited, tight = (bool(flag) for flag in generator.random(3) < (0.4, 0.4, 0.3))
-        problem = synthetic_problem(
+        yield synthetic_problem(
             Recipe(
                 seed=FIRST_SEED + index,
                 layers=int(generator.choice(LAYERS)),
@@ -60,12 +65,25 @@ def draw_examples(count: int, seed: int) -> Iterator[Example]:
                 tight_memory=tight,
             )
         )
+
+
+def plans_of(
+    problems: Iterable[Problem], generator: np.random.Generator
+) -> Iterator[tuple[Problem, float, np.ndarray, np.ndarray]]:
+    """Yield problems with a throughput, the layers where the stages of the cheapest plan begin, and their types."""
+    for problem in problems:
         table = segment_table(problem)
         for most in MOST_RAISED:
             throughput = problem.min_throughput * float(np.exp(generator.uniform(0, most)))
             plan = cheapest_plan(table, throughput)
             if plan is not None:
-                yield Example(layer_features(problem, throughput).astype(np.float16), *plan)
+                yield problem, throughput, *plan
+
+
+def draw_examples(count: int, seed: int) -> Iterator[Example]:
+    generator = np.random.default_rng(seed)  # of problems and throughputs, by turns
+    for problem, throughput, starts, types in plans_of(draw_problems(count, generator), generator):
+        yield Example(layer_features(problem, throughput).astype(np.float16), starts, types)
 
 
 def cheapest_plan(table: SegmentTable, throughput: float) -> tuple[np.ndarray, np.ndarray] | None:
@@ -116,7 +134,7 @@ def shortest_path(
     return stages, type_[stages]
 
 
-def batches(examples: list[Example], generator: np.random.Generator) -> Iterator[list[Example]]:
+def batches(examples: Sequence[E], generator: np.random.Generator) -> Iterator[list[E]]:
     """Yield batches of problems of one size, for ever."""
     by_size = defaultdict(list)
     for example in examples:
@@ -130,7 +148,7 @@ def batches(examples: list[Example], generator: np.random.Generator) -> Iterator
             yield parts[index]
 
 
-def losses(policy: Policy, batch: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
+def losses(policy: Policy, batch: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean surprise of a plan's types and of its stages' begins."""
     features = torch.from_numpy(np.stack([example.features for example in batch], axis=1).astype(np.float32))
     scores, begin_logits = policy(features)
@@ -171,7 +189,7 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * max(0.02, 1 - step / options.steps)
         optimizer.zero_grad()
-        sum(losses(policy, next(stream))).backward()
+        torch.stack(losses(policy, next(stream))).sum().backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 5.0)
         optimizer.step()
         if step % 1000 == 999:
@@ -181,8 +199,8 @@ def main() -> None:
             print(
                 f"{at}: surprise of held-out plans {surprise[0]:.3f} (types) + {surprise[1]:.3f} (begins)", flush=True
             )
-    weights = {name: weight.half().contiguous() for name, weight in policy.state_dict().items()}
-    options.output.write_bytes(save(weights))
+    weights = {name: weight.half().numpy() for name, weight in policy.state_dict().items()}
+    np.savez_compressed(options.output, **weights)
     print(f"{options.output}: {options.output.stat().st_size} bytes")
 
 

@@ -8,7 +8,7 @@ at random with the key it is given.
 Left out: other random numbers, and devices.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,6 +143,10 @@ class JaxBackend(Backend):
         from .torch_module import JaxModule  # noqa: PLC0415 - it needs jax and PyTorch
 
         return JaxModule(stage, device)
+
+    def recomputing(self, module: "JaxModule") -> "Callable[..., tuple[Any, ...]]":
+        """Return what runs a module with no residuals but what enters it (``jax.checkpoint``)."""
+        return module.recomputing
 
 
 def _nothing_dropped(graph: Graph) -> AbstractContextManager[Any]:

@@ -49,12 +49,14 @@ class Forward:
         names: Of the parameters, in order.
         known: Values that shapes depend on, by their places among the inputs: constants of what is compiled.
         moving: Of every array, whether its gradient is wanted.
+        recomputes: Leave no residuals but the arrays themselves; the backward runs the stage again.
     """
 
     stage: JaxStage
     names: tuple[str, ...]
     known: Mapping[int, Any]
     moving: tuple[bool, ...]
+    recomputes: bool = False
 
     def __call__(self, arrays: Sequence[Any], key: Any) -> tuple[tuple[Any, ...], dict[str, Any], Residuals]:
         """Return outputs, new values of what is updated, and residuals; pure, for ``jax.jit``.
@@ -64,7 +66,8 @@ class Forward:
             key: Two words of 32 bits, where the stage drops at random; else None.
         """
         moved = [array for array, moves in zip(arrays, self.moving, strict=True) if moves]
-        run = jax.checkpoint(self._outputs, prevent_cse=False, policy=_is_residual)
+        policy = None if self.recomputes else _is_residual
+        run = jax.checkpoint(self._outputs, prevent_cse=False, policy=policy)
         floats, pullback, (others, updates) = jax.vjp(lambda moved: run(moved, arrays, key), moved, has_aux=True)
         leaves, tree = jax.tree.flatten(pullback)
         # what an update overwrites must not be looked at again

@@ -79,6 +79,16 @@ class JaxModule(nn.Module):
         Raises:
             BackendError: naming the inputs or the node that cannot run on them.
         """
+        return self._outputs(values, recomputes=False)
+
+    def recomputing(self, *values: Any) -> tuple[Any, ...]:
+        """Run the stage as :meth:`forward` does, leaving nothing for the backward but what enters it.
+
+        The backward computes the rest again, in a function of its own: gradients may differ by rounding.
+        """
+        return self._outputs(values, recomputes=True)
+
+    def _outputs(self, values: Sequence[Any], *, recomputes: bool) -> tuple[Any, ...]:
         known_names = self._stage.known_inputs
         known = {i: self._known(i, v) for i, v in enumerate(values) if self.inputs[i] in known_names}
         given = [_tensor_of(value) for i, value in enumerate(values) if i not in known]
@@ -88,7 +98,7 @@ class JaxModule(nn.Module):
             np.asarray(torch.randint(_WORD, (2,)), np.uint32) if self._stage.draws and not is_nothing_drawn() else None
         )
         with naming_inputs(self.inputs, values):
-            compiled = self._compiled_for(known, moving)
+            compiled = self._compiled_for(known, moving, recomputes=recomputes)
             outputs: tuple[Tensor, ...] = (
                 _Differentiable.apply(self, compiled, key, *tensors)  # type: ignore[no-untyped-call]  # of torch
                 if any(moving)
@@ -110,10 +120,10 @@ class JaxModule(nn.Module):
             )
         return np.asarray(as_array(value))
 
-    def _compiled_for(self, known: Mapping[int, Any], moving: tuple[bool, ...]) -> "_Compiled":
-        key = (moving, *((i, a.dtype.str, a.shape, a.tobytes()) for i, a in known.items()))
+    def _compiled_for(self, known: Mapping[int, Any], moving: tuple[bool, ...], *, recomputes: bool) -> "_Compiled":
+        key = (recomputes, moving, *((i, a.dtype.str, a.shape, a.tobytes()) for i, a in known.items()))
         if key not in self._compiled:
-            self._compiled[key] = _Compiled(Forward(self._stage, tuple(self._slots), known, moving))
+            self._compiled[key] = _Compiled(Forward(self._stage, tuple(self._slots), known, moving, recomputes))
         return self._compiled[key]
 
     def _run(

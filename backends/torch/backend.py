@@ -18,6 +18,7 @@ from heterps_compile.backends.contract import Backend, Reference, Stage
 from heterps_compile.backends.find import BACKENDS, own_backend
 from heterps_compile.backends.unsupported import UnsupportedNode
 from heterps_compile.errors import BackendError
+from heterps_compile.escape import printable
 from heterps_compile.frontends.torch_attributes import attributes_put_back
 from heterps_compile.frontends.torch_library import traceable_settings
 from heterps_compile.frontends.torch_program import first_reason
@@ -25,12 +26,14 @@ from heterps_compile.frontends.torch_source import TorchSource
 from heterps_compile.ir.graph import ONNX, TORCH, Graph
 from heterps_compile.ir.partition import Boundary, Partition, StageCut, cut_graph
 from heterps_compile.packages import need
+from heterps_compile.plan.weights import weight_without_numbers
 
 from .example_inputs import generate_inputs
 from .lower import OpGraph, lower_stage
 from .onnx_stage import OnnxStage
 from .print_stage import AnyStage, print_stage
 from .read_stage import read_stage
+from .recomputing import Recomputing
 from .stage import TorchStage, build_stage
 from .weights import held_tensors, save_weights
 
@@ -73,6 +76,8 @@ class TorchBackend(Backend):
 
             if not may_read_elements(graph):
                 return ""
+        if unnumbered := weight_without_numbers(graph):
+            return f"{printable(unnumbered)!r} lies on torch's device 'meta', which has shapes and no numbers"
         whole = cut_graph(graph, [range(len(graph.nodes))])
         try:
             stage: Any = self.build(graph, whole)[0]
@@ -160,6 +165,10 @@ class TorchBackend(Backend):
         Nothing is given back: tensors lie in the model's own memory, or in a map that may have been written to.
         """
         return torch.no_grad() if graph.family == ONNX else nullcontext()
+
+    def recomputing(self, module: Any) -> Recomputing:
+        """Return what runs a module so that its backward runs it again."""
+        return Recomputing(module)
 
     def example_inputs(self, graph: Graph, seed: int) -> dict[str, Any]:
         """Generate seeded inputs by name; see ``example_inputs.py`` for the rules, ``onnx_inputs.py`` for ONNX's."""

@@ -35,7 +35,7 @@ def bench(ctx: click.Context, /, model: str, **_: Any) -> None:
     \b
     Examples:
       heterps-compile bench model.onnx
-      heterps-compile bench model.onnx --methods rl,exact --plot methods.svg
+      heterps-compile bench model.onnx --methods best,rl,exact --plot methods.svg
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with options.asked_of(ctx, BENCH, ONNX) as asked:
         check_file("--plot", asked["plot"])

@@ -18,9 +18,10 @@ from heterps_compile.errors import InputError, OptionError
 from heterps_compile.escape import printable
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
-from heterps_compile.plan.command_options import COMPILE, HANDED_ON, ONNX, PIPEDREAM, WORKLOAD
+from heterps_compile.plan.command_options import COMPILE, GRAPH, HANDED_ON, ONNX, PIPEDREAM, PROBLEM, WORKLOAD
 
 from . import options
+from .given import is_problem_file, plan_given_file
 from .max_load import MAX_LOAD, solve_workload_file
 from .output import ProgressLine, printing, quiet_libraries, result_stream, tell
 from .pictures import BASELINES, Drawings, LastDraft
@@ -59,6 +60,8 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
       heterps-compile model.onnx --passes "?"
       heterps-compile model.onnx --report plan.html --trace step.json
       heterps-compile workload.json --non-contiguous
+      heterps-compile problem.json --objective throughput
+      heterps-compile graph.txt --cluster my-pool.toml --objective throughput
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     began = time.perf_counter()
     if ctx.params["passes"] == "?":
@@ -68,6 +71,8 @@ def compile_model(ctx: click.Context, /, model: str, **_: Any) -> None:
     with options.asked_of(ctx, COMPILE, subject) as asked:
         if subject == ONNX:
             _compile(model, asked, began)
+        elif subject in (PROBLEM, GRAPH):
+            plan_given_file(model, asked)
         else:
             solve_workload_file(model, asked)
 
@@ -88,7 +93,9 @@ def _subject(model: str, objective: str | None) -> str:
     form = workload_form(model)
     if form is None:
         return WORKLOAD if objective == MAX_LOAD and not model.endswith(".onnx") else ONNX
-    return {"json": WORKLOAD, "pipedream": PIPEDREAM}[form]
+    if form == "json":
+        return PROBLEM if is_problem_file(model) else WORKLOAD
+    return PIPEDREAM if objective in (None, MAX_LOAD) else GRAPH
 
 
 def _check_stablehlo(backend: str | None) -> None:

@@ -10,6 +10,7 @@ Left out: names inside of models and plans; they are data, and the shell would r
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
@@ -56,6 +57,18 @@ def _backends() -> Iterable[str]:
     return BACKENDS
 
 
+def _gpus() -> Iterable[str]:
+    from heterps_compile.offers.as_device import known_gpus  # noqa: PLC0415 - pydantic
+
+    return known_gpus()
+
+
+def _offered(what: str) -> Iterable[str]:
+    from heterps_compile.offers.catalogue import read_catalogue  # noqa: PLC0415 - pydantic
+
+    return sorted({getattr(offer, what) for offer in read_catalogue().offers})
+
+
 NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "cluster": _pools,
     "method": _methods,
@@ -65,6 +78,9 @@ NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "print_after": _passes,
     "schedule": _schedules,
     "fail_on": _criteria,
+    "gpu": _gpus,
+    "region": partial(_offered, "region"),
+    "provider": partial(_offered, "provider"),
 }
 """What lists the names that a parameter takes, by the parameter's name."""
 

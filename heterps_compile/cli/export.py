@@ -28,13 +28,15 @@ def export(ctx: click.Context, /, checkpoint: str, **_: Any) -> None:
     \b
     Files:
       FILE              .safetensors: tensors by the model's names;
-                        .onnx: the model's graph with these weights
+                        .onnx: the model's graph with these weights;
+                        .pt2: that graph as a program of torch.export
       FILE.md           the card: data, metrics, plan, versions, SHA-256
 
     \b
     Examples:
       heterps-compile export ck -o model.safetensors
       heterps-compile export ck --best -o model.onnx --model model.onnx
+      heterps-compile export ck -o model.pt2 --model model.onnx
       heterps-compile export ck/step-000120 -o model.safetensors --force
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with options.asked_of(ctx, EXPORT, CHECKPOINT) as asked:
@@ -47,6 +49,8 @@ def export(ctx: click.Context, /, checkpoint: str, **_: Any) -> None:
         held = f"{counted(made.tensors, 'tensor')} of {made.checkpoint.name}{which}"
         print(f"{printable(str(made.path))}  {held}", file=stream)
         print(f"{printable(str(made.card))}  its card", file=stream)
+        if made.fixed:
+            print(f"fixed, though open in the model: {'; '.join(made.fixed)}", file=stream)
         if made.kept:
             listed = ", ".join(map(printable, made.kept[:3])) + (", ..." if len(made.kept) > 3 else "")
             print(f"{counted(len(made.kept), 'tensor')} not trained, as the model has them: {listed}", file=stream)

@@ -15,7 +15,6 @@ from heterps_compile.runtime.launch.run_options import RUN
 from . import options
 from .output import printing, result_stream
 from .run import make_run_options
-from .run_words import given_words
 
 
 @click.command("launch")
@@ -49,6 +48,9 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
           --train train.py --data clicks.parquet
       heterps-compile launch model.heterps --on torchrun --max-restarts 3 \\
           --train train.py --checkpoint ck --every 100
+      heterps-compile launch model.heterps --on ssh --hosts hosts.toml \\
+          --elastic 1:3 --max-restarts 5 --train train.py \\
+          --checkpoint ck --every 100
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     need("running stages", PYTORCH)
     with options.asked_of(ctx, LAUNCH, subject(ctx.params["on"])) as asked:
@@ -57,16 +59,28 @@ def launch(ctx: click.Context, /, directory: str, **_: Any) -> int:
         only_prints = asked["only_print"]
         engine = find_engine(asked)
     made = make_run_options(ctx, directory)
-    from heterps_compile.runtime.engines.contract import Job, Streams, need_installed  # noqa: PLC0415 - as above
+    from heterps_compile.runtime.engines.contract import (  # noqa: PLC0415 - as above
+        Job,
+        Streams,
+        need_installed,
+        no_other_widths,
+        refuse_idle_copies,
+    )
     from heterps_compile.runtime.launch.prepare import prepare  # noqa: PLC0415 - as above
+    from heterps_compile.runtime.launch.resize import refusing_requests  # noqa: PLC0415 - as above
 
+    refuse_idle_copies(engine, made)
     starts = engine.capabilities.starts and not only_prints
     if starts:
         need_installed(engine)
-    job = Job(made, prepare(made), tuple(given_words(ctx, without=("hosts",))))
+    job = Job(made, prepare(made))
     engine.check(job)
     if starts:
-        return engine.start(job, Streams(sys.stdout, sys.stderr))
+        streams = Streams(sys.stdout, sys.stderr)
+        if engine.capabilities.changes_widths:
+            return engine.start(job, streams)
+        with refusing_requests(made, no_other_widths(engine)):
+            return engine.start(job, streams)
     with result_stream() as stream, printing("the lines"):
         for one in engine.write(job):
             stream.write(f"# {one.title}\n{one.text}\n" if one.title else f"{one.text}\n")

@@ -25,7 +25,9 @@ from heterps_compile import __version__
 from heterps_compile.errors import SIGNALLED, HeterpsError
 from heterps_compile.escape import one_line, printable
 
+from .advise import advise
 from .bench import bench
+from .calibrate import calibrate
 from .check import check
 from .clusters import clusters
 from .compile import compile_model
@@ -34,9 +36,12 @@ from .diff import diff
 from .explain import explain
 from .export import export
 from .launch import launch
+from .machines import machines
 from .man import brief, man
+from .offers import offers
 from .ops import ops
 from .output import tell
+from .predict import predict
 from .profile import profile
 from .resize import resize
 from .run import run as run_folder
@@ -117,16 +122,21 @@ command.add_command(compile_model)
 command.add_command(clusters)
 command.add_command(bench)
 command.add_command(ops)
+command.add_command(offers)
+command.add_command(advise)
 command.add_command(diff)
 command.add_command(check)
 command.add_command(update)
 command.add_command(show)
 command.add_command(explain)
 command.add_command(simulate)
+command.add_command(predict)
 command.add_command(run_folder)
 command.add_command(resize)
 command.add_command(launch)
 command.add_command(export)
+command.add_command(calibrate)
+command.add_command(machines)
 command.add_command(profile)
 command.add_command(completion)
 command.add_command(man)

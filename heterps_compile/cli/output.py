@@ -134,3 +134,16 @@ def append_summary(markdown: str) -> None:
             file.write(markdown + "\n")
     except OSError as error:
         raise InputError(f"cannot write the step summary {target!r} ({_SUMMARY}): {error.strerror}") from error
+
+
+def check_file_target(output: str) -> None:
+    """Check, before long work, that a file can be written where it is asked for.
+
+    Raises:
+        InputError: where it is a folder, or in none.
+    """
+    target = Path(output)
+    if target.is_dir():
+        raise InputError(f"{output!r} is a folder; name the file to write (-o FILE)")
+    if not target.resolve().parent.is_dir():
+        raise InputError(f"the folder of {output!r} does not exist; make it, or name another file (-o FILE)")

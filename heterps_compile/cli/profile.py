@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heterps_compile.errors import InputError
 from heterps_compile.fit_lines import terminal_width
 from heterps_compile.options import Asked
 from heterps_compile.plan.command_options import ONNX, PROFILE
 
 from . import options
-from .output import ProgressLine, printing, quiet_libraries, result_stream
+from .output import ProgressLine, check_file_target, printing, quiet_libraries, result_stream
 
 if TYPE_CHECKING:
     from heterps_compile.ir.graph import Graph
@@ -41,11 +40,12 @@ def profile(ctx: click.Context, /, model: str, **_: Any) -> None:
     Examples:
       heterps-compile profile model.onnx
       heterps-compile profile model.onnx --mode training -o train.json
+      heterps-compile profile model.onnx --precision bf16 --backend torch
       heterps-compile model.onnx --cluster local --profile profile.json
       heterps-compile model.onnx --profile cpu-core=profile.json
     """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
     with options.asked_of(ctx, PROFILE, ONNX) as asked:
-        _check_target(asked["output"])
+        check_file_target(asked["output"])
         _profile(model, asked)
 
 
@@ -72,7 +72,7 @@ def _profile(model: str, asked: Asked) -> None:
             backend=asked["backend"],
             with_replicas=not asked["no_replicas"],
             with_link=not asked["no_link"],
-            **asked.some("devices", "batches", "threads", "repeats", "clock"),
+            **asked.some("devices", "batches", "precision", "threads", "repeats", "clock"),
         )
         for target in (output, cache) if cache else (output,):
             check_writable(Path(target))
@@ -84,12 +84,3 @@ def _profile(model: str, asked: Asked) -> None:
             print_profile(make_console(stream, terminal_width(stream)), measured)
             stream.write(f"\nwritten to {output}\n")
             stream.flush()
-
-
-def _check_target(output: str) -> None:
-    """Check, before the long work, that the file can be written."""
-    target = Path(output)
-    if target.is_dir():
-        raise InputError(f"{output!r} is a folder; name the file to write (-o FILE)")
-    if not target.resolve().parent.is_dir():
-        raise InputError(f"the folder of {output!r} does not exist; make it, or name another file (-o FILE)")

@@ -20,10 +20,11 @@ from .output import printing, result_stream
 @options.takes(RESIZE)
 @click.pass_context
 def resize(ctx: click.Context, /, checkpoints: str, **_: Any) -> None:
-    """Have a run that trains on this machine go on with other replicas, or with another plan.
+    """Have a run that trains go on with other replicas, or with another plan.
 
-    CHECKPOINTS is the folder that the run was given with --checkpoint. The run ends the step it is in, keeps a
-    checkpoint, and goes on from there in the same terminal; no sample is trained on twice or left out. Where the run
+    It runs on this machine, or launch follows it here (--on ssh, --on ray). CHECKPOINTS is the folder that the run was
+    given with --checkpoint. The run ends the step it is in, keeps a checkpoint, and goes on from there in the same
+    terminal; no sample is trained on twice or left out. Where the run
     cannot go on so, resize says why, and the run goes on as it is.
 
     \b

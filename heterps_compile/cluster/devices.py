@@ -5,9 +5,38 @@ Left out: the files pools are read from (``load.py``); topology beyond pairs of 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from heterps_compile.errors import InputError, UnknownNameError
+
+
+@dataclass(frozen=True, slots=True)
+class KindRate:
+    """What a unit reaches on work of one kind, as ``calibrate`` measures it.
+
+    Attributes:
+        start_s: Of every operation.
+        flops_per_s: inf where arithmetic costs nothing beside the rest.
+        bytes_per_s: Of memory; inf likewise.
+        backward: Time of the backward over that of the forward.
+        error: The median relative error on shapes that the figures were not
+            fitted to.
+        dtype: That was measured; other dtypes scale as the peaks do.
+        gradient_bytes_per_s: At which a backward makes the gradients of whole
+            tables; inf where it takes no time of its own.
+        inference: Time of a forward in inference over that in training, which
+            keeps what its backward needs.
+    """
+
+    start_s: float
+    flops_per_s: float
+    bytes_per_s: float
+    backward: float
+    error: float
+    dtype: str = "float32"
+    gradient_bytes_per_s: float = math.inf
+    inference: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +54,8 @@ class DeviceType:
         peak_flops: Peak FLOP/s of one unit by dtype.
         memory_bytes_per_s: Memory bandwidth of one unit.
         network_bytes_per_s: Bandwidth at which one unit sends to or receives
-            from other stages.
+            from other stages; of a machine's network card, where units share
+            one.
         network_latency_s: Time before the first byte of a transfer.
         input_bytes_per_s: Bandwidth at which one unit reads training or
             request data.
@@ -42,6 +72,14 @@ class DeviceType:
             them, at which replicas stop to help; inf for no such limit.
         supports: Kinds of layers that it runs, as
             ``heterps_compile.ir.graph.OpKind`` calls them; None for all.
+        units_per_machine: How many units stand in one machine and share its
+            network, ``network_bytes_per_s``.
+        inner_bytes_per_s, inner_latency_s: Between two units of a machine;
+            inf and 0 where a machine has one unit.
+        whole_machines: Whether units are rented as whole machines, of which
+            ``max_units`` is a multiple, used or not.
+        rates: Measured rates by kind of work, which replace peaks, efficiency
+            and launch for that kind; none where nobody measured.
     """
 
     name: str
@@ -62,6 +100,25 @@ class DeviceType:
     price_date: str = ""
     shared_input_bytes_per_s: float = math.inf
     supports: tuple[str, ...] | None = None
+    units_per_machine: int = 1
+    inner_bytes_per_s: float = math.inf
+    inner_latency_s: float = 0.0
+    whole_machines: bool = False
+    rates: Mapping[str, KindRate] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def rented_together(self) -> int:
+        """Return how many units are rented as one."""
+        return self.units_per_machine if self.whole_machines else 1
+
+    @property
+    def is_one_machine(self) -> bool:
+        """Return whether all units of a pool stand in one machine of several."""
+        return 1 < self.units_per_machine >= self.max_units
+
+    def idle_units(self, used: int) -> int:
+        """Return how many units are rented beside those that are used."""
+        return -used % self.rented_together
 
     def flops_per_s(self, dtype: str) -> float:
         """Return the FLOP/s that are reached on a dtype; else float32's."""
@@ -84,20 +141,32 @@ class Link:
     latency_s: float
 
 
+SERVER_MEMORY_BYTES = 8.0 * 2**30
+"""Of a core, where a pool does not say: what memory-optimised machines of the clouds have (8 GiB a virtual CPU)."""
+
+SERVER_PER_TABLE_S = 108e-6
+"""Where a pool does not say: what an array on servers takes besides its bytes, fitted to measured trainings."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterServer:
-    """A core of the servers through which replicas synchronise their parameters.
+    """A core of the servers through which replicas synchronise their parameters, and on which tables may lie.
 
     Attributes:
         price_per_hour: Of one core; 0 only where the file says "free".
         price_source, price_date: Where and when the price was read.
         bytes_per_s: Parameters that one core takes in and gives out.
+        memory_bytes: That one core has for tables and their states.
+        per_table_s: To pull the rows of one table, or to push their
+            gradients, however few they are.
     """
 
     price_per_hour: float
     price_source: str
     price_date: str
     bytes_per_s: float
+    memory_bytes: float = SERVER_MEMORY_BYTES
+    per_table_s: float = SERVER_PER_TABLE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +201,20 @@ class Cluster:
                 return link
         device = self.device_type(name)
         return Link((name, other), device.network_bytes_per_s, device.network_latency_s)
+
+    def way(self, name: str, other: str) -> Link:
+        """Return what a stage on one type talks over with a stage on another.
+
+        That is the inside of a machine where all units of one type stand in it,
+        else what connects the types.
+
+        Raises:
+            UnknownNameError: with the known names and the nearest.
+        """
+        device = self.device_type(name)
+        if name == other and device.is_one_machine:
+            return Link((name, name), device.inner_bytes_per_s, device.inner_latency_s)
+        return self.link(name, other)
 
     def device_type(self, name: str) -> DeviceType:
         """Find a type by name.

@@ -8,16 +8,18 @@ Left out: cloud catalogues and spot prices; what the tables of a file may say (`
 
 import math
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from heterps_compile.conflict_markers import unmerged
 from heterps_compile.errors import InputError, UnknownNameError
 
-from .devices import Cluster, DeviceType, Link, ParameterServer
+from .devices import Cluster, DeviceType, KindRate, Link, ParameterServer
 from .local import SOURCE, local_toml
-from .pool_file import Device, parse_pool
+from .pool_file import Device, Rate, parse_pool
 
 LOCAL = "local"
 
@@ -77,9 +79,25 @@ def _read(name_or_path: str | Path) -> tuple[str, str, str]:
 
 def _parse(text: str, name: str, source: str) -> Cluster:
     try:
-        pool = parse_pool(tomllib.loads(text))
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{source} {unmerged(text) or f'is not TOML: {error}'}") from error
+    return make_cluster(document, name, source)
+
+
+def make_cluster(document: Mapping[str, Any], name: str, source: str) -> Cluster:
+    """Return the pool that the tables of a file describe.
+
+    Args:
+        document: The tables, as TOML or JSON holds them.
+        name: Of the pool.
+        source: Where it is from, for messages.
+
+    Raises:
+        InputError: where a table says something wrong; names the key and what was expected.
+    """
+    try:
+        pool = parse_pool(document)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     server = pool.parameter_server
@@ -92,7 +110,14 @@ def _parse(text: str, name: str, source: str) -> Cluster:
         links=tuple(Link((link.between[0], link.between[1]), link.bandwidth, link.latency) for link in pool.link),
         parameter_server=None
         if server is None
-        else ParameterServer(server.price[0], server.price_source, server.price_date or "", server.bandwidth),
+        else ParameterServer(
+            server.price[0],
+            server.price_source,
+            server.price_date or "",
+            server.bandwidth,
+            server.memory,
+            server.per_table,
+        ),
     )
 
 
@@ -116,4 +141,22 @@ def _device_type(device: Device) -> DeviceType:
         price_date=device.price_date or "",
         shared_input_bytes_per_s=device.shared_input_bandwidth or math.inf,
         supports=None if device.supports is None else tuple(device.supports),
+        units_per_machine=device.units_per_machine,
+        inner_bytes_per_s=device.inner_bandwidth or math.inf,
+        inner_latency_s=device.inner_latency or 0.0,
+        whole_machines=device.whole_machines,
+        rates=MappingProxyType({kind: _kind_rate(rate) for kind, rate in sorted(device.rates.items())}),
+    )
+
+
+def _kind_rate(rate: Rate) -> KindRate:
+    return KindRate(
+        start_s=rate.start or 0.0,
+        flops_per_s=rate.flops or math.inf,
+        bytes_per_s=rate.memory or math.inf,
+        backward=rate.backward,
+        error=rate.error,
+        dtype=rate.dtype,
+        gradient_bytes_per_s=rate.gradient or math.inf,
+        inference=rate.inference,
     )

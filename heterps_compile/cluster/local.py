@@ -25,13 +25,13 @@ kind = "cpu"
 price = "free"
 price_source = "{SOURCE}, owned"
 max_units = {cores}
-memory = "{_memory_bytes() // cores} B"  # of one core: its share
+memory = "{memory_of_machine_bytes() // cores} B"  # of one core: its share
 peak = {{ float32 = "60 GFLOP/s", float64 = "30 GFLOP/s" }}
 memory_bandwidth = "10 GB/s"
 network_bandwidth = "2 GB/s"  # loopback
 network_latency = "50 us"
 input_bandwidth = "2 GB/s"
-launch = "5 us"
+launch = "20 us"  # of an operation of eager PyTorch
 efficiency = 0.6
 compute_parallel = 0.95
 data_parallel = 0.95
@@ -47,7 +47,8 @@ def usable_cores() -> int:
     return cores
 
 
-def _memory_bytes() -> int:
+def memory_of_machine_bytes() -> int:
+    """Return the memory of this machine, no more than its container may use."""
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limit("memory.max")])
 
 

@@ -14,8 +14,10 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from heterps_compile.errors import InputError
-from heterps_compile.ir.graph import ITEM_BITS, OpKind
+from heterps_compile.ir.graph import ITEM_BITS, WORK_KINDS, OpKind
 from heterps_compile.units import counted, parse_price, parse_quantity
+
+from .devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
 
 MAX_DEVICE_TYPES = 64
 MAX_UNITS = 1_000_000
@@ -25,6 +27,11 @@ _SHOWN = 60  # characters of a wrong value
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
+
+
+def is_name(text: str) -> bool:
+    """Return whether a device type may have the name."""
+    return _NAME.fullmatch(text) is not None
 
 
 def _read(parse: Callable[[object], Any]) -> BeforeValidator:
@@ -106,8 +113,14 @@ Source = Annotated[
 ]
 Text = Annotated[str, _is(lambda value: isinstance(value, str), "a text")]
 DType = Annotated[str, _is(lambda value: value in ITEM_BITS, f"a dtype, one of {', '.join(ITEM_BITS)}")]
+WorkKind = Annotated[
+    str,
+    _is(lambda value: value in WORK_KINDS, f"one of {', '.join(WORK_KINDS)}"),
+]
+Ratio = Annotated[float, _is(lambda value: _is_number(value) and 0 <= value <= 1000, "a number from 0 to 1000")]
 LayerKind = Annotated[str, _is(lambda value: value in _LAYER_KINDS, f"one of {', '.join(_LAYER_KINDS)}")]
 Date = Annotated[str, BeforeValidator(_date)]
+Truth = Annotated[bool, _is(lambda value: isinstance(value, bool), "true or false")]
 Size = Annotated[float, _quantity("bytes")]
 Bandwidth = Annotated[float, _quantity("bytes per second")]
 Time = Annotated[float, _quantity("seconds")]
@@ -138,6 +151,19 @@ class _Priced(_Table):
         return self
 
 
+class Rate(_Table):
+    """A table under a heading ``[device.rates.KIND]``; what it leaves out takes no time."""
+
+    start: Time | None = None
+    flops: FlopRate | None = None
+    memory: Bandwidth | None = None
+    gradient: Bandwidth | None = None
+    backward: Ratio
+    inference: Ratio = 1.0
+    error: Ratio
+    dtype: DType = "float32"
+
+
 class Device(_Priced):
     """A table under a heading ``[[device]]``."""
 
@@ -159,6 +185,29 @@ class Device(_Priced):
     efficiency: Fraction
     compute_parallel: Fraction
     data_parallel: Fraction
+    rates: dict[WorkKind, Rate] = {}
+    units_per_machine: Count = 1
+    inner_bandwidth: Bandwidth | None = None
+    inner_latency: Time | None = None
+    whole_machines: Truth = False
+
+    @model_validator(mode="after")
+    def _has_inner_rate(self) -> Self:
+        inner = {"inner_bandwidth": self.inner_bandwidth, "inner_latency": self.inner_latency}
+        for key, value in inner.items():
+            if self.units_per_machine > 1 and value is None:
+                raise ValueError(f"{key} is missing: with units_per_machine above 1, say what connects them inside")
+            if self.units_per_machine == 1 and value is not None:
+                raise ValueError(f"{key} is of machines with several units; say how many: units_per_machine = 8")
+        if self.whole_machines and self.units_per_machine == 1:
+            raise ValueError("whole_machines is of machines with several units; say how many: units_per_machine = 8")
+        if self.whole_machines and self.max_units % self.units_per_machine:
+            whole = self.max_units // self.units_per_machine * self.units_per_machine
+            raise ValueError(
+                f"max_units is {self.max_units}, and units are rented in machines of {self.units_per_machine}; take "
+                f"{whole or self.units_per_machine}"
+            )
+        return self
 
 
 class Link(_Table):
@@ -173,6 +222,8 @@ class Server(_Priced):
     """The table under the heading ``[parameter_server]``."""
 
     bandwidth: Bandwidth
+    memory: Size = SERVER_MEMORY_BYTES
+    per_table: Time = SERVER_PER_TABLE_S
 
 
 class Pool(_Table):
@@ -244,10 +295,17 @@ def _place(location: Sequence[int | str], document: Mapping[str, Any]) -> str:
     return ", key ".join(where) or "the file"
 
 
+def _table_at(location: Sequence[int | str]) -> type[_Table]:
+    """Return the table that a place in the file is in."""
+    if "rates" in location:
+        return Rate
+    return _TABLES.get(str(location[0]), Pool) if location else Pool
+
+
 def _words(fault: Mapping[str, Any]) -> str:
     key = str(fault["loc"][-1]) if fault["loc"] else ""
     if fault["type"] == "extra_forbidden":
-        known = _TABLES.get(str(fault["loc"][0]), Pool).model_fields if len(fault["loc"]) > 1 else Pool.model_fields
+        known = _table_at(fault["loc"][:-1]).model_fields
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"unknown key{hint} (known keys: {', '.join(known)})"

@@ -8,8 +8,11 @@ falls, so only the steps' edges matter. They are searched from the slowest tau d
                [---][--][-x][-x][xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx]
                  |    '-- few steps left inside: sort them, price every one
 
+Where more replicas make a stage slower, since its gradients take longer to sum than its data to divide, its steps end
+with the number that is fastest.
+
 The price of a batch anywhere in ``[lo, hi]`` is at least ``sum of price * max(k(hi) * lo, bound(hi))`` with the bound
-of :mod:`.replicas`; what an interval cannot win with, no step in it can.
+of :mod:`.replicas`, of units in whole machines too; what an interval cannot win with, no step in it can.
 
 Left out: which placement (``passes/placement``).
 """
@@ -21,6 +24,7 @@ import numpy as np
 from .problem import Bools, Floats, Ints, Problem
 from .replicas import TIME_TOLERANCE, ReplicaDemand
 from .segments import FlatStages
+from .whole_machines import paid_per_hour, rented_units, units_by_type
 
 _GRID = np.append(0.85 ** np.arange(13), 0.0)  # borders of the first intervals, relative to the slowest
 _PARTS = 4  # how many intervals one with many steps is split into
@@ -87,7 +91,7 @@ class _Search:
         slow_s, price, types = intervals.slow_s[owner], self.price[stage], self.stages.type[stage]
         units, unit_seconds = self.demand.take(stage).units_and_bound(slow_s)
         within = np.all(self._used(types, owner, units, len(offsets)) <= self.problem.max_units, axis=1)
-        values = np.add.reduceat(price * units, offsets) * intervals.slow_s
+        values = paid_per_hour(self.problem, types, owner, offsets, units) * intervals.slow_s
         self._improve(intervals.placement, np.where(within, values, np.inf), intervals.slow_s)
         with np.errstate(invalid="ignore"):  # inf * 0 where no number of units is enough, and that is not within
             unit_seconds = np.maximum(units * intervals.fast_s[owner], unit_seconds)
@@ -98,9 +102,10 @@ class _Search:
         if not len(intervals.placement):
             return intervals
         owner, stage, offsets = self._expand(intervals.placement)
-        # one unit beyond the limit stands for all that are too many
-        most = self.problem.max_units[self.stages.type[stage]] + 1.0
-        last = np.minimum(self.demand.take(stage).units(intervals.fast_s[owner]), most)
+        demand = self.demand.take(stage)
+        # one unit beyond the limit, or beyond the fastest number, stands for all that are too many
+        most = np.minimum(self.problem.max_units[self.stages.type[stage]], demand.fastest_units()) + 1.0
+        last = np.minimum(demand.units(intervals.fast_s[owner]), most)
         few = np.add.reduceat(last - units - _STEPS_PER_STAGE, offsets) <= _FEW_STEPS
         if np.any(few):
             self._price_steps(intervals.keep(few), units[few[owner]], last[few[owner]])
@@ -113,10 +118,16 @@ class _Search:
         used = self._used(types, owner, units, len(offsets))
         beyond = self._used(types, owner, last, len(offsets)) > self.problem.max_units
         count = (last - units).astype(np.int64)
+        if not count.any():
+            return
         step = np.repeat(np.arange(len(count)), count)
         work, before = self.stages.work.take(stage[step]), units[step]
-        # synchronisation may make two replicas slower than one: the time reached so far is a running minimum
-        reached = np.minimum(work.time_s(before + _ranks(count)), work.time_s(before))
+        reached = work.time_s(before + _ranks(count))
+        if work.machines is not None:  # a unit in another machine may make a stage slower, and the next ones faster
+            reached = _running_minimum(reached, count)
+        fastest = self.demand.take(stage).fastest_units()
+        # the step from the fastest number leads nowhere
+        ends = before + _ranks(count) >= fastest[step]
 
         steps = np.add.reduceat(count, offsets)
         at = (owner[step], _ranks(steps))  # one row per interval, so that its sums do not depend on the others
@@ -124,21 +135,35 @@ class _Search:
         reached_s[at] = np.clip(reached, intervals.fast_s[at[0]], intervals.slow_s[at[0]])
         which = np.full(reached_s.shape, -1)  # the stage that takes the step; the last of all pads
         which[at] = stage[step]
+        is_end = np.zeros(reached_s.shape, np.bool_)
+        is_end[at] = ends
         order = np.argsort(-reached_s, axis=1, kind="stable")
         reached_s = np.take_along_axis(reached_s, order, axis=1)
         which = np.take_along_axis(which, order, axis=1)
 
-        price = self.price[which]
-        paid = np.add.reduceat(self.price[stage] * units, offsets)
-        values = (paid[:, None] + np.cumsum(price, axis=1) - price) * reached_s
+        values = self._paid_before(stage, units, offsets, used, which) * reached_s
         for t in np.flatnonzero(np.any(beyond, axis=0)):
             is_type = self.stages.type[which] == t
             taken = np.cumsum(is_type, axis=1) - is_type
             values[used[:, t, None] + taken > self.problem.max_units[t]] = np.inf
+        if np.any(ends):
+            is_end = np.take_along_axis(is_end, order, axis=1)
+            values[np.cumsum(is_end, axis=1) - is_end > 0] = np.inf  # behind such a step
         values[reached_s == 0] = np.inf
         row = np.arange(len(steps))
         first = np.argmax(values <= values.min(axis=1, keepdims=True) * (1 + _TIE), axis=1)
         self._improve(intervals.placement, values[row, first], reached_s[row, first])
+
+    def _paid_before(self, stage: Ints, units: Floats, offsets: Ints, used: Floats, which: Ints) -> Floats:
+        """Return what is paid before every step: ``which`` stages take them, after ``units`` of every stage."""
+        problem = self.problem
+        if problem.rented_together is None:
+            price = self.price[which]
+            paid = np.add.reduceat(self.price[stage] * units, offsets)
+            return np.asarray(paid[:, None] + np.cumsum(price, axis=1) - price)
+        is_type = self.stages.type[which][..., None] == np.arange(problem.type_count)
+        taken = np.cumsum(is_type, axis=1) - is_type
+        return np.asarray(rented_units(problem, used[:, None, :] + taken) @ problem.price_per_hour)
 
     def _improve(self, placement: Ints, values: Floats, time_s: Floats) -> None:
         """Take in what is better than the best; of what is equal but for rounding, the slowest, with fewest units."""
@@ -161,10 +186,12 @@ class _Search:
         return units_by_type(self.problem.type_count, types, owner, units, owners)
 
 
-def units_by_type(type_count: int, types: Ints, owner: Ints, units: Floats, owners: int) -> Floats:
-    """Return [owners, T], the units of each type that each owner's stages take."""
-    used = np.bincount(owner * type_count + types, units, owners * type_count)
-    return np.asarray(used, np.float64).reshape(owners, type_count)
+def _running_minimum(values: Floats, counts: Ints) -> Floats:
+    """Return the least of the first counts[0] values so far, then of the next counts[1], and so on."""
+    rows = np.full((len(counts), counts.max(initial=0)), np.inf)
+    at = (np.repeat(np.arange(len(counts)), counts), _ranks(counts))
+    rows[at] = values
+    return np.asarray(np.minimum.accumulate(rows, axis=1)[at])
 
 
 def _ranks(counts: Ints) -> Ints:

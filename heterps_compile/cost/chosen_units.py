@@ -13,16 +13,17 @@ Left out: whether the placement is feasible, and its value (``evaluate.py``).
 
 import numpy as np
 
-from .best_units import best_units, units_by_type
+from .best_units import best_units
 from .problem import Bools, Floats, Problem
 from .replicas import ReplicaDemand
 from .segments import FlatStages
+from .whole_machines import paid_per_hour, units_by_type
 
 BUDGET_TOLERANCE = 1e-9
 """Relative: a budget is kept where rounding alone stands between it and the price."""
 
-_CLOSE = 1e-12  # relative; times nearer than this cannot be told from rounding
-_HALVINGS = 200
+_CLOSE = 4e-12  # relative; times nearer than this cannot be told from rounding
+_STEPS = 400
 
 
 def fewest_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Floats:
@@ -53,27 +54,31 @@ def is_affordable(problem: Problem, stages: FlatStages, units: Floats) -> Bools:
     """Return [B], whether units [N] keep to the budget and to the limits; inf units do not."""
     owners = len(stages.offsets)
     used = units_by_type(problem.type_count, stages.type, stages.placement, units, owners)
-    paid = np.add.reduceat(problem.price_per_hour[stages.type] * units, stages.offsets)
+    paid = paid_per_hour(problem, stages.type, stages.placement, stages.offsets, units)
     within = np.all(used <= problem.max_units, axis=1)
     return np.asarray(within & (paid <= problem.budget_per_hour * (1 + BUDGET_TOLERANCE)))
 
 
 def _fastest_units(problem: Problem, stages: FlatStages, slowest_s: Floats) -> Floats:
-    """Halve the range of times between one that is affordable and one that is not, until nothing lies in it."""
+    """Narrow the range of times between one that is affordable and one that is not, until nothing lies in it.
+
+    Times that units reach are steps: a time just below the one that is reached, and the middle of the range, are tried
+    in turns. The first ends the search where it is not affordable.
+    """
     demand: ReplicaDemand = stages.work.demand()
     slow_s = slowest_s.copy()  # affordable
-    # no number of units is faster; a single one may be, since it does not synchronise
-    fast_s = np.maximum.reduceat(np.minimum(demand.fixed_s, demand.once_s), stages.offsets)
+    fast_s = np.maximum.reduceat(demand.fixed_s, stages.offsets)  # no number of units is faster
     units = demand.units(slow_s[stages.placement])
-    for _ in range(_HALVINGS):
+    for step in range(_STEPS):
         reached_s = np.maximum.reduceat(demand.time_s(units), stages.offsets)
         slow_s = np.minimum(slow_s, reached_s)
         open_ = fast_s < slow_s * (1 - _CLOSE)
         if not np.any(open_):
             break
-        middle_s = np.where(open_, (slow_s + fast_s) / 2, slow_s)
-        tried = demand.units(middle_s[stages.placement])
+        next_s = (slow_s + fast_s) / 2 if step % 2 else slow_s * (1 - _CLOSE)
+        tried_s = np.where(open_, next_s, slow_s)
+        tried = demand.units(tried_s[stages.placement])
         affordable = is_affordable(problem, stages, tried)
         units = np.where((affordable & open_)[stages.placement], tried, units)
-        fast_s = np.where(open_ & ~affordable, middle_s, fast_s)
+        fast_s = np.where(open_ & ~affordable, tried_s, fast_s)
     return demand.units(slow_s[stages.placement])

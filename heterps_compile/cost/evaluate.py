@@ -11,11 +11,13 @@ from enum import IntFlag
 
 import numpy as np
 
-from .best_units import units_by_type
 from .chosen_units import BUDGET_TOLERANCE, chosen_units, fewest_units
+from .memory import MEMORY_TOLERANCE
 from .objective import OBJECTIVES
 from .problem import Bools, Floats, Ints, Placement, Problem
-from .segments import MEMORY_TOLERANCE, FlatStages, flatten_stages
+from .segments import FlatStages, flatten_stages
+from .table_servers import ServedRange, extended, extended_types, fixed_range, served_ranges, servers_at, work_s
+from .whole_machines import idle_price_per_hour, paid_per_hour, units_by_type
 
 FLOOR_TOLERANCE = 1e-9
 """Relative: a floor is met when rounding alone stands between it and the throughput."""
@@ -69,7 +71,7 @@ class StageDetail:
             takes; inf with 0 replicas.
         received_bytes, sent_bytes: Of a batch.
         memory_bytes: Of one replica.
-        price_per_hour: Of all replicas.
+        price_per_hour: Of all replicas; units of its machines that no stage uses are in the placement's price alone.
     """
 
     first_layer: int
@@ -78,6 +80,7 @@ class StageDetail:
     replicas: int
     compute_s: float
     data_s: float
+    sync_s: float
     received_bytes: float
     sent_bytes: float
     memory_bytes: float
@@ -91,13 +94,22 @@ class StageDetail:
 
 @dataclass(frozen=True, slots=True)
 class PlacementDetail:
-    """One placement, stage by stage; value, throughput, price and faults as :class:`Evaluation` has them."""
+    """One placement, stage by stage; value, throughput, price and faults as :class:`Evaluation` has them.
+
+    Attributes:
+        idle_price_per_hour: Of units that are rented with whole machines, and that no stage uses.
+        servers: That hold tables; their price is in that of the placement.
+        servers_s: What they take for a batch.
+    """
 
     stages: tuple[StageDetail, ...]
     value: float
     throughput: float
     price_per_hour: float
     faults: Fault
+    servers: int = 0
+    servers_s: float = 0.0
+    idle_price_per_hour: float = 0.0
 
 
 def evaluate(problem: Problem, types: Ints, cuts: Bools | None = None) -> Evaluation:
@@ -108,6 +120,8 @@ def evaluate(problem: Problem, types: Ints, cuts: Bools | None = None) -> Evalua
         types: [B, L], index of the device type of every layer.
         cuts: [B, L], True at p where a stage begins at layer p although p - 1 has the same type; None for no cuts.
     """
+    if problem.served_s is not None:
+        return _evaluate_served(problem, types, cuts)
     rows = max(1, _CELLS_AT_ONCE // max(1, problem.layer_count))
     parts = [
         _price(problem, flatten_stages(problem, types[i : i + rows], None if cuts is None else cuts[i : i + rows]))[0]
@@ -138,14 +152,66 @@ def to_placement(types: Ints, cuts: Bools | None = None) -> Placement:
     return Placement(tuple(int(t) for t in types), tuple(int(p) for p in kept))
 
 
-def detail(problem: Problem, placement: Placement, units: Floats | None = None) -> PlacementDetail:
+def ranges_of(problem: Problem) -> tuple[ServedRange, ...]:
+    """Return the problems without servers that a problem with tables on servers is."""
+    return served_ranges(problem, slowest_batch_s(problem))
+
+
+def _evaluate_served(problem: Problem, types: Ints, cuts: Bools | None) -> Evaluation:
+    """Evaluate placements with the better number of servers for each; faults are those of the first range."""
+    types = extended_types(problem, types)
+    cuts = None if cuts is None else np.pad(cuts, ((0, 0), (0, 1)))
+    first, *others = (evaluate(each.problem, types, cuts) for each in ranges_of(problem))
+    for other in others:
+        better = other.values < first.values
+        first = Evaluation(
+            *(np.where(better, getattr(other, name), getattr(first, name)) for name in Evaluation.__slots__)
+        )
+    return first
+
+
+def _detail_served(
+    problem: Problem, placement: Placement, units: Floats | None, servers: int | None
+) -> PlacementDetail:
+    """Return the detail of a placement with its servers, which are no stage of it."""
+    ranges = ranges_of(problem)
+    if units is not None or servers is not None:
+        if servers is None:
+            stages = flatten_stages(replace(problem, served_s=None), *to_arrays([placement]))
+            slowest_s = float(stages.work.time_s(np.asarray(units)).max())
+            servers = servers_at(problem, min(slowest_s, slowest_batch_s(problem)))
+        ranges = (fixed_range(problem, servers),)
+        units = None if units is None else np.append(units, 1.0)
+    whole = extended(problem, placement)
+    found, count = min(
+        ((one, each.count(one.stages[-1].replicas)) for each in ranges for one in [detail(each.problem, whole, units)]),
+        key=lambda pair: pair[0].value,
+    )
+    if not count or problem.served_s is None:
+        return replace(found, stages=found.stages[:-1])
+    servers_s = work_s(problem) / count  # that every stage waits for which looks rows up
+    stages_ = tuple(
+        replace(stage, data_s=max(stage.data_s, servers_s))
+        if np.any(problem.served_s[stage.first_layer : stage.end_layer] > 0)
+        else stage
+        for stage in found.stages[:-1]
+    )
+    return replace(found, stages=stages_, servers=count, servers_s=servers_s)
+
+
+def detail(
+    problem: Problem, placement: Placement, units: Floats | None = None, *, servers: int | None = None
+) -> PlacementDetail:
     """Return a placement's stages with their best replicas; its numbers are those of :func:`evaluate`.
 
     Args:
         problem: The problem.
         placement: The placement.
         units: [S], the replicas of its stages, where they are not to be the best ones.
+        servers: That hold its tables, where it is not to be the best number; of a problem with served tables alone.
     """
+    if problem.served_s is not None:
+        return _detail_served(problem, placement, units, servers)
     types, cuts = to_arrays([placement])
     stages = flatten_stages(problem, types, cuts, memory=True)
     evaluation, best = _price(problem, stages)
@@ -156,6 +222,7 @@ def detail(problem: Problem, placement: Placement, units: Floats | None = None) 
     price = problem.price_per_hour[stages.type] * units
     with np.errstate(divide="ignore", invalid="ignore"):
         compute_s, data_s = stages.work.compute_time_s(units), stages.work.data_time_s(units)
+        sync_s = stages.work.sync_time_s(units)
         data_s = data_s if stages.work.shared_s is None else np.maximum(data_s, stages.work.shared_s)
     reachable = units > 0
     compute_s, data_s = np.where(reachable, compute_s, np.inf), np.where(reachable, data_s, np.inf)
@@ -168,6 +235,7 @@ def detail(problem: Problem, placement: Placement, units: Floats | None = None) 
                 replicas=int(units[s]),
                 compute_s=float(compute_s[s]),
                 data_s=float(data_s[s]),
+                sync_s=float(sync_s[s]) if units[s] else 0.0,
                 received_bytes=float(stages.received_bytes[s]),
                 sent_bytes=float(stages.sent_bytes[s]),
                 memory_bytes=float(stages.memory_bytes[s]),
@@ -179,13 +247,14 @@ def detail(problem: Problem, placement: Placement, units: Floats | None = None) 
         throughput=float(evaluation.throughput[0]),
         price_per_hour=float(evaluation.price_per_hour[0]),
         faults=Fault(int(evaluation.faults[0])),
+        idle_price_per_hour=idle_price_per_hour(problem, stages.type, units),
     )
 
 
 def _priced_with(problem: Problem, stages: FlatStages, units: Floats, best: Evaluation) -> Evaluation:
     """Return the evaluation of one placement with given replicas; its faults are those of the best ones."""
     batch_s = np.maximum(np.maximum.reduceat(stages.work.time_s(units), stages.offsets), _SHORTEST_S)
-    paid = np.add.reduceat(problem.price_per_hour[stages.type] * units, stages.offsets)
+    paid = paid_per_hour(problem, stages.type, stages.placement, stages.offsets, units)
     return replace(
         best,
         values=_values(problem, stages, batch_s, paid),
@@ -216,7 +285,7 @@ def _price(problem: Problem, stages: FlatStages) -> tuple[Evaluation, Floats]:
         chosen = chosen_units(problem, kept, slowest_s[feasible])
         units[feasible[stages.placement]] = chosen
         batch_s = np.maximum(np.maximum.reduceat(kept.work.time_s(chosen), kept.offsets), _SHORTEST_S)
-        paid = np.add.reduceat(problem.price_per_hour[kept.type] * chosen, kept.offsets)
+        paid = paid_per_hour(problem, kept.type, kept.placement, kept.offsets, chosen)
         throughput[feasible] = problem.batch / batch_s
         price_per_hour[feasible] = paid
         values[feasible] = _values(problem, kept, batch_s, paid)
@@ -242,7 +311,7 @@ def _faults(problem: Problem, stages: FlatStages, units: Floats) -> tuple[Ints, 
     count = np.diff(stages.offsets, append=len(stages.type))
     uncuttable = problem.uncuttable[stages.first] & (stages.first > 0)
     limits = np.maximum(problem.max_units, 1e-9)  # a type without units has limit 0
-    paid = np.add.reduceat(problem.price_per_hour[stages.type] * np.where(stuck, 1.0, units), stages.offsets)
+    paid = paid_per_hour(problem, stages.type, stages.placement, stages.offsets, np.where(stuck, 1.0, units))
     excess_budget = paid / problem.budget_per_hour - 1
     excess_memory = stages.memory_bytes / problem.memory_bytes[stages.type] - 1
     excesses = {

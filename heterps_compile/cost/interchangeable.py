@@ -1,9 +1,10 @@
 """Which layers are interchangeable: two that may change places in every plan without changing what the plan is worth.
 
-Layers i and j are interchangeable where the problem stays as it is when they swap places: the same kind, times on
-every type, types allowed, weights, activations, synchronisation; the same values from the same layers, and values of
-the same sizes to the same layers; the same ties. Swaps compose, so that this parts the layers into classes. The
-embeddings of one width that feed one concatenation are a class, the query and the key of an attention are one.
+Layers i and j are interchangeable where the problem stays as it is when they swap places: the same kind, times and
+parallel fractions on every type, types allowed, weights, activations, synchronisation; the same values from the same
+layers, and values of the same sizes to the same layers; the same ties. Swaps compose, so that this parts the layers
+into classes. The embeddings of one width that feed one concatenation are a class, the query and the key of an attention
+are one.
 
 A layer that cannot be cut apart from a neighbour is interchangeable with none; of layers that read one input of the
 model, the first is charged for reading it, and stands alone.
@@ -82,7 +83,7 @@ class _Values:
 def _sign(problem: Problem, values: _Values, layer: int) -> Hashable:
     """Return what interchangeable layers share: all that is the layer's own, and the sizes of what it touches."""
     touched = (values.values[n] for n in values.touching[layer])
-    shared = b"" if problem.shared_s is None else problem.shared_s[layer].tobytes()
+    further = (problem.shared_s, problem.layer_compute_parallel, problem.layer_data_parallel, problem.served_s)
     return (
         problem.layer_kinds[layer],
         problem.compute_s[layer].tobytes(),
@@ -91,7 +92,7 @@ def _sign(problem: Problem, values: _Values, layer: int) -> Hashable:
         problem.allowed[layer].tobytes(),
         float(problem.weight_bytes[layer]),
         float(problem.activation_bytes[layer]),
-        shared,
+        tuple(b"" if table is None else table[layer].tobytes() for table in further),
         tuple(sorted((size, producer == layer, len(read_by)) for producer, size, read_by in touched)),
         tuple(sorted(size for _, _, size in values.ties[layer])),
     )

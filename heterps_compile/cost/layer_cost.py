@@ -8,15 +8,39 @@ Left out: caches, padding to tile sizes, the order in which a kernel walks its o
 (``problem.py`` has its time on every type).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
-from heterps_compile.ir.graph import Graph, OpKind
+from heterps_compile.ir.graph import DEPTHWISE, DROPOUT, DROPPING_ATTENTION, ITEM_BITS, OPAQUE, Graph, Node, OpKind
 from heterps_compile.ir.layers import Layer, LayerGraph
 
 from .precision import copied_parameters
 
 DATA_INTENSIVE = "data"
 COMPUTE_INTENSIVE = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class KindWork:
+    """What the nodes of one kind in a layer do for one batch, forward.
+
+    Attributes:
+        kind: One of :data:`~heterps_compile.ir.graph.WORK_KINDS`.
+        operations: Kernels; of a concatenation one for every part.
+        flops: Floating-point operations; of what draws random numbers their count.
+        moved_bytes: What they read and make that grows with the batch; of an embedding the rows too; of an attention
+            its weights, of which exponentials are taken wherever they are kept.
+        parameter_bytes: Weights that they read whatever the batch.
+        table_bytes: Tables that rows are gathered from: a backward makes their gradients whole, whatever the batch.
+    """
+
+    kind: str
+    operations: int
+    flops: int
+    moved_bytes: int
+    parameter_bytes: int
+    table_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +59,11 @@ class LayerCost:
         reason: The numbers behind the label.
         inside_bytes: The largest array that is made inside and does not leave.
         copied_bytes: Narrow copies of its float32 parameters, where it computes in less (``precision.py``).
+        by_kind: The work of its nodes one by one, added up by kind; nothing fuses in it.
+        fixed_bytes: The part of ``moved_bytes`` that every part of a batch moves again: weights, and narrow copies of
+            them.
+        served: Names of its tables that lie on parameter servers; its parameters above are the others.
+        pulled_bytes: Of their rows that a batch looks up (``served_tables.py``).
     """
 
     flops: int
@@ -48,6 +77,10 @@ class LayerCost:
     reason: str = ""
     inside_bytes: int = 0
     copied_bytes: int = 0
+    by_kind: tuple[KindWork, ...] = ()
+    fixed_bytes: int = 0
+    served: tuple[str, ...] = ()
+    pulled_bytes: int = 0
 
     @property
     def flop_per_byte(self) -> float:
@@ -57,6 +90,7 @@ class LayerCost:
 
 _STAYS_IN_CACHE = frozenset({OpKind.ELEMENTWISE, OpKind.VIEW, OpKind.SHAPE, OpKind.CONSTANT})
 _STARTS_NO_KERNEL = frozenset({OpKind.VIEW, OpKind.SHAPE})
+_READS_AS_MUCH_AS_IT_MAKES = frozenset({OpKind.EMBEDDING, OpKind.MOVE, OpKind.CONSTANT})
 
 
 def layer_costs(layer_graph: LayerGraph) -> tuple[LayerCost, ...]:
@@ -95,15 +129,73 @@ def _layer_cost(graph: Graph, layer: Layer, input_bytes: int, output_bytes: int,
         inside_bytes = max(inside_bytes, node.scratch_bytes, *(kept if node.kind is not OpKind.VIEW else ()))
     sizes = {name: graph.parameters[name].size_bytes for name in layer.parameters}
     touched_bytes = sum(min(size, gathered.get(name, size)) for name, size in sizes.items())
+    copies_bytes = 2 * sum(copied.values())  # a copy is written and read beside the reading of what it is of
     return LayerCost(
         flops=flops,
         parameter_bytes=sum(sizes.values()),
         touched_bytes=touched_bytes,
         input_bytes=input_bytes,
         output_bytes=output_bytes,
-        # a copy is written and read beside the reading of what it is of
-        moved_bytes=input_bytes + output_bytes + touched_bytes + 2 * intermediate_bytes + 2 * sum(copied.values()),
+        moved_bytes=input_bytes + output_bytes + touched_bytes + 2 * intermediate_bytes + copies_bytes,
         operations=operations,
         inside_bytes=inside_bytes,
         copied_bytes=sum(copied.values()),
+        by_kind=_work_by_kind(graph, layer),
+        fixed_bytes=sum(size for name, size in sizes.items() if name not in gathered) + copies_bytes,
+    )
+
+
+def _work_by_kind(graph: Graph, layer: Layer) -> tuple[KindWork, ...]:
+    """Return the work of the nodes that start kernels, by kind in the order of their first nodes."""
+    found: dict[str, tuple[int, ...]] = {}
+    for i in layer.nodes:
+        node = graph.nodes[i]
+        if node.kind in _STARTS_NO_KERNEL:
+            continue
+        made = sum(graph.size_bytes(out) for out in node.outputs)
+        held = sum(graph.parameters[name].size_bytes for name in set(node.inputs) if name in graph.parameters)
+        if node.kind in _READS_AS_MUCH_AS_IT_MAKES:
+            parts = _parts(graph, node) if node.kind is OpKind.MOVE else 1
+            work = (parts, node.flops, 2 * made, 0, held if node.kind is OpKind.EMBEDDING else 0)
+        else:
+            read = sum(graph.size_bytes(name) for name in set(node.inputs) if name not in graph.parameters)
+            inside = _attention_bytes(graph, node) if node.kind is OpKind.ATTENTION else 0
+            work = (1, node.flops, made + read + inside, held, 0)
+        kind = DEPTHWISE if _is_depthwise(graph, i) else str(node.kind)
+        if node.draws and node.kind is OpKind.ATTENTION:
+            kind = DROPPING_ATTENTION
+        elif node.draws and node.kind in (OpKind.ELEMENTWISE, OpKind.CONSTANT):
+            kind, work = DROPOUT, (1, sum(map(graph.numel, _tensors(graph, node.outputs))), *work[2:])
+        found[kind] = tuple(map(sum, zip(found.get(kind, (0,) * len(work)), work, strict=True)))
+    return tuple(KindWork(kind, *work) for kind, work in found.items())
+
+
+def _tensors(graph: Graph, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name in graph.values and graph.values[name].dtype != OPAQUE]
+
+
+def _parts(graph: Graph, node: Node) -> int:
+    """Return how many tensors a node puts together; indices are none."""
+    made = _tensors(graph, node.outputs)
+    dtype = graph.values[made[0]].dtype if made else ""
+    return max(1, sum(graph.values[name].dtype == dtype for name in _tensors(graph, node.inputs)))
+
+
+def _attention_bytes(graph: Graph, node: Node) -> int:
+    """Return the bytes of the weights of an attention, as far as its heads are a dimension of what it reads."""
+    query, key = (*_tensors(graph, node.inputs)[:2], "", "")[:2]
+    if not key or len(graph.shape(query)) < 2 or len(graph.shape(key)) < 2:
+        return 0
+    return prod(graph.shape(query)[:-1]) * graph.shape(key)[-2] * ITEM_BITS[graph.values[query].dtype] // 8
+
+
+def _is_depthwise(graph: Graph, index: int) -> bool:
+    """Whether a node convolves every channel by itself: its weight has one channel, and what it reads has more."""
+    node = graph.nodes[index]
+    if node.kind is not OpKind.CONV:
+        return False
+    weights = [graph.parameters[name].shape for name in node.inputs if name in graph.parameters]
+    read = [graph.values[name].shape for name in node.inputs if name in graph.values]
+    return any(len(shape) > 2 and shape[1] == 1 for shape in weights) and any(
+        len(shape) > 2 and shape[1] != 1 for shape in read
     )

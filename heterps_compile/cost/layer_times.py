@@ -4,7 +4,8 @@ A layer's time on a type, by the first rule that holds:
 
 1. **measured**: a profile of the type has a layer of its key; the time is read at the batch asked for.
 2. **calibrated**: a profile of the type has layers of its kind, or any at all; the roofline's estimate is multiplied by
-   the median of measured over estimated, over those layers at the measured batch that is nearest.
+   the median of measured over estimated, over those layers at the measured batch that is nearest; or the pool has
+   measured rates of the type (``calibrate``), which the estimate is made with.
 3. **estimated**: the roofline alone. Of a part of a batch its work is in proportion, and its launches are all there.
 
 In training the backward is the measured one. A profile of inference lends training its forward, and the backward is
@@ -13,20 +14,23 @@ taken to be twice that, as the roofline has it.
 Left out: which profile speaks for which type (``measured.py``); replicas and data movement.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.ir.layers import LayerGraph
 from heterps_compile.units import counted
 
 from .layer_cost import LayerCost
+from .layer_fractions import ALPHA, BETA, Kind, fraction_notes, layer_fractions
 from .layer_key import layer_keys
 from .measured import Measurements, calibrate
+from .precision import FULL
 from .problem import Floats
 from .profile import DeviceProfile, LayerProfile
 from .roofline import Phases, layer_phases
@@ -42,12 +46,14 @@ class LayerTimes:
     Attributes:
         pool: The types, with what profiles say of them as a whole.
         training: Forward and backward, else forward alone.
+        precision: That is planned for.
         compute_s: [L, T], of a batch on one unit.
         sources: [L][T], :data:`MEASURED`, :data:`CALIBRATED` or :data:`ESTIMATED`.
     """
 
     pool: Cluster
     training: bool
+    precision: str
     compute_s: Floats
     sources: tuple[tuple[str, ...], ...]
     _layers: LayerGraph = field(repr=False)
@@ -55,6 +61,21 @@ class LayerTimes:
     _keys: Sequence[str] = field(repr=False)
     _profiles: Mapping[str, DeviceProfile] = field(repr=False)
     _ratios: Mapping[str, Mapping[str, float]] = field(repr=False)
+
+    def fractions(self, kind: Kind) -> Floats | None:
+        """Return [L, T], alpha or beta of every layer; None where all have that of their type."""
+        return layer_fractions(kind, self.pool, self._profiles, self._keys)
+
+    def reordered(self, layers: LayerGraph, costs: Sequence[LayerCost], order: Sequence[int]) -> "LayerTimes":
+        """Return the times of the same layers in another order, given as indices into this one."""
+        return replace(
+            self,
+            compute_s=self.compute_s[list(order)],
+            sources=tuple(self.sources[i] for i in order),
+            _layers=layers,
+            _costs=costs,
+            _keys=[self._keys[i] for i in order] if self._keys else self._keys,  # none without a profile
+        )
 
     def stage_phases(self, layers: Sequence[str], device: str, divided: int = 1) -> Phases:
         """Add up the layers of a stage over one of the equal parts of a batch; O(layers).
@@ -76,8 +97,11 @@ class LayerTimes:
     def _index(self) -> Mapping[str, int]:
         return {layer.name: i for i, layer in enumerate(self._layers.layers)}
 
-    def phases(self, layer: int, type_: int, divided: int = 1) -> Phases:
-        """Return the times of a layer on one unit of a type, over one of the equal parts of a batch."""
+    def phases(self, layer: int, type_: int, divided: float = 1) -> Phases:
+        """Return the times of a layer on one unit of a type, over one of the equal parts of a batch.
+
+        A batch is several times as large where ``divided`` is below 1.
+        """
         device = self.pool.device_types[type_]
         profile = self._profiles.get(device.name)
         found = None if profile is None else profile.by_key.get(self._keys[layer])
@@ -108,26 +132,69 @@ class LayerTimes:
             notes.append(f"times of layers on {device.name!r}: {parts}{of}")
             if profile is not None and self.training and profile.mode != "training":
                 notes.append(f"the profile for {device.name!r} is of inference: backward is taken to be twice forward")
+            if profile is not None and profile.precision != self.precision:
+                notes.append(
+                    f"the profile for {device.name!r} is of {profile.precision}, and the plan is for {self.precision}: "
+                    f"layers that compute in other bits are calibrated by it, not measured; measure them with "
+                    f"heterps-compile profile --precision {self.precision}"
+                )
+        names = [layer.name for layer in self._layers.layers]
+        for kind in (ALPHA, BETA):
+            notes += fraction_notes(kind, self.pool, self._profiles, self._keys, names)
         return tuple(notes)
+
+    def rate_notes(self) -> tuple[str, ...]:
+        """Say of every type whose measured rates are of another dtype than layers compute in what is made of them."""
+        return tuple(note for t in range(len(self.pool.device_types)) for note in self._other_dtypes(t))
+
+    def _other_dtypes(self, type_: int) -> Iterator[str]:
+        device = self.pool.device_types[type_]
+        layers: dict[tuple[str, str], set[int]] = {}  # that compute in the second, at rates of the first
+        for i, of in enumerate(self.sources):
+            here = self._layers.dtype(i)
+            found = (device.rates.get(work.kind) for work in self._costs[i].by_kind if of[type_] == CALIBRATED)
+            for rate in found:
+                if rate is not None and rate.dtype != here and rate.flops_per_s < math.inf:
+                    layers.setdefault((rate.dtype, here), set()).add(i)
+        how = f" --precision {self.precision}" if self.precision != FULL else ""
+        for (measured, here), own in layers.items():
+            faster = device.flops_per_s(here) / device.flops_per_s(measured)
+            fast = "as fast" if faster == 1 else f"{faster:.3g} times as fast"
+            by = "the pool's peaks" if here in device.peak_flops else f"the pool has no peak for {here}"
+            yield (
+                f"the rates of {device.name!r} were measured in {measured}, and {len(own)} of {len(self.sources)} "
+                f"layers compute in {here}: their arithmetic is taken to be {fast} ({by}) and to "
+                f"start as it does; to know, measure the model (heterps-compile profile{how})"
+            )
 
     def micro_batch_notes(self, devices: Sequence[str], divided: int) -> tuple[str, ...]:
         """Say where the times of micro-batches on some types come from, as far as profiles speak for them."""
         return tuple(
             f"micro-batches on {name!r}: {_split(profile, training=self.training)}{self._read_off(profile, divided)}"
             for name, profile in self._profiles.items()
-            if name in devices and (divided > 1 or self.training)
+            if name in devices and (divided > 1 or self.training or self._is_of_one_other_size(profile))
         )
 
+    def _is_of_one_other_size(self, profile: DeviceProfile) -> bool:
+        return _batches(profile) not in ([], [self._layers.graph.batch]) and len(_batches(profile)) == 1
+
     def _read_off(self, profile: DeviceProfile, divided: int) -> str:
-        batches = sorted({point.batch for layer in profile.layers for point in layer.points})
+        batches = _batches(profile)
         size = self._layers.graph.batch / divided
         if len(batches) == 1:
-            return f"in proportion to their samples, as one batch alone was measured ({batches[0]})"
+            return (
+                f"in proportion to their samples, as one batch alone was measured ({batches[0]}); the part that "
+                f"does not shrink takes two (heterps-compile profile --batches N,N)"
+            )
         shown = f"{', '.join(map(str, batches[:_SHOWN_BATCHES]))}{', …' if len(batches) > _SHOWN_BATCHES else ''}"
         read = f"{size:g} samples read off measured batches of {shown}"
         if size < batches[0]:
             return f"{read}; they are smaller than all of these, so the first line goes on"
         return f"{read}; they are larger than all of these, so the last line goes on" if size > batches[-1] else read
+
+
+def _batches(profile: DeviceProfile) -> list[int]:
+    return sorted({point.batch for layer in profile.layers for point in layer.points})
 
 
 def _split(profile: DeviceProfile, *, training: bool) -> str:
@@ -143,6 +210,7 @@ def layer_times(
     measurements: Measurements | None = None,
     *,
     training: bool,
+    precision: str = FULL,
 ) -> LayerTimes:
     """Return the times of all layers on all types, by the rules of the module; O(layers * types).
 
@@ -152,6 +220,7 @@ def layer_times(
         cluster: The pool.
         measurements: Profiles of its types; None where every time is estimated.
         training: Forward and backward, else forward alone.
+        precision: That the dtypes of the layers' values are of.
     """
     profiles = {} if measurements is None else measurements.devices
     pool = cluster if measurements is None else measurements.correct(cluster)
@@ -159,23 +228,23 @@ def layer_times(
     ratios = {
         device.name: calibrate(profiles[device.name], device, batch, training=training)
         for device in pool.device_types
-        if device.name in profiles
+        if device.name in profiles and not device.rates
     }
     keys = layer_keys(layer_graph) if profiles else ()
     sources = tuple(
-        tuple(_source(profiles.get(device.name), keys[i] if keys else "") for device in pool.device_types)
+        tuple(_source(device, profiles.get(device.name), keys[i] if keys else "") for device in pool.device_types)
         for i in range(len(costs))
     )
     compute_s = np.empty((len(costs), len(pool.device_types)))
-    times = LayerTimes(pool, training, compute_s, sources, layer_graph, costs, keys, profiles, ratios)
+    times = LayerTimes(pool, training, precision, compute_s, sources, layer_graph, costs, keys, profiles, ratios)
     for i in range(len(costs)):
         for t in range(len(pool.device_types)):
             compute_s[i, t] = times.phases(i, t).whole_s
     return times
 
 
-def _source(profile: DeviceProfile | None, key: str) -> str:
+def _source(device: DeviceType, profile: DeviceProfile | None, key: str) -> str:
     if profile is None:
-        return ESTIMATED
+        return CALIBRATED if device.rates else ESTIMATED
     found: LayerProfile | None = profile.by_key.get(key)
     return CALIBRATED if found is None else MEASURED

@@ -1,8 +1,8 @@
 """Measured times in place of estimated ones: which profile speaks for which type of a pool.
 
 What one profile says of a device as a whole replaces the pool's figures: the parallel fractions, where their errors are
-small. Its link, which is one between processes of a machine, replaces the network of a pool that describes this
-machine; it says nothing of others.
+small; those of single layers are in ``layer_fractions.py``. Its link, which is one between processes of a machine,
+replaces the network of a pool that describes this machine; it says nothing of others.
 
 Left out: the times of layers (``layer_times.py``); memory, and prices, which stay those of the pool.
 """
@@ -19,6 +19,7 @@ from heterps_compile.cluster.local import SOURCE
 from heterps_compile.errors import InputError
 
 from .layer_cost import LayerCost
+from .precision import FULL
 from .profile import DeviceProfile, LayerPoint, LayerProfile
 from .roofline import layer_phases
 
@@ -78,8 +79,17 @@ def assign_profiles(cluster: Cluster, profiles: Sequence[tuple[str, DeviceProfil
                 f"give one, or say which type each is for (--profile TYPE=FILE)"
             )
         devices[name] = profile
-    parts = [f"{name} {devices[name]!r}" for name in sorted(devices)]
+    parts = [f"{name} {_identity(devices[name])}" for name in sorted(devices)]
     return Measurements(devices, hashlib.sha256("\n".join(parts).encode()).hexdigest())
+
+
+def _identity(profile: DeviceProfile) -> str:
+    """Return all that a profile says, and what came later only where it says it, so that plans hold."""
+    parts = [repr(profile)] if profile.precision == FULL else [repr(profile), profile.precision]
+    fractions = [(layer.compute_parallel, layer.data_parallel) for layer in profile.layers]
+    if any(own is not None for pair in fractions for own in pair):
+        parts.append(repr(fractions))
+    return " ".join(parts)
 
 
 def read_measurements(cluster: Cluster, profile: ProfileSpec) -> Measurements:

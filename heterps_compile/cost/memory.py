@@ -1,34 +1,99 @@
 """What a stage holds in memory, part by part.
 
-Every storage is held once. Training adds a gradient of every weight and two optimiser states (Adam); the
+Every storage is held once. Training adds a gradient of every weight and what the optimiser keeps of it; the
 gradient of an embedding is sparse, the rows one batch touches. Activations are those of one whole batch: in
 training the sum over layers, which the backward pass reads, in inference those of the largest layer; a layer that makes
 an array larger than all it reads and gives, to reduce it again or on the way to a constant, holds that one. In bfloat16
 or float16 a stage also holds narrow copies of the weights of its products, once for every micro-batch under way. A
 safety factor covers workspace and fragmentation.
 
-The search asks every stage to hold a whole batch; the schedule that is chosen afterwards may hold fewer
-micro-batches at once, and the plan shows what it holds (``passes/choose_schedule.py``).
+A schedule holds p of the M micro-batches of a stage at once. Of the activations A of a batch, and of the bytes E that
+enter the stage with a batch (and leave the last one, where the loss reads them), a replica then holds ::
 
-Left out: recomputation, optimisers other than Adam.
+    p A / M                where activations are kept
+    p E / M  +  A / M      where they are computed again in the backward (Chen et al., arXiv 1604.06174)
+
+and narrow copies of weights p times, or once. The second takes a forward more.
+
+Left out: other optimisers than those of :data:`OPTIMIZERS`; what the loss keeps.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.graph import Graph, Parameter
 from heterps_compile.ir.layers import LayerGraph
 
 from .layer_cost import LayerCost
 
 SAFETY_FACTOR = 1.2
-OPTIMIZER_STATES = 2
+
+MEMORY_TOLERANCE = 1e-9
+"""Relative: rounding of sums must not make a stage that fits exactly too large."""
+
+_STATE_BYTES = 4  # an element of a state, in float32
+_BLOCK, _BLOCK_BYTES, _WHOLE_BELOW = 256, 4, 4096  # bitsandbytes: elements that share a scale, its bytes, too small
+
+
+def _adafactor(weight: Parameter) -> int:
+    """Return the bytes of a row and a column of second moments for every matrix, of all for a vector."""
+    if len(weight.shape) < 2:
+        return weight.size_bytes
+    *outer, rows, columns = weight.shape
+    return _STATE_BYTES * math.prod(outer) * (rows + columns)
+
+
+def _adam_8bit(weight: Parameter) -> int:
+    """Return the bytes of two states of a byte an element with a scale a block; small weights keep whole ones."""
+    count = math.prod(weight.shape)
+    if count < _WHOLE_BELOW:
+        return 2 * weight.size_bytes
+    return 2 * (count + _BLOCK_BYTES * -(-count // _BLOCK))
+
+
+OPTIMIZERS: Mapping[str, Callable[[Parameter], int]] = MappingProxyType(
+    {
+        "adam": lambda weight: 2 * weight.size_bytes,
+        "sgd": lambda _weight: 0,
+        "momentum": lambda weight: weight.size_bytes,
+        "adafactor": _adafactor,
+        "adam-8bit": _adam_8bit,
+    }
+)
+"""What an optimiser keeps of a weight, in bytes.
+
+Two moments (Kingma and Ba, ICLR 2015), nothing, one momentum, factored second moments (Shazeer and Stern, ICML 2018;
+``torch.optim.Adafactor``), or two moments in blocks of 8-bit numbers (Dettmers and others, ICLR 2022;
+``bitsandbytes.optim.Adam8bit``).
+"""
+
+SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam")
+"""By which servers can step rows; the first is what a run takes where nothing else is said."""
+
+USUAL_OPTIMIZER = next(iter(OPTIMIZERS))
+
+RECOMPUTATIONS = ("auto", "never", "always")
+"""Which stages compute their activations again: those that do not fit otherwise, none, all."""
+
+AUTO, NEVER, ALWAYS = RECOMPUTATIONS
+AVERAGE_COPIES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryParts:
-    """Bytes one replica of a stage holds, part by part; the total has the safety factor in it."""
+    """Bytes one replica of a stage holds, part by part; the total has the safety factor in it.
+
+    Attributes:
+        weights_bytes, gradients_bytes, optimizer_bytes: Of parameters.
+        activations_bytes: Of a batch; of the micro-batches under way once a schedule is chosen.
+        safety_factor: On all of it.
+        copies_bytes: Narrow copies of weights, of one micro-batch; of those under way once a schedule is chosen.
+        inputs_bytes: What enters the stage with a batch; once a schedule is chosen what of ``activations_bytes`` is
+            that, where the stage computes its activations again, else 0.
+        recompute: One of :data:`RECOMPUTATIONS`, what is open until a schedule is chosen.
+    """
 
     weights_bytes: int
     gradients_bytes: int
@@ -36,6 +101,8 @@ class MemoryParts:
     activations_bytes: int
     safety_factor: float = SAFETY_FACTOR
     copies_bytes: int = 0
+    inputs_bytes: int = 0
+    recompute: str = NEVER
 
     @property
     def held_bytes(self) -> int:
@@ -48,48 +115,107 @@ class MemoryParts:
         parts = self.held_bytes + self.copies_bytes + self.activations_bytes
         return math.ceil(parts * self.safety_factor)
 
+    def under_way(self, peak: int, micro_batches: int, *, recomputes: bool) -> "MemoryParts":
+        """Return what a replica holds where so many of its micro-batches are under way, by the module's rule."""
+        inputs = math.ceil(self.inputs_bytes * peak / micro_batches) if recomputes else 0
+        activations = math.ceil(self.activations_bytes * (1 if recomputes else peak) / micro_batches)
+        return replace(
+            self,
+            activations_bytes=activations + inputs,
+            copies_bytes=self.copies_bytes * (1 if recomputes else peak),
+            inputs_bytes=inputs,
+            recompute=NEVER,
+        )
 
-def parameter_parts(graph: Graph, names: Sequence[str], touched: float, *, training: bool) -> tuple[int, int, int]:
+    def with_average(self) -> "MemoryParts":
+        """Return the parts of a run that keeps an average of the weights: it, and in validations the weights aside."""
+        return replace(self, copies_bytes=self.copies_bytes + AVERAGE_COPIES * self.weights_bytes)
+
+
+def parameter_parts(
+    graph: Graph, names: Sequence[str], touched: float, *, optimizer: str | None
+) -> tuple[int, int, int]:
     """Return bytes of weights, gradients and optimiser state for parameters of distinct storages.
 
     Args:
         graph: Where the parameters are described.
         names: The parameters.
         touched: The part of them, in [0, 1], that a batch reads: dense gradients are whole, sparse ones are not.
-        training: Whether gradients and optimiser state are held at all.
+        optimizer: One of :data:`OPTIMIZERS`; None for inference, which holds neither gradients nor states.
     """
     held = sum(graph.parameters[name].size_bytes for name in names)
-    if not training:
+    if optimizer is None:
         return held, 0, 0
-    trained = sum(graph.parameters[name].size_bytes for name in names if graph.parameters[name].kind == "weight")
-    return held, math.ceil(trained * touched), OPTIMIZER_STATES * trained
+    weights = [graph.parameters[name] for name in names if graph.parameters[name].kind == "weight"]
+    trained = sum(weight.size_bytes for weight in weights)
+    return held, math.ceil(trained * touched), sum(map(OPTIMIZERS[optimizer], weights))
 
 
-def layer_parameters_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost, *, training: bool) -> int:
+def layer_parameters_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost, *, optimizer: str | None) -> int:
     """Return the bytes that a stage holds for a layer's parameters, each storage once, and for narrow copies."""
-    parts = parameter_parts(layer_graph.graph, _distinct(layer_graph, index), _touched(cost), training=training)
+    parts = _layer_parts(layer_graph, _distinct(layer_graph, index, cost), cost, optimizer=optimizer)
     return sum(parts) + cost.copied_bytes
 
 
 def stage_memory(
-    layer_graph: LayerGraph, costs: Sequence[LayerCost], first: int, end: int, *, training: bool
+    layer_graph: LayerGraph,
+    costs: Sequence[LayerCost],
+    first: int,
+    end: int,
+    *,
+    optimizer: str | None,
+    recompute: str = NEVER,
 ) -> MemoryParts:
-    """Return what a stage of layers ``first .. end - 1`` holds, every storage counted once."""
+    """Return what a stage holds with a batch undivided, every storage counted once.
+
+    Args:
+        layer_graph: The layers.
+        costs: The work of each.
+        first: Its first layer.
+        end: The layer after its last.
+        optimizer: None for inference.
+        recompute: Whether it may compute activations again; one whose forward changes a weight never does.
+    """
     seen: set[str] = set()
-    weights = gradients = optimizer = 0
+    weights = gradients = states = 0
     for index in range(first, end):
-        names = [n for n in _distinct(layer_graph, index) if layer_graph.graph.parameters[n].storage not in seen]
+        distinct = _distinct(layer_graph, index, costs[index])
+        names = [name for name in distinct if layer_graph.graph.parameters[name].storage not in seen]
         seen.update(layer_graph.graph.parameters[name].storage for name in names)
-        parts = parameter_parts(layer_graph.graph, names, _touched(costs[index]), training=training)
-        weights, gradients, optimizer = weights + parts[0], gradients + parts[1], optimizer + parts[2]
+        parts = _layer_parts(layer_graph, names, costs[index], optimizer=optimizer)
+        weights, gradients, states = weights + parts[0], gradients + parts[1], states + parts[2]
     activations = [activation_bytes(costs[index]) for index in range(first, end)]
     return MemoryParts(
         weights,
         gradients,
-        optimizer,
-        sum(activations) if training else max(activations),
+        states,
+        max(activations) if optimizer is None else sum(activations),
         copies_bytes=sum(costs[index].copied_bytes for index in range(first, end)),
+        inputs_bytes=_entering_bytes(layer_graph, first, end),
+        recompute=NEVER if changed_weights(layer_graph, range(first, end)) else recompute,
     )
+
+
+def _entering_bytes(layer_graph: LayerGraph, first: int, end: int) -> int:
+    """Return the bytes of a batch that enter a stage, each value once, and of the last stage those that leave it."""
+    entering = sum(
+        edge.size_bytes
+        for edge in layer_graph.edges
+        if not first <= edge.producer < end and any(first <= reader < end for reader in edge.consumers)
+    )
+    if end < len(layer_graph.layers):
+        return entering
+    graph = layer_graph.graph
+    return entering + sum(graph.size_bytes(name) for name in dict.fromkeys(graph.outputs) if name in graph.values)
+
+
+def changed_weights(layer_graph: LayerGraph, layers: Sequence[int]) -> tuple[str, ...]:
+    """Return the weights that the forward of some layers changes, as an embedding with ``max_norm`` does."""
+    graph = layer_graph.graph
+    writes: Mapping[str, Sequence[str]] = getattr(graph.source, "writes", {})
+    changed = {name for names in writes.values() for name in names}
+    held = dict.fromkeys(name for layer in layers for name in layer_graph.layers[layer].parameters)
+    return tuple(name for name in held if name in changed and graph.parameters[name].kind == "weight")
 
 
 def activation_bytes(cost: LayerCost) -> int:
@@ -97,9 +223,18 @@ def activation_bytes(cost: LayerCost) -> int:
     return max(cost.input_bytes + cost.output_bytes, cost.inside_bytes)
 
 
-def _distinct(layer_graph: LayerGraph, index: int) -> list[str]:
-    by_storage = {layer_graph.graph.parameters[n].storage: n for n in reversed(layer_graph.layers[index].parameters)}
-    return list(by_storage.values())
+def _layer_parts(
+    layer_graph: LayerGraph, names: Sequence[str], cost: LayerCost, *, optimizer: str | None
+) -> tuple[int, int, int]:
+    """Return what is held of a layer's parameters; of tables on servers the rows of a batch, and their gradients."""
+    weights, gradients, states = parameter_parts(layer_graph.graph, names, _touched(cost), optimizer=optimizer)
+    return weights + cost.pulled_bytes, gradients + (cost.pulled_bytes if optimizer is not None else 0), states
+
+
+def _distinct(layer_graph: LayerGraph, index: int, cost: LayerCost) -> list[str]:
+    parameters = layer_graph.graph.parameters
+    names = [name for name in layer_graph.layers[index].parameters if name not in cost.served]
+    return list({parameters[name].storage: name for name in reversed(names)}.values())
 
 
 def _touched(cost: LayerCost) -> float:

@@ -9,9 +9,9 @@ Every value is lower the better, so that bound and gap mean the same for all::
     max-load     seconds a batch takes the slowest stage,             every stage on one unit of its own
                  without replicas
 
-A proven bound is a bound for the plans of the problem that was posed, and no others: the model's layers in one order,
-and stages that are runs of that order. A plan that takes the layers in another order, or parts them otherwise, is none
-of those that a bound is about.
+A proven bound is a bound for the plans of the problem that was posed, and no others. Where every order of the layers
+was searched, those are all divisions of the layers into stages; else the layers in one order, with stages that are runs
+of it, and beside that bound stands a lower one for all orders. A plan that parts layers is none of either.
 
 ``cost`` and ``price`` are two questions about one bill. A job with so many samples to work off ends earlier on a plan
 that is faster than the floor, so that the price of a sample counts: ``cost``. A service that is asked for so many
@@ -21,6 +21,7 @@ plans out, and never changes what the others are compared by.
 Left out: how values are reached (``evaluate.py``, ``passes/placement``), how a bound is proven (``passes/placement``).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -48,6 +49,8 @@ class Objective:
         sums_at_floor: Whether its value is a sum over stages, none of which depends on a time of a batch other than the
             floor's.
         other: Name of the objective that asks the other question about money; "" for none.
+        has_readings: Whether its value is of the steady state or of one batch alone, as is asked for; else it is
+            neither.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Objective:
     needs_floor: bool = False
     sums_at_floor: bool = False
     other: str = ""
+    has_readings: bool = True
 
     def unit(self, currency: str) -> str:
         """Return the unit of its values."""
@@ -117,8 +121,15 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
                 takes_budget=True,
                 in_training=False,
                 sums_at_floor=True,
+                has_readings=False,
             ),
-            Objective("max-load", "time of a batch in the most loaded device", "faster", takes_budget=False),
+            Objective(
+                "max-load",
+                "time of a batch in the most loaded device",
+                "faster",
+                takes_budget=False,
+                has_readings=False,
+            ),
         )
     }
 )
@@ -128,14 +139,15 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
 _ROUNDING = 1e-12  # relative, of sums of prices
 
 
-def plans_of_the_problem(layer_count: int) -> str:
+def plans_of_the_problem(layer_count: int, *, in_any_order: bool = False) -> str:
     """Name the plans that a bound holds for: ``"plan that keeps these 54 layers in this order"``."""
     if layer_count == 1:
         return "plan for this one layer"
-    return f"plan that keeps these {counted(layer_count, 'layer')} in this order"
+    layers = f"these {counted(layer_count, 'layer')}"
+    return f"plan of {layers}" if in_any_order else f"plan that keeps {layers} in this order"
 
 
-def what_is_proven(objective: Objective, layer_count: int, better_by: float) -> str:
+def what_is_proven(objective: Objective, layer_count: int, better_by: float, better_in_any: float | None = None) -> str:
     """Say what a bound proves of a plan.
 
     Args:
@@ -143,6 +155,15 @@ def what_is_proven(objective: Objective, layer_count: int, better_by: float) -> 
         layer_count: Layers of the model.
         better_by: How much better the bound is than the plan, as a part: 0 where the bound is reached, or anything
             that adding prices in another order can make of 0.
+        better_in_any: The same of the bound for all orders of the layers; None where none is known.
     """
-    by = f"more than {100 * better_by:.3g} % " if better_by > _ROUNDING else ""
-    return f"no {plans_of_the_problem(layer_count)} is {by}{objective.better}"
+    in_any_order = better_in_any is not None and better_in_any <= better_by + _ROUNDING
+    plan = plans_of_the_problem(layer_count, in_any_order=in_any_order)
+    said = f"no {plan} is {_more_than(better_by)}{objective.better}"
+    if better_in_any is None or in_any_order or layer_count == 1 or not math.isfinite(better_in_any):
+        return said
+    return f"{said}; in any order of them none is {_more_than(better_in_any)}{objective.better}"
+
+
+def _more_than(better_by: float) -> str:
+    return f"more than {100 * better_by:.3g} % " if better_by > _ROUNDING else ""

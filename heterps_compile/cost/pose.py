@@ -16,17 +16,15 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.ir.graph import OpKind
 from heterps_compile.ir.layers import LayerGraph
 
+from .all_reduce import Machines, Network, endless_s
 from .allowed import allowed_types
 from .layer_cost import LayerCost
+from .layer_fractions import ALPHA, BETA
+from .layer_orders import orders_of
 from .layer_times import LayerTimes
-from .memory import SAFETY_FACTOR, activation_bytes, layer_parameters_bytes, parameter_parts
-from .problem import Bools, Floats, Problem
-
-FREE_PRICE_PER_HOUR = 1e-9
-"""Stands for "free" in a search, so that of two free plans the one with fewer unit-hours wins."""
-
-_SECONDS_PER_GRADIENT_BYTE_FACTOR = 2.0
-"""A ring all-reduce sends and receives every gradient byte about twice (Patarasuk and Yuan, JPDC 2009)."""
+from .memory import SAFETY_FACTOR, USUAL_OPTIMIZER, activation_bytes, layer_parameters_bytes, parameter_parts
+from .problem import FREE_PRICE_PER_HOUR, Floats, Ints, Problem
+from .served_tables import with_served_tables
 
 
 class Goal(Protocol):
@@ -58,6 +56,11 @@ class Goal(Protocol):
         ...
 
     @property
+    def optimizer(self) -> str:
+        """Return a name of :data:`~.memory.OPTIMIZERS`, for what a training holds."""
+        ...
+
+    @property
     def pins(self) -> Sequence[tuple[str, str]]:
         """Return (pattern, device type): layers whose name or kind matches go to that type; the last match wins."""
         ...
@@ -84,24 +87,27 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
     """
     cluster, training = times.pool, times.training
     graph, layers, devices = layer_graph.graph, layer_graph.layers, cluster.device_types
-    count = len(layers)
+    count, optimizer = len(layers), goal.optimizer if training else None
     directions = 2.0 if training else 1.0
     edges = [edge for edge in layer_graph.edges if edge.producer >= 0 and edge.consumers]
     starts = np.zeros(len(edges) + 1, np.int64)
     np.cumsum([len(edge.consumers) for edge in edges], out=starts[1:])
-    tied = _tied_pairs(layer_graph, training=training)
-    seconds_per_byte, latency_s = _links(cluster)
-    return Problem(
+    orders = orders_of(layer_graph, costs, optimizer=optimizer)
+    tied = [(first, second, size) for readers, size in orders.ties for first, second in pairwise(readers)]
+    card_seconds_per_byte = [1 / cluster.link(device.name, device.name).bytes_per_s for device in devices]
+    seconds_per_byte, latency_s = way_tables(cluster, [device.name for device in devices])
+    has_ways = has_own_ways(cluster)
+    problem = Problem(
         layer_names=tuple(layer.name for layer in layers),
         type_names=tuple(device.name for device in devices),
         type_kinds=tuple(device.kind for device in devices),
         layer_kinds=tuple(str(layer.kind) for layer in layers),
         batch=graph.batch,
         compute_s=times.compute_s,
-        data_s=np.outer(_input_bytes(layer_graph), [1 / device.input_bytes_per_s for device in devices]),
+        data_s=np.outer(input_bytes(layer_graph), [1 / device.input_bytes_per_s for device in devices]),
         sync_s=np.outer(
             [gradient_bytes(layer_graph, i, cost) if training else 0 for i, cost in enumerate(costs)],
-            _SECONDS_PER_GRADIENT_BYTE_FACTOR * np.diagonal(seconds_per_byte),
+            [endless_s(1.0, own) for own in card_seconds_per_byte],
         ),
         compute_parallel=np.array([device.compute_parallel for device in devices]),
         data_parallel=np.array([device.data_parallel for device in devices]),
@@ -109,7 +115,7 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         edge_bytes=np.array([edge.size_bytes * directions for edge in edges], np.float64),
         edge_readers=np.array([reader for edge in edges for reader in edge.consumers], np.int64),
         edge_starts=starts,
-        uncuttable=_uncuttable(layer_graph),
+        uncuttable=orders.uncuttable(range(count)),
         seconds_per_byte=seconds_per_byte.min(axis=1),
         latency_s=latency_s.min(axis=1),
         price_per_hour=np.array([device.price_per_hour or FREE_PRICE_PER_HOUR for device in devices]),
@@ -117,14 +123,14 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         memory_bytes=np.array([device.memory_bytes for device in devices]),
         weight_bytes=SAFETY_FACTOR
         * np.array(
-            [layer_parameters_bytes(layer_graph, i, cost, training=training) for i, cost in enumerate(costs)],
+            [layer_parameters_bytes(layer_graph, i, cost, optimizer=optimizer) for i, cost in enumerate(costs)],
             np.float64,
         ),
         activation_bytes=SAFETY_FACTOR * np.array([activation_bytes(cost) for cost in costs], np.float64),
         keeps_activations=training,
         tied_first=np.array([first for first, _, _ in tied], np.int64),
         tied_second=np.array([second for _, second, _ in tied], np.int64),
-        tied_bytes=SAFETY_FACTOR * np.array([size for _, _, size in tied], np.float64),
+        tied_bytes=np.array([size for _, _, size in tied], np.float64),
         allowed=allowed_types(layer_graph, cluster, goal.pins, goal.forbidden, costs),
         min_throughput=goal.min_throughput,
         min_stages=goal.min_stages,
@@ -132,10 +138,58 @@ def pose_problem(layer_graph: LayerGraph, costs: Sequence[LayerCost], times: Lay
         shared_s=_shared(layer_graph, costs, cluster),
         objective=goal.objective,
         budget_per_hour=math.inf if goal.budget_per_hour is None else goal.budget_per_hour,
-        link_seconds_per_byte=seconds_per_byte if cluster.links else None,
-        link_latency_s=latency_s if cluster.links else None,
+        link_seconds_per_byte=seconds_per_byte if has_ways else None,
+        link_latency_s=latency_s if has_ways else None,
         currency=cluster.currency,
+        machines=_machines(cluster, card_seconds_per_byte) if training else None,
+        rented_together=_rented_together(cluster),
+        layer_compute_parallel=times.fractions(ALPHA),
+        layer_data_parallel=times.fractions(BETA),
     )
+    return with_served_tables(problem, layer_graph, costs, cluster, optimizer=optimizer)
+
+
+def _rented_together(cluster: Cluster) -> Ints | None:
+    """Return [T], the units of every type that are rented as one machine; None where each is rented by itself."""
+    together = np.array([device.rented_together for device in cluster.device_types], np.int64)
+    return together if np.any(together > 1) else None
+
+
+def _machines(cluster: Cluster, seconds_per_byte: Sequence[float]) -> Machines | None:
+    """Return in which machines the units of every type stand; None where each is one."""
+    devices = cluster.device_types
+    if all(device.units_per_machine == 1 for device in devices):
+        return None
+    inner = [1 / device.inner_bytes_per_s / own for device, own in zip(devices, seconds_per_byte, strict=True)]
+    return Machines(np.array([float(device.units_per_machine) for device in devices]), np.array(inner))
+
+
+def network_of(cluster: Cluster, name: str) -> Network:
+    """Return what connects the replicas of a stage on a device type.
+
+    Raises:
+        UnknownNameError: with the known names and the nearest.
+    """
+    device, link = cluster.device_type(name), cluster.link(name, name)
+    return Network(
+        1 / link.bytes_per_s,
+        link.latency_s,
+        device.units_per_machine,
+        1 / device.inner_bytes_per_s,
+        device.inner_latency_s,
+    )
+
+
+def network_of_types(cluster: Cluster, names: Sequence[str]) -> Network:
+    """Return what connects the replicas of a stage on several device types: one ring over the slowest link.
+
+    Raises:
+        UnknownNameError: with the known names and the nearest.
+    """
+    if len(names) == 1:
+        return network_of(cluster, names[0])
+    links = [cluster.link(first, second) for first in names for second in names]
+    return Network(1 / min(link.bytes_per_s for link in links), max(link.latency_s for link in links))
 
 
 def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluster) -> Floats | None:
@@ -143,58 +197,40 @@ def _shared(layer_graph: LayerGraph, costs: Sequence[LayerCost], cluster: Cluste
     rates = np.array([device.shared_input_bytes_per_s for device in cluster.device_types])
     if not np.any(np.isfinite(rates)):
         return None
-    read = np.array(_input_bytes(layer_graph), np.float64)
+    read = np.array(input_bytes(layer_graph), np.float64)
     for i, (layer, cost) in enumerate(zip(layer_graph.layers, costs, strict=True)):
         read[i] += cost.touched_bytes if layer.kind is OpKind.EMBEDDING else 0
     return np.outer(read, 1 / rates)
 
 
-def _links(cluster: Cluster) -> tuple[Floats, Floats]:
-    """Return seconds per byte and latency [T, T] of a unit of one type that talks with one of another."""
-    devices = cluster.device_types
-    index = {device.name: t for t, device in enumerate(devices)}
-    seconds_per_byte = np.repeat([[1 / device.network_bytes_per_s] for device in devices], len(devices), axis=1)
-    latency_s = np.repeat([[device.network_latency_s] for device in devices], len(devices), axis=1)
-    for link in cluster.links:
-        pair = [index[name] for name in link.between]
-        for here, there in (pair, pair[::-1]):
-            seconds_per_byte[here, there] = 1 / link.bytes_per_s
-            latency_s[here, there] = link.latency_s
-    return seconds_per_byte, latency_s
+def way_tables(cluster: Cluster, names: Sequence[str]) -> tuple[Floats, Floats]:
+    """Return seconds per byte and latency [T, T] of a stage on one of the types that talks with one on another."""
+    ways = [[cluster.way(here, there) for there in names] for here in names]
+    return (
+        np.array([[1 / way.bytes_per_s for way in row] for row in ways]),
+        np.array([[way.latency_s for way in row] for row in ways]),
+    )
 
 
-def _input_bytes(layer_graph: LayerGraph) -> list[int]:
-    """Return the bytes of graph inputs each layer reads; one that several read is charged to the first."""
+def has_own_ways(cluster: Cluster) -> bool:
+    """Return whether some pair of types talks over something else than the network of each."""
+    return bool(cluster.links) or any(device.is_one_machine for device in cluster.device_types)
+
+
+def input_bytes(layer_graph: LayerGraph) -> list[int]:
+    """Return the bytes of graph inputs each layer reads; what several read is charged to the first by rank."""
     size = [0] * len(layer_graph.layers)
     for edge in layer_graph.edges:
         if edge.producer < 0 and edge.consumers:
-            size[edge.consumers[0]] += edge.size_bytes
+            size[min(edge.consumers, key=layer_graph.rank)] += edge.size_bytes
     return size
 
 
 def gradient_bytes(layer_graph: LayerGraph, index: int, cost: LayerCost) -> int:
-    """Return the bytes of gradients that the replicas of a layer synchronise for a batch; of an embedding its rows."""
-    graph, names = layer_graph.graph, layer_graph.layers[index].parameters
-    dense = parameter_parts(graph, names, 1.0, training=True)[1]
+    """Return the bytes of gradients that the replicas of a layer synchronise for a batch; of an embedding its rows.
+
+    Those of tables on servers are pushed there.
+    """
+    graph, names = layer_graph.graph, [n for n in layer_graph.layers[index].parameters if n not in cost.served]
+    dense = parameter_parts(graph, names, 1.0, optimizer=USUAL_OPTIMIZER)[1]
     return min(dense, cost.touched_bytes) if layer_graph.layers[index].kind is OpKind.EMBEDDING else dense
-
-
-def _uncuttable(layer_graph: LayerGraph) -> Bools:
-    """Mark the positions that a value which is no tensor passes over; O(edges + layers)."""
-    change = np.zeros(len(layer_graph.layers) + 2, np.int64)
-    for edge in layer_graph.edges:
-        if edge.is_opaque and edge.producer >= 0 and edge.consumers:
-            change[edge.producer + 1] += 1
-            change[edge.consumers[-1] + 1] -= 1
-    return np.asarray(np.cumsum(change)[: len(layer_graph.layers) + 1] > 0)
-
-
-def _tied_pairs(layer_graph: LayerGraph, *, training: bool) -> list[tuple[int, int, int]]:
-    graph = layer_graph.graph
-    by_storage = {parameter.storage: name for name, parameter in graph.parameters.items()}
-    pairs = []
-    for storage, readers in layer_graph.tied_layers.items():
-        # an embedding's sparse gradient is smaller than this dense one: the saving is understated, never overstated
-        size = sum(parameter_parts(graph, [by_storage[storage]], 0.0, training=training))
-        pairs += [(first, second, size) for first, second in pairwise(readers)]
-    return pairs

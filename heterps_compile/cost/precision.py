@@ -112,10 +112,13 @@ def copied_parameters(graph: Graph, node: Node) -> Iterator[str]:
 
 
 def rate_notes(cluster: Cluster, precision: str) -> Iterator[str]:
-    """Say which device types have no rate for a precision, so that they are taken to compute at that of float32."""
+    """Say which device types have no rate for a precision, so that they are taken to compute at that of float32.
+
+    Left out: types with rates of kinds of work, of which :meth:`.LayerTimes.rate_notes` tells.
+    """
     dtype = PRECISIONS[precision]
     for device in cluster.device_types:
-        if dtype not in device.peak_flops:
+        if dtype not in device.peak_flops and not device.rates:
             yield (
                 f"the pool has no {dtype} rate for {device.name!r}: its products are estimated at the float32 rate, "
                 f"and gain in {precision} by moving fewer bytes alone"

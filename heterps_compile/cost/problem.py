@@ -8,16 +8,20 @@ computation and data-movement time of a layer on one unit, alpha and beta their 
 
 A stage s of layers i..j-1 on type t with k replicas takes, for a batch of B samples::
 
-    CT(k) = sum OCT * (1 - alpha_t) + sum OCT * alpha_t / k
-    D     = sum data_s + (bytes in + bytes out) * seconds_per_byte_t + latency_t * ((in > 0) + (out > 0))
-    DT(k) = D * (1 - beta_t) + D * beta_t / k + (sum sync_s if k > 1)
+    CT(k) = sum OCT_i * (1 - alpha_it) + sum OCT_i * alpha_it / k
+    V     = (bytes in + bytes out) * seconds_per_byte_t + latency_t * ((in > 0) + (out > 0))
+    DT(k) = sum data_s_i * (1 - beta_it) + V * (1 - beta_t) + (sum data_s_i * beta_it + V * beta_t) / k
+            + sum sync_s * share_t(k), which is (k - 1) / k without machines
     ET(k) = max(CT(k), DT(k), sum shared_s)
+
+alpha_it and beta_it are those of the type, alpha_t and beta_t, unless layers have fractions of their own.
 
 Where pairs of types have links of their own, a value is received over the link between its reader's type and its
 producer's, and sent over the slowest of the links to the stages that receive it; ``seconds_per_byte`` and ``latency_s``
 then hold the least of each type's links, so that what is computed with them alone is a lower bound.
 
-A plan's throughput is min over stages of B / ET; its price per hour the sum of price_t * k. What is minimised, over
+A plan's throughput is min over stages of B / ET; its price per hour the sum of price_t * k, or of whole machines
+where units are rented together (:mod:`.whole_machines`). What is minimised, over
 placements *and* over replicas, is the objective (:mod:`.objective`)::
 
     cost         price_per_hour / 3600 / throughput * 1e6, the price of a million samples
@@ -26,19 +30,25 @@ placements *and* over replicas, is the objective (:mod:`.objective`)::
     latency      sum over stages of (sum OCT + D): nothing overlaps for a batch that is alone in the pipeline
     max-load     max over stages of ET(1), with one unit for every stage
 
-subject to throughput >= min_throughput, price per hour <= budget_per_hour, sum of k on type t <= max_units_t, memory of
-every stage <= memory_t, min_stages <= stages <= max_stages, uncuttable positions respected.
+Where tables lie on servers, their price is in price_per_hour, and a batch takes them time too (:mod:`.table_servers`).
+All is subject to throughput >= min_throughput, price per hour <= budget_per_hour, sum of k on type t <= max_units_t,
+memory of every stage <= memory_t, min_stages <= stages <= max_stages, uncuttable positions respected.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .all_reduce import Machines
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+FREE_PRICE_PER_HOUR = 1e-9
+"""Stands for "free" in a search, so that of two free plans the one with fewer unit-hours wins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +66,10 @@ class Problem:
         batch: B, samples in one step.
         compute_s: [L, T], OCT of a batch on one unit; inf where the type cannot run the layer.
         data_s: [L, T], ODT of a batch that no cut changes: input reading, embedding rows pulled from servers.
-        sync_s: [L, T], time to synchronise the layer's gradients among replicas; charged, undivided, as data
-            movement of a stage with more than one replica; 0 in inference.
+        sync_s: [L, T], what the bytes of an all-reduce of the layer's gradients take with ever more replicas
+            (:mod:`.all_reduce`): k of them take a share of it, as data movement of their stage; 0 in inference.
         compute_parallel: [T], alpha.
-        data_parallel: [T], beta.
+        data_parallel: [T], beta; of what crosses cuts in any case.
         edge_producer: [E], layer that makes a value other layers read; graph inputs are in ``data_s`` instead.
         edge_bytes: [E], bytes that cross, both directions counted in training.
         edge_readers: For each value the layers that read it, ascending; concatenated.
@@ -67,7 +77,7 @@ class Problem:
         uncuttable: [L + 1], True at position p where no stage may begin at layer p.
         seconds_per_byte: [T], 1 / network bandwidth.
         latency_s: [T], charged once for a stage that receives and once for one that sends.
-        price_per_hour: [T], above zero; a free unit has the tiny price of :mod:`~.cost.pose`.
+        price_per_hour: [T], above zero; a free unit has :data:`FREE_PRICE_PER_HOUR`.
         max_units: [T].
         memory_bytes: [T], of one unit.
         weight_bytes: [L], weights, gradients and optimiser state held by a stage with this layer.
@@ -85,6 +95,15 @@ class Problem:
         link_seconds_per_byte, link_latency_s: [T, T], what a stage on the first type pays to talk with one on the
             second; None where all links of a type are alike.
         currency: Of the prices; "" where none is told.
+        machines: [T], in which the units of a type stand; None where every unit has a network card to itself.
+        served_s: [L], what the rows that a batch pulls from and pushes to servers take through one server; None where
+            no table is served (:mod:`.table_servers`).
+        server_price_per_hour: Of one server, above zero where a table is served.
+        least_servers: How many servers hold the tables; 0 where none is served.
+        layer_compute_parallel, layer_data_parallel: [L, T], alpha and beta of every layer; None where all layers have
+            those of their type.
+        rented_together: [T], units that are rented as one machine, of which ``max_units`` is a multiple; None where
+            each is rented by itself.
     """
 
     layer_names: tuple[str, ...]
@@ -123,6 +142,23 @@ class Problem:
     link_seconds_per_byte: Floats | None = None
     link_latency_s: Floats | None = None
     currency: str = ""
+    machines: Machines | None = None
+    served_s: Floats | None = None
+    server_price_per_hour: float = 0.0
+    least_servers: int = 0
+    layer_compute_parallel: Floats | None = None
+    layer_data_parallel: Floats | None = None
+    rented_together: Ints | None = None
+
+    @property
+    def alpha(self) -> Floats:
+        """[L, T], or [T] where all layers of a type have one."""
+        return self.compute_parallel if self.layer_compute_parallel is None else self.layer_compute_parallel
+
+    @property
+    def beta(self) -> Floats:
+        """[L, T], or [T] where all layers of a type have one; of layers, not of what crosses cuts."""
+        return self.data_parallel if self.layer_data_parallel is None else self.layer_data_parallel
 
     @property
     def layer_count(self) -> int:
@@ -160,6 +196,23 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenStep:
+    """What is decided with a placement where the simulated step is minimised.
+
+    Attributes:
+        units: [S], replicas of every stage.
+        micro_batches: In the step.
+        schedule: That they follow.
+        step_s: The simulated step.
+    """
+
+    units: tuple[int, ...]
+    micro_batches: int
+    schedule: str
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """What a search method gives back.
 
@@ -174,6 +227,12 @@ class SearchResult:
         notes: What the user should know: fallbacks, limits reached.
         found_by: The part of the run that came upon the placement: one of ``finders.py``, the name of
             another method, or a part of the method itself such as ``"polish"``; "" where the method does not say.
+        bound_of_all_orders: A proven lower bound on the objective of every placement in every order of the layers, no
+            higher than ``bound``; minus infinity where there is none.
+        step: Where ``value`` is that of a step, what is decided with the placement; None in the steady state.
+        steady_bound: The bound that the steady state gives of the step's value; minus infinity where ``step`` is None.
+        mixed_units: [S][T], the units of every stage where stages may have several types; ``placement`` has then the
+            type that works on the most of each. Empty where every stage has one.
     """
 
     placement: Placement
@@ -185,11 +244,20 @@ class SearchResult:
     search_s: float
     notes: tuple[str, ...] = ()
     found_by: str = ""
+    bound_of_all_orders: float = -float("inf")
+    step: ChosenStep | None = None
+    steady_bound: float = -float("inf")
+    mixed_units: tuple[tuple[int, ...], ...] = ()
 
     @property
     def gap(self) -> float:
         """Return (value - bound) / value, 0 where both are 0."""
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)
+
+    def with_placement(self, placement: Placement, value: float) -> "SearchResult":
+        """Return the result with another placement in its stead, with bounds no higher than its value."""
+        bounds = {name: min(getattr(self, name), value) for name in ("bound", "bound_of_all_orders")}
+        return replace(self, placement=placement, value=value, **bounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,15 @@ A layer is found by its key (``layer_key.py``), whatever it is called. Its time 
 batches, by straight lines between them::
 
     time
-      |                 . ' (3) the last slope goes on
+      |                 . ' (3) the last line goes on
       |           x - '
       |     x - '     (2) straight between neighbours
       | - '
-      |  (1) the first slope goes back to what an empty batch takes: the fixed part, never below 0
+      |  (1) the first line goes back to what an empty batch takes: the fixed part
       +-----b1----b2--------- batch
+
+A line beyond what was measured is ``t0 + t1 batch`` with neither below 0: one that falls is level, and one that would
+be below 0 for an empty batch is the proportion of its nearer point.
 
 With one measured batch the fixed part is not known; the time is then taken to be in proportion to the batch.
 
@@ -18,9 +21,10 @@ Left out: the file it is kept in (``profile_file.py``), what a search makes of i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from .precision import FULL
 from .roofline import TRAINING_FACTOR, Phases
 
 MOST_ERROR = 0.1
@@ -74,6 +78,8 @@ class LayerProfile:
         dtype: That it computes in.
         operations: Kernels it starts.
         points: By batch, ascending.
+        compute_parallel: alpha of the layer; None where it was not measured.
+        data_parallel: beta of the inputs of the model that it reads; None where it was not measured.
     """
 
     name: str
@@ -82,6 +88,8 @@ class LayerProfile:
     dtype: str
     operations: int
     points: tuple[LayerPoint, ...]
+    compute_parallel: "Fitted | None" = field(default=None, repr=False)
+    data_parallel: "Fitted | None" = field(default=None, repr=False)
 
     @property
     def has_backward(self) -> bool:
@@ -105,17 +113,18 @@ def interpolate(points: Sequence[tuple[float, float]], batch: float) -> float:
     """Read the time at a batch off points that ascend by batch, as the module draws it; 0 without points."""
     if not points:
         return 0.0
-    smallest, smallest_s = points[0]
     if len(points) == 1:
-        return smallest_s * batch / smallest
+        only, only_s = points[0]
+        return only_s * batch / only
     first = next((i for i, (measured, _) in enumerate(points[1:-1]) if batch <= measured), len(points) - 2)
     (low, low_s), (high, high_s) = points[first], points[first + 1]
     slope_s = (high_s - low_s) / (high - low)
-    if batch > high:
-        return high_s + max(0.0, slope_s) * (batch - high)  # noise must not make a larger batch quicker
-    if batch < smallest:
-        return max(low_s - max(0.0, slope_s) * (low - batch), smallest_s * batch / smallest)
-    return low_s + slope_s * (batch - low)
+    if low <= batch <= high:
+        return low_s + slope_s * (batch - low)
+    nearest, nearest_s = (low, low_s) if batch < low else (high, high_s)
+    # noise makes no larger batch quicker, nor a fixed part below 0
+    slope_s = min(max(0.0, slope_s), nearest_s / nearest)
+    return nearest_s + slope_s * (batch - nearest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +152,22 @@ class Fitted:
         value: The number.
         error: Its standard error.
         units: Numbers of units that it was fitted to.
+        unclipped: What was fitted, where it was not in the range that it can have; else None.
     """
 
     value: float
     error: float
     units: tuple[int, ...]
+    unclipped: float | None = field(default=None, repr=False)
 
     @property
     def is_usable(self) -> bool:
         """Whether the error is small enough for a plan to be built on the number."""
         return self.value > 0 and self.error <= MOST_ERROR
+
+    def differs_from(self, other: float) -> bool:
+        """Whether the number is further from another one than its error."""
+        return abs(self.value - other) > self.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +204,7 @@ class DeviceProfile:
         compute_parallel: alpha of the cost model; None where it was not measured.
         data_parallel: beta of the cost model; None where it was not measured.
         link: Between processes on it; None where it was not measured.
+        precision: In which forwards computed, one of ``PRECISIONS``.
     """
 
     name: str
@@ -203,6 +219,7 @@ class DeviceProfile:
     compute_parallel: Fitted | None = None
     data_parallel: Fitted | None = None
     link: LinkProfile | None = None
+    precision: str = field(default=FULL, repr=False)
 
     @cached_property
     def by_key(self) -> Mapping[str, LayerProfile]:

@@ -4,7 +4,9 @@ A profile may come from somebody else, so it is hostile input: unknown keys, tex
 times, files and lists beyond any sense are refused with the place and what was expected. :func:`json_schema` gives the
 schema as JSON Schema; the package holds it as ``profile.schema.json``. Every number has its unit in its name.
 
-Left out: measuring (``profiling/``), older versions (there is one).
+Version 2 has parallel fractions of layers; version 1, which does not, is read too.
+
+Left out: measuring (``profiling/``).
 """
 
 import json
@@ -25,7 +27,8 @@ from heterps_compile.ir.graph import OpKind
 from . import profile as made
 
 FORMAT = "heterps-compile profile"
-VERSION = 1
+VERSION = 2
+_READ = (1, 2)
 SCHEMA_NAME = "profile.schema.json"
 MOST_BYTES = 64 << 20
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -60,6 +63,13 @@ class _Point(_Part):
     repeats: Positive
 
 
+class _Fitted(_Part):
+    value: Fraction
+    error: Error
+    units: Annotated[list[Positive], Field(min_length=1, max_length=1000)]
+    unclipped: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
+
+
 class _Layer(_Part):
     name: Text
     keys: Annotated[list[Annotated[str, Field(pattern=r"^[0-9a-f]{24}$")]], Field(min_length=1, max_length=1000)]
@@ -67,6 +77,8 @@ class _Layer(_Part):
     dtype: Text
     operations: Count
     points: Annotated[list[_Point], Field(min_length=1, max_length=1000)]
+    compute_parallel: _Fitted | None = None
+    data_parallel: _Fitted | None = None
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
@@ -80,12 +92,6 @@ class _Whole(_Part):
     layers_forward_s: Seconds
     backward_s: Seconds
     layers_backward_s: Seconds
-
-
-class _Fitted(_Part):
-    value: Fraction
-    error: Error
-    units: Annotated[list[Positive], Field(min_length=1, max_length=1000)]
 
 
 class _Link(_Part):
@@ -109,6 +115,7 @@ class _Device(_Part):
     compute_parallel: _Fitted | None
     data_parallel: _Fitted | None
     link: _Link | None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
 
     @model_validator(mode="after")
     def _measures_its_mode(self) -> Self:
@@ -136,7 +143,7 @@ class ProfileFile(_Part):
     """The whole file."""
 
     format: Literal["heterps-compile profile"]
-    version: Literal[1]
+    version: Literal[1, 2]
     model: Text
     measured: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")]
     host: _Host
@@ -149,6 +156,13 @@ class ProfileFile(_Part):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"device {twice!r} stands {names.count(twice)} times; names must differ")
+        return self
+
+    @model_validator(mode="after")
+    def _has_what_its_version_has(self) -> Self:
+        layers = (layer for device in self.devices for layer in device.layers)
+        if self.version == 1 and any(layer.compute_parallel or layer.data_parallel for layer in layers):
+            raise ValueError(f"version 1 has no parallel fractions of layers; they came with version {VERSION}")
         return self
 
 
@@ -219,10 +233,11 @@ def from_json(text: str, where: str) -> made.Profile:
         raise InputError(
             f"{where} is no profile: its key 'format' must be {FORMAT!r}; make one with the command profile"
         )
-    if document.get("version") != VERSION:
+    version = document.get("version")
+    if version not in _READ or isinstance(version, (bool, float)):
         raise InputError(
-            f"{where} has version {shorten(repr(document.get('version')), 40)}, and {VERSION} is what this version "
-            f"reads; measure again"
+            f"{where} has version {shorten(repr(version), 40)}, and {' and '.join(map(str, _READ))} are what this "
+            f"version reads; measure again"
         )
     try:
         return _made(ProfileFile.model_validate(document))

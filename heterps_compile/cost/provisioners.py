@@ -102,7 +102,8 @@ def balanced_newton(
     """Minimise the price of a batch over balanced replicas, by Newton's iteration on tau, kept inside a bracket.
 
     Raises:
-        InfeasibleError: where there is no floor and nothing bounds tau from above, or the floor cannot be reached.
+        InfeasibleError: where there is no floor and nothing bounds tau from above, the floor cannot be reached, or
+            units share machines.
     """
     stages = _stages(problem, placement)
     slowest_s = slowest_batch_s(problem)
@@ -111,10 +112,18 @@ def balanced_newton(
         if math.isinf(slowest_s):
             raise InfeasibleError("without a floor or a fixed price the balanced cost falls for ever as replicas do")
         return _at(problem, stages, slowest_s, 0.0, whole=whole)
+    if stages.work.machines is not None:
+        raise InfeasibleError(
+            "the provisioner 'newton' takes an all-reduce to be one ring, and the pool has machines of several units; "
+            "--provisioner exact knows them"
+        )
+    demand = stages.work.demand()
     optimum_s = _newton(lambda tau_s: _slopes(stages.work, price, fixed_price_per_hour, tau_s), _fixed_s(stages.work))
+    if whole:  # between two whole numbers of replicas there may be a time that neither reaches
+        optimum_s = max(optimum_s, float(np.max(demand.time_s(demand.fastest_units()))))
     best = _at(problem, stages, min(optimum_s, slowest_s), fixed_price_per_hour, whole=whole)
-    # where one replica is enough a stage stops to synchronise, and the price drops: Newton sees no drops
-    for tau_s in map(float, stages.work.demand().once_s):
+    # where one replica is enough a stage stops to synchronise, and the price has a kink: Newton sees no kinks
+    for tau_s in map(float, demand.once_s):
         if tau_s < slowest_s and np.isfinite(_fractions(stages.work, tau_s)[0]).all():
             other = _at(problem, stages, tau_s, fixed_price_per_hour, whole=whole)
             best = min(best, other, key=lambda rule: rule.price_per_million_samples)
@@ -189,20 +198,24 @@ def _stages(problem: Problem, placement: Placement) -> FlatStages:
 
 def _fixed_s(work: StageWork) -> float:
     """Return a time of a batch that no number of replicas gets below."""
-    fixed_s = np.maximum(work.compute_s * (1 - work.compute_parallel), work.data_s * (1 - work.data_parallel))
-    return float(fixed_s.max())
+    return float(work.demand().fixed_s.max())
 
 
 def _fractions(work: StageWork, tau_s: float) -> tuple[Floats, Floats]:
     """Return the real-valued replicas of every stage at tau, and the fixed part S of whichever of CT and DT binds.
 
-    A stage for which one replica is enough does not synchronise. Inf where no number is enough.
+    A stage for which one replica is enough does not synchronise, even where the rule asks for less than one. Data
+    movement that grows with replicas asks for none and allows only so many. Inf where no number is enough.
     """
-    sync_s = np.where(work.demand().once_s <= tau_s, 0.0, work.sync_s)
-    fixed = np.stack([work.compute_s * (1 - work.compute_parallel), work.data_s * (1 - work.data_parallel) + sync_s])
-    shared = np.stack([work.compute_s * work.compute_parallel, work.data_s * work.data_parallel])
+    sync_s = np.where(work.demand().once_s <= tau_s, 0.0, 0.0 if work.sync_s is None else work.sync_s)
+    fixed = np.stack([work.serial_compute_s, work.serial_data_s + sync_s])
+    shared = np.stack([work.compute_s - work.serial_compute_s, work.data_s - work.serial_data_s - sync_s])
+    grows = shared[1] < 0
     with np.errstate(divide="ignore", invalid="ignore"):
         units = np.where(fixed < tau_s, shared / (tau_s - fixed), np.inf)
+        most = np.where(grows & (fixed[1] > tau_s), shared[1] / (tau_s - fixed[1]), np.inf)
+    units[1, grows] = 0.0
+    units[:, np.maximum(units[0], 1.0) > most] = np.inf
     if work.shared_s is not None:
         units[:, work.shared_s > tau_s] = np.inf
     binding = units.argmax(axis=0)

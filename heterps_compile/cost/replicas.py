@@ -1,33 +1,92 @@
 """How long a stage takes with k replicas, how many it needs, and how many are best: formulas on arrays of stages.
 
-Legend (HeterPS, arXiv 2111.10635, section 4): C the computation of a batch on one unit, D its data movement, alpha
-and beta their parallel fractions, s the synchronisation among replicas, g what the storage behind all replicas takes
-for a batch (so that k of them are as fast as ``min(r k, cap)``), p the price of a unit, tau the time of a
-batch in the slowest stage (batch / throughput)::
+Legend (HeterPS, arXiv 2111.10635, section 4): C the computation of a batch on one unit, D its data movement, F and E
+their serial parts, which no replicas divide, s what an all-reduce of its gradients takes among ever more replicas
+(:mod:`.all_reduce`), g what the storage behind all replicas takes for a batch (so that k of them are as fast as
+``min(r k, cap)``), p the price of a unit, tau the time of a batch in the slowest stage (batch / throughput)::
 
-    ET(k)    = max(C (1 - alpha) + C alpha / k,  D (1 - beta) + D beta / k + (s if k > 1),  g)
+    F        = sum over layers of OCT_i (1 - alpha_i)        which is C (1 - alpha) where layers have their type's
+    CT(k)    = F + (C - F) / k
+    DT(k)    = E + (D - E) / k + s (k - 1) / k  =  (E + s) + (D - E - s) / k
+    ET(k)    = max(CT(k), DT(k), g)
     units(x) = the smallest k with ET(k) <= x
     price of a batch = tau * sum over stages of p k
 
+Where s > D - E, DT grows with k: a time is then reached by no fewer than so many replicas (CT) and by no more than so
+many (DT), ET has its least in between, and below that no number is enough.
+
+Where units share machines, ``DT(k) = E + (D - E) / k + s share(k)`` with a share that rises in steps. A time leaves
+replicas no fewer than ``need(k) = (D - E) / (x - E - s share(k))``, which never falls with k: the fewest are the first
+that ``k -> need(k)`` comes to rest at, from 1 on.
+
 An exact search needs a lower bound on ``k tau`` for *every* tau up to some x
-(:meth:`ReplicaDemand.units_and_bound`):
+(:meth:`ReplicaDemand.units_and_bound`). With ``k ET(k) = max(F k + (C - F), ...)``, which never falls as k grows:
 
 1. ``k tau >= k ET(k) >= max(C, D)``: replicas never do the same work in fewer unit-seconds than one does;
-2. ``k tau >= tau max(C alpha / (tau - C (1 - alpha)), ...)``, which does not decrease as tau falls: take it at x.
+2. ``k tau >= tau max((C - F) / (tau - F), ...)``, which does not decrease as tau falls: take it at x. A
+   DT that grows with k asks for no replicas.
 
 Left out: which layers a stage has (``segments.py``), limits on units (``best_units.py``).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .problem import Bools, Floats, Ints
+from .all_reduce import Machines, ring_share
+from .problem import Bools, Floats, Ints, Problem
 
 TIME_TOLERANCE = 1e-12
 """Relative: rounding of sums must not cost a replica."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSums:
+    """What adds up over the layers of a stage: a table [L, T] of each, or sums of it, all of one shape.
+
+    Attributes:
+        compute_s, data_s: On one unit, without what crosses cuts.
+        sync_s: s; None where nothing is synchronised.
+        shared_s: g; None where it is 0 for all.
+        serial_compute_s, serial_data_s: What no replicas divide of them; None where layers have their type's fraction.
+    """
+
+    compute_s: Floats
+    data_s: Floats
+    sync_s: Floats | None = None
+    shared_s: Floats | None = None
+    serial_compute_s: Floats | None = None
+    serial_data_s: Floats | None = None
+
+    def map(self, function: Callable[..., Floats], *others: "LayerSums") -> "LayerSums":
+        """Return the sums with a function applied to each table, and to the same one of others."""
+        columns = ([getattr(sums, name) for sums in (self, *others)] for name in self.__slots__)
+        return LayerSums(*(None if column[0] is None else function(*column) for column in columns))  # type: ignore[arg-type]  # the first two are never None
+
+    def with_traffic(self, problem: Problem, types: Any, traffic_s: Floats) -> "LayerSums":
+        """Return the sums with what crosses cuts on one unit, of which replicas divide the fraction of the type."""
+        serial_s = self.serial_data_s
+        if serial_s is not None:
+            serial_s = serial_s + traffic_s * (1 - problem.data_parallel[types])
+        return replace(self, data_s=self.data_s + traffic_s, serial_data_s=serial_s)
+
+    def work(self, problem: Problem, types: Any) -> "StageWork":
+        """Return the work of stages.
+
+        Args:
+            problem: With the fractions and machines of its types.
+            types: The type of every stage, or an index that makes an array [T] go with the sums.
+        """
+        serial_compute_s, serial_data_s = self.serial_compute_s, self.serial_data_s
+        if serial_compute_s is None:
+            serial_compute_s = self.compute_s * (1 - problem.compute_parallel[types])
+        if serial_data_s is None:
+            serial_data_s = self.data_s * (1 - problem.data_parallel[types])
+        machines = None if problem.machines is None else problem.machines.take(types)
+        own = (self.compute_s, self.data_s, self.sync_s, serial_compute_s, serial_data_s)
+        return StageWork(*own, self.shared_s, machines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,31 +96,39 @@ class StageWork:
     Attributes:
         compute_s: C.
         data_s: D.
-        sync_s: s.
-        compute_parallel: alpha.
-        data_parallel: beta.
+        sync_s: s, of which k replicas take (k - 1) / k; None where nothing is synchronised.
+        serial_compute_s: F.
+        serial_data_s: E.
         shared_s: g; None where it is 0 for all.
+        machines: In which units stand; None where each is one.
     """
 
     compute_s: Floats
     data_s: Floats
-    sync_s: Floats
-    compute_parallel: Floats
-    data_parallel: Floats
+    sync_s: Floats | None
+    serial_compute_s: Floats
+    serial_data_s: Floats
     shared_s: Floats | None = None
+    machines: Machines | None = None
 
     def take(self, index: object) -> "StageWork":
         """Return the work of some of the stages; every array must have the full shape."""
-        return StageWork(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # only shared_s may be None
+        return StageWork(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # the times are never None
 
     def compute_time_s(self, units: Floats) -> Floats:
         """Return CT(k)."""
-        return self.compute_s * (1 - self.compute_parallel + self.compute_parallel / units)
+        return self.serial_compute_s + (self.compute_s - self.serial_compute_s) / units
+
+    def sync_time_s(self, units: Floats) -> Floats:
+        """Return the all-reduce of k replicas, a part of DT(k)."""
+        if self.sync_s is None:
+            return np.zeros(np.shape(units))
+        return np.asarray(self.sync_s * (ring_share(units) if self.machines is None else self.machines.share(units)))
 
     def data_time_s(self, units: Floats) -> Floats:
         """Return DT(k)."""
-        moved = self.data_s * (1 - self.data_parallel + self.data_parallel / units)
-        return moved + np.where(units > 1, self.sync_s, 0.0)
+        data_s = self.serial_data_s + (self.data_s - self.serial_data_s) / units
+        return data_s if self.sync_s is None else data_s + self.sync_time_s(units)
 
     def time_s(self, units: Floats) -> Floats:
         """Return ET(k), the longest of CT, DT and g: they overlap."""
@@ -69,16 +136,29 @@ class StageWork:
 
     def demand(self) -> "ReplicaDemand":
         """Return what it takes to find units for a time."""
-        fixed_compute_s = self.compute_s * (1 - self.compute_parallel)
-        fixed_data_s = self.data_s * (1 - self.data_parallel) + self.sync_s
+        fixed_compute_s, once_s = self.serial_compute_s, np.maximum(self.compute_s, self.data_s)
+        fixed_data_s, shared_data_s = self.serial_data_s, self.data_s - self.serial_data_s
+        machines, sync_s = self.machines, None
+        if self.sync_s is None:
+            machines, least_data_s = None, fixed_data_s
+        elif machines is None:
+            fixed_data_s = fixed_data_s + self.sync_s
+            shared_data_s = shared_data_s - self.sync_s
+            least_data_s = np.minimum(fixed_data_s, self.data_s)
+        else:  # either in one machine, or in so many that the rest of them counts no more
+            machines, sync_s = machines.broadcast(once_s.shape), np.broadcast_to(self.sync_s, once_s.shape)
+            full_s = fixed_data_s + sync_s * machines.inner * (1 - 1 / machines.units)
+            least_data_s = np.minimum(self.data_s, full_s + np.minimum(shared_data_s / machines.units, sync_s))
         return ReplicaDemand(
-            once_s=_at_least(np.maximum(self.compute_s, self.data_s), self.shared_s),
-            fixed_s=np.maximum(fixed_compute_s, fixed_data_s),
+            once_s=_at_least(once_s, self.shared_s),
+            fixed_s=np.maximum(fixed_compute_s, least_data_s),
             fixed_compute_s=fixed_compute_s,
             fixed_data_s=fixed_data_s,
-            shared_compute_s=self.compute_s * self.compute_parallel,
-            shared_data_s=self.data_s * self.data_parallel,
+            shared_compute_s=self.compute_s - self.serial_compute_s,
+            shared_data_s=shared_data_s,
             least_s=self.shared_s,
+            sync_s=sync_s,
+            machines=machines,
         )
 
 
@@ -88,10 +168,11 @@ class ReplicaDemand:
 
     Attributes:
         once_s: ET(1).
-        fixed_s: What CT and DT fall to with ever more replicas.
-        fixed_compute_s, fixed_data_s: The parts of CT and DT that replicas do not divide, synchronisation included.
-        shared_compute_s, shared_data_s: The parts that they do.
+        fixed_s: What CT and DT never fall below, whatever the number of replicas.
+        fixed_compute_s, fixed_data_s: What CT and DT come to with ever more replicas.
+        shared_compute_s, shared_data_s: The parts that replicas divide; of DT below 0 where it grows with replicas.
         least_s: g; None where it is 0 for all.
+        sync_s, machines: s, which is in no part of DT above where units share machines; None where they do not.
     """
 
     once_s: Floats
@@ -101,55 +182,145 @@ class ReplicaDemand:
     shared_compute_s: Floats
     shared_data_s: Floats
     least_s: Floats | None = None
+    sync_s: Floats | None = None
+    machines: Machines | None = None
 
     def take(self, index: Ints | Bools | slice | tuple[Ints, ...]) -> "ReplicaDemand":
         """Return the demand of some of the stages."""
-        return ReplicaDemand(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # only least_s may be None
+        return ReplicaDemand(*(_taken(getattr(self, name), index) for name in self.__slots__))  # type: ignore[arg-type]  # only the last three may be None
 
     @staticmethod
     def join(parts: "Sequence[ReplicaDemand]") -> "ReplicaDemand":
         """Put the demands of lists of stages one after the other."""
         columns = ([getattr(part, name) for part in parts] for name in ReplicaDemand.__slots__)
-        return ReplicaDemand(*(None if column[0] is None else np.concatenate(column) for column in columns))  # type: ignore[arg-type]  # as above
+        return ReplicaDemand(*(_joined(column) for column in columns))  # type: ignore[arg-type]  # as above
 
     def time_s(self, units: Floats) -> Floats:
         """Return ET(k)."""
         compute_s = self.fixed_compute_s + self.shared_compute_s / units
         data_s = self.fixed_data_s + self.shared_data_s / units
+        if self.machines is not None and self.sync_s is not None:
+            data_s = data_s + self.sync_s * self.machines.share(units)
         return np.where(units > 1, _at_least(np.maximum(compute_s, data_s), self.least_s), self.once_s)
+
+    def fastest_units(self) -> Floats:
+        """Return the fewest replicas beyond which more make nothing faster; inf where every further one does.
+
+        CT falls and DT, where it grows, meets it at one real number: the best whole one is next to it. Where units
+        share machines any number may be faster than those before: inf.
+        """
+        meets = (self.shared_data_s < 0) & (self.fixed_data_s > self.fixed_compute_s)
+        if not np.any(meets) or self.machines is not None:
+            return np.full(meets.shape, np.inf)
+        apart_s = np.where(meets, self.fixed_data_s - self.fixed_compute_s, 1.0)
+        met = np.where(meets, np.maximum((self.shared_compute_s - self.shared_data_s) / apart_s, 1.0), 1.0)
+        below, above = np.floor(met), np.ceil(met)
+        best = np.where(self.time_s(above) < self.time_s(below), above, below)
+        return np.where(meets, best, np.inf)
+
+    def least_time_s(self) -> Floats:
+        """Return a time that no number of replicas gets below; the least of all but where units share machines."""
+        fastest = self.fastest_units()
+        is_known = np.isfinite(fastest)
+        return np.where(is_known, self.time_s(np.where(is_known, fastest, 1.0)), _at_least(self.fixed_s, self.least_s))
 
     def units(self, time_s: Floats | float) -> Floats:
         """Return the fewest replicas that take at most ``time_s``; inf where no number of them does."""
         limit = np.asarray(time_s) * (1 + TIME_TOLERANCE)
-        return self._round_up(self._fraction(limit), self.once_s <= limit)
+        if self.machines is not None:
+            return self._on_machines(limit)
+        return self._round_up(*self._fractions(limit), self.once_s <= limit)
 
     def units_and_bound(self, time_s: Floats | float) -> tuple[Floats, Floats]:
         """Return :meth:`units`, and a lower bound on k * tau over all tau <= time_s and k that take at most tau."""
         limit = np.asarray(time_s) * (1 + TIME_TOLERANCE)
-        need, one = self._fraction(limit), self.once_s <= limit
-        # one replica needs no synchronisation: the fraction, which has it, holds only where one is too slow
+        if self.machines is not None:  # no k below units(x) will do, and k ET(k) never falls
+            units = self._on_machines(limit)
+            finite = np.isfinite(units)
+            whole = np.where(finite, units, 1.0)
+            return units, np.where(finite, whole * self.time_s(whole), np.inf)
+        (need, most), one = self._fractions(limit), self.once_s <= limit
+        units = self._round_up(need, most, one)
         bound = np.where(one, self.once_s, np.maximum(self.once_s, need * time_s))
-        return self._round_up(need, one), bound
+        if most is not None:
+            bound[np.isinf(units)] = np.inf
+        return units, bound
 
-    def _fraction(self, limit_s: Floats) -> Floats:
-        """Return the replicas, as a real number, that synchronising stages need; inf where no number is enough."""
-        with np.errstate(divide="ignore", invalid="ignore"):  # where no time is left, which the last line answers
+    def _on_machines(self, limit_s: Floats) -> Floats:
+        """Return the fewest replicas where units share machines; inf where no number is enough."""
+        if self.machines is None or self.sync_s is None:
+            raise ValueError("units share no machines here")
+        shape = np.broadcast_shapes(np.shape(limit_s), self.once_s.shape)
+        limit_s = np.broadcast_to(limit_s, shape)
+        per_machine, inner = self.machines.units, self.machines.inner
+        with np.errstate(divide="ignore", invalid="ignore"):
+            units = np.maximum(np.ceil(self.shared_compute_s / (limit_s - self.fixed_compute_s)), 1.0)
+        hopeless = (limit_s <= self.fixed_compute_s) | (limit_s < self.fixed_s)
+        if self.least_s is not None:
+            hopeless |= limit_s < self.least_s
+        # beyond one machine m >= k / u, so that DT(k) >= full + (D beta - s u) / k
+        full_s = self.fixed_data_s + self.sync_s * (inner * (1 - 1 / per_machine) + 1)
+        divided_s = self.shared_data_s - self.sync_s * per_machine
+        with np.errstate(divide="ignore", invalid="ignore"):
+            beyond = divided_s / (limit_s - full_s)
+        least = np.where(divided_s > 0, np.where(limit_s > full_s, beyond, np.inf), 0.0)
+        most = np.where((divided_s <= 0) & (limit_s < full_s), beyond, np.inf)
+        units = np.where(hopeless, np.inf, units)
+        open_ = np.isfinite(units)
+        while np.any(open_):
+            whole = np.where(open_, units, 1.0)
+            left_s = limit_s - self.fixed_data_s - self.sync_s * self.machines.share(whole)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                need = np.where(left_s > 0, np.ceil(self.shared_data_s / left_s), np.inf)
+            is_beyond = np.maximum(whole, need) > per_machine
+            need = np.where(is_beyond, np.maximum(need, np.ceil(least * (1 - TIME_TOLERANCE))), need)
+            need[is_beyond & (need > most * (1 + TIME_TOLERANCE))] = np.inf
+            further = open_ & (need > whole)
+            units = np.where(further, need, units)
+            open_ = further & np.isfinite(need)
+        units[self.once_s <= limit_s] = 1.0
+        return units
+
+    def _fractions(self, limit_s: Floats) -> tuple[Floats, Floats | None]:
+        """Return the fewest and the most replicas, as real numbers, where one is too slow.
+
+        The fewest are inf where no number is enough; the most are None where DT grows with replicas nowhere.
+        """
+        grows, most = self.shared_data_s < 0, None
+        with np.errstate(divide="ignore", invalid="ignore"):  # where no time is left, which the last lines answer
             need = self.shared_compute_s / (limit_s - self.fixed_compute_s)
-            np.maximum(need, self.shared_data_s / (limit_s - self.fixed_data_s), out=need)
-        need[limit_s <= self.fixed_s] = np.inf
+            data = self.shared_data_s / (limit_s - self.fixed_data_s)
+        if np.any(grows):
+            most = np.where(grows & (limit_s < self.fixed_data_s), data, np.inf)
+            data = np.where(grows, 0.0, data)
+        np.maximum(need, data, out=need)
+        if most is None:
+            need[limit_s <= self.fixed_s] = np.inf
+        else:
+            need[(limit_s <= self.fixed_compute_s) | (~grows & (limit_s <= self.fixed_data_s))] = np.inf
         if self.least_s is not None:
             need[limit_s < self.least_s] = np.inf
-        return need
+        return need, most
 
-    def _round_up(self, need: Floats, one: Bools) -> Floats:
+    @staticmethod
+    def _round_up(need: Floats, most: Floats | None, one: Bools) -> Floats:
         units = np.ceil(need)
         np.maximum(units, 2.0, out=units)
+        if most is not None:
+            units[units > most] = np.inf
         units[one] = 1.0
         return units
 
 
-def _taken(values: Floats | None, index: Any) -> Floats | None:
-    return None if values is None else values[index]
+def _taken(values: Floats | Machines | None, index: Any) -> Floats | Machines | None:
+    return values.take(index) if isinstance(values, Machines) else None if values is None else values[index]
+
+
+def _joined(column: Sequence[Any]) -> Floats | Machines | None:
+    if isinstance(column[0], Machines):
+        units, inner = ([getattr(part, name) for part in column] for name in ("units", "inner"))
+        return Machines(np.concatenate(units), np.concatenate(inner))
+    return None if column[0] is None else np.concatenate(column)
 
 
 def _at_least(time_s: Floats, least_s: Floats | None) -> Floats:

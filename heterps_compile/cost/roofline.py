@@ -2,13 +2,26 @@
 
     time = max(FLOPs / (peak * efficiency), bytes / (memory bandwidth * efficiency)) + operations * launch
 
-(Williams, Waterman, Patterson: "Roofline", CACM 2009.) Training runs the layer forward once and backward at
-twice the forward's work, the usual count for layers whose inputs and weights both need gradients.
+(Williams, Waterman, Patterson: "Roofline", CACM 2009.) Of a micro-batch, arithmetic and activations are in
+proportion; launches and the weights that are read are all there, so that a layer's time over m samples is ``t0 + t1
+m``, or the larger of two such lines::
+
+    time(m) = max(t1 m, w0 + w1 m) + operations * launch
+
+Where a type has measured rates of a kind of work
+(``calibrate``), nodes of that kind take by themselves, added up over the layer::
+
+    time = operations * start + FLOPs / rate + bytes / memory rate
+
+of which starts and weights are all there too; in inference the sum of a kind is multiplied by a factor of its own, as a
+forward then keeps nothing for a backward. Training runs the layer forward
+once and backward at twice the forward's work, the usual count for layers whose inputs and weights both need gradients;
+measured rates have a factor of their own.
 
 Left out: caches, occupancy at small sizes, overlap between layers, and measured profiles, which replace it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heterps_compile.cluster.devices import DeviceType
 
@@ -48,9 +61,46 @@ class Phases:
 
 
 def layer_phases(cost: LayerCost, device: DeviceType, dtype: str, part: float = 1.0, *, training: bool) -> Phases:
-    """Estimate the time of a part of a batch of a layer on one unit of a type; launches do not shrink with it."""
+    """Estimate the time of a part of a batch of a layer on one unit of a type; launches and weights do not shrink."""
+    if device.rates and cost.by_kind:
+        return _at_measured_rates(cost, device, dtype, part, training=training)
+    return _at_data_sheet(cost, device, dtype, part, training=training)
+
+
+def _at_data_sheet(cost: LayerCost, device: DeviceType, dtype: str, part: float, *, training: bool) -> Phases:
     arithmetic_s = cost.flops / device.flops_per_s(dtype)
-    memory_s = cost.moved_bytes / (device.memory_bytes_per_s * device.efficiency)
-    forward_s = max(arithmetic_s, memory_s) * part + cost.operations * device.launch_s
+    moved_bytes = (cost.moved_bytes - cost.fixed_bytes) * part + cost.fixed_bytes
+    memory_s = moved_bytes / (device.memory_bytes_per_s * device.efficiency)
+    forward_s = max(arithmetic_s * part, memory_s) + cost.operations * device.launch_s
     backward_s = forward_s * (TRAINING_FACTOR - 1) if training else 0.0
+    return Phases(forward_s, backward_s, backward_s)
+
+
+def _at_measured_rates(cost: LayerCost, device: DeviceType, dtype: str, part: float, *, training: bool) -> Phases:
+    """Add up the work of a layer by kind; a kind that nobody measured is estimated by the data sheet, node by node."""
+    forward_s, backward_s = 0.0, 0.0
+    for work in cost.by_kind:
+        rate = device.rates.get(work.kind)
+        if rate is None:
+            whole_bytes = work.moved_bytes + work.parameter_bytes
+            plain = replace(
+                cost,
+                flops=work.flops,
+                moved_bytes=whole_bytes,
+                fixed_bytes=work.parameter_bytes,
+                operations=work.operations,
+            )
+            phases = _at_data_sheet(plain, device, dtype, part, training=training)
+            forward_s, backward_s = forward_s + phases.forward_s, backward_s + phases.backward_s
+            continue
+        faster = device.flops_per_s(dtype) / device.flops_per_s(rate.dtype)
+        moved_bytes = work.moved_bytes * part + work.parameter_bytes
+        own_s = (
+            work.operations * rate.start_s
+            + work.flops * part / (rate.flops_per_s * faster)
+            + moved_bytes / rate.bytes_per_s
+        )
+        forward_s += own_s if training else own_s * rate.inference
+        if training:
+            backward_s += own_s * rate.backward + work.table_bytes / rate.gradient_bytes_per_s
     return Phases(forward_s, backward_s, backward_s)

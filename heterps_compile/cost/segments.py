@@ -8,11 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from .link_traffic import link_traffic
 from .problem import Bools, Floats, Ints, Problem
-from .replicas import StageWork
-
-MEMORY_TOLERANCE = 1e-9
-"""Relative: rounding of sums must not make a stage that fits exactly too large."""
+from .replicas import LayerSums, StageWork
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,31 +19,34 @@ class ProblemTables:
 
     Attributes:
         usable: [L, T], whether the type may run the layer.
-        compute_s, data_s: [L, T], 0 where not usable.
+        layers: [L, T] each, 0 where not usable.
         sent_by, sent_until: Of every value with readers, its producer and its last reader.
         sent_bytes: Its size.
         read_by: [R], reader of a value.
         read_after: [R], the reader before it, or the value's producer.
-        read_from: [R], the value's producer.
-        read_starts: Where each value's readers begin among them.
         read_bytes: [R], size of the value.
-        synchronises: Whether any ``sync_s`` is above zero.
         memory_binds: Whether some type cannot hold the whole model.
     """
 
     usable: Bools
-    compute_s: Floats
-    data_s: Floats
+    layers: LayerSums
     sent_by: Ints
     sent_until: Ints
     sent_bytes: Floats
     read_by: Ints
     read_after: Ints
-    read_from: Ints
-    read_starts: Ints
     read_bytes: Floats
-    synchronises: bool
     memory_binds: bool
+
+    @property
+    def compute_s(self) -> Floats:
+        """[L, T], 0 where not usable."""
+        return self.layers.compute_s
+
+    @property
+    def data_s(self) -> Floats:
+        """[L, T], 0 where not usable."""
+        return self.layers.data_s
 
 
 @lru_cache(maxsize=8)
@@ -58,21 +59,30 @@ def problem_tables(problem: Problem) -> ProblemTables:
     read_after[problem.edge_starts[:-1][read]] = problem.edge_producer[read]
     activations = problem.activation_bytes
     held = problem.weight_bytes.sum() + (activations.sum() if problem.keeps_activations else activations.max())
+    compute_s, data_s = np.where(usable, problem.compute_s, 0.0), np.where(usable, problem.data_s, 0.0)
     return ProblemTables(
         usable=usable,
-        compute_s=np.where(usable, problem.compute_s, 0.0),
-        data_s=np.where(usable, problem.data_s, 0.0),
+        layers=LayerSums(
+            compute_s=compute_s,
+            data_s=data_s,
+            sync_s=problem.sync_s if np.any(problem.sync_s > 0) else None,
+            shared_s=problem.shared_s,
+            serial_compute_s=_serial_s(compute_s, problem.layer_compute_parallel),
+            serial_data_s=_serial_s(data_s, problem.layer_data_parallel),
+        ),
         sent_by=problem.edge_producer[read],
         sent_until=problem.edge_readers[problem.edge_starts[1:][read] - 1],
         sent_bytes=problem.edge_bytes[read],
         read_by=problem.edge_readers,
         read_after=read_after,
-        read_from=np.repeat(problem.edge_producer, counts),
-        read_starts=problem.edge_starts[:-1][read],
         read_bytes=np.repeat(problem.edge_bytes, counts),
-        synchronises=bool(np.any(problem.sync_s > 0)),
         memory_binds=bool(np.any(problem.memory_bytes < held)),
     )
+
+
+def _serial_s(times_s: Floats, fractions: Floats | None) -> Floats | None:
+    """Return [L, T], what no replicas divide; None where layers have the fractions of their types."""
+    return None if fractions is None else times_s * (1 - fractions)
 
 
 def crossing_bytes(problem: Problem) -> Floats:
@@ -149,6 +159,7 @@ def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory:
     stage_of = (np.cumsum(begins) - 1).reshape(batch, layers)
     count = len(starts)
     placement, first = np.divmod(starts, layers)
+    end = np.append(starts[1:], batch * layers) - placement * layers
     chosen = types.ravel()[starts]
     cell = types + np.arange(layers) * problem.type_count
 
@@ -161,70 +172,24 @@ def flatten_stages(problem: Problem, types: Ints, cuts: Bools | None, *, memory:
     leaves = stage_of[:, tables.sent_by]
     goes_out = leaves != stage_of[:, tables.sent_until]
     sent = np.bincount(leaves.ravel(), (goes_out * tables.sent_bytes).ravel(), count)
-    data_s = total(tables.data_s)
-    if problem.link_seconds_per_byte is None or problem.link_latency_s is None:
+    links = link_traffic(problem)
+    if links is None:
         talks = (received > 0).astype(np.float64) + (sent > 0)
-        data_s += (received + sent) * problem.seconds_per_byte[chosen] + talks * problem.latency_s[chosen]
+        traffic_s = (received + sent) * problem.seconds_per_byte[chosen] + talks * problem.latency_s[chosen]
     else:
-        links = _Links(problem.link_seconds_per_byte, problem.link_latency_s, tables)
-        data_s += links.receiving_s(types, enters, comes_in, count) + links.sending_s(types, stage_of, goes_out, count)
+        traffic_s = links.seconds(placement, first, end, chosen)
     return FlatStages(
         placement=placement,
         offsets=np.searchsorted(placement, np.arange(batch)),
         first=first,
-        end=np.append(starts[1:], batch * layers) - placement * layers,
+        end=end,
         type=chosen,
-        work=StageWork(
-            compute_s=total(tables.compute_s),
-            data_s=data_s,
-            sync_s=total(problem.sync_s) if tables.synchronises else np.zeros(count),
-            compute_parallel=problem.compute_parallel[chosen],
-            data_parallel=problem.data_parallel[chosen],
-            shared_s=None if problem.shared_s is None else total(problem.shared_s),
-        ),
+        work=tables.layers.map(total).with_traffic(problem, chosen, traffic_s).work(problem, chosen),
         received_bytes=np.asarray(received, np.float64),
         sent_bytes=np.asarray(sent, np.float64),
         memory_bytes=_memory(problem, stage_of, starts) if memory or tables.memory_binds else np.zeros(count),
         forbidden=np.add.reduceat(np.take(~tables.usable, cell).ravel(), starts, dtype=np.int64),
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Links:
-    """What stages pay to talk where every pair of types has its own link; [B, R] over readers, [B, V] over values."""
-
-    seconds_per_byte: Floats
-    latency_s: Floats
-    tables: ProblemTables
-
-    def receiving_s(self, types: Ints, enters: Ints, comes_in: Bools, count: int) -> Floats:
-        pair = (types[:, self.tables.read_by], types[:, self.tables.read_from])
-        comes_in = comes_in & (self.tables.read_bytes > 0)
-        times_s = np.where(comes_in, self.tables.read_bytes * self.seconds_per_byte[pair], 0.0)
-        return self._per_stage(enters, times_s, np.where(comes_in, self.latency_s[pair], 0.0), count)
-
-    def sending_s(self, types: Ints, stage_of: Ints, goes_out: Bools, count: int) -> Floats:
-        tables = self.tables
-        if not len(tables.sent_by):
-            return np.zeros(count)
-        away = stage_of[:, tables.read_from] != stage_of[:, tables.read_by]
-        pair = (types[:, tables.read_from], types[:, tables.read_by])
-
-        def slowest(of_pairs: Floats) -> Floats:
-            """Return [B, V], the largest over the stages that a value goes to; 0 where it stays."""
-            return np.asarray(np.maximum.reduceat(np.where(away, of_pairs[pair], 0.0), tables.read_starts, axis=1))
-
-        goes_out = goes_out & (tables.sent_bytes > 0)
-        times_s = tables.sent_bytes * slowest(self.seconds_per_byte)
-        latency_s = np.where(goes_out, slowest(self.latency_s), 0.0)
-        return self._per_stage(stage_of[:, tables.sent_by], times_s, latency_s, count)
-
-    @staticmethod
-    def _per_stage(stage: Ints, times_s: Floats, latency_s: Floats, count: int) -> Floats:
-        """Add up times, and the largest latency once."""
-        longest_s = np.zeros(count)
-        np.maximum.at(longest_s, stage.ravel(), latency_s.ravel())
-        return np.asarray(np.bincount(stage.ravel(), times_s.ravel(), count) + longest_s, np.float64)
 
 
 def _memory(problem: Problem, stage_of: Ints, starts: Ints) -> Floats:

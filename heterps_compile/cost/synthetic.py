@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .all_reduce import Machines
 from .problem import Floats, Ints, Problem
 from .segments import flatten_stages
 
@@ -35,6 +36,8 @@ class Recipe:
         limited: Types have few units, so that stages compete for them.
         tight_memory: Most types hold only a part of the model.
         family: One of :data:`FAMILIES`, or "" for one drawn by the seed.
+        machines: Accelerators stand in machines of 2 to 8, which talk faster inside.
+        own_fractions: Layers have parallel fractions of their own, lower on average than their types'.
     """
 
     seed: int
@@ -44,6 +47,8 @@ class Recipe:
     limited: bool = False
     tight_memory: bool = False
     family: str = ""
+    machines: bool = False
+    own_fractions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,13 @@ def synthetic_problem(recipe: Recipe) -> Problem:
         tied_bytes=np.minimum(weight_bytes[tied_first], weight_bytes[tied_second]),
         allowed=np.ones((recipe.layers, recipe.types), dtype=bool),
     )
+    if recipe.machines:
+        problem = replace(problem, machines=_draw_machines(np.random.default_rng([recipe.seed, recipe.types]), pool))
+    if recipe.own_fractions:
+        own = np.random.default_rng([recipe.seed, recipe.layers, recipe.types, 1])
+        alpha, beta = own.beta(8, 0.5, (2, recipe.layers, recipe.types))
+        alpha = pool.compute_parallel * alpha
+        problem = replace(problem, layer_compute_parallel=alpha, layer_data_parallel=beta)
     units, floor = _draw_floor(rng, problem)
     if recipe.limited:
         spare = np.maximum(1, units.max() // 2)
@@ -171,6 +183,13 @@ def _draw_pool(rng: np.random.Generator, count: int) -> _Pool:
         data_parallel=np.where(is_cpu, 1 - 0.02 * rng.random(count), 1 - 0.07 * rng.random(count)),
         affinity=affinity,
     )
+
+
+def _draw_machines(rng: np.random.Generator, pool: _Pool) -> Machines:
+    """Draw how many units a machine has, and its card's bandwidth over that inside."""
+    is_cpu = np.array([kind == "cpu" for kind in pool.kinds])
+    units = np.where(is_cpu, 1.0, 2.0 ** rng.integers(1, 4, len(is_cpu)))
+    return Machines(units, np.where(is_cpu, 1.0, 10 ** rng.uniform(-2, -0.3, len(is_cpu))))
 
 
 def _draw_model(rng: np.random.Generator, family: str, count: int) -> _Model:

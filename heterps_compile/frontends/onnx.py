@@ -5,8 +5,8 @@ What becomes what:
 - a node whose result depends on the inputs becomes a node; one whose result is the same in every run (a
   ``ConstantOfShape`` of an initialiser, a ``DequantizeLinear`` of a weight) does not: what it makes is a parameter of
   the nodes that read it, and every stage that needs it computes it for itself;
-- floating parameters with at least one dimension are ``weight``, the running statistics of a ``BatchNormalization``
-  ``buffer``, all others ``constant``;
+- floating parameters are what the exporter says that they are; where it says nothing those with at least one dimension
+  are ``weight``, the running statistics of a ``BatchNormalization`` ``buffer``, all others ``constant``;
 - values have shapes in numbers, at the bindings; only the inputs keep their symbols;
 - results that nobody reads are left out of their node's outputs, nodes that reach no output are left out altogether.
 
@@ -32,10 +32,12 @@ from heterps_compile.units import counted
 from .onnx_bodies import subgraphs
 from .onnx_dims import BoundInputs, bind_inputs
 from .onnx_files import load_model
+from .onnx_merged import is_statistic, stated_kind
 from .onnx_names import module_path, op_name, quote_some
 from .onnx_ops import Operation, classify
+from .onnx_recorded import training_notes
 from .onnx_shapes import DTYPES, Inference, find_values, infer, made_constants_bytes, refuse_large_constants
-from .onnx_structure import Roles, find_roles, normalize
+from .onnx_structure import Roles, find_roles, is_random, normalize
 
 _KEEPS_STORAGE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"})
 _FLOATING = ("float", "bfloat")
@@ -49,11 +51,13 @@ class OnnxSource:
         model: The model, normalised; ``Node.origin`` counts its nodes. Not to be changed.
         path: Where it was read from, or None.
         notes: What a user should know: where shapes come from, what was left out.
+        training_notes: What a user should know who trains it.
     """
 
     model: ir.Model
     path: Path | None
     notes: tuple[str, ...]
+    training_notes: tuple[str, ...] = ()
 
 
 def import_onnx(
@@ -133,7 +137,9 @@ def _import(
         batch=bound.batch,
         family=ONNX,
         opened=None if opened is None else _at_fixed_batch(opened, bound, shapes),
-        source=OnnxSource(source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes())),
+        source=OnnxSource(
+            source, path, (*notes, *_role_notes(roles), *shape_notes, *reader.notes()), training_notes(source)
+        ),
     )
 
 
@@ -208,7 +214,7 @@ class _Reader:
         if kind is OpKind.CONTROL:
             flops += self._body_flops(origin, node)
         if node.op_type == "BatchNormalization":
-            self._statistics.update(value for value in node.inputs[3:5] if value is not None)
+            self._statistics.update(v for place, v in enumerate(node.inputs) if v and is_statistic(node, place))
         return Node(
             name=node.name or "",
             op=op_name(node),
@@ -219,6 +225,7 @@ class _Reader:
             origin=origin,
             module_path=module_path(node),
             scratch_bytes=max((self._scratch_bytes.get(value, 0) for value in self._roles.reads[node]), default=0),
+            draws=is_random(node),
         )
 
     def _operation(self, node: ir.Node) -> Operation:
@@ -307,10 +314,17 @@ class _Reader:
             made = self._values[name]
             dtype, shape = made.dtype, tuple(dim for dim in made.shape if isinstance(dim, int))
             size_bytes = 0 if dtype == OPAQUE else (prod(shape) * ITEM_BITS[dtype] + 7) // 8
-        kind = "constant"
-        if dtype.startswith(_FLOATING) and shape:
-            kind = "buffer" if value in self._statistics else "weight"
-        return Parameter(name, dtype, shape, self._storage(value), size_bytes, kind)
+        return Parameter(name, dtype, shape, self._storage(value), size_bytes, self._kind(value, dtype, shape))
+
+    def _kind(self, value: ir.Value, dtype: str, shape: tuple[int, ...]) -> str:
+        if not dtype.startswith(_FLOATING):
+            return "constant"
+        if value in self._statistics:
+            return "buffer"
+        stated = stated_kind(value)
+        if stated is not None:
+            return stated
+        return "weight" if shape else "constant"
 
     def _storage(self, value: ir.Value) -> str:
         """Name the array behind a constant: through what only reshapes it, and as the first of external data."""

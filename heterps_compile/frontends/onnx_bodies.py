@@ -56,6 +56,24 @@ def lift_initializers(graph: ir.Graph) -> None:
         for value in (*body.inputs, *(out for node in body for out in node.outputs)):
             if value.name:
                 value.name = free_name(value.name, taken)
-        for value in held:
+        for each in held:
+            # a body's outputs are its own, so a node hands out what is both
+            value = (
+                _handed_out(body, each, free_name(each.name or "constant", taken)) if each.is_graph_output() else each
+            )
             value.name = free_name(value.name or "constant", taken)
             graph.register_initializer(value)
+
+
+def _handed_out(body: ir.Graph, value: ir.Value, name: str) -> ir.Value:
+    """Return what a body's output was as an initialiser; the output is an Identity of it, by this name."""
+    held = ir.Value(name=value.name, const_value=value.const_value, type=value.type, shape=value.shape)
+    node = ir.node("Identity", [held])
+    (out,) = node.outputs
+    out.name, out.type, out.shape = name, value.type, value.shape
+    body.append(node)
+    for place, each in enumerate(body.outputs):
+        if each is value:
+            body.outputs[place] = out
+    value.replace_all_uses_with(held)
+    return held

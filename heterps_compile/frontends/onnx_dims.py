@@ -90,6 +90,13 @@ def bind_inputs(inputs: Sequence[ir.Value], batch: int | None, shapes: Mapping[s
     return BoundInputs(shown, bindings, batch_symbol, samples)
 
 
+def symbols_of(inputs: Iterable[ir.Value]) -> dict[str, int]:
+    """Return the names of the dynamic dimensions of inputs, and the first axis that each stands at."""
+    shown, _ = _name_the_nameless({value.name or "": _symbolic_shape(value) for value in inputs})
+    placed = [(dim, axis) for shape in shown.values() for axis, dim in enumerate(shape) if isinstance(dim, str)]
+    return dict(reversed(placed))
+
+
 def _check_numbers(batch: int | None, shapes: Mapping[str, int]) -> None:
     if batch is not None and (not isinstance(batch, int) or batch < 1):
         raise InputError(f"the batch is {batch!r}; it must be a whole number, 1 or more")

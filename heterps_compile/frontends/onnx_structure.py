@@ -1,7 +1,8 @@
 """Bring an ONNX model into the one form the rest works on, and tell which of its nodes matter.
 
 After :func:`normalize`: no local functions, every op known, nodes in a topological order with names of their own,
-no initialiser among the inputs, no large constant among the nodes, every value defined.
+no initialiser among the inputs, no large constant among the nodes, every value defined, tensors that an exporter merged
+apart.
 
 Left out: folding constants (ONNX Runtime does it when a stage is opened), rewriting ops to newer opsets.
 """
@@ -25,6 +26,7 @@ from heterps_compile.progress import check
 from heterps_compile.units import counted
 
 from .onnx_bodies import every_node, lift_initializers, subgraphs
+from .onnx_merged import separate_merged
 from .onnx_names import describe, name_nodes, op_name, quote, quote_some
 
 RANDOM_OPS = frozenset(
@@ -59,14 +61,29 @@ def normalize(model: ir.Model) -> list[str]:
     _check_values_defined(graph)
     _check_ops_known(graph)
     _sort(graph)
+    held = set(graph.initializers)
     # some exporters write every weight as a Constant node; as initialisers they need not be copied with the nodes
     try:
         LiftConstantsToInitializersPass(size_limit=_LARGE_ELEMENTS)(model)
     except TypeError as e:
         raise GraphError(f"a Constant node holds no tensor ({one_line(str(e))}); export the model again") from e
+    literals = frozenset(graph.initializers.keys() - held)
     lift_initializers(graph)
     name_nodes(graph)
-    return notes
+    return [*notes, *separate_merged(model, literals)]
+
+
+def release_constants(graph: ir.Graph, names: frozenset[str]) -> None:
+    """Make initialisers of the tensors in ``Constant`` nodes that bear some names, in place."""
+    for node in list(graph):
+        made = node.outputs[0]
+        if node.op_type == "Constant" and node.domain == "" and made.name in names and "value" in node.attributes:
+            tensor = node.attributes["value"].as_tensor()
+            value = ir.Value(name=made.name, shape=made.shape, type=made.type, const_value=tensor)
+            made.name = None
+            graph.register_initializer(value)
+            made.replace_all_uses_with(value)
+            graph.remove(node, safe=True)
 
 
 def _check_values_defined(graph: ir.Graph) -> None:

@@ -18,6 +18,7 @@ Left out: CPUs (PipeDream measured none: every node is given to accelerators alo
 
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from heterps_compile.cost.workload import Workload, WorkloadNode
@@ -35,6 +36,64 @@ _COSTS = re.compile(
 _NODE_NAME = re.compile(r"node([0-9]{1,9})")
 
 
+@dataclass(frozen=True, slots=True)
+class ProfiledNode:
+    """A node as its line has it.
+
+    Attributes:
+        id: Unique in a sound graph.
+        name: Its description.
+        forward_ms, backward_ms: Of one mini-batch.
+        activation_bytes: Of its outputs, of one mini-batch.
+        parameter_bytes: Of its parameters.
+    """
+
+    id: int
+    name: str
+    forward_ms: float
+    backward_ms: float
+    activation_bytes: float
+    parameter_bytes: float
+
+
+def parse_profile(text: str, path: Path) -> tuple[list[ProfiledNode], list[tuple[int, int]]]:
+    """Parse the text of a profile graph: its nodes, and its edges as pairs of their ids.
+
+    Args:
+        text: What the file holds.
+        path: Where it came from, for messages.
+
+    Raises:
+        InputError: where a line is neither a node nor an edge, or a number is missing or none.
+    """
+    nodes: list[ProfiledNode] = []
+    edges: list[tuple[int, int]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        where = f"workload file {str(path)!r}, line {number}"
+        parts = line.split(" -- ")
+        if line.startswith("\t"):
+            if len(parts) != 2:
+                raise InputError(f"{where}: expected an edge, <TAB>nodeA -- nodeB, not {printable(line.strip())!r}")
+            edges.append((_identity(parts[0], where), _identity(parts[1], where)))
+        elif line.strip():
+            costs = _COSTS.fullmatch(parts[-1].strip()) if len(parts) >= 3 else None
+            if costs is None:
+                raise InputError(
+                    f"{where}: expected nodeN -- description -- forward_compute_time=ms, backward_compute_time=ms, "
+                    f"activation_size=bytes, parameter_size=bytes, not {printable(line)[:120]!r}"
+                )
+            forward_ms, backward_ms, parameter_bytes = (_number(costs[i], where) for i in (1, 2, 4))
+            outputs = costs[3].strip("[]").split(";") if costs[3].startswith("[") else [costs[3]]
+            activation_bytes = sum(_number(output.strip(), where) for output in outputs if output.strip())
+            name = " -- ".join(parts[1:-1])
+            nodes.append(
+                ProfiledNode(
+                    _identity(parts[0], where), name, forward_ms, backward_ms, activation_bytes, parameter_bytes
+                )
+            )
+    return nodes, edges
+
+
 def parse_pipedream(
     text: str,
     path: Path,
@@ -44,7 +103,7 @@ def parse_pipedream(
     bandwidth_bytes_per_s: float = DEFAULT_BANDWIDTH_BYTES_PER_S,
     mode: str = "training",
 ) -> Workload:
-    """Parse the text of a profile graph.
+    """Return the workload that the text of a profile graph describes.
 
     Args:
         text: What the file holds.
@@ -68,42 +127,24 @@ def parse_pipedream(
     if not 0 < bandwidth_bytes_per_s < math.inf:
         raise InputError(f"a bandwidth of {bandwidth_bytes_per_s} bytes per second must be positive and finite")
     directions = 2 if mode == "training" else 1
-    nodes: list[WorkloadNode] = []
-    edges: list[tuple[int, int]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        where = f"workload file {str(path)!r}, line {number}"
-        parts = line.split(" -- ")
-        if line.startswith("\t"):
-            if len(parts) != 2:
-                raise InputError(f"{where}: expected an edge, <TAB>nodeA -- nodeB, not {printable(line.strip())!r}")
-            edges.append((_identity(parts[0], where), _identity(parts[1], where)))
-        elif line.strip():
-            costs = _COSTS.fullmatch(parts[-1].strip()) if len(parts) >= 3 else None
-            if costs is None:
-                raise InputError(
-                    f"{where}: expected nodeN -- description -- forward_compute_time=ms, backward_compute_time=ms, "
-                    f"activation_size=bytes, parameter_size=bytes, not {printable(line)[:120]!r}"
-                )
-            forward_ms, backward_ms, parameter_bytes = (_number(costs[i], where) for i in (1, 2, 4))
-            outputs = costs[3].strip("[]").split(";") if costs[3].startswith("[") else [costs[3]]
-            activation_bytes = sum(_number(output.strip(), where) for output in outputs if output.strip())
-            nodes.append(
-                WorkloadNode(
-                    id=_identity(parts[0], where),
-                    name=" -- ".join(parts[1:-1]),
-                    accelerator_ms=forward_ms + (backward_ms if mode == "training" else 0.0),
-                    cpu_ms=math.inf,
-                    size_bytes=directions * (parameter_bytes + activation_bytes),
-                    transfer_ms=directions * activation_bytes / bandwidth_bytes_per_s * 1e3,
-                )
-            )
+    profiled, edges = parse_profile(text, path)
     assumptions = [f"transfers at {bandwidth_bytes_per_s / 1e9:g} GB/s", f"read as {mode}", "no times on CPUs"]
     if memory_bytes is None:
         memory_bytes = DEFAULT_MEMORY_BYTES
         assumptions.append(f"{memory_bytes / 2**30:g} GiB of memory per accelerator")
     return Workload(
         name=path.name.split(".")[0],
-        nodes=tuple(nodes),
+        nodes=tuple(
+            WorkloadNode(
+                id=node.id,
+                name=node.name,
+                accelerator_ms=node.forward_ms + (node.backward_ms if mode == "training" else 0.0),
+                cpu_ms=math.inf,
+                size_bytes=directions * (node.parameter_bytes + node.activation_bytes),
+                transfer_ms=directions * node.activation_bytes / bandwidth_bytes_per_s * 1e3,
+            )
+            for node in profiled
+        ),
         edges=tuple(edges),
         accelerators=accelerators,
         cpus=0,

@@ -166,7 +166,7 @@ def _in_order_of_draws(program: Program, nodes: tuple[Node, ...]) -> tuple[Node,
     latest: tuple[str, ...] = ()
     found = []
     for node in nodes:
-        found.append(replace(node, after=latest) if node.name in drawing else node)
+        found.append(replace(node, after=latest, draws=True) if node.name in drawing else node)
         latest = (node.name,) if node.name in drawing else latest
     return tuple(found)
 

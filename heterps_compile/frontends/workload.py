@@ -63,7 +63,7 @@ def read_workload(
         InputError: where the file cannot be read, is in neither format, or breaks a law of workloads.
     """
     path = Path(path)
-    text = _read_text(path)
+    text = read_text(path)
     if not text.strip():
         raise InputError(f"workload file {str(path)!r} is empty; expected a JSON object or PipeDream's node lines")
     if conflict := unmerged(text):
@@ -121,7 +121,12 @@ def is_workload_file(path: str | Path) -> bool:
     return workload_form(path) is not None
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a file that may be a workload.
+
+    Raises:
+        InputError: where it cannot be read, is too large, or is no UTF-8 text.
+    """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InputError(f"workload file {str(path)!r} is over {MAX_FILE_BYTES // 2**20} MiB; no workload is")

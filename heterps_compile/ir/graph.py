@@ -80,6 +80,14 @@ _ANCHORS = frozenset(
 )
 
 
+DEPTHWISE, DROPOUT, DROPPING_ATTENTION = "depthwise", "dropout", "dropping-attention"
+"""Kinds of work beside those of nodes, whose kernels have their own rates: convolutions of every channel by itself;
+drawing random numbers; attention that drops some of its weights, for which CPUs have no fused kernel."""
+
+WORK_KINDS: tuple[str, ...] = (*OpKind, DEPTHWISE, DROPOUT, DROPPING_ATTENTION)
+"""All kinds of work that rates may be measured of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor between nodes (or, with dtype :data:`OPAQUE`, something that is no tensor)."""
@@ -131,6 +139,7 @@ class Node:
             program.
         scratch_bytes: Bytes of the largest array that is made, and dropped, on
             the way to the constants that it reads.
+        draws: Whether it draws random numbers, as dropout does in training.
     """
 
     name: str
@@ -143,6 +152,7 @@ class Node:
     module_path: str = ""
     after: tuple[str, ...] = ()
     scratch_bytes: int = 0
+    draws: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """Layers: the groups of nodes that are placed as one, in an order in which every edge runs forward.
 
 The order is what makes placement simple: any run of neighbours is convex, and the quotient graph of
-any division into runs is acyclic.
+any division into runs is acyclic. Conversely, every division into convex stages with an acyclic quotient is the runs of
+some order, so that a search for stages is a search for an order and for cuts (``passes/placement/orders``).
 
 Left out: how nodes are grouped (``passes/group_layers.py``) and what a layer costs (``cost/``).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -55,10 +56,64 @@ class Edge:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """The layers of a graph, in an order in which every edge runs forward."""
+    """The layers of a graph, in an order in which every edge runs forward.
+
+    Attributes:
+        graph: Whose nodes they own.
+        layers: In order.
+        ranks: Of each layer its place in the compiler's own order; () where they stand in that.
+    """
 
     graph: Graph
     layers: tuple[Layer, ...]
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def own_order(self) -> tuple[int, ...]:
+        """Return the layers, as indices, in the compiler's own order."""
+        return tuple(sorted(range(len(self.layers)), key=self.rank))
+
+    def rank(self, layer: int) -> int:
+        """Return the place of a layer in the compiler's own order."""
+        return self.ranks[layer] if self.ranks else layer
+
+    def order_of(self, stages: Sequence[int]) -> tuple[int, ...]:
+        """Return an order of which stages are runs, layers of one stage as they stand here.
+
+        Args:
+            stages: The stage of every layer, stages numbered in the order in which they run.
+
+        Raises:
+            GraphError: where a layer would come before one that it waits for.
+        """
+        for layer, before in enumerate(self.predecessors):
+            late = next((other for other in before if stages[other] > stages[layer]), None)
+            if late is not None:
+                raise GraphError(
+                    f"layer {self.layers[layer].name!r} of stage {stages[layer]} waits for "
+                    f"{self.layers[late].name!r} of stage {stages[late]}"
+                )
+        return tuple(sorted(range(len(stages)), key=stages.__getitem__))
+
+    def reordered(self, order: Sequence[int]) -> "LayerGraph":
+        """Return the layers in another order, given as indices into this one.
+
+        Raises:
+            GraphError: where an edge would run backward.
+        """
+        ranks = tuple(map(self.rank, order))
+        moved = tuple(self.layers[i] for i in order)
+        found = LayerGraph(self.graph, moved, () if ranks == tuple(range(len(ranks))) else ranks)
+        verify_layers(found)
+        return found
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """Return the layers whose nodes those of each layer wait for, ascending; O(nodes + edges)."""
+        owner, found = self.layer_of, [set[int]() for _ in self.layers]
+        for node, before in enumerate(self.graph.predecessors):
+            found[owner[node]].update(owner[other] for other in before)
+        return tuple(tuple(sorted(before - {layer})) for layer, before in enumerate(found))
 
     @cached_property
     def layer_of(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from heterps_compile.options import (
+    Amount,
     Choice,
     Command,
     Flag,
@@ -29,7 +30,10 @@ from .request import OPTIONS as REQUEST
 ONNX = "an ONNX model"
 WORKLOAD = "a workload file"
 PIPEDREAM = "a PipeDream graph"
+PROBLEM = "a problem file"
+GRAPH = "a PipeDream graph with an objective"
 _COSTS = (WORKLOAD, PIPEDREAM)
+_GIVEN = (PROBLEM, GRAPH)
 
 PLAN, PLAN_WITH_MODEL = "a plan alone", "a plan with its --model"
 SCHEMA = "--schema"
@@ -73,30 +77,38 @@ def _for(option: Option, *subjects: str, **changes: Any) -> Option:
 
 COMPILE = Command(
     "compile",
-    (ONNX, WORKLOAD, PIPEDREAM),
+    (ONNX, WORKLOAD, PIPEDREAM, PROBLEM, GRAPH),
     (
         _option("output", "-o, --output", Text(), "Folder to write.", "DIR", default_words="MODEL.heterps here"),
         _option(
             "force", "--force", Flag(),
             "Replace DIR, with all that is in it, also where no compilation wrote it.", default=False,
         ),
-        _for(_CLUSTER, ONNX, help="Pool of device types: a built-in one (see the command clusters) or a TOML file."),
+        _for(
+            _CLUSTER, ONNX, *_GIVEN,
+            help="Pool of device types: a built-in one (see the command clusters) or a TOML file.",
+        ),
         REQUEST["objective"],
-        _for(REQUEST["min_throughput"], ONNX),
-        _for(REQUEST["budget"], ONNX),
+        _for(REQUEST["min_throughput"], ONNX, *_GIVEN),
+        _for(REQUEST["budget"], ONNX, *_GIVEN),
         _for(_BATCH, ONNX),
         _for(_SHAPES, ONNX),
-        _for(REQUEST["mode"], ONNX, PIPEDREAM),
+        _for(REQUEST["mode"], ONNX, PIPEDREAM, GRAPH),
+        _for(REQUEST["reading"], ONNX, *_GIVEN),
         _for(REQUEST["precision"], ONNX),
+        _for(REQUEST["optimizer"], ONNX),
+        _for(REQUEST["recompute"], ONNX),
         REQUEST["method"],
         _option(
             "backend", "--backend", Text(), "What the stages run on.", "NAME", default_words="the model's own",
             subjects=(ONNX,),
         ),
-        _for(REQUEST["min_stages"], ONNX),
-        _for(REQUEST["max_stages"], ONNX),
+        _for(REQUEST["min_stages"], ONNX, *_GIVEN),
+        _for(REQUEST["max_stages"], ONNX, *_GIVEN),
+        _for(REQUEST["mixed_stages"], ONNX, PROBLEM),
         _for(REQUEST["provisioner"], ONNX),
         _for(REQUEST["synchronisation"], ONNX),
+        _for(REQUEST["tables"], ONNX),
         _for(REQUEST["pins"], ONNX),
         _for(REQUEST["forbidden"], ONNX),
         _option(
@@ -267,6 +279,26 @@ SIMULATE = Command(
 )  # fmt: skip
 
 
+PREDICT = Command(
+    "predict",
+    (PROBLEM, GRAPH),
+    (
+        _option("plan", "--plan", Text(), "Stages, replicas, micro-batch: a file of its own.", "PLAN", required=True),
+        _option(
+            "cluster", "--cluster", Text(), "Pool of device types.", "NAME|FILE",
+            default_words="the problem's own; heterps-paper",
+        ),
+        _for(REQUEST["mode"], GRAPH, default="training"),
+        _for(
+            REQUEST["reading"], GRAPH,
+            help="Whether batches are of one replica each, or those of a step that ends before the next.",
+            default_words="steady-state",
+        ),
+        replace(_JSON, help="Print one JSON document instead of tables."),
+    ),
+)  # fmt: skip
+
+
 def _asked(option: Option, help_text: str) -> Option:
     return _for(option, INFEASIBLE, help=f"With --infeasible: {help_text}")
 
@@ -339,6 +371,7 @@ PROFILE = Command(
         ),
         _SHAPES,
         replace(REQUEST["mode"], help="Training: backwards too."),
+        replace(REQUEST["precision"], help="What layers compute in, as run --precision has them."),
         _option(
             "backend", "--backend", Text(), "What runs the layers.", "NAME",
             default_words="the model's own; torch for training",
@@ -360,6 +393,71 @@ PROFILE = Command(
     ),
 )  # fmt: skip
 
+_OF_PROFILE = {option.name: option for option in PROFILE.options}
+HERE = "this machine"
+
+CALIBRATE = Command(
+    "calibrate",
+    (HERE,),
+    (
+        _option("output", "-o, --output", Text(), "Pool to write.", "FILE.toml", default="calibrated.toml"),
+        _option("name", "--name", Text(), "Of the device type in it.", "NAME", default="core"),
+        _option("device", "--device", Text(), "cpu, cuda:0, …", "NAME", default="cpu"),
+        replace(_OF_PROFILE["backend"], default_words="torch, which trains"),
+        _OF_PROFILE["threads"],
+        replace(_OF_PROFILE["repeats"], default=10),
+        _OF_PROFILE["clock"],
+        _OF_PROFILE["no_replicas"],
+        _OF_PROFILE["no_link"],
+    ),
+)
+
+CATALOGUE = "a catalogue"
+OFFER_SORTS = ("price", "unit-price", "spot", "gpu", "region", "date")
+
+OFFERS = Command(
+    "offers",
+    (CATALOGUE,),
+    (
+        _option("gpu", "--gpu", Words(), "Kinds of GPUs, or patterns such as a100*; none: no GPU.", "A,B", default=()),
+        _option("region", "--region", Words(), "Regions, or patterns such as eu-*.", "A,B", default=()),
+        _option("provider", "--provider", Words(), "Who rents them out.", "A,B", default=()),
+        _option("spot", "--spot", Flag(), "Only what has a spot price.", default=False),
+        _option(
+            "catalogue", "--catalogue", Text(), "A CSV file: this package's own format, SkyPilot's or gpuhunt's.",
+            "FILE", default_words="the built-in one",
+        ),
+        _option(
+            "sort", "--sort", Choice(OFFER_SORTS), "Ascending; unit-price is of a GPU, or of a core.",
+            default=OFFER_SORTS[0],
+        ),
+        _option(
+            "fresh_days", "--fresh-days", Whole(0, 36_500), "How old a price may be before its age is told.", "DAYS",
+            default=90,
+        ),
+        replace(_JSON, help="Print one JSON document instead of a table."),
+    ),
+)  # fmt: skip
+
+ADVISE = Command(
+    "advise",
+    (ONNX,),
+    (
+        _option(
+            "gpu", "--gpu", Text(), "A GPU with a data sheet, such as v100, or a type of --cluster.", "NAME",
+            required=True,
+        ),
+        _option("speed_up", "--speed-up", Amount(above_zero=True), "Wanted over one GPU.", "S", required=True),
+        replace(_CLUSTER, default=None, default_words="the GPU's data sheet, servers of heterps-paper"),
+        _BATCH,
+        _SHAPES,
+        REQUEST["precision"],
+        REQUEST["optimizer"],
+        _PROFILE,
+        replace(_JSON, help="Print one JSON document."),
+    ),
+)  # fmt: skip
+
 TORCH, READ_ALREADY = "a PyTorch model", "a graph that is read already"
 
 READING = Command(
@@ -378,4 +476,18 @@ READING = Command(
 HANDED_ON = (*REQUEST, "cluster", "batch", "shapes", "backend", "warm_start", "profile", "passes")
 """Options that a command which plans hands on to Python under the same names, where it has them."""
 
-COMMANDS = (COMPILE, BENCH, CHECK, UPDATE, SHOW, SIMULATE, EXPLAIN, DIFF, PROFILE)
+COMMANDS = (
+    COMPILE,
+    BENCH,
+    CHECK,
+    UPDATE,
+    SHOW,
+    SIMULATE,
+    PREDICT,
+    EXPLAIN,
+    DIFF,
+    PROFILE,
+    CALIBRATE,
+    OFFERS,
+    ADVISE,
+)

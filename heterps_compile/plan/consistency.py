@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from math import isclose
 
 from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.plan.request import ALONE
 from heterps_compile.schedule.readings import busy_time, one_batch_alone, steady_state
 from heterps_compile.units import counted
 
+from .idle_units import idle_of, units_of
+from .pool_record import devices_of
 from .schema import PlanFile
 
 _ROUNDING = 1e-9  # relative; a proven bound may lie this far above the value it was computed beside
@@ -60,10 +63,54 @@ def _parts_have_the_same_stages(plan: PlanFile) -> Iterator[Fault]:
         yield "artifacts", f"artefacts of {counted(len(plan.artifacts), 'stage')} for {counted(count, 'stage')}"
 
 
+def _tables_are_of_stages_and_their_servers_counted(plan: PlanFile) -> Iterator[Fault]:
+    decided, estimated = plan.decisions.tables, plan.estimates.tables
+    if (decided is None) != (estimated is None):
+        there, lacking = ("estimates", "decisions") if decided is None else ("decisions", "estimates")
+        yield f"{lacking}.tables", f"null, and {there}.tables is not"
+    if decided is None or estimated is None:
+        return
+    if decided.servers > plan.decisions.parameter_servers:
+        of_all = plan.decisions.parameter_servers
+        yield "decisions.tables.servers", f"{decided.servers}, of {counted(of_all, 'parameter server')} in all"
+    if estimated.price_per_hour > plan.estimates.parameter_servers_price_per_hour * (1 + _ROUNDING):
+        of_all_price = plan.estimates.parameter_servers_price_per_hour
+        yield "estimates.tables.price_per_hour", f"{estimated.price_per_hour!r}, of {of_all_price!r} for all servers"
+    known = {layer.name for stage in plan.decisions.stages for layer in stage.layers}
+    for place, name in enumerate(decided.layers):
+        if name not in known:
+            yield f"decisions.tables.layers[{place}]", f"no stage has the layer {name!r}"
+
+
 def _micro_batches_divide_the_batch(plan: PlanFile) -> Iterator[Fault]:
     count = plan.decisions.schedule.micro_batches
     if plan.model.batch % count:
         yield "decisions.schedule.micro_batches", f"{count} micro-batches do not divide a batch of {plan.model.batch}"
+
+
+def _types_of_stages_add_up(plan: PlanFile) -> Iterator[Fault]:
+    for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
+        if len(stage.mixed) != len(estimate.mixed):
+            yield f"estimates.stages[{index}].mixed", f"{len(estimate.mixed)} entries for {len(stage.mixed)} types"
+            continue
+        if not stage.mixed:
+            continue
+        where = f"decisions.stages[{index}].mixed"
+        names, first = [each.device for each in stage.mixed], stage.mixed[0]
+        if len(names) < 2 or len(set(names)) < len(names):
+            yield where, f"{names!r}; a stage of several device types names at least two, each once"
+        if (first.device, first.kind) != (stage.device, stage.kind):
+            yield where, f"begins with {first.device!r} ({first.kind}), and the stage has {stage.device!r}"
+        if (total := sum(each.replicas for each in stage.mixed)) != stage.replicas:
+            yield where, f"{total} replicas, and the stage has {stage.replicas}"
+        shares = sum(each.share for each in estimate.mixed)
+        if not _same(shares, 1.0):
+            yield f"estimates.stages[{index}].mixed", f"parts of a batch that add up to {shares!r}, not 1"
+        for name in ("compute_s", "data_s"):
+            longest_s = max(getattr(each, name) for each in estimate.mixed)
+            if not _same(getattr(estimate, name), longest_s):
+                fault = f"{getattr(estimate, name)!r}, and the longest of its types is {longest_s!r}"
+                yield f"estimates.stages[{index}].{name}", fault
 
 
 def _devices_are_of_the_pool(plan: PlanFile) -> Iterator[Fault]:
@@ -80,6 +127,13 @@ def _devices_are_of_the_pool(plan: PlanFile) -> Iterator[Fault]:
         elif stage.kind != known[stage.device].kind:
             fault = f"device {stage.device!r} is of kind {known[stage.device].kind!r}, not {stage.kind!r}"
             yield f"decisions.stages[{index}].kind", fault
+        for at, each in enumerate(stage.mixed):
+            if each.device not in known:
+                fault = f"unknown device {each.device!r} (the pool has {names})"
+                yield f"decisions.stages[{index}].mixed[{at}].device", fault
+            elif each.kind != known[each.device].kind:
+                fault = f"device {each.device!r} is of kind {known[each.device].kind!r}, not {each.kind!r}"
+                yield f"decisions.stages[{index}].mixed[{at}].kind", fault
     for place, name in enumerate(plan.estimates.unused_devices):
         if name not in known:
             yield f"estimates.unused_devices[{place}]", f"unknown device {name!r} (the pool has {names})"
@@ -89,19 +143,18 @@ def _stages_take_no_more_units_than_there_are(plan: PlanFile) -> Iterator[Fault]
     there = {device.name: device.max_units for device in plan.cluster.devices}
     taken = dict.fromkeys(there, 0)
     for index, stage in enumerate(plan.decisions.stages):
-        if stage.device not in there:
-            continue
-        taken[stage.device] += stage.replicas
-        if taken[stage.device] > there[stage.device]:
-            fault = (
-                f"with this stage's, {taken[stage.device]} units of {stage.device!r} are taken of {there[stage.device]}"
-            )
-            yield f"decisions.stages[{index}].replicas", fault
+        for device, count in stage.units:
+            if device not in there:
+                continue
+            taken[device] += count
+            if taken[device] > there[device]:
+                fault = f"with this stage's, {taken[device]} units of {device!r} are taken of {there[device]}"
+                yield f"decisions.stages[{index}].replicas", fault
 
 
 def _unused_devices_are_unused(plan: PlanFile) -> Iterator[Fault]:
     for place, device in enumerate(plan.estimates.unused_devices):
-        users = [index for index, stage in enumerate(plan.decisions.stages) if stage.device == device]
+        users = [index for index, stage in enumerate(plan.decisions.stages) if device in dict(stage.units)]
         if users:
             yield f"estimates.unused_devices[{place}]", f"stage {users[0]} uses device {device!r}"
 
@@ -109,11 +162,23 @@ def _unused_devices_are_unused(plan: PlanFile) -> Iterator[Fault]:
 def _stages_cost_what_their_units_do(plan: PlanFile) -> Iterator[Fault]:
     prices = {device.name: device.price_per_hour for device in plan.cluster.devices}
     for index, (stage, estimate) in enumerate(zip(plan.decisions.stages, plan.estimates.stages, strict=False)):
-        unit = prices.get(stage.device)
-        if unit is not None and not _same(estimate.price_per_hour, stage.replicas * unit):
-            units = counted(stage.replicas, "unit")
-            fault = f"{estimate.price_per_hour!r} for {units} of {stage.device!r} at {unit!r} each"
-            yield f"estimates.stages[{index}].price_per_hour", fault
+        if not prices.keys() >= dict(stage.units).keys():
+            continue
+        if not _same(estimate.price_per_hour, sum(count * prices[device] for device, count in stage.units)):
+            units = " and ".join(
+                f"{counted(count, 'unit')} of {device!r} at {prices[device]!r} each" for device, count in stage.units
+            )
+            yield f"estimates.stages[{index}].price_per_hour", f"{estimate.price_per_hour!r} for {units}"
+        for at, (each, (device, count)) in enumerate(zip(estimate.mixed, stage.units, strict=False)):
+            if not _same(each.price_per_hour, count * prices[device]):
+                fault = f"{each.price_per_hour!r} for {counted(count, 'unit')} of {device!r} at {prices[device]!r} each"
+                yield f"estimates.stages[{index}].mixed[{at}].price_per_hour", fault
+
+
+def _idle_units_are_the_rest_of_machines(plan: PlanFile) -> Iterator[Fault]:
+    idle = {each.device: each.count for each in idle_of(units_of(plan.decisions.stages), devices_of(plan.cluster))}
+    if plan.estimates.idle_units != idle:
+        yield "estimates.idle_units", f"{plan.estimates.idle_units}, but the machines of the pool leave {idle}"
 
 
 def _the_other_plan_costs_what_its_units_do(plan: PlanFile) -> Iterator[Fault]:
@@ -128,6 +193,8 @@ def _the_other_plan_costs_what_its_units_do(plan: PlanFile) -> Iterator[Fault]:
         return
     if prices.keys() >= other.units.keys():
         paid = sum(count * prices[name] for name, count in other.units.items())
+        paid += sum(idle.price_per_hour for idle in idle_of(other.units, devices_of(plan.cluster)))
+        paid += other.servers_price_per_hour
         if not _same(other.price_per_hour, paid):
             yield f"{where}.price_per_hour", f"{other.price_per_hour!r}, but its units cost {paid!r}"
     else:
@@ -151,7 +218,12 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
     replicas = [stage.replicas for stage in stages]
     times_s = [max(stage.compute_s, stage.data_s) for stage in plan.estimates.stages]
     busy_s = sum(
-        busy_time(schedule.micro_batches, stage.micro_batch_forward_s + stage.micro_batch_backward_s, count * time_s)
+        busy_time(
+            schedule.micro_batches,
+            stage.micro_batch_forward_s + stage.micro_batch_backward_s,
+            count * time_s,
+            count * (stage.sync_s + stage.sync_hops_s),
+        )
         for stage, count, time_s in zip(plan.estimates.stages, replicas, times_s, strict=True)
     )
     batch = plan.model.batch
@@ -175,12 +247,16 @@ def _readings_are_those_of_the_stages(plan: PlanFile) -> Iterator[Fault]:
 
 def _value_is_that_of_the_objective(plan: PlanFile) -> Iterator[Fault]:
     estimates = plan.estimates
-    paid = sum(stage.price_per_hour for stage in estimates.stages) + estimates.parameter_servers_price_per_hour
-    value = OBJECTIVES[plan.request.objective].paid(paid, estimates.throughput_samples_per_s)
+    idle = idle_of(units_of(plan.decisions.stages), devices_of(plan.cluster))
+    paid = sum(stage.price_per_hour for stage in estimates.stages) + sum(each.price_per_hour for each in idle)
+    paid += estimates.parameter_servers_price_per_hour
+    is_step, step_s = plan.request.reading == ALONE, estimates.schedule.step_s
+    rate = plan.model.batch / step_s if is_step and step_s > 0 else estimates.throughput_samples_per_s
+    value = OBJECTIVES[plan.request.objective].paid(paid, rate)
     if value is None:
         if plan.request.objective not in ("throughput", "max-load"):
             return  # a latency does not follow from times with replicas
-        value = _slowest_s(plan)
+        value = step_s if is_step else _slowest_s(plan)
     if not _same(estimates.value, value):
         yield "estimates.value", f"{estimates.value!r}, but the other estimates give {value!r}"
 
@@ -189,6 +265,12 @@ def _bound_is_no_higher_than_the_value(plan: PlanFile) -> Iterator[Fault]:
     bound, value = plan.estimates.bound, plan.estimates.value
     if bound > value * (1 + _ROUNDING):
         yield "estimates.bound", f"a lower bound of {bound!r} lies above the value {value!r} that was reached"
+    if plan.estimates.bound_of_all_orders > bound * (1 + _ROUNDING):
+        for_all = plan.estimates.bound_of_all_orders
+        yield "estimates.bound_of_all_orders", f"{for_all!r} for all orders lies above the {bound!r} for one of them"
+    if plan.estimates.steady_bound > bound * (1 + _ROUNDING):
+        steady = plan.estimates.steady_bound
+        yield "estimates.steady_bound", f"{steady!r}, a part of the bound, lies above the {bound!r} of all of it"
 
 
 def _slowest_s(plan: PlanFile) -> float:
@@ -203,11 +285,14 @@ LAWS: tuple[Callable[[PlanFile], Iterator[Fault]], ...] = (
     _layers_have_one_stage,
     _values_run_forward,
     _parts_have_the_same_stages,
+    _tables_are_of_stages_and_their_servers_counted,
     _micro_batches_divide_the_batch,
+    _types_of_stages_add_up,
     _devices_are_of_the_pool,
     _stages_take_no_more_units_than_there_are,
     _unused_devices_are_unused,
     _stages_cost_what_their_units_do,
+    _idle_units_are_the_rest_of_machines,
     _the_other_plan_costs_what_its_units_do,
     _throughput_is_that_of_the_slowest_stage,
     _readings_are_those_of_the_stages,

@@ -67,6 +67,7 @@ def write_folder(
     write_stages: Callable[[Path], list[list[str]]],
     write_scoring: Callable[[Path], list[list[str]]] | None = None,
     *,
+    beside: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Plan:
     """Write the compiled folder as a whole: a crash leaves what was there before, or the new folder.
@@ -76,6 +77,8 @@ def write_folder(
         plan: What was decided; its artefacts are filled in here.
         write_stages: Writes every stage into an empty folder; gives the names of the files of each stage.
         write_scoring: The same for the stages in evaluation mode; None where they are the same, or there are none.
+        beside: Texts of further files by name, such as ``pool.toml``.
+        beside: Texts of further files by name, such as ``pool.toml``.
         force: Whether a folder that we did not write may be replaced, with all that is in it.
 
     Returns:
@@ -98,6 +101,8 @@ def write_folder(
                 plan = replace(plan, scoring=replace(plan.scoring, artifacts=artifacts[1]))
             (new / PLAN_NAME).write_text(to_json(plan), "ascii")
             (new / README_NAME).write_text(readme(plan), "utf-8")
+            for name, text in (beside or {}).items():
+                (new / name).write_text(text, "utf-8")
             _mark(new)
             _refuse_foreign(target, force=force)  # once more: minutes have passed since the first time
     except OSError as error:

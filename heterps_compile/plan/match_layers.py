@@ -18,7 +18,7 @@ Left out: layers that were divided in two or made one of two (one of them is pai
 
 from collections.abc import Mapping, Sequence
 
-from .plan import PlannedStage
+from .planned_stage import PlannedStage
 
 _OWN, _BEFORE, _AFTER = range(3)
 _ROUNDS = (

@@ -22,10 +22,11 @@ class OtherPlan:
 
     Attributes:
         objective: Its name.
-        price_per_hour: Of all units.
-        throughput_samples_per_s: In the steady state.
+        price_per_hour: Of all units and servers.
+        throughput_samples_per_s: In the reading that the plan beside it is valued in.
         units: Of every device type that it uses, by name.
         is_proven: Whether no plan of the same problem is better by that objective.
+        servers_price_per_hour: A part of the price: of servers that hold tables.
     """
 
     objective: str
@@ -33,6 +34,7 @@ class OtherPlan:
     throughput_samples_per_s: float
     units: Mapping[str, int]
     is_proven: bool
+    servers_price_per_hour: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plan files and documents have it."""
@@ -42,6 +44,7 @@ class OtherPlan:
             "throughput_samples_per_s": self.throughput_samples_per_s,
             "units": dict(self.units),
             "is_proven": self.is_proven,
+            **({"servers_price_per_hour": self.servers_price_per_hour} if self.servers_price_per_hour else {}),
         }
 
     @property
@@ -59,7 +62,7 @@ class OtherPlan:
 
         Args:
             price_per_hour: Of the plan.
-            throughput: Of the plan, samples/s in the steady state.
+            throughput: Of the plan, samples/s in the reading that it is valued in.
             currency: Of the prices.
         """
         objective = OBJECTIVES[self.objective]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from heterps_compile.cost.problem import Placement, Problem
 
-from .plan import PlannedStage
+from .planned_stage import PlannedStage
 
 
 def stages_of(problem: Problem, placement: Placement) -> tuple[PlannedStage, ...]:

@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link, ParameterServer
 from heterps_compile.cost.finders import finder
-from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem, what_is_proven
 from heterps_compile.schedule.readings import (
     ONE_BATCH_ALONE,
     STEADY_STATE,
+    Estimate,
     Readings,
     alone_words,
     busy_time,
@@ -21,63 +21,17 @@ from heterps_compile.schedule.readings import (
     steady_state,
     steady_words,
 )
-from heterps_compile.units import format_rate
+from heterps_compile.units import counted, format_rate
 
+from .idle_units import IdleUnits, idle_of, units_of
 from .other_plan import OtherPlan
+from .planned_stage import PlannedStage
 from .request import Request
+
+_KEPT = 1 - 1e-9  # of a floor, which rounding alone must not break
 
 NOT_VERIFIED = "not verified"
 """How a note of a plan begins that says which outputs were not compared, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStage:
-    """A stage with the hardware it was given.
-
-    Attributes:
-        index: Place in the order of execution.
-        device: Name of its device type.
-        kind: Of that device: ``"cpu"``, ``"gpu"`` or ``"npu"``.
-        layers: Names of its layers, in order.
-        inputs: Names of the values that enter it, in the order its artefact takes them.
-        outputs: Names of the values it gives, in order.
-        backend: Name of the backend that runs it; "" until emitted.
-        replicas: Units of the device type; 0 until provisioned.
-        compute_s: CT of a batch with that many replicas.
-        data_s: DT of a batch with that many replicas.
-        received_bytes: Bytes of a batch that enter from other stages.
-        sent_bytes: Bytes of a batch that leave for other stages.
-        micro_batch_forward_s, micro_batch_backward_s: How long one micro-batch of the schedule occupies one replica; 0
-            where that is not known, as in plans of older versions.
-        delay_s, micro_batch_delay_s: From the end of a batch's forward, and a micro-batch's, to when the next stage has
-            its values; 0 for the last stage, and where that is not known.
-        memory: What one replica holds.
-        price_per_hour: Of all its replicas.
-    """
-
-    index: int
-    device: str
-    layers: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    kind: str = "cpu"
-    backend: str = ""
-    replicas: int = 0
-    compute_s: float = 0.0
-    data_s: float = 0.0
-    received_bytes: int = 0
-    sent_bytes: int = 0
-    micro_batch_forward_s: float = 0.0
-    micro_batch_backward_s: float = 0.0
-    delay_s: float = 0.0
-    micro_batch_delay_s: float = 0.0
-    memory: MemoryParts | None = None
-    price_per_hour: float = 0.0
-
-    @property
-    def time_s(self) -> float:
-        """Return ET, the time of a batch: computation and data movement overlap, so the longer of the two."""
-        return max(self.compute_s, self.data_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +71,34 @@ class PoolDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterServers:
-    """The servers through which the replicas of all stages synchronise.
+class ServedTables:
+    """The tables of a plan that lie on servers.
 
     Attributes:
-        count: Cores; 0 where nothing is synchronised through servers.
+        names: Of the parameters, in the order of their layers.
+        layers: Names of the layers that look them up, each once.
+        servers: That hold them.
+        size_bytes: Of all rows, with the states of their optimiser.
+        moved_bytes: That servers give and take for a batch.
+        batch_s: What they take for that.
+        price_per_hour: Of all of them.
+    """
+
+    names: tuple[str, ...]
+    layers: tuple[str, ...]
+    servers: int
+    size_bytes: int
+    moved_bytes: int
+    batch_s: float
+    price_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterServers:
+    """The servers through which the replicas of all stages synchronise, and those on which tables lie.
+
+    Attributes:
+        count: Cores; 0 where nothing is synchronised through servers and no table lies on any.
         price_per_hour: Of all of them.
     """
 
@@ -131,6 +108,12 @@ class ParameterServers:
     def priced(self, server: ParameterServer | None) -> "ParameterServers":
         """Return as many at the price of a pool's server; 0 where the pool has none."""
         return ParameterServers(self.count, self.count * server.price_per_hour if server is not None else 0.0)
+
+    def beside(self, tables: ServedTables | None) -> "ParameterServers":
+        """Return those on which no table lies."""
+        if tables is None:
+            return self
+        return ParameterServers(self.count - tables.servers, max(0.0, self.price_per_hour - tables.price_per_hour))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +194,27 @@ class Plan:
             they have different ones.
         signature: How calls map to graph inputs and graph outputs to results,
             as JSON; "" for plain tensors by name.
+        id_tables: Rows of the table that an input is looked up in, by its
+            name, where it is one alone.
         stages: In order of execution.
         schedule: How micro-batches flow.
         value: The objective reached; lower is better.
-        bound: A proven lower bound on it.
+        bound: A proven lower bound on it, for the layers in this order.
+        bound_of_all_orders: The same for the layers in every order, no higher;
+            0 where nothing is known.
         method: The search method that ran.
         found_by: The part of the run that came upon the plan: ``"proof"``,
             ``"warm start"``, another method's name, a part of the method such
             as ``"polish"``; "" where the method does not say, or the plan is
             older.
+        steady_bound: Of a plan whose value is of one batch alone, the part of
+            the bound that the steady state proves; 0 elsewhere.
         evaluations: Placements the search evaluated.
         throughput_samples_per_s: In the steady state: min over stages of batch
             / ET.
-        parameter_servers: Through which replicas synchronise.
+        parameter_servers: Through which replicas synchronise, or on which
+            tables lie.
+        tables: That lie on servers; None where all are held by their stages.
         unused_devices: Device types of the pool that no stage uses.
         replicated: Parameters that several stages hold.
         notes: Every fallback and surprise, with its reason.
@@ -272,8 +263,11 @@ class Plan:
     evaluations: int
     throughput_samples_per_s: float
     found_by: str = ""
+    bound_of_all_orders: float = 0.0
+    steady_bound: float = 0.0
     signature: str = ""
     parameter_servers: ParameterServers = field(default_factory=ParameterServers)
+    tables: ServedTables | None = None
     unused_devices: tuple[str, ...] = ()
     replicated: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -284,6 +278,7 @@ class Plan:
     parameter_server: ParameterServer | None = None
     fingerprints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     titles: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    id_tables: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     artifacts: tuple[tuple[Artifact, ...], ...] = ()
     verification: Verification | None = None
     scoring: Scoring | None = None
@@ -323,8 +318,15 @@ class Plan:
 
     @property
     def price_per_hour(self) -> float:
-        """Return the price of all units and of the parameter servers."""
-        return sum(stage.price_per_hour for stage in self.stages) + self.parameter_servers.price_per_hour
+        """Return the price of all units, idle ones too, and of servers."""
+        of_units = sum(stage.price_per_hour for stage in self.stages)
+        of_idle = sum(idle.price_per_hour for idle in self.idle_units)
+        return of_units + of_idle + self.parameter_servers.price_per_hour
+
+    @property
+    def idle_units(self) -> tuple[IdleUnits, ...]:
+        """Return the units that are rented with whole machines and no stage uses."""
+        return idle_of(units_of(self.stages), self.devices)
 
     @property
     def price_per_million_samples(self) -> float:
@@ -335,6 +337,12 @@ class Plan:
     def readings(self) -> Readings:
         """Return the steady state, and what one batch alone takes."""
         return readings_of(self.batch, self.stages, self.schedule)
+
+    @property
+    def valued(self) -> Estimate:
+        """Return what the plan does in the reading that its value is of."""
+        readings = self.readings
+        return readings.one_batch_alone if self.request.minimises_step else readings.steady_state
 
     @property
     def schedule_bubble(self) -> float:
@@ -356,6 +364,15 @@ class Plan:
         return 0.0 if self.value <= 0 else max(0.0, (self.value - self.bound) / self.value)
 
 
+def recomputation_words(stages: Sequence[PlannedStage]) -> str:
+    """Say which stages compute their activations again in the backward; "" where none does."""
+    again = [str(stage.index) for stage in stages if stage.recompute]
+    if not again:
+        return ""
+    which = "every stage" if len(again) == len(stages) else f"{counted(len(again), 'stage')} ({', '.join(again)})"
+    return f"{which} of {len(stages)}, whose activations are computed again in the backward"
+
+
 def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) -> Readings:
     """Return what stages under a schedule do in the steady state, and what one batch alone takes."""
     replicas = [stage.replicas for stage in stages]
@@ -364,6 +381,7 @@ def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) 
             schedule.micro_batches,
             stage.micro_batch_forward_s + stage.micro_batch_backward_s,
             stage.replicas * stage.time_s,
+            stage.replicas * stage.all_reduce_s,
         )
         for stage in stages
     )
@@ -375,15 +393,15 @@ def readings_of(batch: int, stages: Sequence[PlannedStage], schedule: Schedule) 
 
 def reading_rows(plan: Plan) -> tuple[tuple[str, str], tuple[str, str]]:
     """Return what the plan does in each of its readings, and which of them the floor and a training run are held in."""
-    floor, readings = plan.request.min_throughput, plan.readings
+    floor, readings, is_step = plan.request.min_throughput, plan.readings, plan.request.minimises_step
     held = f" (floor {format_rate(floor)}, held here)" if floor else ""
     trained = ""
     if plan.request.mode == "training":
-        below = ", below the floor" if readings.one_batch_alone.throughput_samples_per_s < floor else ""
+        below = ", below the floor" if readings.one_batch_alone.throughput_samples_per_s < floor * _KEPT else ""
         trained = f" (a training run's, where steps cannot overlap{below})"
     return (
-        (STEADY_STATE, steady_words(readings.steady_state) + held),
-        (ONE_BATCH_ALONE, alone_words(readings.one_batch_alone) + trained),
+        (STEADY_STATE, steady_words(readings.steady_state) + ("" if is_step else held)),
+        (ONE_BATCH_ALONE, alone_words(readings.one_batch_alone) + trained + (held if is_step else "")),
     )
 
 
@@ -392,13 +410,20 @@ def what_the_bound_proves(plan: Plan) -> str:
     if plan.bound <= 0:
         return ""
     objective = OBJECTIVES[plan.request.objective]
-    better_by = max(0.0, objective.better_by(plan.value, plan.bound))
-    return what_is_proven(objective, _layer_count(plan), better_by)
+    better_by, in_any = (
+        max(0.0, objective.better_by(plan.value, bound)) if bound > 0 else None
+        for bound in (plan.bound, plan.bound_of_all_orders)
+    )
+    said = what_is_proven(objective, _layer_count(plan), better_by or 0.0, in_any)
+    return f"{said}, {ONE_BATCH_ALONE}" if plan.request.minimises_step else said
 
 
 def what_the_bound_holds_for(plan: Plan) -> str:
     """Name the plans that the bound holds for, or "" where no bound is known."""
-    return f"every {plans_of_the_problem(_layer_count(plan))}" if plan.bound > 0 else ""
+    if plan.bound <= 0:
+        return ""
+    in_any_order = plan.bound_of_all_orders >= plan.bound
+    return f"every {plans_of_the_problem(_layer_count(plan), in_any_order=in_any_order)}"
 
 
 def _layer_count(plan: Plan) -> int:

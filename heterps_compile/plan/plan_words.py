@@ -3,14 +3,17 @@
 Left out: the tables of the commands (``report/tables.py``), pictures (``report/notebook.py``).
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
+from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_money, format_seconds
 
-from .plan import NOT_VERIFIED, Plan, PlannedStage, Verification, reading_rows, what_the_bound_proves
+from .idle_units import units_of
+from .plan import NOT_VERIFIED, Plan, Verification, reading_rows, what_the_bound_proves
+from .planned_stage import PlannedStage
+from .table_words import tables_in_words
 
 _STAGES_SHOWN = 3
 _FOLDER = 200
@@ -19,7 +22,7 @@ _KEY = len(ONE_BATCH_ALONE)
 
 
 def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
-    """Return what a plan is, its stages, speed, price, proof and verification, in at most ten lines.
+    """Return what a plan is, its stages, speed, price, proof and verification, in at most eleven lines.
 
     Args:
         plan: The plan.
@@ -33,6 +36,7 @@ def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
         ),
         *_stage_rows(plan),
         *reading_rows(plan),
+        *([("tables", tables_in_words(plan))] if plan.tables is not None else []),
         ("price", _price(plan)),
         ("proven", what_the_bound_proves(plan) or "no bound is known"),
         ("verified", verified(plan)),
@@ -44,7 +48,7 @@ def plan_in_lines(plan: Plan, directory: str | None = None) -> str:
 
 def plan_in_one_line(plan: Plan) -> str:
     """Return a plan as ``repr`` shows it."""
-    stages = " | ".join(f"{stage.replicas} x {_name(stage.device)}" for stage in plan.stages[:_STAGES_SHOWN])
+    stages = " | ".join(_hardware(stage) for stage in plan.stages[:_STAGES_SHOWN])
     more = f" | {len(plan.stages) - _STAGES_SHOWN} more" if len(plan.stages) > _STAGES_SHOWN else ""
     return f"Plan({_name(plan.model)!r}, {plan.request.purpose}, {stages}{more}, {_per_hour(plan)})"
 
@@ -54,6 +58,13 @@ def verified(plan: Plan) -> str:
     if plan.verification is not None:
         return _found(plan.verification)
     return "no (see the notes)" if any(note.startswith(NOT_VERIFIED) for note in plan.notes) else "no (--no-verify)"
+
+
+def reading_of_value(plan: Plan) -> str:
+    """Name the reading that value and bound are of; "" for an objective that is a time of its own."""
+    if not OBJECTIVES[plan.request.objective].has_readings:
+        return ""
+    return ONE_BATCH_ALONE if plan.request.minimises_step else STEADY_STATE
 
 
 def _found(found: Verification) -> str:
@@ -77,16 +88,18 @@ def _stage_rows(plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"  stage {plan.stages[-1].index}", _stage(plan.stages[-1])
 
 
+def _hardware(stage: PlannedStage) -> str:
+    return " + ".join(f"{count} x {_name(device)}" for device, count in stage.units)
+
+
 def _stage(stage: PlannedStage) -> str:
     ends = [_name(name, _NAME // 2) for name in dict.fromkeys((stage.layers[0], stage.layers[-1]))]
     time = format_seconds(stage.time_s)
-    return f"{stage.replicas} x {_name(stage.device)}, {time}: {' … '.join(ends)} ({len(stage.layers)})"
+    return f"{_hardware(stage)}, {time}: {' … '.join(ends)} ({len(stage.layers)})"
 
 
 def _between(stages: tuple[PlannedStage, ...]) -> str:
-    replicas = Counter[str]()
-    for stage in stages:
-        replicas[stage.device] += stage.replicas
+    replicas = units_of(stages)
     units = ", ".join(f"{count} x {_name(device)}" for device, count in replicas.most_common(_STAGES_SHOWN))
     layers = sum(len(stage.layers) for stage in stages)
     return f"{units}{' and others' if len(replicas) > _STAGES_SHOWN else ''}: {counted(layers, 'layer')}"
@@ -98,7 +111,8 @@ def _stage_count(plan: Plan) -> str:
 
 def _price(plan: Plan) -> str:
     cost = f"{format_money(plan.price_per_million_samples)} {plan.currency} per million samples"
-    return f"{_per_hour(plan)}, {cost} ({STEADY_STATE})"
+    idle = "".join(f", {idle.count} x {_name(idle.device)} idle" for idle in plan.idle_units)
+    return f"{_per_hour(plan)}{idle}, {cost} ({STEADY_STATE})"
 
 
 def _per_hour(plan: Plan) -> str:

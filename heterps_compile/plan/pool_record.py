@@ -12,7 +12,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from heterps_compile.cluster.devices import DeviceType, Link, ParameterServer
+from heterps_compile.cluster.devices import DeviceType, KindRate, Link, ParameterServer
 
 from . import schema
 from .plan import Plan, PoolDevice
@@ -48,6 +48,8 @@ def server_of(part: schema.ClusterPart) -> ParameterServer | None:
 
 def _device_part(device: DeviceType | PoolDevice) -> dict[str, Any]:
     values = _values(device)
+    if isinstance(device, DeviceType):
+        values["rates"] = {kind: _values(rate) for kind, rate in sorted(device.rates.items())}
     part = {name: values.pop(name) for name in _KNOWN_EARLIER}
     return {**part, "data_sheet": values or None}
 
@@ -63,8 +65,17 @@ def _device(part: schema.DevicePart) -> DeviceType | PoolDevice:
         if sheet.shared_input_bytes_per_s is None
         else sheet.shared_input_bytes_per_s,
         "supports": None if sheet.supports is None else tuple(sheet.supports),
+        "inner_bytes_per_s": math.inf if sheet.inner_bytes_per_s is None else sheet.inner_bytes_per_s,
+        "rates": MappingProxyType({kind: _rate(rate) for kind, rate in sheet.rates.items()}),
     }
     return DeviceType(**known, **told)
+
+
+def _rate(part: schema.RatePart) -> KindRate:
+    told = (part.flops_per_s, part.bytes_per_s, part.gradient_bytes_per_s)
+    flops_per_s, bytes_per_s, gradient_bytes_per_s = (math.inf if rate is None else rate for rate in told)
+    rest = (part.backward, part.error, part.dtype, gradient_bytes_per_s, part.inference)
+    return KindRate(part.start_s, flops_per_s, bytes_per_s, *rest)
 
 
 def _values(of: Any) -> dict[str, Any]:

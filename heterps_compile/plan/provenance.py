@@ -10,11 +10,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cluster.devices import (
+    SERVER_MEMORY_BYTES,
+    SERVER_PER_TABLE_S,
+    Cluster,
+    DeviceType,
+    ParameterServer,
+)
+from heterps_compile.cost.memory import RECOMPUTATIONS, USUAL_OPTIMIZER
 from heterps_compile.cost.precision import FULL
 from heterps_compile.ir.graph import Graph
 
-from .request import Request
+from .request import ALONE, USUAL_TABLES, Request
 from .weights import hash_weights
 
 if TYPE_CHECKING:  # numpy, which reading a plan does not need
@@ -39,18 +46,51 @@ def make_hashes(
     }
 
 
+_OF_BEFORE = (
+    ("precision", FULL),
+    ("optimizer", USUAL_OPTIMIZER),
+    ("recompute", RECOMPUTATIONS[0]),
+    ("tables", USUAL_TABLES),
+    ("mixed_stages", False),
+)
+
+
 def _asked(request: Request) -> dict[str, Any]:
-    """Return what is hashed of a request: plans of before there were precisions were for float32, and stay fresh."""
+    """Return what is hashed of a request: plans of before are as these were asked for, in the steady state."""
     values = asdict(request)
-    return {name: value for name, value in values.items() if (name, value) != ("precision", FULL)}
+    del values["reading"]  # what it comes to is hashed, however that was asked for
+    if request.minimises_step:
+        values["reading"] = ALONE
+    return {name: value for name, value in values.items() if (name, value) not in _OF_BEFORE}
 
 
 def hash_cluster(cluster: Cluster) -> str:
     """Hash what a pool offers: currency, device types, links, parameter servers; not its name or its description."""
-    devices = [{**asdict_plain(device), "peak_flops": dict(device.peak_flops)} for device in cluster.device_types]
+    devices = [_device_facts(device) for device in cluster.device_types]
     links = [asdict(link) for link in cluster.links]
-    server = None if cluster.parameter_server is None else asdict(cluster.parameter_server)
+    server = None if cluster.parameter_server is None else _server_facts(cluster.parameter_server)
     return _hash_json([cluster.currency, devices, links, server])
+
+
+def _server_facts(server: ParameterServer) -> dict[str, Any]:
+    """Return what is hashed of a server; what few pools say is left out where it is not said."""
+    usual = (("memory_bytes", SERVER_MEMORY_BYTES), ("per_table_s", SERVER_PER_TABLE_S))
+    return {name: value for name, value in asdict(server).items() if (name, value) not in usual}
+
+
+def _device_facts(device: DeviceType) -> dict[str, Any]:
+    """Return what is hashed of a device type; what few pools say is left out where it is not said."""
+    facts = {**asdict_plain(device), "peak_flops": dict(device.peak_flops)}
+    rates = {kind: asdict(rate) for kind, rate in facts.pop("rates").items()}
+    for rate in rates.values():
+        if rate["inference"] == 1.0:
+            del rate["inference"]
+    if device.units_per_machine == 1:
+        for name in ("units_per_machine", "inner_bytes_per_s", "inner_latency_s"):
+            del facts[name]
+    if not device.whole_machines:
+        del facts["whole_machines"]
+    return facts | {"rates": rates} if rates else facts
 
 
 def hash_graph(graph: Graph) -> str:

@@ -5,9 +5,10 @@ Left out: what ``plan.json`` says better (every layer, every value).
 
 from heterps_compile.escape import for_markdown
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Estimate, alone_words, steady_words
-from heterps_compile.units import format_bytes, format_money, format_seconds
+from heterps_compile.units import format_money, format_seconds
 
 from .plan import Plan, what_the_bound_proves
+from .table_words import server_options_of, tables_in_markdown
 
 _CODE = (
     " The stages are code, and loading runs it: load this folder only where you trust who made it, or with the hash of "
@@ -46,25 +47,28 @@ def readme(plan: Plan) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for stage, files in zip(plan.stages, plan.artifacts, strict=True):
-        memory = format_bytes(stage.memory.total_bytes) if stage.memory else "not estimated"
+        memory = stage.memory_words or "not estimated"
         lines.append(
-            f"| {stage.index} | {for_markdown(stage.device)} | {stage.replicas} | {len(stage.layers)} | "
+            f"| {stage.index} | {for_markdown(stage.device_words)} | {stage.replicas_words} | {len(stage.layers)} | "
             f"{format_seconds(stage.time_s)} | {memory} | {', '.join(f'`{a.file}`' for a in files)} |"
         )
     schedule, readings = plan.schedule, plan.readings
-    held, training = plan.request.min_throughput > 0, plan.request.mode == "training"
+    has_floor, training = plan.request.min_throughput > 0, plan.request.mode == "training"
+    held, held_alone = has_floor and not plan.request.minimises_step, has_floor and plan.request.minimises_step
     lines += [
         "",
         f"Schedule: {for_markdown(schedule.name)}, micro-batches {schedule.micro_batches} "
         f"({for_markdown(schedule.reason)}).",
         "",
-        f"Estimated for {format_money(plan.price_per_hour)} {plan.currency}/h:",
+        f"Estimated for {format_money(plan.price_per_hour)} {plan.currency}/h{_idle(plan)}:",
         "",
         f"- {STEADY_STATE} (batches follow one another{', and the floor is held here' if held else ''}): "
         f"{steady_words(readings.steady_state)}, {_per_million(plan, readings.steady_state)}",
-        f"- {ONE_BATCH_ALONE} ({'a step of a training run' if training else 'fill and drain included'}): "
+        f"- {ONE_BATCH_ALONE} ({'a step of a training run' if training else 'fill and drain included'}"
+        f"{', and the floor is held here' if held_alone else ''}): "
         f"{alone_words(readings.one_batch_alone)}, {_per_million(plan, readings.one_batch_alone)}",
     ]
+    lines += tables_in_markdown(plan)
     if proven := what_the_bound_proves(plan):
         lines += ["", f"Proven of these estimates: {proven}."]
     if plan.verification is not None:
@@ -72,6 +76,14 @@ def readme(plan: Plan) -> str:
         gradients = f", of gradients {found.gradients_max_rel:.3g} of their scale" if found.gradients else ""
         lines += ["", f"Verified against the whole model: largest difference {found.max_abs:.3g}{gradients}."]
     return "\n".join(lines) + "\n"
+
+
+def _idle(plan: Plan) -> str:
+    units = [
+        f"{idle.count} {for_markdown(idle.device)} idle in machines of {idle.units_per_machine}"
+        for idle in plan.idle_units
+    ]
+    return f" ({', '.join(units)})" if units else ""
 
 
 def _per_million(plan: Plan, reading: Estimate) -> str:
@@ -95,13 +107,16 @@ def _has_code(plan: Plan) -> bool:
 def _processes(plan: Plan) -> list[str]:
     """Say how the stages run as processes that pass micro-batches on."""
     training = "--train train.py " if plan.request.mode == "training" else ""
+    if plan.tables is not None and not training:
+        return ["", ""]  # the paragraph about tables on servers says why no run takes it
+    servers = f" {server_options_of(plan)}" if plan.tables is not None else ""
     what = "`train.py` has `loss(outputs, batch)` and `optimizer(parameters)`." if training else ""
     return [
         "",
         "As a pipeline of processes:",
         "",
         "```sh",
-        f"heterps-compile run path/to/this/folder {training}--data data.parquet",
+        f"heterps-compile run path/to/this/folder {training}--data data.parquet{servers}",
         "```",
         *(["", what] if what else []),
         "",

@@ -4,7 +4,7 @@ Left out: checks (``schema.py``, ``consistency.py``), the text (``file.py``).
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +13,8 @@ from heterps_compile.packages import SHAPE_PLANS, installed_versions
 
 from . import schema
 from .other_plan import OtherPlan
-from .plan import Artifact, ParameterServers, Plan, PlannedStage, Schedule, Scoring, Verification
+from .plan import Artifact, ParameterServers, Plan, Schedule, Scoring, ServedTables, Verification
+from .planned_stage import PlannedStage, TypeReplicas
 from .pool_record import devices_of, links_of, pool_part, server_of
 from .request import Request
 
@@ -30,6 +31,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "batch": plan.batch,
             "bindings": dict(sorted(plan.bindings.items())),
             "signature": plan.signature,
+            "id_tables": dict(plan.id_tables),
         },
         "request": _request_part(request),
         "cluster": pool_part(plan),
@@ -38,6 +40,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "stages": [_stage_decision(stage, plan) for stage in plan.stages],
             "schedule": {"name": plan.schedule.name, "micro_batches": plan.schedule.micro_batches},
             "parameter_servers": plan.parameter_servers.count,
+            "tables": _tables(plan, "names", "layers", "servers"),
             "replicated": list(plan.replicated),
             "scoring": None if plan.scoring is None else _scoring(plan.scoring),
         },
@@ -45,6 +48,8 @@ def to_document(plan: Plan) -> dict[str, Any]:
             "currency": plan.currency,
             "value": plan.value,
             "bound": plan.bound,
+            "bound_of_all_orders": plan.bound_of_all_orders,
+            "steady_bound": plan.steady_bound,
             "throughput_samples_per_s": plan.throughput_samples_per_s,
             **plan.readings.to_json(),
             "stages": [_stage_estimate(stage) for stage in plan.stages],
@@ -54,7 +59,9 @@ def to_document(plan: Plan) -> dict[str, Any]:
                 "reason": plan.schedule.reason,
             },
             "parameter_servers_price_per_hour": plan.parameter_servers.price_per_hour,
+            "tables": _tables(plan, "size_bytes", "moved_bytes", "batch_s", "price_per_hour"),
             "unused_devices": list(plan.unused_devices),
+            "idle_units": {idle.device: idle.count for idle in plan.idle_units},
             "other_objective": None if plan.other is None else plan.other.to_json(),
         },
         "notes": list(plan.notes),
@@ -72,13 +79,27 @@ def to_document(plan: Plan) -> dict[str, Any]:
 
 def _request_part(request: Request) -> dict[str, Any]:
     """Return every field of a request; pairs of a pattern and a device as objects."""
-    values = {field.name: getattr(request, field.name) for field in fields(request)}
+    values = {field.name: getattr(request, field.name) for field in fields(request)} | {"reading": request.reads}
     return {
         name: [{"pattern": pattern, "device": device} for pattern, device in value]
         if isinstance(value, tuple)
         else value
         for name, value in values.items()
     }
+
+
+def _tables(plan: Plan, *names: str) -> dict[str, Any] | None:
+    """Return what a plan says of its tables on servers; None where it has none."""
+    if plan.tables is None:
+        return None
+    values = {name: getattr(plan.tables, name) for name in names}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _to_tables(decided: schema.TablesDecision | None, estimated: schema.TablesEstimate | None) -> ServedTables | None:
+    if decided is None or estimated is None:
+        return None
+    return ServedTables(tuple(decided.names), tuple(decided.layers), decided.servers, **_fields(estimated))
 
 
 def _artifacts(files: Sequence[Artifact]) -> list[dict[str, str]]:
@@ -109,7 +130,16 @@ def _stage_decision(stage: PlannedStage, plan: Plan) -> dict[str, Any]:
         "layers": [_layer(name, plan) for name in stage.layers],
         "inputs": list(stage.inputs),
         "outputs": list(stage.outputs),
+        "recompute": stage.recompute,
+        **_of_types(stage, schema.TypeDecision),
     }
+
+
+def _of_types(stage: PlannedStage, part: type[schema.Part]) -> dict[str, Any]:
+    """Return what a part of the file says of the replicas by device type; nothing where a stage has one."""
+    if not stage.mixed:
+        return {}
+    return {"mixed": [{name: getattr(each, name) for name in part.model_fields} for each in stage.mixed]}
 
 
 def _layer(name: str, plan: Plan) -> dict[str, str]:
@@ -122,6 +152,8 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
     return {
         "compute_s": stage.compute_s,
         "data_s": stage.data_s,
+        "sync_s": stage.sync_s,
+        "sync_hops_s": stage.sync_hops_s,
         "received_bytes": stage.received_bytes,
         "sent_bytes": stage.sent_bytes,
         "micro_batch_forward_s": stage.micro_batch_forward_s,
@@ -129,6 +161,7 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
         "delay_s": stage.delay_s,
         "micro_batch_delay_s": stage.micro_batch_delay_s,
         "price_per_hour": stage.price_per_hour,
+        **_of_types(stage, schema.TypeEstimate),
         "memory": None
         if memory is None
         else {
@@ -138,6 +171,7 @@ def _stage_estimate(stage: PlannedStage) -> dict[str, Any]:
             "activations_bytes": memory.activations_bytes,
             "safety_factor": memory.safety_factor,
             "copies_bytes": memory.copies_bytes,
+            "inputs_bytes": memory.inputs_bytes,
         },
     }
 
@@ -173,6 +207,7 @@ def to_plan(file: schema.PlanFile) -> Plan:
         currency=estimates.currency,
         backend=decisions.backend,
         signature=file.model.signature,
+        id_tables=MappingProxyType(file.model.id_tables),
         stages=tuple(
             PlannedStage(
                 index=index,
@@ -183,7 +218,12 @@ def to_plan(file: schema.PlanFile) -> Plan:
                 kind=decided.kind,
                 backend=decided.backend,
                 replicas=decided.replicas,
-                **_fields(estimated, "memory"),
+                recompute=decided.recompute,
+                **_fields(estimated, "memory", "mixed"),
+                mixed=tuple(
+                    TypeReplicas(**_fields(of_type), **_fields(taken))
+                    for of_type, taken in zip(decided.mixed, estimated.mixed, strict=True)
+                ),
                 memory=None if estimated.memory is None else MemoryParts(**_fields(estimated.memory)),
             )
             for index, (decided, estimated) in enumerate(zip(decisions.stages, estimates.stages, strict=True))
@@ -191,11 +231,14 @@ def to_plan(file: schema.PlanFile) -> Plan:
         schedule=Schedule(**_fields(decisions.schedule), **_fields(estimates.schedule, "bubble")),
         value=estimates.value,
         bound=estimates.bound,
+        bound_of_all_orders=estimates.bound_of_all_orders,
+        steady_bound=estimates.steady_bound,
         method=file.provenance.method,
         found_by=file.provenance.found_by,
         evaluations=file.provenance.evaluations,
         throughput_samples_per_s=estimates.throughput_samples_per_s,
         parameter_servers=ParameterServers(decisions.parameter_servers, estimates.parameter_servers_price_per_hour),
+        tables=_to_tables(decisions.tables, estimates.tables),
         unused_devices=tuple(estimates.unused_devices),
         other=None if estimates.other_objective is None else OtherPlan(**_fields(estimates.other_objective)),
         replicated=tuple(decisions.replicated),
@@ -234,7 +277,8 @@ def _to_verification(part: schema.VerificationPart | None) -> Verification | Non
 def _request(part: schema.RequestPart) -> Request:
     lists = {name: value for name, value in part if isinstance(value, list)}
     pairs: dict[str, Any] = {name: tuple((p.pattern, p.device) for p in value) for name, value in lists.items()}
-    return Request(**_fields(part, *pairs), **pairs)
+    request = Request(**_fields(part, *pairs, "reading"), **pairs)
+    return request if request.reads == part.reading else replace(request, reading=part.reading)
 
 
 def _fields(part: schema.Part, *without: str) -> dict[str, Any]:

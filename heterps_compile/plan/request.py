@@ -13,19 +13,25 @@ from dataclasses import Field, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from heterps_compile.cost.memory import NEVER, OPTIMIZERS, RECOMPUTATIONS, USUAL_OPTIMIZER
 from heterps_compile.cost.objective import OBJECTIVES as _OBJECTIVES
 from heterps_compile.cost.precision import FULL, PRECISIONS
 from heterps_compile.errors import InputError, UnknownNameError
-from heterps_compile.options import Amount, Choice, Option, OptionType, Pairs, Pins, Text, Whole
+from heterps_compile.options import Amount, Choice, Flag, Option, OptionType, Pairs, Pins, Text, Whole
 from heterps_compile.units import NUMBER, counted, parse_price
 
 MODES = ("inference", "training")
 OBJECTIVES = tuple(_OBJECTIVES)
 MOST_SEED = 2**63 - 1
 DEFAULT_CLUSTER = "heterps-paper"
-DEFAULT_METHOD = "rl"
+DEFAULT_METHOD = "best"
 PROVISIONERS = ("exact", "closed-form", "newton")
 SYNCHRONISATIONS = ("all-reduce", "parameter-server")
+AUTO, HELD, SERVED, CHEAPEST = "auto", "held", "served", "cheapest"
+TABLES = (AUTO, HELD, SERVED, CHEAPEST)
+USUAL_TABLES = AUTO
+STEADY, ALONE = "steady-state", "one-batch-alone"
+READINGS = (STEADY, ALONE)
 
 _NUMBER = re.compile(NUMBER, re.ASCII)
 
@@ -47,6 +53,15 @@ def _whole(what: str, least: int = 1) -> Accept:
         if count is not None and (not isinstance(count, int) or count < least):
             raise InputError(f"{what} is {count!r}; it must be a whole number, {least} or more")
         return count
+
+    return accept
+
+
+def _yes_or_no(what: str) -> Accept:
+    def accept(value: Any, _currency: str) -> Any:
+        if not isinstance(value, bool):
+            raise InputError(f"{what} is {value!r}; it must be True or False")
+        return value
 
     return accept
 
@@ -125,13 +140,28 @@ class Request:
     mode: str = _option(
         "--mode", Choice(MODES), "What the stages are for.", accept=_one_of("mode", MODES), default=MODES[0]
     )
+    reading: str | None = _option(
+        "--reading", Choice(READINGS),
+        "What is minimised, and held to the floor: the time from batch to batch, or the step of one batch alone.",
+        accept=lambda name, _: name if name is None else _one_of("reading", READINGS)(name, _),
+        default_words="steady-state; in training one-batch-alone",
+    )  # fmt: skip
     precision: str = _option(
         "--precision", Choice(tuple(PRECISIONS)),
         "What a run computes in: float32, or mixed with bfloat16 or float16 (stages of torch).",
         accept=_one_of("precision", tuple(PRECISIONS)), default=FULL,
     )  # fmt: skip
+    optimizer: str = _option(
+        "--optimizer", Choice(tuple(OPTIMIZERS)), "Whose states a training holds in memory.",
+        accept=_one_of("optimizer", tuple(OPTIMIZERS)), default=USUAL_OPTIMIZER,
+    )  # fmt: skip
+    recompute: str = _option(
+        "--recompute", Choice(RECOMPUTATIONS),
+        "Which stages compute activations again in the backward of a training: auto, those that fit no other way.",
+        accept=_one_of("recomputation", RECOMPUTATIONS), default=RECOMPUTATIONS[0],
+    )  # fmt: skip
     method: str = _option(
-        "--method", Text(), "Search method: rl, exact, …; of a workload, exact or sample.", metavar="NAME",
+        "--method", Text(), "Search method: best, exact, rl, …; of a workload, exact or sample.", metavar="NAME",
         default=DEFAULT_METHOD,
     )  # fmt: skip
     min_stages: int = _option(
@@ -140,6 +170,10 @@ class Request:
     max_stages: int | None = _option(
         "--max-stages", Whole(), "Cut into so many or fewer.", accept=_whole("max_stages"), metavar="N"
     )
+    mixed_stages: bool = _option(
+        "--mixed-stages", Flag(), "Let replicas of a stage be of several device types, fed by their speed.",
+        accept=_yes_or_no("mixed_stages"), default=False,
+    )  # fmt: skip
     provisioner: str = _option(
         "--provisioner", Choice(PROVISIONERS),
         "How stages get replicas; the rules of the HeterPS paper need --min-throughput.",
@@ -148,6 +182,12 @@ class Request:
     synchronisation: str = _option(
         "--sync", Choice(SYNCHRONISATIONS), "How replicas agree in training.",
         accept=_one_of("synchronisation", SYNCHRONISATIONS), default=SYNCHRONISATIONS[0],
+    )  # fmt: skip
+    tables: str = _option(
+        "--tables", Choice(TABLES),
+        "Where embedding tables lie: on parameter servers if no unit holds them (auto), in their stages (held), on "
+        "servers (served), or wherever the plan is the best (cheapest).",
+        accept=_one_of("place for tables", TABLES), default=TABLES[0],
     )  # fmt: skip
     pins: tuple[tuple[str, str], ...] = _option(
         "--pin", Pins(), "Device type for layers, by name, kind, intensity (data-intensive) or pattern.",
@@ -168,8 +208,36 @@ class Request:
 
     @property
     def purpose(self) -> str:
-        """Say what the stages are for, in words: the mode, and the precision where it is not float32."""
-        return self.mode if self.precision == FULL else f"{self.mode} in {self.precision}"
+        """Say what the stages are for, in words: the mode, a precision other than float32, an optimizer but Adam."""
+        words = self.mode if self.precision == FULL else f"{self.mode} in {self.precision}"
+        return words if self.optimizer == USUAL_OPTIMIZER else f"{words} with {self.optimizer}"
+
+    @property
+    def minimises_step(self) -> bool:
+        """Return whether values are of one batch alone: as asked, else in training, where steps cannot overlap.
+
+        The paper's rules for replicas and parameter servers are known in the steady state alone, and so is what is
+        asked for with them.
+        """
+        if self.reading is not None:
+            return self.reading == ALONE
+        is_usual = self.provisioner == PROVISIONERS[0] and self.synchronisation == SYNCHRONISATIONS[0]
+        return self.mode == "training" and is_usual and _OBJECTIVES[self.objective].has_readings
+
+    @property
+    def reads(self) -> str:
+        """Return the name of the reading that values are of."""
+        return ALONE if self.minimises_step else STEADY
+
+    @property
+    def trains_with(self) -> str | None:
+        """Return the optimizer whose states are held; None for inference."""
+        return self.optimizer if self.mode == "training" else None
+
+    @property
+    def recomputes(self) -> str:
+        """Return which stages compute their activations again; none in inference."""
+        return self.recompute if self.mode == "training" else NEVER
 
     def asked(self) -> dict[str, Any]:
         """Return the keywords that ask ``compile()`` for this."""
@@ -224,11 +292,37 @@ def _contradictions(request: Request) -> Iterator[str]:
         yield f"the provisioner {provisioner!r} needs a throughput floor (--min-throughput)"
     if request.synchronisation == "parameter-server" and request.mode != "training":
         yield "parameter servers are for training (--mode training); inference synchronises nothing"
+    if request.tables in (SERVED, CHEAPEST) and request.synchronisation == "parameter-server":
+        yield f"--tables {request.tables} and --sync parameter-server are not planned together; leave one of them out"
+    if request.tables in (SERVED, CHEAPEST) and provisioner != PROVISIONERS[0]:
+        yield f"--tables {request.tables} needs the exact provisioner, which counts servers; leave out {provisioner!r}"
+    if request.optimizer != USUAL_OPTIMIZER and request.mode != "training":
+        yield f"the optimizer {request.optimizer!r} is for training (--mode training); inference holds no states"
+    if request.recompute != RECOMPUTATIONS[0] and request.mode != "training":
+        yield f"--recompute {request.recompute} is for training (--mode training); inference has no backward"
     if request.mode == "training" and not objective.in_training:
         yield f"the objective {request.objective!r} is for inference; for training ask for cost, price or throughput"
     if request.max_stages is not None and request.max_stages < request.min_stages:
         most = counted(request.max_stages, "stage")
         yield f"at least {request.min_stages} and at most {most} are asked for; no plan has both"
+    if request.reading is not None and not objective.has_readings:
+        yield f"the objective {request.objective!r} is a time of its own, in no reading of a plan; leave --reading out"
+    if request.reading == ALONE and provisioner != PROVISIONERS[0]:
+        yield f"the provisioner {provisioner!r} is a rule of the steady state; leave it out, or --reading {ALONE}"
+    if request.reading == ALONE and request.synchronisation != SYNCHRONISATIONS[0]:
+        yield f"what parameter servers take is known in the steady state; leave them out, or --reading {ALONE}"
+    if request.mixed_stages and not objective.has_readings:
+        helped = ", ".join(name for name, known in _OBJECTIVES.items() if known.has_readings)
+        yield (
+            f"stages of several device types do not help the objective {request.objective!r}; ask for {helped}, or "
+            f"leave --mixed-stages out"
+        )
+    if request.mixed_stages and provisioner != PROVISIONERS[0]:
+        yield f"--mixed-stages needs the exact provisioner, which counts units of every type; leave out {provisioner!r}"
+    if request.mixed_stages and request.synchronisation != SYNCHRONISATIONS[0]:
+        yield "--mixed-stages and --sync parameter-server are not planned together; leave one of them out"
+    if request.mixed_stages and request.tables in (SERVED, CHEAPEST):
+        yield f"--mixed-stages and --tables {request.tables} are not planned together; leave one of them out"
     if objective.needs_floor and not request.min_throughput:
         yield (
             f"the objective {request.objective!r} needs a throughput floor (--min-throughput), without which the "

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from heterps_compile.cluster.devices import SERVER_MEMORY_BYTES, SERVER_PER_TABLE_S
+
 VERSION = 3
 SCHEMA_NAME = "plan.schema.json"
 _SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -31,8 +33,12 @@ _MOST = 2**63 - 1  # a count has a place among floats, whatever is computed with
 Objective = Literal["cost", "price", "throughput", "latency", "max-load"]
 Mode = Literal["inference", "training"]
 Precision = Literal["fp32", "bf16", "fp16"]
+Recomputation = Literal["auto", "never", "always"]
+Reading = Literal["steady-state", "one-batch-alone"]
+Optimizer = Literal["adam", "sgd", "momentum", "adafactor", "adam-8bit"]
 Provisioner = Literal["exact", "closed-form", "newton"]
 Synchronisation = Literal["all-reduce", "parameter-server"]
+Tables = Literal["auto", "held", "served", "cheapest"]
 ScheduleName = Literal["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]
 
 Name = str
@@ -59,6 +65,7 @@ class ModelPart(Part):
     batch: Positive
     bindings: dict[Name, Count]
     signature: str
+    id_tables: dict[Name, Positive] = {}
 
 
 class Pin(Part):
@@ -68,6 +75,12 @@ class Pin(Part):
     device: Name
 
 
+_READING = (
+    "What values and bounds are of, and what is held to the floor: batches that follow one another, or the simulated "
+    "step; plans of before are of the steady state."
+)
+
+
 class RequestPart(Part):
     """What was asked; the fields of :class:`~heterps_compile.plan.request.Request`."""
 
@@ -75,16 +88,34 @@ class RequestPart(Part):
     min_throughput: Amount
     budget_per_hour: Amount | None
     mode: Mode
+    reading: Annotated[Reading, Field(description=_READING)] = "steady-state"
     precision: Precision = "fp32"
+    optimizer: Optimizer = "adam"
+    recompute: Recomputation = "auto"
     method: str
     min_stages: Positive
     max_stages: Positive | None
+    mixed_stages: bool = False
     provisioner: Provisioner
     synchronisation: Synchronisation
+    tables: Tables = "auto"
     pins: list[Pin]
     forbidden: list[Pin]
     seed: int
     time_limit_s: Amount | None
+
+
+class RatePart(Part):
+    """What a unit reaches on work of one kind; null stands for no limit."""
+
+    start_s: Amount
+    flops_per_s: Rate | None
+    bytes_per_s: Rate | None
+    backward: Amount
+    error: Amount
+    dtype: Name
+    gradient_bytes_per_s: Rate | None
+    inference: Amount = 1.0
 
 
 class DataSheet(Part):
@@ -103,6 +134,15 @@ class DataSheet(Part):
     compute_parallel: Fraction
     data_parallel: Fraction
     supports: list[Name] | None
+    units_per_machine: Annotated[int, Field(ge=1)] = 1
+    inner_bytes_per_s: Rate | None = None
+    inner_latency_s: Amount = 0.0
+    whole_machines: bool = False
+    rates: dict[Name, RatePart] = Field(default={}, description="Measured rates by kind of work; left out where none.")
+
+    @model_serializer(mode="wrap")
+    def _without_rarities(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if value or key not in ("rates", "whole_machines")}
 
 
 class DevicePart(Part):
@@ -131,6 +171,13 @@ class ServerPart(Part):
     price_source: str
     price_date: str
     bytes_per_s: Rate
+    memory_bytes: Annotated[float, Field(gt=0)] = SERVER_MEMORY_BYTES
+    per_table_s: Amount = SERVER_PER_TABLE_S
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        usual = {"memory_bytes": SERVER_MEMORY_BYTES, "per_table_s": SERVER_PER_TABLE_S}
+        return {key: value for key, value in write(self).items() if usual.get(key) != value}
 
 
 class ClusterPart(Part):
@@ -157,7 +204,29 @@ class LayerDecision(Part):
         return {key: text for key, text in write(self).items() if text or key != "title"}
 
 
-class StageDecision(Part):
+_RECOMPUTE = "Training: keep what enters the stage, and compute its activations again in the backward."
+
+
+class StagePart(Part):
+    """A part of a stage, which is written without ``mixed`` where the stage has one device type."""
+
+    @model_serializer(mode="wrap")
+    def _without_no_types(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if value or key != "mixed"}
+
+
+class TypeDecision(Part):
+    """The replicas of one device type, in a stage that has several."""
+
+    device: Name
+    kind: Name
+    replicas: Positive
+
+
+_MIXED = "The replicas by device type, where the stage has several: that of the stage first."
+
+
+class StageDecision(StagePart):
     """One stage: its hardware, its layers, the values that enter and leave it."""
 
     device: Name
@@ -167,6 +236,13 @@ class StageDecision(Part):
     layers: Annotated[list[LayerDecision], Field(min_length=1)]
     inputs: list[Name]
     outputs: list[Name]
+    recompute: Annotated[bool, Field(description=_RECOMPUTE)] = False
+    mixed: Annotated[list[TypeDecision], Field(description=_MIXED)] = []
+
+    @property
+    def units(self) -> list[tuple[str, int]]:
+        """Return the device types of the stage, each with its replicas."""
+        return [(each.device, each.replicas) for each in self.mixed] or [(self.device, self.replicas)]
 
 
 class ScheduleDecision(Part):
@@ -216,6 +292,14 @@ class ScoringPart(Part):
     verification: VerificationPart | None
 
 
+class TablesDecision(Part):
+    """The tables that lie on servers, by their parameters and by the layers that look them up; how many servers."""
+
+    names: Annotated[list[Name], Field(min_length=1)]
+    layers: Annotated[list[Name], Field(min_length=1)]
+    servers: Positive
+
+
 class Decisions(Part):
     """What was chosen."""
 
@@ -223,8 +307,12 @@ class Decisions(Part):
     stages: Annotated[list[StageDecision], Field(min_length=1)]
     schedule: ScheduleDecision
     parameter_servers: Count
+    tables: TablesDecision | None = None
     replicated: list[Name]
     scoring: ScoringPart | None = None
+
+
+_INPUTS = "Of activations_bytes, what entered a stage that recomputes, for the micro-batches under way; else 0."
 
 
 class MemoryEstimate(Part):
@@ -236,13 +324,27 @@ class MemoryEstimate(Part):
     activations_bytes: Count
     safety_factor: Annotated[float, Field(ge=1)]
     copies_bytes: Count = 0
+    inputs_bytes: Annotated[Count, Field(description=_INPUTS)] = 0
 
 
-class StageEstimate(Part):
+class TypeEstimate(Part):
+    """What replicas of one device type take and cost, in a stage that has several."""
+
+    share: Annotated[float, Field(gt=0, le=1)]
+    compute_s: Amount
+    data_s: Amount
+    price_per_hour: Amount
+    micro_batch_forward_s: Amount = 0.0
+    micro_batch_backward_s: Amount = 0.0
+
+
+class StageEstimate(StagePart):
     """What one stage is thought to take for a batch, and one replica for a micro-batch; 0 where that is not known."""
 
     compute_s: Amount
     data_s: Amount
+    sync_s: Amount = 0.0
+    sync_hops_s: Amount = 0.0
     received_bytes: Count
     sent_bytes: Count
     micro_batch_forward_s: Amount = 0.0
@@ -251,6 +353,7 @@ class StageEstimate(Part):
     micro_batch_delay_s: Amount = 0.0
     price_per_hour: Amount
     memory: MemoryEstimate | None
+    mixed: list[TypeEstimate] = []
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -284,6 +387,18 @@ _BOUND = (
 )
 
 
+_BOUND_OF_ALL_ORDERS = (
+    "The same for the layers in every order that the model allows, no higher than ``bound``; where both are equal, no "
+    "division of the layers into stages has a lower value; 0 where nothing is proven."
+)
+
+
+_STEADY_BOUND = (
+    "The part of the bound that the steady state proves, whose batches take no longer than a step; 0 in that reading, "
+    "and where nothing is proven."
+)
+
+
 _OTHER = (
     "What the other objective about money would choose for the same request: price beside cost, cost beside price; "
     "null without a throughput floor, for other objectives, and where a note says that it was not looked for."
@@ -298,6 +413,31 @@ class OtherEstimate(Part):
     throughput_samples_per_s: Annotated[float, Field(gt=0)]
     units: dict[Name, Positive]
     is_proven: bool
+    servers_price_per_hour: Annotated[
+        Amount, Field(description="Of servers of tables; left out where it has none.")
+    ] = 0.0
+
+    @model_serializer(mode="wrap")
+    def _without_no_servers(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if value or key != "servers_price_per_hour"}
+
+
+_IDLE = (
+    "Units that are rented with whole machines and that no stage uses, by device type; paid like the others. Left out "
+    "where there are none."
+)
+
+
+class TablesEstimate(Part):
+    """Bytes of the tables on servers with the states of their optimiser; what servers move for a batch, and how long.
+
+    Their price is a part of ``parameter_servers_price_per_hour``.
+    """
+
+    size_bytes: Count
+    moved_bytes: Count
+    batch_s: Amount
+    price_per_hour: Amount
 
 
 class Estimates(Part):
@@ -306,14 +446,22 @@ class Estimates(Part):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     value: Amount
     bound: Annotated[Amount, Field(description=_BOUND)]
+    bound_of_all_orders: Annotated[Amount, Field(description=_BOUND_OF_ALL_ORDERS)] = 0.0
+    steady_bound: Annotated[Amount, Field(description=_STEADY_BOUND)] = 0.0
     throughput_samples_per_s: Annotated[float, Field(gt=0, description="In the steady state.")]
     steady_state: Annotated[ReadingEstimate | None, Field(description=_STEADY)] = None
     one_batch_alone: Annotated[ReadingEstimate | None, Field(description=_ALONE)] = None
     stages: list[StageEstimate]
     schedule: ScheduleEstimate
     parameter_servers_price_per_hour: Amount
+    tables: TablesEstimate | None = None
     unused_devices: list[Name]
+    idle_units: Annotated[dict[Name, Positive], Field(description=_IDLE)] = {}
     other_objective: Annotated[OtherEstimate | None, Field(description=_OTHER)] = None
+
+    @model_serializer(mode="wrap")
+    def _without_no_idle_units(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if value or key != "idle_units"}
 
 
 class Provenance(Part):

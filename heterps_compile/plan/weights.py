@@ -31,6 +31,13 @@ def hash_weights(graph: Graph) -> str | None:
     return digest.hexdigest()
 
 
+def weight_without_numbers(graph: Graph) -> str:
+    """Return the name of a weight on torch's device ``meta``, which has shapes and no numbers; "" where all have."""
+    if graph.family != TORCH or graph.source is None:
+        return ""
+    return next((name for name, tensor in graph.source.tensors.items() if tensor.is_meta), "")
+
+
 def _onnx(source: Any) -> Iterator[str | None]:
     """Yield one line for every initialiser; constants inside nodes are part of the structure."""
     initializers = source.model.graph.initializers

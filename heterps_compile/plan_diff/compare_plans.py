@@ -18,7 +18,7 @@ cross.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike, fspath
 from types import MappingProxyType
@@ -167,16 +167,16 @@ class PlanDiff:
     @cached_property
     def replicas(self) -> tuple[StageChange, ...]:
         """Return the stages that continue an old one with another number of replicas."""
-        return tuple(s for s in self.stages if s.old is not None and s.old.replicas != s.new.replicas)
+        return tuple(s for s in self.stages if s.old is not None and s.old.counts != s.new.counts)
 
     @cached_property
     def rebuilt(self) -> tuple[StageChange, ...]:
-        """Return the stages that continue an old one on another device type or with another backend."""
-        return tuple(
-            s
-            for s in self.stages
-            if s.old is not None and (s.old.device, s.old.backend) != (s.new.device, s.new.backend)
-        )
+        """Return the stages that continue an old one on another device type, with another backend or recomputation."""
+
+        def built(stage: StageDecisions) -> tuple[str, str, bool]:
+            return stage.devices, stage.backend, stage.recompute
+
+        return tuple(s for s in self.stages if s.old is not None and built(s.old) != built(s.new))
 
     @property
     def is_empty(self) -> bool:
@@ -269,10 +269,7 @@ def apply(changes: PlanDiff, plan: Plan) -> Decisions:
         layers[elsewhere[old] if old in elsewhere else continued[homes[old]]].add(new)
     for added in changes.added:
         layers[added.stage].add(added.layer)
-    stages = tuple(
-        StageDecisions(s.new.device, s.new.kind, s.new.backend, s.new.replicas, frozenset(layers[s.index]))
-        for s in changes.stages
-    )
+    stages = tuple(replace(s.new, layers=frozenset(layers[s.index])) for s in changes.stages)
     return Decisions(stages, settings(plan) | {change.name: change.new for change in changes.settings})
 
 
@@ -312,7 +309,7 @@ def _is_altered(was: Sequence[str], now: Sequence[str]) -> bool:
 
 
 def _bare(stage: StageDecisions) -> StageDecisions:
-    return StageDecisions(stage.device, stage.kind, stage.backend, stage.replicas, frozenset())
+    return replace(stage, layers=frozenset())
 
 
 def _origins(old: Plan, new: Plan, shared: Counter[tuple[int, int]]) -> dict[int, int]:

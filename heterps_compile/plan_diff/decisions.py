@@ -16,13 +16,25 @@ Setting = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class StageDecisions:
-    """One stage: its hardware, and the names of its layers."""
+    """One stage: its hardware, by device type too, and the names of its layers."""
 
     device: str
     kind: str
     backend: str
     replicas: int
     layers: frozenset[str]
+    recompute: bool
+    units: tuple[tuple[str, int], ...]
+
+    @property
+    def devices(self) -> str:
+        """Name its device types: ``"v100"``, ``"v100 + cpu-core"``."""
+        return " + ".join(device for device, _ in self.units)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return its replicas of every type."""
+        return tuple(count for _, count in self.units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +49,15 @@ def decisions(plan: Plan) -> Decisions:
     """Return what a plan decides."""
     return Decisions(
         tuple(
-            StageDecisions(stage.device, stage.kind, stage.backend, stage.replicas, frozenset(stage.layers))
+            StageDecisions(
+                stage.device,
+                stage.kind,
+                stage.backend,
+                stage.replicas,
+                frozenset(stage.layers),
+                stage.recompute,
+                stage.units,
+            )
             for stage in plan.stages
         ),
         settings(plan),
@@ -54,6 +74,7 @@ def settings(plan: Plan) -> dict[str, Setting]:
         "schedule": plan.schedule.name,
         "micro_batches": plan.schedule.micro_batches,
         "parameter_servers": plan.parameter_servers.count,
+        "tables_on_servers": "" if plan.tables is None else ", ".join(plan.tables.names),
         **asked,
     }
 

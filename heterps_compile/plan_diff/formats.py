@@ -168,7 +168,9 @@ def diff_document(changes: PlanDiff, old: str, new: str, failed: Sequence[str] =
 
 def _stage(stage: StageChange) -> dict[str, Any]:
     old = stage.old
-    return {
+    mixed = any(each is not None and len(each.units) > 1 for each in (old, stage.new))
+    units = {"units": dict(stage.new.units), "old_units": None if old is None else dict(old.units)}
+    return (units if mixed else {}) | {
         "stage": stage.index,
         "old_stage": stage.origin,
         "device": stage.new.device,
@@ -177,4 +179,6 @@ def _stage(stage: StageChange) -> dict[str, Any]:
         "old_replicas": None if old is None else old.replicas,
         "backend": stage.new.backend,
         "old_backend": None if old is None else old.backend,
+        "recompute": stage.new.recompute,
+        "old_recompute": None if old is None else old.recompute,
     }

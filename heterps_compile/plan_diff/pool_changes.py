@@ -86,14 +86,20 @@ def _named(old: Mapping[str, Any], new: Mapping[str, Any], currencies: tuple[str
 
 
 def _facts(of: Any) -> dict[str, Any]:
-    """Return the fields of a part of a pool, peaks one by one."""
+    """Return the fields of a part of a pool, peaks and rates one by one."""
     values = {field.name: getattr(of, field.name) for field in fields(of) if field.name not in ("name", "between")}
     peaks = values.pop("peak_flops", {})
-    return values | {f"peak {dtype}": rate for dtype, rate in peaks.items()}
+    rates = {
+        f"{kind} {field.name}": getattr(rate, field.name)
+        for kind, rate in values.pop("rates", {}).items()
+        for field in fields(rate)
+    }
+    return values | {f"peak {dtype}": rate for dtype, rate in peaks.items()} | rates
 
 
 _SUFFIXES: Mapping[str, tuple[str, Callable[[float], str]]] = MappingProxyType(
     {
+        "_flops_per_s": (" arithmetic", lambda value: f"{value:.4g} FLOP/s"),
         "_bytes_per_s": (" bandwidth", lambda value: f"{format_bytes(value)}/s"),
         "_bytes": ("", format_bytes),
         "_s": ("", format_seconds),
@@ -115,6 +121,8 @@ def _text(fact: str, value: Any, currency: str) -> str:
         return ""
     if isinstance(value, str):
         return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, tuple):
         return ", ".join(value)
     if fact == "price_per_hour":

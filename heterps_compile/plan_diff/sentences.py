@@ -136,15 +136,20 @@ def _stages(changes: PlanDiff, escape: Escape) -> Iterator[Sentence]:
     yield from _grouped(changes, changes.regrouped, escape, "stages", "went from {} to {}")
     for stage in changes.rebuilt:
         assert stage.old is not None  # noqa: S101 - a rebuilt stage has an origin; this tells the type checker
-        if stage.old.device != stage.new.device:
-            text = f"{_stage(stage)} is on {escape(stage.new.device)}, was on {escape(stage.old.device)}"
-        else:
+        if stage.old.devices != stage.new.devices:
+            text = f"{_stage(stage)} is on {escape(stage.new.devices)}, was on {escape(stage.old.devices)}"
+            yield Sentence("stages", text)
+        elif stage.old.backend != stage.new.backend:
             text = f"{_stage(stage)} runs with {escape(stage.new.backend)}, ran with {escape(stage.old.backend)}"
-        yield Sentence("stages", text)
+            yield Sentence("stages", text)
+        if stage.old.recompute != stage.new.recompute:
+            how = ("keeps its activations", "computes its activations again in the backward")[stage.new.recompute]
+            yield Sentence("stages", f"{_stage(stage)} {how}, which it did not")
     for stage in changes.replicas:
         assert stage.old is not None  # noqa: S101 - as above
-        text = f"{_stage(stage)} on {escape(stage.new.device)} has {_count(stage.new.replicas, 'replica')}"
-        yield Sentence("replicas", f"{text}, had {stage.old.replicas}")
+        new, old = (" + ".join(map(str, each.counts)) for each in (stage.new, stage.old))
+        text = f"{_stage(stage)} on {escape(stage.new.devices)} has {new} {'replica' if new == '1' else 'replicas'}"
+        yield Sentence("replicas", f"{text}, had {old}")
 
 
 def _stage(stage: StageChange) -> str:

@@ -27,16 +27,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from heterps_compile.backends.contract import Backend, Stage
+from heterps_compile.cost.precision import FULL
 from heterps_compile.cost.profile import Timing, Whole
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.ir.graph import Graph
 from heterps_compile.ir.layers import LayerGraph
-from heterps_compile.ir.partition import Partition, cut_graph
+from heterps_compile.ir.partition import Boundary, Partition, cut_graph
 
 from .clock import Now, timing
+
+if TYPE_CHECKING:
+    from heterps_compile.runtime.pipeline.autocast import Autocast
 
 LEAST_KEPT = 0.2
 ANY_CALLS = Phases(math.inf, math.inf, math.inf)
@@ -83,12 +87,14 @@ class TimingSetup:
         inputs: Graph inputs by name, on the device; passes take them in turn.
         now: The clock.
         device: Where torch stages are put.
+        precision: In which forwards compute, as :class:`~heterps_compile.runtime.pipeline.autocast.Autocast` takes it.
     """
 
     backend: Backend
     inputs: Sequence[Mapping[str, Any]]
     now: Now
     device: str = "cpu"
+    precision: str = FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,24 @@ class Repeats:
     least_s: float = 0.0
 
 
+class HasOutputs(Protocol):
+    """What is known of a graph whose stages are at hand."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Values that it gives."""
+        ...
+
+
+class HasStages(Protocol):
+    """What is known of a partition whose stages are at hand."""
+
+    @property
+    def stages(self) -> Sequence[Boundary]:
+        """In order."""
+        ...
+
+
 class Passes:
     """Stages of one partition, run over and over; times of every pass are kept.
 
@@ -113,8 +137,11 @@ class Passes:
         accumulate_s: Of every stage, one time a pass that added to them.
     """
 
-    def __init__(self, graph: Graph, partition: Partition, stages: Sequence[Stage], now: Now) -> None:
-        self.graph, self.partition, self.stages, self.now = graph, partition, stages, now
+    def __init__(
+        self, graph: HasOutputs, partition: HasStages, stages: Sequence[Stage], now: Now, autocast: "Autocast"
+    ) -> None:
+        """Take stages, what enters and leaves each in order, and what the graph gives."""
+        self.graph, self.partition, self.stages, self.now, self.autocast = graph, partition, stages, now, autocast
         self.last_reader = {name: cut.index for cut in partition.stages for name in cut.inputs}
         self.forget()
 
@@ -130,7 +157,8 @@ class Passes:
         for cut, stage, times_s in zip(self.partition.stages, self.stages, self.forward_s, strict=True):
             values = [live[name] for name in cut.inputs]
             began = self.now()
-            results = stage(*values)
+            with self.autocast():
+                results = stage(*values)
             times_s.append(self.now() - began)
             live.update(zip(cut.outputs, results, strict=True))
             values.clear()
@@ -152,7 +180,8 @@ class Passes:
         for cut, stage, times_s in zip(self.partition.stages, self.stages, self.forward_s, strict=True):
             values = [leaves[name] for name in cut.inputs]
             began = self.now()
-            results = stage(*values)
+            with self.autocast():
+                results = stage(*self.autocast.entering(values))
             times_s.append(self.now() - began)
             for name, value in zip(cut.outputs, results, strict=True):
                 is_trained = isinstance(value, torch.Tensor) and value.requires_grad
@@ -226,9 +255,11 @@ def time_chain(
 def _passes(graph: Graph, partition: Partition, setup: TimingSetup) -> Passes:
     import torch  # noqa: PLC0415 - torch only when something is run
 
+    from heterps_compile.runtime.pipeline.autocast import Autocast  # noqa: PLC0415 - as above
+
     backend, where = setup.backend, torch.device(setup.device)
     stages = [backend.as_module(stage, where) for stage in backend.build(graph, partition)]  # as a pipeline runs them
-    return Passes(graph, partition, stages, setup.now)
+    return Passes(graph, partition, stages, setup.now, Autocast(setup.precision, where))
 
 
 def _move(stage: Any, device: str) -> None:

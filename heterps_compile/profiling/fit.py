@@ -11,12 +11,14 @@ import numpy as np
 from heterps_compile.cost.profile import Fitted, LinkProfile
 
 _LEAST_BYTES_PER_S = 1.0
+_MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of many normal samples
 
 
 def fit_parallel_fraction(times_s: Mapping[int, Sequence[float]]) -> Fitted | None:
     """Fit the part of a time that k units divide: ``T(k) = T(1) (1 - f + f / k)``, Amdahl's law.
 
-    With ``x = 1 - 1/k`` and ``y = 1 - T(k) / T(1)`` this is ``y = f x``, a line through the origin.
+    With ``x = 1 - 1/k`` and ``y = 1 - T(k) / T(1)`` this is ``y = f x``, a line through the origin. T(1) is in every y:
+    how uncertain its median is counts beside how far the y scatter.
 
     Args:
         times_s: For every number of units, 1 among them, the times of some rounds.
@@ -31,8 +33,14 @@ def fit_parallel_fraction(times_s: Mapping[int, Sequence[float]]) -> Fitted | No
     x, y = np.array(pairs).T
     fraction = float(x @ y / (x @ x))
     left = y - fraction * x
-    error = math.sqrt(float(left @ left) / max(1, len(pairs) - 1) / float(x @ x))
-    return Fitted(min(1.0, max(0.0, fraction)), error, tuple(sorted(times_s)))
+    of_scatter = float(left @ left) / max(1, len(pairs) - 1) / float(x @ x)
+    once_error = (
+        _MEDIAN_ERROR * float(np.std(times_s[1], ddof=1)) / math.sqrt(len(times_s[1])) if times_s[1][1:] else 0.0
+    )
+    of_once = once_error / once_s * float(x @ (1 - y)) / float(x @ x)
+    held = min(1.0, max(0.0, fraction))
+    error = math.hypot(math.sqrt(of_scatter), of_once)
+    return Fitted(held, error, tuple(sorted(times_s)), None if held == fraction else fraction)
 
 
 def fit_link(sizes_bytes: Sequence[int], times_s: Sequence[float], between: str) -> LinkProfile:

@@ -3,7 +3,9 @@
 One message goes to and fro at several sizes; half of a round is one way. Of all rounds at a size the lower quartile
 counts: where another process holds the core, a round waits for a tick of the kernel's clock, which is a hundred times
 what the message takes and says nothing of the link. Then a fixed number of bytes is moved by one
-pair of processes, by two pairs that share it, and so on: how far more pairs shorten it is beta of the cost model.
+pair of processes, by two pairs that share it, and so on: how far more pairs shorten it is beta of the cost model. Beta
+of a layer is that of as many bytes as it reads of the model's inputs: few bytes are mostly latency, which no replicas
+divide.
 
 Left out: links between machines, and between GPUs.
 """
@@ -13,7 +15,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import quantiles
 
 from heterps_compile.cost.profile import Fitted, LinkProfile
@@ -25,23 +28,44 @@ from .fit import fit_link, fit_parallel_fraction
 _TIMEOUT_S = 240
 _SHOWN = 500
 _PARTS = 4
+MOVED_BYTES = 1 << 23
+_MOST_SIZES = 8
 
 
-def measure_link(pairs: int) -> tuple[LinkProfile, Fitted | None]:
+@dataclass(frozen=True, slots=True)
+class MeasuredLink:
+    """What was measured between processes of this machine.
+
+    Attributes:
+        link: What one message takes.
+        data_parallel: beta of :data:`MOVED_BYTES`; None where there is one pair.
+        by_size: beta of fewer bytes.
+    """
+
+    link: LinkProfile
+    data_parallel: Fitted | None
+    by_size: Mapping[int, Fitted]
+
+
+def measure_link(pairs: int, sizes_bytes: Iterable[int] = ()) -> MeasuredLink:
     """Measure the link between processes of this machine, and the parallel fraction of its data movement.
 
     Args:
         pairs: Up to so many pairs of processes at once.
+        sizes_bytes: That beta is wanted of besides: of those below :data:`MOVED_BYTES` the 8 largest are measured,
+            and beyond it latency is next to nothing.
 
     Raises:
         RunError: where the processes cannot talk.
     """
+    others = sorted({size for size in sizes_bytes if 0 < size < MOVED_BYTES}, reverse=True)[:_MOST_SIZES]
+    moved = ",".join(map(str, (MOVED_BYTES, *others)))
     with tempfile.TemporaryDirectory(prefix="heterps-link-") as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, "-m", "heterps_compile.profiling.link_process", folder, str(2 * pairs)]
         processes = [
             subprocess.Popen(  # noqa: S603 - our own module
-                [*command, str(rank)],
+                [*command, str(rank), moved],
                 stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                 stderr=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                 env=environment,
@@ -66,8 +90,12 @@ def measure_link(pairs: int) -> tuple[LinkProfile, Fitted | None]:
     link = fit_link(
         sizes_bytes, [_lower_quartile(times) for times in read["times_s"].values()], "processes of one machine"
     )
-    moves_s = {int(count): _lower_quartiles(times) for count, times in read["moves_s"].items()}
-    return link, fit_parallel_fraction(moves_s)
+    fitted = {
+        int(size): fit_parallel_fraction({int(count): _lower_quartiles(times) for count, times in by_count.items()})
+        for size, by_count in read["moves_s"].items()
+    }
+    by_size = {size: beta for size, beta in fitted.items() if beta is not None}
+    return MeasuredLink(link, by_size.pop(MOVED_BYTES, None), by_size)
 
 
 def _lower_quartiles(times_s: Sequence[float]) -> list[float]:

@@ -1,7 +1,7 @@
-"""One process of a link that is measured: ``python -m heterps_compile.profiling.link_process FOLDER WORLD RANK``.
+"""One process of a link: ``python -m heterps_compile.profiling.link_process FOLDER WORLD RANK BYTES,BYTES,...``.
 
-Ranks 0 and 1 are the first pair, 2 and 3 the second, and so on; messages go the way that those of a pipeline go. Rank 0
-prints what it measured as JSON.
+The bytes are what is moved by one pair, by two that share it, and so on. Ranks 0 and 1 are the first pair, 2 and 3 the
+second; messages go the way that those of a pipeline go. Rank 0 prints what it measured as JSON.
 
 Left out: what is made of it (``link.py``).
 """
@@ -19,7 +19,6 @@ from heterps_compile.runtime.c10d import FileStore
 from heterps_compile.runtime.pipeline.transport import Transport
 
 SIZES_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
-MOVED_BYTES = 1 << 23
 _ROUNDS = 40
 _WARM_UP = 3
 _TIMEOUT = timedelta(seconds=200)
@@ -69,18 +68,19 @@ class Pair:
 def main() -> None:
     """Measure."""
     folder, world, rank = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    moved_bytes = [int(size) for size in sys.argv[4].split(",")]
     torch.set_num_threads(1)
     store = FileStore(f"{folder}/store", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
-    pair = Pair(world, rank, len(SIZES_BYTES) + world // 2)
+    pair = Pair(world, rank, len(SIZES_BYTES) + len(moved_bytes) * (world // 2))
     times_s = {}
     if rank < 2:
         times_s = {size: pair.to_and_fro(size) for size in SIZES_BYTES}
-    moves_s = {}
-    for pairs in range(1, world // 2 + 1):
+    moves_s: dict[int, dict[int, list[float]]] = {size: {} for size in moved_bytes}
+    for size, pairs in itertools.product(moved_bytes, range(1, world // 2 + 1)):
         dist.barrier()
         if rank < 2 * pairs:
-            moves_s[pairs] = pair.to_and_fro(MOVED_BYTES // pairs)
+            moves_s[size][pairs] = pair.to_and_fro(-(-size // pairs))
     dist.barrier()
     pair.close()
     if rank == 0:

@@ -14,11 +14,13 @@ from types import MappingProxyType
 
 from heterps_compile.backends.contract import Backend
 from heterps_compile.backends.find import differentiating_backend, find_backend, own_backend, training_backends
-from heterps_compile.backends.ops import refuse_unsupported
+from heterps_compile.backends.ops import refuse_precision, refuse_unsupported
 from heterps_compile.cluster.local import usable_cores
 from heterps_compile.cost.layer_cost import LayerCost, layer_costs
 from heterps_compile.cost.layer_key import layer_keys
 from heterps_compile.cost.memory import activation_bytes
+from heterps_compile.cost.pose import input_bytes
+from heterps_compile.cost.precision import FULL, in_precision
 from heterps_compile.cost.profile import DeviceProfile, LayerPoint, LayerProfile, Profile, Timing
 from heterps_compile.cost.roofline import Phases
 from heterps_compile.errors import BackendError, HeterpsError, InputError, UnknownNameError
@@ -40,11 +42,11 @@ from .clock import choose_clock, make_clock
 from .host import describe_device, describe_host
 from .inputs import inputs_in_turn
 from .link import measure_link
-from .replicas import measure_replicas
+from .replicas import Replicas, measure_replicas
 
 DEFAULT_BATCHES = (1, 8, 64)
 DEFAULT_REPEATS = 15
-_MOST_UNITS = 4
+_MOST_UNITS, _MOST_PAIRS = 16, 4
 _NAME_KEPT = 200
 _SHOWN = 300
 _DRAWN = 3  # inputs are drawn in double precision beside what they become
@@ -61,6 +63,7 @@ class Settings:
         devices: ``"cpu"`` and GPUs such as ``"cuda:0"``.
         batches: Ascending, each once; a model with a fixed batch has its own instead.
         mode: ``"inference"`` or ``"training"``.
+        precision: In which forwards compute.
         backend: What runs the layers; None for the model's own, in training for PyTorch.
         threads: That a layer runs on, on a CPU.
         repeats: Of every time, at least.
@@ -73,6 +76,7 @@ class Settings:
     devices: tuple[str, ...] = ("cpu",)
     batches: tuple[int, ...] = DEFAULT_BATCHES
     mode: str = MODES[0]
+    precision: str = FULL
     backend: str | None = None
     threads: int = 1
     repeats: int = DEFAULT_REPEATS
@@ -87,10 +91,11 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _AtBatch:
-    """A model at one batch: its layers, their keys and work."""
+class AtBatch:
+    """A model at one batch: its layers as they are run and as the precision has them, and keys and work of these."""
 
     layers: LayerGraph
+    computed: LayerGraph
     keys: tuple[str, ...]
     costs: tuple[LayerCost, ...]
 
@@ -122,7 +127,7 @@ def profile_model(
         make_clock(settings.clock_of(name), name, settings.threads)  # what cannot be timed is told before the long work
     keep_freed_memory()
     on_progress(Progress("reading", 0, 1))
-    models = _read_at(read, settings.batches)
+    models = read_at(read, settings.batches, settings.precision)
     graph = next(iter(models.values())).layers.graph
     backend = _choose_backend(graph, settings)
     _check_backend(backend, graph, settings)
@@ -148,7 +153,7 @@ def profile_model(
     return Profile(graph.name, now, describe_host(), MappingProxyType(installed_versions(RUN_LAYERS)), tuple(devices))
 
 
-def _read_at(read: ReadGraph, batches: Sequence[int]) -> dict[int, _AtBatch]:
+def read_at(read: ReadGraph, batches: Sequence[int], precision: str) -> dict[int, AtBatch]:
     """Read a model at every batch; all must have the same layers."""
     try:
         own = read(None)
@@ -160,7 +165,8 @@ def _read_at(read: ReadGraph, batches: Sequence[int]) -> dict[int, _AtBatch]:
     for batch in asked:
         graph = own if batch == own.batch else read(batch)
         layers = group_nodes(graph)
-        found[batch] = _AtBatch(layers, layer_keys(layers), layer_costs(layers))
+        computed = replace(layers, graph=in_precision(graph, precision))
+        found[batch] = AtBatch(layers, computed, layer_keys(computed), layer_costs(computed))
     counts = {batch: len(model.keys) for batch, model in found.items()}
     if len(set(counts.values())) > 1:
         raise InputError(f"{own.name!r} has another number of layers at another batch ({counts}); profile one batch")
@@ -184,10 +190,11 @@ def _check_backend(backend: Backend, graph: Graph, settings: Settings) -> None:
             f"layers of the backend {backend.name!r} are not timed in training; profile with --backend "
             f"{' or '.join(training_backends())}, or --mode inference"
         )
+    refuse_precision(backend, graph, settings.precision)
     refuse_unsupported(backend, graph)
 
 
-def _refuse_too_large(model: _AtBatch, settings: Settings) -> None:
+def _refuse_too_large(model: AtBatch, settings: Settings) -> None:
     """Refuse, before anything is made, a batch at which the model cannot be held in the memory that is free here."""
     graph = model.layers.graph
     made = [activation_bytes(cost) for cost in model.costs]
@@ -203,16 +210,21 @@ def _refuse_too_large(model: _AtBatch, settings: Settings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class PlacedOn:
     """What a backend asks of a stage's device."""
 
     index: int
     device: str
     kind: str
 
+    @property
+    def by_type(self) -> "tuple[PlacedOn, ...]":
+        """Return it as it is: it is of one device type."""
+        return (self,)
+
 
 def _profile_device(
-    models: Mapping[int, _AtBatch],
+    models: Mapping[int, AtBatch],
     device: tuple[str, str, str],
     backend: Backend,
     settings: Settings,
@@ -223,12 +235,15 @@ def _profile_device(
     """Measure a model on one device: its name, kind and description."""
     name, kind, description = device
     versions = installed_versions(RUN_LAYERS)
-    known = (description, backend.name, versions, settings.mode, settings.threads, settings.clock_of(name))
+    known: tuple[object, ...] = (
+        *(description, backend.name, versions, settings.mode, settings.threads, settings.clock_of(name)),
+        *(() if settings.precision == FULL else (settings.precision,)),  # caches of before have float32
+    )
     times: dict[int, list[LayerTiming]] = {}
     wholes, calls = [], ANY_CALLS
     repeats = dict.fromkeys(models, settings.repeats)
     for place, (batch, model) in enumerate(models.items()):
-        placed = backend.on([_Placed(i, name, kind) for i in range(len(model.keys))])
+        placed = backend.on([PlacedOn(i, name, kind) for i in range(len(model.keys))])
         stranded = placed.notes
         if kind != "cpu" and stranded:
             raise InputError(f"{name!r} cannot be profiled: {stranded[0]}")
@@ -238,7 +253,7 @@ def _profile_device(
             def progress(done: int, _total: int, at: int = place, batch: int = batch) -> None:
                 on_progress(f"{name}, batch {batch}", at * settings.repeats + done)
 
-            chain = _time(model, placed, name, settings, calls=calls, on_progress=progress)
+            chain = time_model(model, placed, name, settings, calls=calls, on_progress=progress)
             calls, repeats[batch] = chain.calls, chain.repeats
             wholes.append(chain.whole)
             for key, timing in _pooled(model.keys, chain.layers).items():
@@ -257,11 +272,12 @@ def _profile_device(
         clock=settings.clock_of(name),
         layers=tuple(_curves(models, times, repeats)),
         wholes=tuple(wholes),
+        precision=settings.precision,
     )
 
 
-def _time(
-    model: _AtBatch,
+def time_model(
+    model: AtBatch,
     backend: Backend,
     device: str,
     settings: Settings,
@@ -269,6 +285,19 @@ def _time(
     calls: Phases,
     on_progress: Callable[[int, int], None],
 ) -> ChainTimes:
+    """Time the layers of a model where they stand, and the whole beside them.
+
+    Args:
+        model: The model at a batch.
+        backend: What runs it, on the device already.
+        device: As PyTorch calls it.
+        settings: How.
+        calls: What calling a layer was found to cost at a smaller batch.
+        on_progress: Called with repeats done, repeats in all.
+
+    Raises:
+        HeterpsError: where a layer cannot be run by itself.
+    """
     import torch  # noqa: PLC0415 - torch only when something is run
 
     graph, training = model.layers.graph, settings.mode == "training"
@@ -283,7 +312,7 @@ def _time(
         try:
             return time_chain(
                 model.layers,
-                TimingSetup(backend, inputs, now, where),
+                TimingSetup(backend, inputs, now, where, settings.precision),
                 Repeats(settings.repeats, settings.least_s),
                 training=training,
                 calls=calls,
@@ -329,13 +358,13 @@ def _median(timings: Sequence[Timing | None]) -> Timing | None:
 
 
 def _curves(
-    models: Mapping[int, _AtBatch], times: Mapping[int, Sequence[LayerTiming]], repeats: Mapping[int, int]
+    models: Mapping[int, AtBatch], times: Mapping[int, Sequence[LayerTiming]], repeats: Mapping[int, int]
 ) -> Iterator[LayerProfile]:
     """Yield the layers with their times at all batches; equal layers once."""
     seen = set()
-    first = next(iter(models.values())).layers
+    first = next(iter(models.values())).computed
     for index, layer in enumerate(first.layers):
-        keys = tuple(dict.fromkeys(model.keys[index] for model in models.values()))
+        keys = _keys(models, index)
         if keys in seen:
             continue
         seen.add(keys)
@@ -359,19 +388,40 @@ def _curves(
         )
 
 
+def _keys(models: Mapping[int, AtBatch], index: int) -> tuple[str, ...]:
+    """Return the keys of a layer at all batches, each once."""
+    return tuple(dict.fromkeys(model.keys[index] for model in models.values()))
+
+
 def _with_processes(
-    profile: DeviceProfile, read: ReadGraph, backend: Backend, models: Mapping[int, _AtBatch], settings: Settings
+    profile: DeviceProfile, read: ReadGraph, backend: Backend, models: Mapping[int, AtBatch], settings: Settings
 ) -> DeviceProfile:
     """Add what takes several processes: alpha, beta and the link."""
     most = min(_MOST_UNITS, max(1, usable_cores() // settings.threads))
     largest = models[max(models)].layers.graph
     if settings.with_replicas and largest.batch_symbol is not None:
-        batch = next((b for b in range(largest.batch, 0, -1) if all(b % k == 0 for k in range(1, most + 1))), 1)
-        fitted = measure_replicas(
-            read, backend, batch, most=most, threads=settings.threads, training=settings.mode == "training"
-        )
-        profile = replace(profile, compute_parallel=fitted)
+        asked = Replicas(most, settings.threads, settings.mode == "training", settings.precision)
+        layers = [layer.nodes for layer in models[max(models)].layers.layers]
+        held = sum(parameter.size_bytes for parameter in largest.parameters.values())
+        if 2 * held * most > available_bytes():  # every replica holds the model whole and layer by layer
+            layers = []
+        batch = asked.batch(largest.batch)
+        found = measure_replicas(read, backend, batch, layers, asked)
+        if found is not None:
+            alike: dict[tuple[str, ...], list[int]] = {}
+            for index in range(len(layers)):
+                alike.setdefault(_keys(models, index), []).append(index)
+            own = profile.layers
+            if layers:
+                own = tuple(replace(layer, compute_parallel=found.of_layers(alike[layer.keys])) for layer in own)
+            profile = replace(profile, compute_parallel=found.of_whole(), layers=own)
     if settings.with_link:
-        link, data_parallel = measure_link(most)
-        profile = replace(profile, link=link, data_parallel=data_parallel)
+        sizes = input_bytes(models[max(models)].layers)
+        read_bytes: dict[tuple[str, ...], int] = {}
+        for index, size in enumerate(sizes):
+            keys = _keys(models, index)
+            read_bytes[keys] = max(size, read_bytes.get(keys, 0))
+        measured = measure_link(min(most, _MOST_PAIRS), sizes)
+        own = tuple(replace(each, data_parallel=measured.by_size.get(read_bytes[each.keys])) for each in profile.layers)
+        profile = replace(profile, link=measured.link, data_parallel=measured.data_parallel, layers=own)
     return profile

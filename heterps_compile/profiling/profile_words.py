@@ -3,11 +3,14 @@
 Left out: the file (``cost/profile_file.py``).
 """
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from heterps_compile.cost.profile import DeviceProfile, Fitted, LayerPoint, Profile, Timing
+from heterps_compile.cost.precision import FULL
+from heterps_compile.cost.profile import DeviceProfile, Fitted, LayerPoint, LayerProfile, Profile, Timing
 from heterps_compile.escape import printable, shorten
 from heterps_compile.units import counted, format_bytes, format_percent, format_seconds
 
@@ -23,9 +26,10 @@ def print_profile(console: Console, profile: Profile) -> None:
         f"{format_bytes(host.memory_bytes)}; {profile.measured}"
     )
     for device in profile.devices:
+        precision = "" if device.precision == FULL else f" in {device.precision}"
         console.print()
         console.print(
-            f"{device.name}: {device.mode}, {device.backend}, {counted(device.threads, 'thread')}, "
+            f"{device.name}: {device.mode}{precision}, {device.backend}, {counted(device.threads, 'thread')}, "
             f"by the {device.clock} clock"
         )
         console.print(_layers(device))
@@ -41,12 +45,17 @@ def _layers(device: DeviceProfile) -> Table:
     table.add_column("kind")
     for batch in batches:
         table.add_column(f"batch {batch}", justify="right")
+    has_alpha = any(layer.compute_parallel is not None for layer in device.layers)
+    if has_alpha:
+        table.add_column("alpha", justify="right")
     costliest = sorted(device.layers, key=lambda layer: -_time(layer.points[-1]).median_s)
     for layer in costliest[:_SHOWN]:
         cells = [_shown(_time(point)) for point in layer.points]
+        if has_alpha:
+            cells.append(_fraction(layer.compute_parallel))
         table.add_row(Text(shorten(printable(layer.name), _NAME_WIDTH)), layer.kind, *cells)
     if len(costliest) > _SHOWN:
-        table.add_row(f"… and {len(costliest) - _SHOWN} more", "", *("" for _ in batches))
+        table.add_row(f"… and {len(costliest) - _SHOWN} more")
     return table
 
 
@@ -72,8 +81,16 @@ def _lines(device: DeviceProfile) -> list[str]:
             if once_s
             else f"whole model at batch {whole.batch}: too short to time"
         )
+    batches = {point.batch for layer in device.layers for point in layer.points}
+    if len(batches) == 1:
+        lines.append(
+            f"one batch was measured, {batches.pop()}: other sizes are taken in proportion, without a part that "
+            f"does not shrink; where the batch is open, measure two at least (--batches N,N)"
+        )
     lines += _fitted("computation", "alpha", device.compute_parallel)
+    lines += _of_layers(device.layers, "compute_parallel", "alpha", device.compute_parallel)
     lines += _fitted("data movement", "beta", device.data_parallel)
+    lines += _of_layers(device.layers, "data_parallel", "beta", device.data_parallel)
     if device.link is not None:
         link = device.link
         lines.append(
@@ -83,9 +100,64 @@ def _lines(device: DeviceProfile) -> list[str]:
     return lines
 
 
+def _fraction(fitted: Fitted | None) -> str:
+    return "" if fitted is None else f"{fitted.value:.2f} ±{fitted.error:.2f}"
+
+
+def _of_layers(layers: Sequence[LayerProfile], field: str, letter: str, whole: Fitted | None) -> list[str]:
+    """Say which layers have a fraction of their own, which take another, and what was held in range."""
+    found: list[tuple[str, Fitted]] = [
+        (shorten(printable(layer.name), _NAME_WIDTH), fitted)
+        for layer in layers
+        if (fitted := getattr(layer, field)) is not None
+    ]
+    if whole is None:
+        return []
+    if not found and letter == "beta":  # no layer reads an input of fewer bytes
+        return []
+    if not found:
+        return [
+            f"the {letter} of single layers was not measured: every replica would hold the model twice, and so much "
+            f"memory is not free here; all take that of the whole"
+        ]
+    lines = []
+    if whole.is_usable:
+        others = [name for name, fitted in found if not fitted.differs_from(whole.value)]
+        lines.append(f"{len(found) - len(others)} of {counted(len(found), 'layer')} have {_a(letter)} of their own")
+        if others:
+            lines[0] += (
+                f"; {len(others)} take the {whole.value:.2f} of the whole, from which theirs differs by no more than "
+                f"its error: {_names(others)}"
+            )
+    else:
+        lines.append(
+            f"a plan takes the {letter} of a layer where it differs from that of the pool's type by more than its error"
+        )
+    held = [f"{name} {fitted.unclipped:.2f}" for name, fitted in found if fitted.unclipped is not None]
+    if held:
+        lines.append(f"{letter} was fitted below 0 or above 1, and is held at 0 or 1: {_names(held)}")
+    if max(units for _, fitted in found for units in fitted.units) == 2:
+        lines.append(
+            f"1 and 2 units tell one {letter} of a layer, and not whether it holds for more: that is Amdahl's law, "
+            f"not measured"
+        )
+    return lines
+
+
+def _a(letter: str) -> str:
+    return f"an {letter}" if letter == "alpha" else f"a {letter}, of the inputs they read,"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown}, and {len(names) - _SHOWN} more (the file has all)"
+
+
 def _fitted(what: str, letter: str, fitted: Fitted | None) -> list[str]:
     if fitted is None:
         return []
     used = "" if fitted.is_usable else "; too uncertain to be used"
+    if fitted.unclipped is not None:
+        used = f" (fitted as {fitted.unclipped:.2f}){used}"
     value = f"{fitted.value:.2f} ±{fitted.error:.2f}, from {', '.join(map(str, fitted.units))} units"
     return [f"part of {what} that replicas divide ({letter}): {value}{used}"]

@@ -13,10 +13,13 @@ Left out: what only the plan file has (``plan/file.py``): values that cross, has
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.plan.plan import Plan, PlannedStage, what_the_bound_holds_for
+from heterps_compile.plan.plan import Plan, what_the_bound_holds_for
+from heterps_compile.plan.planned_stage import PlannedStage, mixed_document
+from heterps_compile.plan.table_words import tables_in_words
 
 from .rows import LayerRow
 
@@ -54,6 +57,7 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
             "unit": OBJECTIVES[plan.request.objective].unit(plan.currency),
         },
         "bound": plan.bound,
+        "bound_of_all_orders": plan.bound_of_all_orders,
         "bound_holds_for": what_the_bound_holds_for(plan) or None,
         "gap": plan.gap,
         "evaluations": plan.evaluations,
@@ -89,7 +93,9 @@ def to_document(plan: Plan, rows: Sequence[LayerRow], directory: str) -> str:
             "count": plan.parameter_servers.count,
             "price_per_hour": plan.parameter_servers.price_per_hour,
         },
+        "tables": None if plan.tables is None else {**asdict(plan.tables), "words": tables_in_words(plan)},
         "unused_devices": list(plan.unused_devices),
+        "idle_units": {idle.device: idle.count for idle in plan.idle_units},
         "other_objective": None if plan.other is None else plan.other.to_json(),
         "replicated_parameters": list(plan.replicated),
         "notes": list(plan.notes),
@@ -103,12 +109,15 @@ def _stage(plan: Plan, stage: PlannedStage) -> dict[str, Any]:
     return {
         "device": stage.device,
         "replicas": stage.replicas,
+        **mixed_document(stage),
         "layers": list(stage.layers),
         "time_s": stage.time_s,
         "compute_s": stage.compute_s,
         "data_s": stage.data_s,
+        "all_reduce_s": stage.all_reduce_s,
         "throughput_samples_per_s": plan.batch / stage.time_s if stage.time_s > 0 else None,
         "memory_bytes": None if stage.memory is None else stage.memory.total_bytes,
+        "recompute": stage.recompute,
         "price_per_hour": stage.price_per_hour,
         "artifact": plan.artifacts[stage.index][0].file if plan.artifacts else None,
         "files": [artifact.file for artifact in plan.artifacts[stage.index]] if plan.artifacts else [],

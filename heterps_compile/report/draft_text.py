@@ -26,7 +26,8 @@ from heterps_compile.passes.drafts import (
     Scheduled,
     filled_in,
 )
-from heterps_compile.plan.plan import PlannedStage, readings_of
+from heterps_compile.plan.plan import readings_of
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words, steady_words
 from heterps_compile.units import counted, format_bytes, format_count, format_money, format_seconds
 
@@ -104,9 +105,10 @@ def _search(draft: Placed) -> Iterator[str]:
         objective.describe(number, problem.batch, draft.cluster.currency) if number > 0 else "0"
         for number in (search.value, search.bound)
     )
+    plans = plans_of_the_problem(problem.layer_count, in_any_order=search.bound_of_all_orders >= search.bound)
     yield (
-        f"{search.method}, seed {search.seed}: {value}, bound {bound} for every "
-        f"{plans_of_the_problem(problem.layer_count)}, gap {100 * search.gap:.3g} %, "
+        f"{search.method}, seed {search.seed}: {value}, bound {bound} for every {plans}, "
+        f"gap {100 * search.gap:.3g} %, "
         f"{search.evaluations:,} placements"
     )
     if search.found_by:
@@ -137,18 +139,22 @@ def _stages(draft: Fused) -> Iterator[str]:
 
 
 def _stage(stage: PlannedStage, currency: str) -> list[str]:
-    cells = [f"stage {stage.index}", stage.device]
+    cells = [f"stage {stage.index}", stage.device_words]
     if stage.replicas:
         cells += [
-            f"x{stage.replicas}",
+            f"x{stage.replicas_words}",
             f"compute {format_seconds(stage.compute_s)}",
-            f"data {format_seconds(stage.data_s)}",
+            f"data {format_seconds(stage.data_s)}" + _all_reduce(stage),
             f"in {format_bytes(stage.received_bytes)}",
             f"out {format_bytes(stage.sent_bytes)}",
-            f"memory {format_bytes(stage.memory.total_bytes)}" if stage.memory else "",
+            f"memory {stage.memory_words}" if stage.memory else "",
             f"{format_money(stage.price_per_hour)} {currency}/h",
         ]
     return [*cells, " ".join(stage.layers)]
+
+
+def _all_reduce(stage: PlannedStage) -> str:
+    return f", all-reduce {format_seconds(stage.all_reduce_s)}" if stage.all_reduce_s else ""
 
 
 def _parameter_servers(draft: Provisioned) -> Iterator[str]:
@@ -156,6 +162,18 @@ def _parameter_servers(draft: Provisioned) -> Iterator[str]:
     if servers.count:
         price = f"{format_money(servers.price_per_hour)} {draft.cluster.currency}/h"
         yield f"parameter servers x{servers.count}, {price}"
+
+
+def _tables(draft: Provisioned) -> Iterator[str]:
+    tables = draft.tables
+    if tables is not None:
+        price = f"{format_money(tables.price_per_hour)} {draft.cluster.currency}/h"
+        yield f"{counted(len(tables.names), 'table')} on {counted(tables.servers, 'server')}, {price}"
+
+
+def _open_tables(draft: Posed) -> Iterator[str]:
+    if draft.open_tables:
+        yield f"{counted(len(draft.open_tables), 'table')} may lie on servers"
 
 
 def _schedule(draft: Scheduled) -> Iterator[str]:
@@ -196,6 +214,8 @@ SECTIONS: Mapping[str, Callable[[Any], Iterator[str]]] = MappingProxyType(
         "other": _other,
         "stages": _stages,
         "parameter_servers": _parameter_servers,
+        "tables": _tables,
+        "open_tables": _open_tables,
         "schedule": _schedule,
         "partition": _partition,
         "runnable": _runnable,

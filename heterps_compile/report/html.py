@@ -10,7 +10,6 @@ import base64
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any
@@ -21,7 +20,10 @@ from markupsafe import Markup
 from heterps_compile import __version__
 from heterps_compile.cost.problem import Problem
 from heterps_compile.escape import printable, shorten
-from heterps_compile.plan.plan import Plan, PlannedStage, what_the_bound_proves
+from heterps_compile.plan.idle_units import units_of
+from heterps_compile.plan.plan import Plan, what_the_bound_proves
+from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.table_words import tables_in_words
 from heterps_compile.plan_diff.sentences import change_of, sentences
 from heterps_compile.plan_diff.sentences import notes as change_notes
 from heterps_compile.units import (
@@ -80,8 +82,9 @@ def html_report(findings: Findings) -> str:
             for drawn, narrow in zip(findings.pictures(), findings.pictures(NARROW), strict=True)
         ],
         slowest=slowest_layers(findings),
-        units=_units(plan),
+        units=units_of(plan.stages),
         stages_in_all=counted(len(plan.stages), "stage"),
+        tables=tables_in_words(plan),
         servers=f", and {counted(servers, 'parameter server core')}" if servers else "",
         bound=bound_text(plan) if plan.bound > 0 else "",
         proves=what_the_bound_proves(plan),
@@ -97,20 +100,12 @@ def html_report(findings: Findings) -> str:
         change_sentences=[] if changes is None else sentences(changes, printable),
         change_notes=[] if changes is None else change_notes(changes, printable),
         most_changes=_MOST_CHANGES,
-        colours=device_classes(stage.device for stage in plan.stages),
+        colours=device_classes([*(stage.device_words for stage in plan.stages), *units_of(plan.stages)]),
     )
 
 
 def _template(name: str) -> str:
     return resources.files(f"{__package__}.templates").joinpath(name).read_text("utf-8")
-
-
-def _units(plan: Plan) -> dict[str, int]:
-    """Return how many units of every device type the plan takes."""
-    counts = Counter[str]()
-    for stage in plan.stages:
-        counts[stage.device] += stage.replicas
-    return counts
 
 
 def _firsts(plan: Plan) -> Iterator[tuple[int, PlannedStage]]:

@@ -37,7 +37,7 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: 
             for name in stage.layers:
                 what = [shorten(printable(plan.titles.get(name, "")), console.width // 3)] if plan.titles else []
                 names = [shorten(printable(name), console.width // (3 if plan.titles else 2)), *what]
-                cells = [*names, str(stage.index), printable(stage.device)]
+                cells = [*names, str(stage.index), printable(stage.device_words)]
                 fingerprint = plan.fingerprints.get(name, "-")
                 is_short = bool(plan.titles) and console.width < NARROW and len(fingerprint) > _HASH_SHOWN
                 table.add_row(*map(Text, [*cells, f"{fingerprint[:_HASH_SHOWN]}…" if is_short else fingerprint]))
@@ -63,7 +63,7 @@ def print_shown(console: Console, plan: Plan, *, all_layers: bool, file_sha256: 
 def _memory(plan: Plan) -> list[tuple[str, str]]:
     """Return what the fullest unit holds, part by part, and what its device type has."""
     has = {device.name: device.memory_bytes for device in plan.devices}
-    known = [stage for stage in plan.stages if stage.memory is not None and stage.device in has]
+    known = [part for stage in plan.stages for part in stage.by_type if part.memory is not None and part.device in has]
     if not known:
         return []
     fullest = max(known, key=lambda stage: (stage.memory.total_bytes if stage.memory else 0) / has[stage.device])

@@ -16,13 +16,10 @@ from heterps_compile.cluster.devices import Cluster
 from heterps_compile.console import add_numbers, add_text, name_text, note_text, pairs_table, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import (
-    Plan,
-    PlannedStage,
-    reading_rows,
-    what_the_bound_proves,
-)
-from heterps_compile.plan.plan_words import verified
+from heterps_compile.plan.plan import Plan, reading_rows, recomputation_words, what_the_bound_proves
+from heterps_compile.plan.plan_words import reading_of_value, verified
+from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.plan.table_words import how_to_run_tables, tables_in_words
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import format_bytes, format_count, format_money, format_seconds, rate_number
 
@@ -121,8 +118,8 @@ def stage_table(plan: Plan, width: int) -> Table:
         table.add_row(
             Text(f"{stage.index}"),
             _layers_of(stage, width),
-            name_text(stage.device, width),
-            Text(f"{stage.replicas}"),
+            name_text(stage.device_words, width),
+            Text(stage.replicas_words),
             Text(format_seconds(stage.time_s)),
             Text(samples_per_s),
             Text(format_bytes(stage.memory.total_bytes) if stage.memory else "-"),
@@ -148,7 +145,7 @@ def totals_table(plan: Plan, directory: str | None) -> Table:
 def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str]]:
     """Return what the whole plan reaches and costs, as pairs of what it is and how much."""
     budget, alone = plan.request.budget_per_hour, plan.readings.one_batch_alone
-    schedule = plan.schedule
+    schedule, recomputation = plan.schedule, recomputation_words(plan.stages)
     totals = [
         ("model", f"{printable(plan.model)}, {plan.request.purpose}, batch {plan.batch}"),
         *reading_rows(plan),
@@ -159,6 +156,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
         ),
         *_objective(plan),
         *_servers(plan),
+        *_idle(plan),
         (
             "per million samples",
             f"{format_money(plan.price_per_million_samples)} {plan.currency} ({STEADY_STATE}), "
@@ -169,6 +167,7 @@ def plan_totals(plan: Plan, directory: str | None = None) -> list[tuple[str, str
             "schedule",
             f"{printable(schedule.name)}, micro-batches {schedule.micro_batches}",
         ),
+        *([("recomputation", recomputation)] if recomputation else []),
         (
             "method",
             f"{printable(plan.search)}, placements tried {plan.evaluations:,}, in {format_seconds(plan.search_s)}",
@@ -197,17 +196,36 @@ def _objective(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _servers(plan: Plan) -> list[tuple[str, str]]:
-    servers = plan.parameter_servers
-    if not servers.count:
-        return []
-    text = f"{servers.count} parameter server cores, {format_money(servers.price_per_hour)} {plan.currency}/h"
-    return [("servers", text)]
+    """Return the rows of tables on servers, and of the cores that carry gradients."""
+    rows = [("tables", f"{tables_in_words(plan)}; {how_to_run_tables(plan)}")] if plan.tables is not None else []
+    servers = plan.parameter_servers.beside(plan.tables)
+    if servers.count:
+        text = f"{servers.count} parameter server cores, {format_money(servers.price_per_hour)} {plan.currency}/h"
+        rows.append(("servers", text))
+    return rows
+
+
+def _idle(plan: Plan) -> list[tuple[str, str]]:
+    return [
+        (
+            "idle units",
+            f"{idle.count} {printable(idle.device)} in machines of {idle.units_per_machine}, "
+            f"{format_money(idle.price_per_hour)} {plan.currency}/h of the price",
+        )
+        for idle in plan.idle_units
+    ]
 
 
 def _bound(plan: Plan) -> str:
     if plan.bound <= 0:
         return "none"
-    return f"{bound_text(plan)}: {what_the_bound_proves(plan)}"
+    reading = reading_of_value(plan)
+    of_steady = ""
+    if plan.request.minimises_step and plan.bound > plan.steady_bound > 0:
+        objective = OBJECTIVES[plan.request.objective]
+        shown = objective.describe(plan.steady_bound, plan.batch, plan.currency)
+        of_steady = f"; the {STEADY_STATE} alone proves {shown}"
+    return f"{bound_text(plan)}{f' ({reading})' * bool(reading)}: {what_the_bound_proves(plan)}{of_steady}"
 
 
 def bound_text(plan: Plan) -> str:
@@ -224,7 +242,7 @@ def notes(plan: Plan) -> list[str]:
         more = f" and {len(plan.replicated) - 3} more" if len(plan.replicated) > 3 else ""
         found.append(f"several stages hold {', '.join(map(repr, plan.replicated[:3]))}{more}")
     if plan.other is not None:
-        other = plan.other.sentence(plan.price_per_hour, plan.throughput_samples_per_s, plan.currency)
+        other = plan.other.sentence(plan.price_per_hour, plan.valued.throughput_samples_per_s, plan.currency)
         found += [other] if other else []
     return found
 
@@ -258,8 +276,18 @@ def cluster_lines(pool: Cluster) -> list[str]:
         f"link {' - '.join(link.between)}: {format_count(link.bytes_per_s)}B/s, {format_seconds(link.latency_s)}"
         for link in pool.links
     ]
+    lines += [
+        f"machines of {device.units_per_machine} {printable(device.name)}, which share its network: inside "
+        f"{format_count(device.inner_bytes_per_s)}B/s, {format_seconds(device.inner_latency_s)}"
+        f"{'; rented whole' if device.whole_machines else ''}"
+        for device in pool.device_types
+        if device.units_per_machine > 1
+    ]
     if pool.parameter_server is not None:
         server = pool.parameter_server
         price = f"{format_money(server.price_per_hour)} {pool.currency}/h" if server.price_per_hour else "free"
-        lines.append(f"parameter server, a core: {price}, {format_count(server.bytes_per_s)}B/s")
+        lines.append(
+            f"parameter server, a core: {price}, {format_count(server.bytes_per_s)}B/s, "
+            f"{format_bytes(server.memory_bytes)}, {format_seconds(server.per_table_s)} a table"
+        )
     return lines

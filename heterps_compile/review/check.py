@@ -16,9 +16,10 @@ from heterps_compile.api import choose_backend
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.errors import InputError
 from heterps_compile.make_plan import make_plan
-from heterps_compile.passes.drafts import Emitted
+from heterps_compile.passes.drafts import Emitted, Layered, advance
 from heterps_compile.passes.pipeline import run_to
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
 from heterps_compile.plan_diff.compare_plans import PlanDiff, diff
 from heterps_compile.plan_diff.numbers import compare_numbers
@@ -110,5 +111,7 @@ def _of_another_request(changes: PlanDiff) -> str:
 def _search(posed: PosedAgain, warm_start: tuple[PlannedStage, ...] = ()) -> Plan:
     """Return the plan that the search finds now, with the backend and the options of the committed one."""
     chosen = choose_backend(posed.draft.graph, backend_name(posed.plan))
-    draft = run_to(replace(posed.draft, warm_start=warm_start), Emitted)
+    # where tables lie is decided anew
+    opened = advance(replace(posed.draft, served_layers=None, warm_start=warm_start), Layered)
+    draft = run_to(opened, Emitted)
     return make_plan(draft, chosen.on(draft.stages))

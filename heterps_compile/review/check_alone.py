@@ -9,7 +9,6 @@ that takes the model (``check.py``).
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from heterps_compile.cluster.devices import Cluster, DeviceType
 from heterps_compile.cluster.load import as_pool
 from heterps_compile.errors import InputError
 from heterps_compile.escape import Escape, for_markdown, printable
+from heterps_compile.plan.idle_units import idle_of, units_of
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan_diff.formats import workflow_command
 from heterps_compile.plan_diff.pool_changes import PoolChange, compare_pools, told_together
@@ -82,15 +82,17 @@ def check_alone(plan: Plan, cluster: str | Path | Cluster | None = None) -> Alon
 
 
 def _price(plan: Plan, pool: Cluster, devices: dict[str, DeviceType]) -> float:
-    of_stages = sum(stage.replicas * devices[stage.device].price_per_hour for stage in plan.stages)
-    return of_stages + plan.parameter_servers.priced(pool.parameter_server).price_per_hour
+    used = units_of(plan.stages)
+    of_stages = sum(count * devices[name].price_per_hour for name, count in used.items())
+    of_idle = sum(idle.price_per_hour for idle in idle_of(used, pool.device_types))
+    return of_stages + of_idle + plan.parameter_servers.priced(pool.parameter_server).price_per_hour
 
 
 def _lacking(plan: Plan, pool: Cluster, devices: dict[str, DeviceType]) -> Iterator[str]:
     """Yield what the pool has not at all, so that the plan has no price there."""
     if pool.currency != plan.currency:
         yield f"the pool {pool.name!r} is priced in {pool.currency}, the plan in {plan.currency}"
-    for name, units in _units(plan).items():
+    for name, units in units_of(plan.stages).items():
         if name not in devices:
             taken = counted(units, "unit")
             yield f"the pool {pool.name!r} has no device type {name!r}, of which the plan takes {taken}"
@@ -99,19 +101,12 @@ def _lacking(plan: Plan, pool: Cluster, devices: dict[str, DeviceType]) -> Itera
         yield f"the pool {pool.name!r} has no parameter server, of which the plan takes {taken}"
 
 
-def _units(plan: Plan) -> Counter[str]:
-    used = Counter[str]()
-    for stage in plan.stages:
-        used[stage.device] += stage.replicas
-    return used
-
-
 def _broken_limits(plan: Plan, pool: Cluster, devices: dict[str, DeviceType], price: float | None) -> Iterator[str]:
-    for name, units in _units(plan).items():
+    for name, units in units_of(plan.stages).items():
         if name in devices and units > devices[name].max_units:
             most = counted(devices[name].max_units, "unit")
             yield f"the plan takes {counted(units, 'unit')} of {name!r}, and the pool {pool.name!r} has {most}"
-    for stage in plan.stages:
+    for stage in (part for whole in plan.stages for part in whole.by_type):
         device = devices.get(stage.device)
         if device is not None and stage.memory is not None and stage.memory.total_bytes > device.memory_bytes:
             needs, has = format_bytes(stage.memory.total_bytes), format_bytes(device.memory_bytes)

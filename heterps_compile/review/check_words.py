@@ -22,7 +22,9 @@ def verdict(checked: CheckResult, escape: Escape = printable) -> str:
     if checked.fault:
         return f"the plan does not hold any more: {escape(checked.fault)}"
     better = OBJECTIVES[checked.found.request.objective].better
-    searched = plans_of_the_problem(sum(len(stage.layers) for stage in checked.found.stages))
+    found = checked.found
+    is_free = found.bound_of_all_orders >= found.bound > 0
+    searched = plans_of_the_problem(sum(len(stage.layers) for stage in found.stages), in_any_order=is_free)
     allowed = f"the tolerance of {format_percent(100 * checked.tolerance)}"
     if checked.passes:
         if checked.gain == 0:

@@ -20,7 +20,8 @@ from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.cost.server_cost import Pricing
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.ir.layer_titles import titles_of
-from heterps_compile.schedule.readings import STEADY_STATE
+from heterps_compile.plan.plan_words import reading_of_value
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
 from .alike import Alike, alike_layers
@@ -83,6 +84,7 @@ class Explanation:
         moves: What could be moved, the best first; see ``moves.py``.
         decisive: For the best of some kinds of moves, what would have to change for it to be worth as much as the plan.
         alike: Of the layers that are interchangeable with it; None where there are none.
+        reading: That values are of; "" for an objective that is a time of its own.
     """
 
     layer: str
@@ -102,6 +104,7 @@ class Explanation:
     moves: tuple[Move, ...] = ()
     decisive: tuple[tuple[Move, tuple[Decisive, ...]], ...] = ()
     alike: Alike | None = None
+    reading: str = ""
 
 
 def explain_layer(posed: PosedAgain, layer: str, *, allow_stale: bool = False) -> Explanation:
@@ -153,6 +156,7 @@ def _explain(posed: PosedAgain, placement: Placement, index: int) -> Explanation
         moves=moves,
         decisive=_decisive(problem, placement, moves, now.value, pricing),
         alike=alike_layers(problem, placement, index, alike, pricing),
+        reading=reading_of_value(posed.plan),
     )
 
 
@@ -174,8 +178,17 @@ def _times(posed: PosedAgain, index: int) -> str:
     for t, (source, name) in enumerate(zip(times.sources[index], posed.problem.type_names, strict=True)):
         of_batch = times.phases(index, t)
         backward = f" forward, {format_seconds(of_batch.backward_s)} backward" if times.training else ""
-        told.append(f"{name!r} {source}, {format_seconds(of_batch.forward_s)}{backward}")
+        told.append(f"{name!r} {source}, {format_seconds(of_batch.forward_s)}{backward}{_own_alpha(posed, index, t)}")
     return "; ".join(told) if set(times.sources[index]) != {ESTIMATED} else ""
+
+
+def _own_alpha(posed: PosedAgain, index: int, type_: int) -> str:
+    """Say what replicas divide of a layer, where that is not what they divide of its type."""
+    problem = posed.problem
+    if problem.layer_compute_parallel is None:
+        return ""
+    own, of_type = problem.layer_compute_parallel[index, type_], problem.compute_parallel[type_]
+    return "" if own == of_type else f", of which replicas divide {own:.2f} (alpha; {of_type:.2f} of the type)"
 
 
 def _alone_on(problem: Problem, placement: Placement, index: int, type_: int, pricing: Pricing) -> PlacementDetail:
@@ -228,7 +241,8 @@ def _binding(posed: PosedAgain, now: PlacementDetail, index: int, stage: int) ->
         )
     if problem.min_throughput > 0 and now.throughput <= problem.min_throughput * (1 + _NEAR):
         rates = f"{format_rate(now.throughput)} for {format_rate(problem.min_throughput)}"
-        found.append(f"the throughput floor binds in the {STEADY_STATE}: {rates}")
+        reading = f"with {ONE_BATCH_ALONE}" if posed.plan.request.minimises_step else f"in the {STEADY_STATE}"
+        found.append(f"the throughput floor binds {reading}: {rates}")
     if now.price_per_hour >= problem.budget_per_hour * (1 - _NEAR):
         found.append(f"the budget binds: {format_money(problem.budget_per_hour)} {posed.draft.cluster.currency}/h")
     used, most = sum(part.replicas for part in now.stages if part.type == mine.type), int(problem.max_units[mine.type])

@@ -16,7 +16,9 @@ from rich.text import Text
 from heterps_compile.console import pairs_table
 from heterps_compile.errors import UnknownNameError
 from heterps_compile.escape import printable
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.idle_units import units_of
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage, mixed_document
 from heterps_compile.units import counted, format_bytes, format_money, format_percent, format_rate, format_seconds
 
 FORMAT_VERSION = 1
@@ -69,21 +71,22 @@ def _binding(plan: Plan, stage: PlannedStage) -> Iterator[str]:
         yield f"the budget binds: {paid} of {budget} {plan.currency}/h"
     if request.max_stages is not None and len(plan.stages) >= request.max_stages:
         yield f"the number of stages binds: at most {request.max_stages} are allowed"
-    device = devices.get(stage.device)
-    if device is None:
-        return
-    used = sum(other.replicas for other in plan.stages if other.device == stage.device)
-    if used >= device.max_units:
-        yield f"the units bind: the pool has {counted(device.max_units, 'unit')} of {stage.device!r}"
-    if stage.memory is not None and stage.memory.total_bytes >= device.memory_bytes * (1 - _NEAR):
-        held, has = format_bytes(stage.memory.total_bytes), format_bytes(device.memory_bytes)
-        yield f"memory binds: stage {stage.index} needs {held} of the {has} of {stage.device!r}"
+    used = units_of(plan.stages)
+    for name, _ in stage.units:
+        device = devices.get(name)
+        if device is None:
+            continue
+        if used[name] >= device.max_units:
+            yield f"the units bind: the pool has {counted(device.max_units, 'unit')} of {name!r}"
+        if stage.memory is not None and stage.memory.total_bytes >= device.memory_bytes * (1 - _NEAR):
+            held, has = format_bytes(stage.memory.total_bytes), format_bytes(device.memory_bytes)
+            yield f"memory binds: stage {stage.index} needs {held} of the {has} of {name!r}"
 
 
 def print_layer(console: Console, found: LayerOfPlan) -> None:
     """Print where the layer stands, what its stage takes and costs, and what binds."""
     plan, stage = found.plan, found.stage
-    device = printable(stage.device)
+    device = printable(stage.device_words)
     title = printable(plan.titles.get(found.layer, ""))
     console.print(Text(f"{printable(found.layer)}, {f'{title}, ' if title else ''}stage {stage.index}, on {device}"))
     console.print()
@@ -103,17 +106,19 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
     pairs = [
         ("stage", f"{stage.index} ({_numbers(len(plan.stages))}), {counted(len(stage.layers), 'layer')}"),
         ("layer", f"{place + 1} of its stage{''.join(f', {words}' for words in beside)}"),
-        ("device", f"{counted(stage.replicas, 'unit')} of {device} ({stage.kind})"),
+        ("device", _hardware(stage)),
         ("time", f"{format_seconds(stage.time_s)} a batch of {plan.batch:,}; {sets}"),
         (
             "of that",
             f"computation {format_seconds(stage.compute_s)}, data {format_seconds(stage.data_s)}, side by side",
         ),
+        *([("a step more", f"all-reduce {format_seconds(stage.all_reduce_s)}")] if stage.all_reduce_s else []),
         ("borders", f"{format_bytes(stage.received_bytes)} come in, {format_bytes(stage.sent_bytes)} go out"),
         ("price", f"{format_money(stage.price_per_hour)} {plan.currency}/h, {share} of the plan's"),
     ]
     if stage.memory is not None:
-        pairs.append(("memory", f"{format_bytes(stage.memory.total_bytes)} a unit"))
+        again = "; its activations are computed again in the backward" if stage.recompute else ""
+        pairs.append(("memory", f"{format_bytes(stage.memory.total_bytes)} a unit{again}"))
     pins = ", ".join(f"{pattern}={device}" for pattern, device in plan.request.pins)
     if pins:
         pairs.append(("pins", f"{pins} (of the whole plan)"))
@@ -122,6 +127,17 @@ def print_layer(console: Console, found: LayerOfPlan) -> None:
     for sentence in found.binding or ["no limit is near"]:
         console.print(Text(f"Binding: {printable(sentence)}."))
     console.print(Text(f"note: {WITHOUT_MODEL}"))
+
+
+def _hardware(stage: PlannedStage) -> str:
+    """Say what a stage runs on, and which part of a batch each of several device types works on."""
+    if not stage.mixed:
+        return f"{counted(stage.replicas, 'unit')} of {printable(stage.device)} ({stage.kind})"
+    return "; ".join(
+        f"{counted(each.replicas, 'unit')} of {printable(each.device)} ({each.kind}), "
+        f"{format_percent(100 * each.share)} of a batch"
+        for each in stage.mixed
+    )
 
 
 def _numbers(stages: int) -> str:
@@ -141,10 +157,12 @@ def layer_document(found: LayerOfPlan) -> str:
         "layers_of_stage": list(stage.layers),
         "device": stage.device,
         "replicas": stage.replicas,
+        **mixed_document(stage),
         "batch": plan.batch,
         "stage_time_s": stage.time_s,
         "stage_compute_s": stage.compute_s,
         "stage_data_s": stage.data_s,
+        "stage_all_reduce_s": stage.all_reduce_s,
         "slowest_stage": found.slowest.index,
         "received_bytes": stage.received_bytes,
         "sent_bytes": stage.sent_bytes,
@@ -152,6 +170,7 @@ def layer_document(found: LayerOfPlan) -> str:
         "price_per_hour": plan.price_per_hour,
         "currency": plan.currency,
         "memory_bytes": None if stage.memory is None else stage.memory.total_bytes,
+        "recompute": stage.recompute,
         "pins": [f"{pattern}={device}" for pattern, device in plan.request.pins],
         "binding": list(found.binding),
         "notes": [WITHOUT_MODEL],

@@ -14,6 +14,7 @@ from rich.text import Text
 from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.escape import printable, shorten
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import format_bytes, format_count, format_money, format_percent, format_seconds, rate_number
 
 from .alike import Alike
@@ -53,6 +54,8 @@ def print_explanation(console: Console, explained: Explanation) -> None:
     console.print(table)
     console.print()
     _print_moves(console, explained)
+    if explained.reading == ONE_BATCH_ALONE:
+        console.print(Text(f"Values and samples/s of plans are of {ONE_BATCH_ALONE}."))
     for sentence in explained.binding or ["no limit is near"]:
         console.print(Text(f"Binding: {printable(sentence)}."))
     if explained.alike is not None:
@@ -107,6 +110,7 @@ def explanation_document(explained: Explanation) -> str:
         "stage": explained.stage,
         "device": explained.device,
         "reason": explained.reason,
+        "reading": explained.reading or None,
         "objective": {
             "name": explained.objective,
             "value": explained.value,

@@ -11,9 +11,13 @@ from heterps_compile.api import open_draft
 from heterps_compile.cost.objective import OBJECTIVES, plans_of_the_problem
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.escape import printable
+from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.drafts import Posed
 from heterps_compile.passes.pipeline import run_to
+from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.methods import find_method
+from heterps_compile.passes.placement.steps.minimise_step import search_steps, with_best_step
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE
 
 _TIME_LIMIT_S = 60.0
 
@@ -27,16 +31,19 @@ class Feasibility:
         blocking: Which limit none meets and by how much; what a plan reaches where one does.
         remedies: What would help, one sentence each.
         layer_count: Layers of the model; another order of them was not searched.
+        is_proven: Whether that is certain; a floor that no step was found to reach may be reached by one.
     """
 
     is_feasible: bool
     blocking: str
     remedies: tuple[str, ...]
     layer_count: int
+    is_proven: bool = True
 
     def to_text(self) -> str:
         """Return the lines for a terminal."""
-        head = "A plan exists" if self.is_feasible else f"No {plans_of_the_problem(self.layer_count)} exists"
+        none = f"No {plans_of_the_problem(self.layer_count)} {'exists' if self.is_proven else 'was found'}"
+        head = "A plan exists" if self.is_feasible else none
         return "\n".join([f"{head}: {printable(self.blocking)}", *(f"- {printable(r)}" for r in self.remedies)]) + "\n"
 
     def to_json(self) -> str:
@@ -44,6 +51,7 @@ class Feasibility:
         document = {
             "format_version": 1,
             "is_feasible": self.is_feasible,
+            "is_proven": self.is_proven,
             "blocking": self.blocking,
             "remedies": list(self.remedies),
             "holds_for": f"every {plans_of_the_problem(self.layer_count)}",
@@ -60,11 +68,17 @@ def why_infeasible(model: Any, example_inputs: tuple[Any, ...] = (), **asked: An
         HeterpsError: where model, pool or options make no sense.
     """
     draft = run_to(open_draft(model, example_inputs, **asked), Posed)
+    request, problem, is_proven = draft.request, draft.problem, True
     try:
-        found = find_method("exact")(draft.problem, seed=draft.request.seed, time_limit_s=_TIME_LIMIT_S)
+        found = find_method("exact")(problem, seed=request.seed, time_limit_s=_TIME_LIMIT_S)
+        if request.minimises_step:  # which the steady state bounds, and a floor may be out of its reach
+            of, is_proven = steps_of(draft), False
+            found = with_best_step(of, found, search_steps(of, [found.placement], Deadline.after(_TIME_LIMIT_S)))
     except InfeasibleError as error:
         blocking, *remedies = str(error).split("; ")
-        return Feasibility(False, blocking, tuple(remedies), draft.problem.layer_count)
-    objective = OBJECTIVES[draft.request.objective]
+        return Feasibility(False, blocking, tuple(remedies), problem.layer_count, is_proven)
+    objective = OBJECTIVES[request.objective]
     reached = objective.describe(found.value, draft.graph.batch, draft.cluster.currency)
-    return Feasibility(True, reached, (), draft.problem.layer_count)
+    if objective.has_readings:
+        reached += f", {ONE_BATCH_ALONE}" if request.minimises_step else f", in the {STEADY_STATE}"
+    return Feasibility(True, reached, (), problem.layer_count)

@@ -88,7 +88,7 @@ def outcome_of(problem: Problem, placement: Placement, pricing: Pricing = UNITS_
 def outcome_of_detail(problem: Problem, placement: Placement, found: PlacementDetail) -> Outcome:
     """Return what a placement is worth with the replicas and the price that it has."""
     slowest = max(range(len(found.stages)), key=lambda stage: found.stages[stage].time_s)
-    of_units = sum(stage.price_per_hour for stage in found.stages)
+    of_units = sum(stage.price_per_hour for stage in found.stages) + found.idle_price_per_hour
     servers = 0.0 if found.faults else found.price_per_hour - of_units
     units: dict[str, int] = {}
     for stage in found.stages:
@@ -280,7 +280,9 @@ def _units(problem: Problem, found: PlacementDetail) -> str:
 
 
 def _budget(problem: Problem, found: PlacementDetail) -> str:
-    paid = sum(stage.price_per_hour for stage in found.stages)  # and of servers, where the units alone are within it
+    paid = (
+        sum(stage.price_per_hour for stage in found.stages) + found.idle_price_per_hour
+    )  # and of servers, where the units alone are within it
     paid = max(paid, found.price_per_hour) if math.isfinite(found.price_per_hour) else paid
     budget = format_money(problem.budget_per_hour)
     return f"it costs at least {format_money(paid)} {problem.currency}/h, and the budget is {budget}"

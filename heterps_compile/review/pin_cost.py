@@ -1,8 +1,10 @@
 """What it would cost to put layers on device types where the plan does not have them, and which number decides that.
 
 The plan's problem is posed again with the pins, which come after those of the plan, and solved by the exact search in
-bounded time. The price is that of the best plan with the pins; stopped early, it lies between a bound and a plan. What
-would make the pins cost nothing is asked of that plan, and of those that are the best with other bandwidths and prices.
+bounded time. The price is that of the best plan with the pins that takes the layers in the order of the plan's stages;
+stopped early, it lies between a bound and a plan. Whether another order has a better one is asked after it, and told
+beside it. What would make the pins cost nothing is asked of that plan, and of those that are the best with other
+bandwidths and prices.
 
 Left out: the levers (``what_decides.py``), the looks of it (``pin_cost_words.py``).
 """
@@ -14,14 +16,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.layer_orders import orders_of
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.pose import pose_problem
-from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.cost.server_cost import Pricing
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.place_layers import steps_of
 from heterps_compile.passes.placement.deal_alike import deal_alike
+from heterps_compile.passes.placement.orders.best_order import best_order
 from heterps_compile.passes.placement.proof.exact import Exact
+from heterps_compile.passes.placement.steps.minimise_step import search_steps, with_best_step
+from heterps_compile.schedule.load import with_least_activations
 
 from .judge import detail_today, pricing_of
 from .moves import Outcome, outcome_of, outcome_of_detail
@@ -50,6 +57,8 @@ class PinCost:
         batch: Samples of a batch.
         problem: The plan's, with the types that the pins allow allowed too: both plans are plans of it.
         left_out: What the bound leaves out of the price; "" where nothing.
+        in_any_order: Value of the best plan found with the pins in any order of the layers.
+        bound_of_all_orders: No plan with the pins has a lower value, in whatever order it takes the layers.
     """
 
     pins: tuple[tuple[str, str], ...]
@@ -63,6 +72,8 @@ class PinCost:
     batch: int
     problem: Problem
     left_out: str = ""
+    in_any_order: float = float("inf")
+    bound_of_all_orders: float = -float("inf")
 
     @property
     def change(self) -> float:
@@ -71,8 +82,13 @@ class PinCost:
 
     @property
     def is_proven(self) -> bool:
-        """Whether no plan with the pins is better than the one found."""
+        """Whether no plan with the pins that keeps the order of the layers is better than the one found."""
         return self.bound >= self.pinned.value * (1 - _SAME)
+
+    @property
+    def is_proven_for_all_orders(self) -> bool:
+        """Whether none is, in whatever order it takes the layers."""
+        return self.bound_of_all_orders >= self.pinned.value * (1 - _SAME)
 
 
 def pin_cost(
@@ -98,17 +114,28 @@ def pin_cost(
     placement = posed.fitting(allow_stale=allow_stale)
     draft = posed.draft
     goal = replace(draft.request, pins=(*draft.request.pins, *pins))
-    pinned = pose_problem(draft.layers, draft.costs, draft.times, goal)
+    pinned = with_least_activations(
+        pose_problem(draft.layers, draft.costs, draft.times, goal), is_divisible=draft.graph.batch_symbol is not None
+    )
     problem = replace(posed.problem, allowed=posed.problem.allowed | pinned.allowed)
     kept = pinned.allowed[np.arange(len(placement.types)), list(placement.types)]
+    deadline = Deadline.after(time_limit_s)
     found = deal_alike(pinned, Exact()(pinned, seed=draft.request.seed, time_limit_s=time_limit_s))
+    orders = orders_of(draft.layers, draft.costs, optimizer=draft.request.trains_with)
+    of_orders = best_order(pinned, orders, found.method, found, time_limit_s, is_proven=True).result or found
     pricing = pricing_of(posed)
+    if draft.request.minimises_step:
+        # other orders are searched in the steady state, whose values are none of steps, and whose bound is one
+        of, is_only = replace(steps_of(draft), problem=pinned), orders.is_fixed
+        found = replace(found, bound_of_all_orders=of_orders.bound_of_all_orders)
+        found = with_best_step(of, found, search_steps(of, [found.placement], deadline), is_only_order=is_only)
+        of_orders = found
     others = _elsewhere(pinned, found.placement, time_limit_s)
     return PinCost(
         pins=tuple(pins),
         moved=tuple(name for name, stays in zip(problem.layer_names, kept, strict=True) if not stays),
         plan=outcome_of_detail(problem, placement, detail_today(posed, placement)),
-        pinned=outcome_of(problem, found.placement, pricing),
+        pinned=_outcome(problem, found, pricing),
         bound=found.bound,
         decisive=what_decides(problem, placement, [others], pricing)[0],
         objective=problem.objective,
@@ -116,13 +143,24 @@ def pin_cost(
         batch=problem.batch,
         problem=problem,
         left_out=NOT_IN_THE_BOUND if _has_servers(posed, found.placement, pricing) else "",
+        in_any_order=of_orders.value,
+        bound_of_all_orders=of_orders.bound_of_all_orders,
     )
+
+
+def _outcome(problem: Problem, found: SearchResult, pricing: Pricing) -> Outcome:
+    """Return what the plan with the pins is worth."""
+    if found.step is None:
+        return outcome_of(problem, found.placement, pricing)
+    priced = detail(problem, found.placement, np.array(found.step.units, np.float64))
+    of_step = replace(priced, value=found.value, throughput=problem.batch / found.step.step_s)
+    return outcome_of_detail(problem, found.placement, of_step)
 
 
 def _has_servers(posed: PosedAgain, pinned: Placement, pricing: Pricing) -> bool:
     """Whether the plan, or the one with the pins, needs parameter servers."""
     needed = pricing.servers is not None and pricing.servers.cores(detail(posed.problem, pinned).stages)
-    return bool(posed.plan.parameter_servers.count or needed)
+    return bool(posed.plan.parameter_servers.beside(posed.plan.tables).count or needed)
 
 
 def _elsewhere(pinned: Problem, best: Placement, time_limit_s: float) -> list[Placement]:

@@ -4,6 +4,7 @@ Left out: the numbers themselves (``pin_cost.py``).
 """
 
 import json
+from math import isfinite
 
 from rich.console import Console
 from rich.text import Text
@@ -34,6 +35,8 @@ def print_pin_cost(console: Console, found: PinCost) -> None:
     if found.change > _SAME:
         sentence = decisive_sentence("the plan with the pins", found.decisive)
         console.print(Text(printable(f"Decides: {sentence}.")))
+    if not found.is_proven_for_all_orders:
+        console.print(Text(printable(f"note: {_other_orders(found)}")))
     if found.left_out:
         console.print(Text(f"note: {printable(found.left_out)}"))
 
@@ -51,12 +54,30 @@ def pin_cost_document(found: PinCost) -> str:
         "change": found.change,
         "bound": found.bound,
         "is_proven": found.is_proven,
+        "all_orders": {
+            "value": found.in_any_order,
+            "bound": found.bound_of_all_orders if isfinite(found.bound_of_all_orders) else None,
+            "is_proven": found.is_proven_for_all_orders,
+        },
         "left_out": found.left_out or None,
         "plan": outcome_document(found.plan),
         "pinned": outcome_document(found.pinned),
         "decisive": decisive_document(found.decisive),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _other_orders(found: PinCost) -> str:
+    """Say what is known of plans with the pins that take the layers in another order than the plan's stages."""
+    objective = OBJECTIVES[found.objective]
+    kept = "both plans take the layers in the order of the plan's stages"
+    better = objective.better_by(found.pinned.value, found.in_any_order)
+    if better > _SAME:
+        return (
+            f"{kept}; another order has a plan with the pins that is {format_percent(100 * better)} {objective.better} "
+            "than the one shown, which compiling again with the pins finds"
+        )
+    return f"{kept}; another order with a plan that is {objective.better} was not ruled out"
 
 
 def pins_text(found: PinCost) -> str:
@@ -74,7 +95,8 @@ def verdict(found: PinCost) -> str:
         return "the plan keeps to the pins already" if not found.moved else "a plan with the pins is worth the same"
     worse = f"the plan becomes {format_percent(100 * found.change)} worse"
     if found.is_proven:
-        return f"{worse}, and no plan with the pins is {objective.better}"
+        order = "" if found.is_proven_for_all_orders else " in this order of the layers"
+        return f"{worse}, and no plan with the pins{order} is {objective.better}"
     least = max(0.0, -objective.better_by(found.plan.value, found.bound))
     why = "the bound leaves out the servers" if found.left_out else "the search ended before its proof"
     return f"{worse}, at least {format_percent(100 * least)} ({why})"

@@ -10,20 +10,22 @@ Left out: searching again (``check.py``).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.measured import ProfileSpec
 from heterps_compile.cost.problem import Placement, Problem
-from heterps_compile.errors import StalePlanError, UnknownNameError
-from heterps_compile.passes.drafts import Draft, Posed
+from heterps_compile.errors import GraphError, InputError, StalePlanError, UnknownNameError
+from heterps_compile.escape import printable
+from heterps_compile.passes.drafts import Annotated, Draft, Posed, in_order
 from heterps_compile.passes.pipeline import run_to
 from heterps_compile.plan.fingerprint import make_fingerprints
 from heterps_compile.plan.match_layers import match_layers, with_names_of_today
 from heterps_compile.plan.placed_stages import placement_of
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.provenance import make_hashes
 from heterps_compile.plan.request import make_request
 from heterps_compile.units import counted
@@ -40,7 +42,7 @@ class PosedAgain:
 
     Attributes:
         plan: The committed plan.
-        draft: Graph, pool, request, layers, their costs and the problem of today.
+        draft: Graph, pool, request, layers, their costs and the problem of today, in the order of the plan's stages.
         hashes: Of what the plan would be made from today.
         matched: Name in the model of every layer of the plan that it still has.
         misfit: Why the plan does not fit the model; "" where it does.
@@ -108,6 +110,7 @@ def pose_again(
     Raises:
         HeterpsError: where model or pool cannot be read, or what was asked makes no sense for them any more.
     """
+    _refuse_several_types(plan)
     inputs = SharedInputs() if inputs is None else inputs
     pool = inputs.pool(pool_of(plan) if cluster is None else cluster)
     measurements = inputs.measurements(pool, profile)
@@ -121,33 +124,48 @@ def pose_again(
             f"the model changed, the plan was made at other dimensions: {error}; compile again, or name those of "
             "today (--batch N, --shape NAME=N)"
         ) from error
-    draft = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Posed)
+    layered = run_to(Draft(graph=graph, cluster=pool, request=request, measurements=measurements), Annotated)
     of_plan = {name: plan.fingerprints.get(name, "") for stage in plan.stages for name in stage.layers}
-    matched = match_layers(of_plan, make_fingerprints(draft.layers_as_read))
-    misfit, placement = _fit(plan, draft.problem, matched)
+    matched = match_layers(of_plan, make_fingerprints(layered.layers_as_read))
+    served = () if plan.tables is None else tuple(matched[name] for name in plan.tables.layers if name in matched)
+    draft = run_to(replace(layered, served_layers=served), Posed)
+    misfit, draft, placement = _fit(plan, draft, matched)
     return PosedAgain(plan, draft, make_hashes(graph, pool, request, measurements), matched, misfit, placement)
 
 
-def _fit(plan: Plan, problem: Problem, matched: Mapping[str, str]) -> tuple[str, Placement | None]:
-    """Return why a plan does not fit a problem, or its placement."""
+def _refuse_several_types(plan: Plan) -> None:
+    """Refuse a plan whose stages are priced by their units of several device types.
+
+    Raises:
+        InputError: naming the stage.
+    """
+    mixed = next((stage for stage in plan.stages if stage.mixed), None)
+    if mixed is not None:
+        raise InputError(
+            f"stage {mixed.index} of the plan has replicas of several device types ({printable(mixed.hardware)}), and "
+            f"such a plan is not priced with its model again; ask the plan alone (without the model), or compile again "
+            f"and compare both plans (heterps-compile diff)"
+        )
+
+
+def _fit(plan: Plan, draft: Posed, matched: Mapping[str, str]) -> tuple[str, Posed, Placement | None]:
+    """Return why a plan does not fit a problem, or its placement; the problem is then in the order of its stages."""
+    problem = draft.problem
     home = {matched[name]: stage for stage in plan.stages for name in stage.layers if name in matched}
     unplaced = [name for name in problem.layer_names if name not in home]
     lost = [name for stage in plan.stages for name in stage.layers if name not in matched]
     if unplaced or lost:
-        return f"the model changed: {' and '.join(_told(unplaced, lost))}", None
+        return f"the model changed: {' and '.join(_told(unplaced, lost))}", draft, None
     unknown = [stage.device for stage in plan.stages if stage.device not in problem.type_names]
     if unknown:
         have = ", ".join(map(repr, problem.type_names))
-        return f"the pool changed: the plan uses {unknown[0]!r}, and the pool has {have}", None
-    order = [home[name].index for name in problem.layer_names]
-    if order != sorted(order):
-        place = next(i for i in range(1, len(order)) if order[i] < order[i - 1])
-        later, earlier = problem.layer_names[place - 1], problem.layer_names[place]
-        return (
-            f"the model changed: layer {earlier!r} of stage {order[place]} now comes after {later!r} of stage "
-            f"{order[place - 1]}, so the stages are no runs of neighbours any more"
-        ), None
-    return "", placement_of(problem, home)
+        return f"the pool changed: the plan uses {unknown[0]!r}, and the pool has {have}", draft, None
+    try:
+        order = draft.layers.order_of([home[name].index for name in problem.layer_names])
+    except GraphError as error:
+        return f"the model changed: {error}", draft, None
+    draft = in_order(draft, order)
+    return "", draft, placement_of(draft.problem, home)
 
 
 def _told(unplaced: Sequence[str], lost: Sequence[str]) -> list[str]:

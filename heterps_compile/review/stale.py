@@ -67,7 +67,9 @@ def pool_of_today(plan: Plan, cluster: str | Path | None = None, *, allow_stale:
     pool = plan.pool if cluster is None else None
     if pool is None:
         pool = load_cluster(plan.cluster if cluster is None else cluster)
-    missing = sorted({stage.device for stage in plan.stages} - {device.name for device in pool.device_types})
+    missing = sorted(
+        {device for stage in plan.stages for device, _ in stage.units} - {device.name for device in pool.device_types}
+    )
     if missing:
         raise InputError(
             f"the pool {pool.name!r} has no device type {missing[0]!r}, which the plan uses; name the plan's own pool "

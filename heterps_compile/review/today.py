@@ -9,21 +9,19 @@ Left out: other decisions, which ``check.py`` searches for; artefacts, which bel
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from heterps_compile.api import choose_backend
 from heterps_compile.cluster.devices import Cluster
-from heterps_compile.cost.evaluate import Fault, detail
+from heterps_compile.cost.evaluate import Fault
 from heterps_compile.cost.problem import SearchResult
 from heterps_compile.make_plan import make_plan
 from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.drafts import Emitted, Provisioned, advance
 from heterps_compile.passes.emit_stages import EmitStages
 from heterps_compile.passes.pipeline import run_passes
-from heterps_compile.passes.provision import priced_stages
+from heterps_compile.passes.provision import priced_stages, tables_on_servers
 from heterps_compile.plan.plan import Plan
 
-from .judge import backend_name, judge, servers_today
+from .judge import backend_name, judge, own_detail, servers_today
 from .pose import PosedAgain
 
 
@@ -46,8 +44,7 @@ def can_be_priced(posed: PosedAgain) -> bool:
     """Whether a plan has estimates today: it fits, and no layer stands where it cannot run or a stage be cut."""
     if posed.placement is None:
         return False
-    replicas = np.array([stage.replicas for stage in posed.plan.stages], np.float64)
-    return not detail(posed.problem, posed.placement, replicas).faults & (Fault.FORBIDDEN | Fault.UNCUTTABLE)
+    return not own_detail(posed, posed.placement).faults & (Fault.FORBIDDEN | Fault.UNCUTTABLE)
 
 
 def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
@@ -62,16 +59,16 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
     """
     plan = posed.plan
     placement = posed.fitting(allow_stale=allow_stale)
-    replicas = np.array([stage.replicas for stage in plan.stages], np.float64)
-    priced = detail(posed.problem, placement, replicas)
+    priced = own_detail(posed, placement)
     broken, value = judge(posed)
     if value is None:  # broken: the search gives such a plan no value
         value = max(stage.time_s for stage in priced.stages)
     # What was proven or found for one problem is not known of another one, where it is another today.
     is_another = any(name != "weights" for name in posed.stale)
-    bound = 0.0 if is_another else min(plan.bound, value)
+    bound, of_all = (0.0 if is_another else min(bound, value) for bound in (plan.bound, plan.bound_of_all_orders))
     search = SearchResult(placement, value, bound, plan.method, plan.request.seed, plan.evaluations, 0.0)
-    search = replace(search, found_by=plan.found_by)
+    steady_bound = 0.0 if is_another else plan.steady_bound
+    search = replace(search, found_by=plan.found_by, bound_of_all_orders=of_all, steady_bound=steady_bound)
     stages = priced_stages(posed.draft, posed.stages(), priced.stages)
     servers = servers_today(posed)
     provisioned = advance(
@@ -81,6 +78,7 @@ def plan_today(posed: PosedAgain, *, allow_stale: bool = False) -> PlanToday:
         other=None if is_another else plan.other,
         stages=stages,
         parameter_servers=servers,
+        tables=tables_on_servers(posed.draft, priced),
     )
     backend = choose_backend(posed.draft.graph, backend_name(plan)).on(stages)
     schedule = ChooseSchedule(plan.schedule.name, plan.schedule.micro_batches)

@@ -15,8 +15,7 @@ from math import isfinite, log
 
 import numpy as np
 
-from heterps_compile.cost.pose import FREE_PRICE_PER_HOUR
-from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Placement, Problem
 from heterps_compile.cost.server_cost import UNITS_ALONE, Pricing
 from heterps_compile.units import format_bytes, format_money, format_percent, format_rate, format_seconds
 
@@ -160,7 +159,8 @@ def _scale(field: str, index: int) -> Callable[[Problem, float], Problem]:
 def _units(index: int) -> Callable[[Problem, float], Problem]:
     def scaled(problem: Problem, factor: float) -> Problem:
         changed = problem.max_units.copy()
-        changed[index] = int(changed[index] * factor * (1 + 1e-12))
+        together = 1 if problem.rented_together is None else int(problem.rented_together[index])
+        changed[index] = int(changed[index] * factor * (1 + 1e-12)) // together * together
         return replace(problem, max_units=changed)
 
     return scaled

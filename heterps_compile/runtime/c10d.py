@@ -5,6 +5,7 @@
 ``default_store``         groups of some ranks need the store of the world; ``dist.new_group`` takes all (rank_group.py)
 ``cpu_group_of_world``    who is connected to whom is asked of gloo's own group (strangers.py)
 ``wait_so_long``          a group connects within seconds, and then waits for messages of hours
+``leave_world``           a rank that failed to join would wait for the others under another name than theirs
 ``as_one_process``        metrics of torchmetrics wait for all ranks of the world, and one rank computes them
 ========================  =========================================================================================
 
@@ -29,6 +30,7 @@ __all__ = [
     "as_one_process",
     "cpu_group_of_world",
     "default_store",
+    "leave_world",
     "wait_so_long",
 ]
 
@@ -62,6 +64,17 @@ def cpu_group_of_world() -> Any:
 def wait_so_long(group: Any, patience: timedelta) -> None:
     """Set how long a group of gloo waits for a message."""
     group._set_default_timeout(patience)
+
+
+def leave_world() -> None:
+    """Leave the group of all ranks, or what is left of an attempt to join it; it can be joined again afterwards.
+
+    ``torch.distributed`` names groups by counting attempts, and begins again only where a group is destroyed: a rank
+    whose attempt failed would look for the others under a name that they do not have.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.distributed_c10d._world.group_count = 0
 
 
 @contextmanager

@@ -82,7 +82,8 @@ class Prediction:
 def step_on_cores(plan: Plan, layout: Layout, cores: int) -> float:
     """Return what a step takes at least on so many cores, by the plan's times of a micro-batch; 0 where it has none.
 
-    It is 0 too where working it out would hold up the run, with hundreds of micro-batches on many ranks.
+    It is 0 too where replicas of a stage differ, and where working it out would hold up the run, with hundreds of
+    micro-batches on many ranks.
 
     Args:
         plan: The plan.
@@ -90,7 +91,7 @@ def step_on_cores(plan: Plan, layout: Layout, cores: int) -> float:
         cores: That all ranks share.
     """
     stages, micro_batch = plan.stages, plan.batch / plan.schedule.micro_batches
-    is_known = all(stage.micro_batch_forward_s > 0 and stage.kind == "cpu" for stage in stages)
+    is_known = all(stage.micro_batch_forward_s > 0 and stage.kind == "cpu" and not stage.mixed for stage in stages)
     if not is_known or layout.micro_batch_size != micro_batch or layout.training != (plan.request.mode == "training"):
         return 0.0
     if layout.micro_batches * layout.world_size**2 > _MOST:

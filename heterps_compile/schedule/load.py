@@ -9,24 +9,31 @@ The next stage begins when the values are there. Where stages move data for long
 falls into the time they are occupied; the rest is the delay between the two, which holds up whoever has nothing else to
 do. Gradients come back with the same delay.
 
+Replicas sum their gradients once a step, after the last backward of their stage (``simulate.py``): that takes as long
+however many micro-batches there were. A stage whose last backward comes early sums beside the others' backwards; its
+own it does not, for one message has the gradients of all its layers (``runtime/pipeline/gradient_sums.py``).
+
 Times are known for some M. Between these they are read off a straight line over the samples of a micro-batch, beyond
 them the line goes on (``cost/profile.py`` draws it).
 
-Left out: gradient synchronisation apart, which is paid once a step but spread here, as in the plan's DT, over its
-micro-batches.
+Left out: the update of the weights; norms that clip gradients, which ranks agree on before it.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from heterps_compile.cost.memory import ALWAYS, AUTO, MEMORY_TOLERANCE, NEVER, SAFETY_FACTOR, MemoryParts
+from heterps_compile.cost.problem import Problem
 from heterps_compile.cost.profile import interpolate
+from heterps_compile.cost.roofline import TRAINING_FACTOR, Phases
 
+from .mixed_stage import BY_SPEED, EQUAL, MixedStage, mixed_stage
 from .names import orders
-from .simulate import Timeline, simulate
+from .simulate import Timeline, simulate_mixed
 
-_USUAL_MICRO_BATCHES = 32
-_ROUNDS_OF_REPLICAS = 8
+USUAL_MICRO_BATCHES = 32
+ROUNDS_OF_REPLICAS = 8
 """Replicas that get 8 micro-batches or 9 differ by an eighth at most; more rounds only add launches."""
 
 
@@ -52,6 +59,14 @@ class MicroBatch:
         """Return forward and backward."""
         return self.forward_s + self.backward_s
 
+    def recomputed(self) -> "MicroBatch":
+        """Return the times with one more forward's computation in the backward, beside what moves there."""
+        if self.forward_s <= 0:
+            return self
+        moving_s = self.moving_s * self.backward_s / self.forward_s
+        again_s = max(0.0, self.forward_s - self.moving_s - moving_s)
+        return replace(self, backward_s=self.backward_s + again_s)
+
 
 @dataclass(frozen=True, slots=True)
 class StageLoad:
@@ -62,12 +77,38 @@ class StageLoad:
         known: Micro-batches whose times are known, by count, ascending; the first is the whole batch.
         activations_bytes: Activations of the batch.
         copies_bytes: Narrow copies of weights, of every micro-batch.
+        sync_s: The all-reduce of its replicas' gradients, once a step of training (``cost/all_reduce.py``).
+        kept_bytes: What a replica holds whatever the schedule is: weights, gradients, states of the optimizer.
+        unit_bytes: Memory of a unit.
+        safety_factor: On all that a replica holds.
+        inputs_bytes: What enters it with a batch, which is kept where its activations are computed again.
+        recompute: One of :data:`~heterps_compile.cost.memory.RECOMPUTATIONS`.
+        recomputes: Whether it computes its activations again; its times are then those of that.
+        types: Its replicas by device type, where it has several: their counts and times. ``known`` is then the mean of
+            the types by their parts of a batch.
     """
 
     replicas: int
     known: tuple[MicroBatch, ...]
     activations_bytes: float = 0.0
     copies_bytes: float = 0.0
+    sync_s: float = 0.0
+    kept_bytes: float = 0.0
+    unit_bytes: float = float("inf")
+    safety_factor: float = SAFETY_FACTOR
+    inputs_bytes: float = 0.0
+    recompute: str = NEVER
+    recomputes: bool = False
+    types: tuple["StageLoad", ...] = ()
+
+    def dealt(self, micro_batches: int, *, training: bool, steps: int = 1) -> MixedStage:
+        """Return its replicas, with the micro-batches that each takes in some steps of so many."""
+        each = [own.micro_batch(micro_batches) for own in self.types or (self,) for _ in range(own.replicas)]
+        forward_s, backward_s = [one.forward_s for one in each], [one.backward_s * training for one in each]
+        if not self.types:
+            return mixed_stage(forward_s, backward_s, micro_batches * steps, EQUAL)
+        step = mixed_stage(forward_s, backward_s, micro_batches, BY_SPEED)
+        return replace(step, taken_by=step.taken_by * steps)
 
     def micro_batch(self, count: int) -> MicroBatch:
         """Return the times of one of so many micro-batches."""
@@ -89,8 +130,64 @@ class StageLoad:
         )
 
     def micro_batch_bytes(self, part: float, micro_batches: int) -> float:
-        """Return what is held for a micro-batch: its part of the activations, and copies of weights."""
-        return part * (self.activations_bytes + micro_batches * self.copies_bytes)
+        """Return what is held for every micro-batch under way: its part of the activations, and copies of weights.
+
+        Where activations are computed again: its part of what enters.
+        """
+        return part * self.inputs_bytes if self.recomputes else part * self._undivided_bytes(micro_batches)
+
+    def repeated_bytes(self, part: float, micro_batches: int) -> float:
+        """Return what is held besides for the one micro-batch whose activations are computed again."""
+        return part * self._undivided_bytes(micro_batches) if self.recomputes else 0.0
+
+    def _undivided_bytes(self, micro_batches: int) -> float:
+        return self.activations_bytes + micro_batches * self.copies_bytes
+
+    def holding(self, memory: MemoryParts, unit_bytes: float) -> "StageLoad":
+        """Return the load with what a replica holds, a batch undivided, and what a unit has."""
+        held = replace(
+            self,
+            activations_bytes=memory.activations_bytes,
+            copies_bytes=memory.copies_bytes,
+            kept_bytes=memory.held_bytes,
+            unit_bytes=unit_bytes,
+            safety_factor=memory.safety_factor,
+            inputs_bytes=memory.inputs_bytes,
+            recompute=memory.recompute,
+        )
+        return held.recomputing() if memory.recompute == ALWAYS else held
+
+    def recomputing(self) -> "StageLoad":
+        """Return the load of the stage that computes its activations again."""
+        known = tuple(each.recomputed() for each in self.known)
+        types = tuple(each.recomputing() for each in self.types)
+        return self if self.recomputes else replace(self, recomputes=True, known=known, types=types)
+
+    def to_fit(self, peak: int, part: float, micro_batches: int) -> "StageLoad":
+        """Return the load as it fits a unit that holds so many micro-batches at once, if it may change and that helps.
+
+        Args:
+            peak: Micro-batches, of one chunk where there are chunks.
+            part: Of a batch's activations, as :func:`held_part` has it.
+            micro_batches: In the step.
+        """
+        held = self.held_bytes(peak, part, micro_batches)
+        if self.recompute != AUTO or self.recomputes or self.has_room(self.replica_bytes(held)):
+            return self
+        again = self.recomputing()
+        return again if again.held_bytes(peak, part, micro_batches) < held else self
+
+    def held_bytes(self, peak: int, part: float, micro_batches: int) -> float:
+        """Return the most bytes that a replica holds at once for its micro-batches; arguments as above."""
+        return self.micro_batch_bytes(part, micro_batches) * peak + self.repeated_bytes(part, micro_batches)
+
+    def replica_bytes(self, held_bytes: float) -> float:
+        """Return all that a replica holds, where it holds so much of micro-batches."""
+        return (self.kept_bytes + held_bytes) * self.safety_factor
+
+    def has_room(self, replica_bytes: float) -> bool:
+        """Return whether a unit has that much memory."""
+        return replica_bytes <= self.unit_bytes * (1 + MEMORY_TOLERANCE)
 
     @property
     def again_s(self) -> float:
@@ -110,6 +207,71 @@ def occupied(count: int, compute_s: float, data_s: float, forward_share: float) 
     time_s = max(compute_s, data_s)
     forward_s = time_s * forward_share
     return MicroBatch(count, forward_s, time_s - forward_s, (time_s - compute_s) * forward_share)
+
+
+@dataclass(frozen=True, slots=True)
+class StageWhole:
+    """A stage on its units, and a batch that it takes whole.
+
+    Attributes:
+        replicas: Units.
+        compute_s, data_s: CT and DT of a batch with so many, without the all-reduce.
+        phases: Of a batch on one unit.
+        latency_s: Of all messages between stages that it receives and sends with a batch.
+    """
+
+    replicas: int
+    compute_s: float
+    data_s: float
+    phases: Phases
+    latency_s: float
+
+    def part(self, count: int, phases: Phases, *, training: bool) -> MicroBatch:
+        """Return the times of one of so many micro-batches: its part of CT and DT, and what dividing does not shrink.
+
+        All but the first that a replica takes up add to gradients at hand.
+
+        Args:
+            count: Micro-batches in the step.
+            phases: Of one of them on one unit.
+            training: Whether there are backwards.
+        """
+        rounds = max(1.0, count / self.replicas)
+        backward_s = (phases.backward_s + (rounds - 1) * phases.accumulate_s) / rounds
+        own_s = phases.forward_s + backward_s
+        return occupied(
+            count,
+            self.replicas * self.compute_s / count + own_s - self.phases.whole_s / count,
+            (self.replicas * self.data_s + (count - 1) * self.latency_s) / count,
+            phases.forward_s / own_s if training and own_s > 0 else 1 / TRAINING_FACTOR if training else 1.0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """From a stage to the next: the latency, and the time of a batch's values that the next one reads."""
+
+    latency_s: float = 0.0
+    batch_s: float = 0.0
+
+    def micro_batch_s(self, count: int) -> float:
+        """Return the way of one of so many micro-batches."""
+        return self.latency_s + self.batch_s / count
+
+
+def mean_micro_batch(each: Sequence[MicroBatch], shares: Sequence[float]) -> MicroBatch:
+    """Return the mean of micro-batches on several device types by their parts of a batch; least data moves besides."""
+
+    def mean(times_s: Iterable[float]) -> float:
+        return sum(share * time_s for share, time_s in zip(shares, times_s, strict=True))
+
+    return MicroBatch(
+        each[0].count,
+        mean(one.forward_s for one in each),
+        mean(one.backward_s for one in each),
+        min(one.moving_s for one in each),
+        mean(one.delay_s for one in each),
+    )
 
 
 def delayed(stages: Sequence[MicroBatch], ways_s: Sequence[float]) -> list[MicroBatch]:
@@ -142,12 +304,11 @@ def simulate_step(
         UnknownNameError: for an unknown schedule.
     """
     count = micro_batches if training else micro_batches * steps
-    replicas = [load.replicas for load in loads]
-    each = [load.micro_batch(micro_batches) for load in loads]
-    forward_s = [one.forward_s for one in each]
-    backward_s = [one.backward_s for one in each] if training else None
-    order, delays_s = orders(name, replicas, count, training=training), [one.delay_s for one in each[:-1]]
-    return simulate(order, forward_s, backward_s, replicas=replicas, transfer_s=delays_s)
+    order = orders(name, [load.replicas for load in loads], count, training=training)
+    delays_s = [load.micro_batch(micro_batches).delay_s for load in loads[:-1]]
+    dealt = [load.dealt(micro_batches, training=training, steps=1 if training else steps) for load in loads]
+    sync_s = [load.sync_s if training else 0.0 for load in loads]
+    return simulate_mixed(order, dealt, transfer_s=delays_s, sync_s=sync_s)
 
 
 def held_part(timeline: Timeline, micro_batches: int, *, training: bool) -> float:
@@ -164,10 +325,23 @@ def held_bytes(
     """Return the most bytes that one replica of every stage holds at once for its micro-batches."""
     part = held_part(timeline, micro_batches, training=training)
     peaks = timeline.peak_in_flight
-    return tuple(load.micro_batch_bytes(part, micro_batches) * peak for load, peak in zip(loads, peaks, strict=True))
+    return tuple(load.held_bytes(peak, part, micro_batches) for load, peak in zip(loads, peaks, strict=True))
+
+
+def least_part(problem: Problem, *, is_divisible: bool) -> float:
+    """Return the least part of a batch's activations that any schedule holds: that of one of the most micro-batches."""
+    if not is_divisible:
+        return 1.0
+    return 1 / micro_batch_counts(problem.batch, int(min(problem.max_units.max(initial=1), problem.batch)))[-1]
+
+
+def with_least_activations(problem: Problem, *, is_divisible: bool) -> Problem:
+    """Return a problem of whole batches' activations with the least of them that any schedule holds."""
+    part = least_part(problem, is_divisible=is_divisible)
+    return replace(problem, activation_bytes=problem.activation_bytes * part)
 
 
 def micro_batch_counts(batch: int, replicas: int) -> list[int]:
     """Return the divisors of a batch worth trying, ascending: at most 32, or 8 for each of a stage's replicas."""
-    most = min(batch, max(_USUAL_MICRO_BATCHES, _ROUNDS_OF_REPLICAS * replicas))
+    most = min(batch, max(USUAL_MICRO_BATCHES, ROUNDS_OF_REPLICAS * replicas))
     return [count for count in range(1, most + 1) if batch % count == 0]

@@ -82,14 +82,21 @@ def one_batch_alone(batch: int, busy_s: float, replicas: Sequence[int], step_s: 
         batch: Samples of a batch.
         busy_s: Time that the units of all stages work on it, added up.
         replicas: [S], of every stage.
-        step_s: From the start of the first action to the end of the last.
+        step_s: From the start of the first action to the end of the last, or of the last all-reduce.
     """
     return Estimate(step_s, rate(batch, step_s), idle_share(busy_s, sum(replicas), step_s))
 
 
-def busy_time(micro_batches: int, micro_batch_s: float, whole_s: float) -> float:
-    """Return how long the units of one stage work on a batch: undivided where a micro-batch's time is not known (0)."""
-    return micro_batches * micro_batch_s if micro_batch_s > 0 else whole_s
+def busy_time(micro_batches: int, micro_batch_s: float, whole_s: float, sync_s: float = 0.0) -> float:
+    """Return how long the units of one stage work on a batch.
+
+    Args:
+        micro_batches: In the batch.
+        micro_batch_s: Of one of them; 0 where it is not known, and the batch is taken undivided.
+        whole_s: Of the batch undivided, the all-reduce included.
+        sync_s: Of the all-reduce, of all units together.
+    """
+    return micro_batches * micro_batch_s + sync_s if micro_batch_s > 0 else whole_s
 
 
 def rate(samples: int, time_s: float) -> float:

@@ -10,12 +10,20 @@ there:
 3. a backward of the last chunk of the last stage needs the same micro-batch's forward there;
 4. gradients of weights need the backward of the same micro-batch and chunk in the same stage.
 
+Once all replicas of a stage have ended their last action, they may sum their gradients together: an all-reduce, which
+holds up no other stage. The step ends when the last stage has summed::
+
+    stage 0, replica 0 | F0 .  .  B0 R
+             replica 1 | F1 .  .  B1 R
+    stage 1, replica 0 | .  F0 B0 R  .       stage 1 sums while stage 0 still has a backward
+             replica 1 | .  F1 B1 R  .
+
 Between neighbours a transfer may take time of its own; it occupies neither side. From the last stage round to the first
 it takes as long as the longest between neighbours. Chunks of a stage take equal parts of its time; where gradients of
 weights have actions of their own, these take :data:`WEIGHT_SHARE` of the backward.
 
 Left out: links that several transfers share; a stage that does not read from the one before it is taken to wait for
-it all the same, so the estimate is never too short; synchronisation of gradients, which belongs to a stage's time.
+it all the same, so the estimate is never too short; the update of the weights.
 """
 
 from collections import deque
@@ -24,7 +32,8 @@ from dataclasses import dataclass
 
 from heterps_compile.errors import HeterpsError
 
-from .order import Action, Phase, deal
+from .mixed_stage import EQUAL, MixedStage, mixed_stage
+from .order import Action, Phase
 from .readings import idle_share
 
 WEIGHT_SHARE = 0.5
@@ -42,17 +51,27 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class AllReduce:
+    """When all replicas of a stage sum their gradients."""
+
+    stage: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """A simulated step.
 
     Attributes:
         spans: Every action; those of one replica in the order it ran them.
         replicas: Of every stage.
-        makespan_s: From the start of the first action to the end of the last.
+        makespan_s: From the start of the first action to the end of the last, or of the last all-reduce.
         bubble: Share of all replicas' time in which they wait, in [0, 1].
         peak_in_flight: Per stage, the most micro-batches one replica holds at once: begun forward and, in training, not
             yet gone backward. Where stages are cut into chunks, micro-batches of one chunk are counted.
         chunks: Into which every stage is cut.
+        all_reduces: Of the stages that sum gradients, in their order.
     """
 
     spans: tuple[Span, ...]
@@ -61,6 +80,7 @@ class Timeline:
     bubble: float
     peak_in_flight: tuple[int, ...]
     chunks: int = 1
+    all_reduces: tuple[AllReduce, ...] = ()
 
 
 def simulate(
@@ -70,6 +90,7 @@ def simulate(
     *,
     replicas: Sequence[int] | None = None,
     transfer_s: Sequence[float] | None = None,
+    sync_s: Sequence[float] | None = None,
 ) -> Timeline:
     """Run the orders of all stages against each other; O(actions).
 
@@ -79,18 +100,53 @@ def simulate(
         backward_s: [S], one micro-batch backward on one replica; None for inference.
         replicas: [S], replicas of every stage, which take its micro-batches round robin; one each by default.
         transfer_s: [S - 1], one micro-batch from stage s to s + 1, and its gradient back; 0 by default.
+        sync_s: [S], the all-reduce of the replicas of every stage; 0 by default.
 
     Raises:
         HeterpsError: where the orders wait for each other in a circle, or for an action that nobody runs.
     """
-    stages = len(orders)
-    counts = tuple(replicas) if replicas is not None else (1,) * stages
+    counts = tuple(replicas) if replicas is not None else (1,) * len(orders)
+    backwards = list(backward_s) if backward_s is not None else [0.0] * len(orders)
+    micro_batches = 1 + max((action.micro_batch for order in orders for action in order), default=0)
+    alike = [
+        mixed_stage((forward,) * count, (backward,) * count, micro_batches, EQUAL)
+        for forward, backward, count in zip(forward_s, backwards, counts, strict=True)
+    ]
+    return simulate_mixed(orders, alike, transfer_s=transfer_s, sync_s=sync_s)
+
+
+def simulate_mixed(
+    orders: Sequence[Sequence[Action]],
+    mixed: Sequence[MixedStage],
+    *,
+    transfer_s: Sequence[float] | None = None,
+    sync_s: Sequence[float] | None = None,
+) -> Timeline:
+    """Run the orders of all stages against each other, where replicas of a stage may differ; O(actions * replicas).
+
+    Args:
+        orders: For each of S stages, its actions in order.
+        mixed: [S], what a micro-batch takes on every replica, and which replica takes it.
+        transfer_s: [S - 1], one micro-batch from stage s to s + 1, and its gradient back; 0 by default.
+        sync_s: [S], the all-reduce of the replicas of every stage; 0 by default.
+
+    Raises:
+        HeterpsError: as :func:`simulate`.
+    """
+    stages, counts = len(orders), tuple(len(stage.forward_s) for stage in mixed)
     moves = list(transfer_s) if transfer_s is not None else [0.0] * (stages - 1)
-    backwards = list(backward_s) if backward_s is not None else [0.0] * stages
     chunks = 1 + max((action.chunk for order in orders for action in order), default=0)
-    lengths_s = _lengths(orders, forward_s, backwards, chunks)
     workers = [(stage, replica) for stage in range(stages) for replica in range(counts[stage])]
-    queues = [tuple(deal(orders[stage], replica, counts[stage])) for stage, replica in workers]
+    lengths_s = _lengths(
+        orders,
+        [mixed[stage].forward_s[replica] for stage, replica in workers],
+        [mixed[stage].backward_s[replica] for stage, replica in workers],
+        chunks,
+    )
+    queues = [
+        tuple(action for action in orders[stage] if mixed[stage].taken_by[action.micro_batch] == replica)
+        for stage, replica in workers
+    ]
 
     spans: list[list[Span]] = [[] for _ in workers]
     end_s: dict[Action, float] = {}
@@ -110,7 +166,7 @@ def simulate(
                 waiting.setdefault(needed, []).append(worker)
                 break
             start_s = max(ready_s, done[-1].end_s if done else 0.0)
-            length_s = lengths_s[action.phase][action.stage]
+            length_s = lengths_s[action.phase][worker]
             done.append(Span(action, workers[worker][1], start_s, start_s + length_s))
             end_s[action] = start_s + length_s
             runnable.extend(waiting.pop(action, ()))
@@ -120,13 +176,13 @@ def simulate(
             f"the schedule stops: stage {workers[stuck[0]][0]} waits for {needed} of stage {needed.stage}, "
             f"which never runs ({sum(map(len, spans))} of {sum(map(len, queues))} actions ran)"
         )
-    return _timeline(workers, spans, counts, chunks)
+    return _timeline(workers, spans, counts, chunks, list(sync_s) if sync_s is not None else [0.0] * stages)
 
 
 def _lengths(
     orders: Sequence[Sequence[Action]], forward_s: Sequence[float], backward_s: Sequence[float], chunks: int
 ) -> dict[Phase, list[float]]:
-    """Return how long an action of every phase takes in every stage."""
+    """Return how long an action of every phase takes on every worker."""
     splits = any(action.phase is Phase.WEIGHT for order in orders for action in order)
     share = WEIGHT_SHARE if splits else 0.0
     return {
@@ -159,15 +215,27 @@ def _transfer_s(maker: Action, reader: Action, moves_s: Sequence[float]) -> floa
 
 
 def _timeline(
-    workers: Sequence[tuple[int, int]], spans: Sequence[Sequence[Span]], replicas: tuple[int, ...], chunks: int
+    workers: Sequence[tuple[int, int]],
+    spans: Sequence[Sequence[Span]],
+    replicas: tuple[int, ...],
+    chunks: int,
+    sync_s: Sequence[float],
 ) -> Timeline:
-    makespan_s = max((done[-1].end_s for done in spans if done), default=0.0)
-    busy_s = sum(span.end_s - span.start_s for done in spans for span in done)
-    peaks = [0] * len(replicas)
+    ends_s, peaks = [0.0] * len(replicas), [0] * len(replicas)
     for (stage, _), done in zip(workers, spans, strict=True):
         peaks[stage] = max(peaks[stage], peak_held(span.action for span in done))
+        ends_s[stage] = max(ends_s[stage], done[-1].end_s if done else 0.0)
+    all_reduces = tuple(
+        AllReduce(stage, end_s, end_s + lasts_s)
+        for stage, (end_s, lasts_s) in enumerate(zip(ends_s, sync_s, strict=True))
+        if lasts_s > 0
+    )
+    makespan_s = max([*ends_s, *(each.end_s for each in all_reduces)], default=0.0)
+    busy_s = sum(span.end_s - span.start_s for done in spans for span in done)
+    busy_s += sum(count * lasts_s for count, lasts_s in zip(replicas, sync_s, strict=True))
     bubble = idle_share(busy_s, len(workers), makespan_s)
-    return Timeline(tuple(s for done in spans for s in done), replicas, makespan_s, bubble, tuple(peaks), chunks)
+    actions = tuple(span for done in spans for span in done)
+    return Timeline(actions, replicas, makespan_s, bubble, tuple(peaks), chunks, all_reduces)
 
 
 def peak_held(actions: Iterable[Action]) -> int:

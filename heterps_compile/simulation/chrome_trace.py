@@ -16,6 +16,7 @@ from typing import Any
 
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.simulate import input_of
 from heterps_compile.units import trace_ns, trace_slice, trace_thread
@@ -26,15 +27,21 @@ _NS_A_US = 1e3
 _LONGEST_NAME = 120
 
 
+def _replica(stage: PlannedStage, index: int) -> str:
+    """Name a replica; with its device type where those of the stage differ."""
+    of = f" on {stage.of_replicas[index].device}" if stage.mixed else ""
+    return shorten(printable(f"replica {index}{of}"), _LONGEST_NAME)
+
+
 def chrome_trace(plan: Plan, step: Step) -> str:
     """Write a step of a plan as the text of a JSON trace."""
     events: list[dict[str, Any]] = []
     for stage in plan.stages:
-        name = shorten(printable(f"stage {stage.index}: {stage.device}"), _LONGEST_NAME)
+        name = shorten(printable(f"stage {stage.index}: {stage.device_words}"), _LONGEST_NAME)
         events.append(_metadata("process_name", stage.index, 0, {"name": name}))
         events.append(_metadata("process_sort_index", stage.index, 0, {"sort_index": stage.index}))
         events += [
-            _metadata("thread_name", stage.index, trace_thread(i), {"name": f"replica {i}"})
+            _metadata("thread_name", stage.index, trace_thread(i), {"name": _replica(stage, i)})
             for i in range(stage.replicas)
         ]
     for span in step.timeline.spans:
@@ -50,6 +57,19 @@ def chrome_trace(plan: Plan, step: Step) -> str:
                 "args": {"micro_batch": action.micro_batch, "chunk": action.chunk},
             }
         )
+    for each in step.timeline.all_reduces:
+        for replica in range(step.timeline.replicas[each.stage]):
+            events.append(
+                {
+                    "name": "all-reduce",
+                    "cat": "all-reduce",
+                    "ph": "X",
+                    **trace_slice(each.start_s, each.end_s),
+                    "pid": each.stage,
+                    "tid": trace_thread(replica),
+                    "args": {},
+                }
+            )
     events += _flows(step)
     for (stage_index, replica), points in step.bytes_over_time():
         for time_s, size_bytes in points:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from heterps_compile.cluster.devices import Cluster
 from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.roofline import TRAINING_FACTOR
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.schedule.load import (
     MicroBatch,
     StageLoad,
-    held_bytes,
     held_part,
+    mean_micro_batch,
     micro_batch_counts,
     occupied,
     simulate_step,
@@ -40,7 +41,8 @@ class Step:
         steps: How many.
         timeline: Who runs what when.
         samples: In all.
-        kept_bytes: [S], what a replica holds all the time: weights, gradients, optimiser state; with the safety factor.
+        kept_bytes: [S], what a replica holds all the time: weights, gradients, optimiser state, and of a stage that
+            computes its activations again those of one micro-batch; with the safety factor.
         micro_batch_bytes: [S], what one micro-batch (of one chunk) adds while it is held; with the safety factor.
     """
 
@@ -90,15 +92,37 @@ def plan_loads(
         UnknownNameError: where the pool lacks a device type of the plan.
     """
     return tuple(
-        StageLoad(stage.replicas, _known(plan, stage, pool, operations or {}), activations_bytes, copies_bytes)
-        for stage, (activations_bytes, copies_bytes) in zip(plan.stages, _held(plan), strict=True)
+        StageLoad(
+            stage.replicas,
+            _known(plan, stage, pool, operations or {}),
+            activations_bytes,
+            copies_bytes,
+            stage.all_reduce_s,
+            inputs_bytes=inputs_bytes,
+            recomputes=stage.recompute,
+            types=_types(plan, stage, pool, operations or {}),
+        )
+        for stage, (activations_bytes, copies_bytes, inputs_bytes) in zip(plan.stages, _held(plan), strict=True)
     )
+
+
+def _types(
+    plan: Plan, stage: PlannedStage, pool: Cluster | None, operations: Mapping[str, int]
+) -> tuple[StageLoad, ...]:
+    """Return the replicas by device type where a stage has several."""
+    if not stage.mixed:
+        return ()
+    return tuple(StageLoad(part.replicas, _known(plan, part, pool, operations)) for part in stage.by_type)
 
 
 def _known(
     plan: Plan, stage: PlannedStage, pool: Cluster | None, operations: Mapping[str, int]
 ) -> tuple[MicroBatch, ...]:
     """Return the batch undivided, and divided as the plan's schedule does, else in two by what the pool says."""
+    if stage.mixed:
+        shares = [each.share for each in stage.mixed]
+        by_type = [_known(plan, part, pool, operations) for part in stage.by_type]
+        return tuple(mean_micro_batch(each, shares) for each in zip(*by_type, strict=True))
     training, count = plan.request.mode == "training", plan.schedule.micro_batches
     planned = MicroBatch(
         count, stage.micro_batch_forward_s, stage.micro_batch_backward_s, delay_s=stage.micro_batch_delay_s
@@ -106,7 +130,7 @@ def _known(
     forward_share = 1 / TRAINING_FACTOR if training else 1.0
     if planned.whole_s > 0:
         forward_share = planned.forward_s / planned.whole_s
-    compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * stage.data_s
+    compute_s, data_s = stage.replicas * stage.compute_s, stage.replicas * (stage.data_s - stage.sync_s)
     whole = replace(occupied(1, compute_s, data_s, forward_share), delay_s=stage.delay_s)
     if count > 1 and planned.whole_s > 0:
         return whole, planned
@@ -122,24 +146,28 @@ def _known(
         forward_share,
     )
     following = plan.stages[stage.index + 1 : stage.index + 2]
-    latency_s = max((pool.link(stage.device, each.device).latency_s for each in following), default=0.0)
+    latency_s = max((pool.way(stage.device, each.device).latency_s for each in following), default=0.0)
     return whole, replace(half, delay_s=min(stage.delay_s, (stage.delay_s + latency_s) / 2))
 
 
-def _held(plan: Plan) -> list[tuple[float, float]]:
-    """Return the activations of a whole batch, and the copies of weights of a micro-batch, stage by stage.
+def _held(plan: Plan) -> list[tuple[float, float, float]]:
+    """Return the activations of a whole batch, the copies of weights of a micro-batch, and what enters with a batch.
 
     The plan's are those of the micro-batches that its schedule holds at once.
     """
-    loads = [StageLoad(stage.replicas, (MicroBatch(1, stage.time_s),), 1.0) for stage in plan.stages]
+    loads = [
+        StageLoad(stage.replicas, (MicroBatch(1, stage.time_s),), 1.0, types=_types(plan, stage, None, {}))
+        for stage in plan.stages
+    ]
     chosen, training = plan.schedule, plan.request.mode == "training"
     timeline = simulate_step(chosen.name, loads, chosen.micro_batches, training=training)
-    parts = held_bytes(loads, timeline, chosen.micro_batches, training=training)
-    held = [_memory(stage.memory) for stage in plan.stages]
-    return [
-        (memory.activations_bytes / part, memory.copies_bytes / peak)
-        for memory, part, peak in zip(held, parts, timeline.peak_in_flight, strict=True)
-    ]
+    part = held_part(timeline, chosen.micro_batches, training=training)
+    held = []
+    for stage, peak in zip(plan.stages, timeline.peak_in_flight, strict=True):
+        memory, kept = _memory(stage.memory), 1 if stage.recompute else peak
+        made_bytes = memory.activations_bytes - memory.inputs_bytes
+        held.append((made_bytes / kept / part, memory.copies_bytes / kept, memory.inputs_bytes / peak / part))
+    return held
 
 
 def _memory(memory: MemoryParts | None) -> MemoryParts:
@@ -165,8 +193,8 @@ def simulate_plan(plan: Plan, loads: Sequence[StageLoad], schedule: str, micro_b
     kept, each = [], []
     for stage, load in zip(plan.stages, loads, strict=True):
         memory = _memory(stage.memory)
-        kept.append(memory.held_bytes * memory.safety_factor)
         part = held_part(timeline, micro_batches, training=training)
+        kept.append((memory.held_bytes + load.repeated_bytes(part, micro_batches)) * memory.safety_factor)
         each.append(load.micro_batch_bytes(part, micro_batches) * memory.safety_factor)
     return Step(schedule, micro_batches, steps, timeline, steps * plan.batch, tuple(kept), tuple(each))
 

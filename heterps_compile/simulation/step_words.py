@@ -4,7 +4,7 @@ Left out: the simulation (``plan_steps.py``), the timeline (``report/pictures/ti
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.text import Text
 from heterps_compile.console import add_numbers, add_text, name_text, note_text, pairs_table, plain_table
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan, reading_rows
+from heterps_compile.plan.planned_stage import mixed_document
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share, rate_number
 
@@ -56,10 +57,22 @@ def print_steps(console: Console, plan: Plan, steps: Sequence[Step], notes: Sequ
     console.print(pairs_table(reading_rows(plan)))
     console.print()
     console.print(table)
+    for line in _all_reduces(plan):
+        console.print()
+        console.print(Text(line))
     console.print()
     _print_memory(console, plan, steps)
     for note in notes:
         console.print(note_text(note))
+
+
+def _all_reduces(plan: Plan) -> Iterator[str]:
+    """Say what a step adds in some stages once their last backward has ended."""
+    longest = max(plan.stages, key=lambda stage: stage.all_reduce_s)
+    if longest.all_reduce_s:
+        count = counted(sum(stage.all_reduce_s > 0 for stage in plan.stages), "stage")
+        longest_s = format_seconds(longest.all_reduce_s)
+        yield f"all-reduce after the last backward of {count}, the longest {longest_s} in stage {longest.index}"
 
 
 def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:
@@ -68,8 +81,10 @@ def _print_memory(console: Console, plan: Plan, steps: Sequence[Step]) -> None:
     add_text(table, "peak memory of a replica", no_wrap=True)
     add_numbers(table, "there is", *(step.schedule for step in steps))
     for stage in plan.stages[:_STAGES_SHOWN]:
-        there = memory.get(stage.device, "-")
-        label = Text(f"stage {stage.index}: {stage.replicas} x ").append_text(name_text(stage.device, console.width))
+        there = " + ".join(memory.get(device, "-") for device, _ in stage.units)
+        label = Text(f"stage {stage.index}: ")
+        for place, (device, count) in enumerate(stage.units):
+            label.append(f"{' + ' if place else ''}{count} x ").append_text(name_text(device, console.width))
         table.add_row(label, Text(there), *(Text(format_bytes(step.peak_bytes[stage.index])) for step in steps))
     console.print(table)
     if len(plan.stages) > _STAGES_SHOWN:
@@ -111,6 +126,8 @@ def _step(plan: Plan, step: Step) -> dict[str, Any]:
             {
                 "device": stage.device,
                 "replicas": stage.replicas,
+                **mixed_document(stage),
+                "all_reduce_s": stage.all_reduce_s,
                 "peak_bytes": round(step.peak_bytes[stage.index]),
                 "memory_over_time": over_time[stage.index],
             }

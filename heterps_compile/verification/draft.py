@@ -12,9 +12,11 @@ Left out: how values are compared (``runtime/verify.py``), and what of a model c
 from heterps_compile.backends.comparable import find_comparable
 from heterps_compile.backends.contract import Backend
 from heterps_compile.errors import VerificationError
+from heterps_compile.escape import printable
 from heterps_compile.ir.graph import ONNX, Graph
 from heterps_compile.passes.drafts import Emitted
-from heterps_compile.plan.plan import Verification
+from heterps_compile.plan.plan import NOT_VERIFIED, Verification
+from heterps_compile.plan.weights import weight_without_numbers
 
 from .batch import MemoryLimits, choose_batch
 from .calls import compare_calls
@@ -43,6 +45,8 @@ def verify_draft(
     Raises:
         VerificationError: naming what differs and by how much.
     """
+    if unnumbered := weight_without_numbers(draft.graph):
+        return None, (f"{NOT_VERIFIED}: {printable(unnumbered)!r} lies on torch's device 'meta', without numbers",)
     compared = find_comparable(draft.graph, backend.capabilities)
     if not compared.outputs:
         return None, compared.notes

@@ -23,11 +23,12 @@ import numpy as np
 from heterps_compile.cost.workload import Workload
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import Deadline, TimeUpError
+from heterps_compile.passes.partial_orders import enumerate_down_sets, sample_down_sets
 from heterps_compile.units import format_bytes
 
 from .best_chain import best_chain
 from .blocks import Blocks, Flow, Loose, contract, has_backward_edges
-from .down_sets import DownSets, enumerate_down_sets, sample_down_sets, tabulate
+from .down_sets import DownSets, tabulate
 from .load_bounds import simple_bound
 from .split import evaluate_split, faults
 

@@ -1,18 +1,18 @@
 """Down-sets: the sets of blocks that the first devices of a contiguous split may hold together.
 
-A down-set holds, with every block, all blocks before it. A contiguous split is a chain of down-sets from the empty
-one to all blocks, and what lies between two neighbours of the chain is what one device holds::
+A down-set holds, with every block, all blocks before it (``passes/partial_orders.py`` finds them). A contiguous split
+is a chain of down-sets from the empty one to all blocks, and what lies between two neighbours of the chain is what one
+device holds::
 
     {}  <  {a}  <  {a b c}  <  {a b c d e}        device 0: a | device 1: b c | device 2: d e
 
 A wide graph has exponentially many down-sets, a deep one few: 242 for ResNet-50's 177 layers, 36,596 for the 326 of
-Inception v3. A down-set is a Python int here, bit i standing for block i; :func:`tabulate` turns a family of them into
-arrays.
+Inception v3. :func:`tabulate` turns a family of them into arrays.
 
 Left out: which chain is best (``best_chain.py``).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,76 +25,6 @@ from .blocks import Blocks, Bools, Floats
 _MOST_ROWS, _MOST_PRODUCTS = 4096, 10**9
 """Down-sets handled at once where a table is built, so that temporaries stay small, and a part takes a tenth of a
 second or so: between two parts the clock is asked."""
-_ASKED = 256
-"""Down-sets found between two looks at the clock."""
-
-
-def enumerate_down_sets(blocks: Blocks, limit: int, deadline: Deadline = NO_DEADLINE) -> set[int] | None:
-    """Return every down-set, or None where there are more than ``limit``.
-
-    Raises:
-        TimeUpError: where the deadline comes first.
-    """
-    needs = [sum(1 << b for b in before) for before in blocks.before]
-    free = sum(1 << i for i, need in enumerate(needs) if need == 0)
-    found = {0}
-    waiting = [(0, free)]
-    while waiting:
-        down_set, free = waiting.pop()
-        rest = free
-        while rest:
-            bit = rest & -rest
-            rest ^= bit
-            larger = down_set | bit
-            if larger in found:
-                continue
-            found.add(larger)
-            if len(found) > limit:
-                return None
-            if len(found) % _ASKED == 0:
-                deadline.check()
-            opened = free ^ bit
-            for later in blocks.after[bit.bit_length() - 1]:
-                if needs[later] & ~larger == 0:
-                    opened |= 1 << later
-            waiting.append((larger, opened))
-    return found
-
-
-def sample_down_sets(blocks: Blocks, orders: int, rng: np.random.Generator, through: Sequence[int] = ()) -> set[int]:
-    """Return the prefixes of some topological orders: depth first, breadth first, and mixtures of both.
-
-    Every order alone makes a chain, so a sample always holds some contiguous split, memory permitting.
-
-    Args:
-        blocks: n blocks.
-        orders: How many.
-        rng: Makes it repeatable.
-        through: A chain of down-sets, ascending. Every order passes through some of them, so the sample holds
-            variations of that chain; all of them are in the sample.
-    """
-    found = {0, *through}
-    for turn in range(orders):
-        eagerness = float(turn == 1) if turn < 2 else rng.random()
-        stops = [stop for stop in through if rng.random() < 0.7]
-        waiting = [len(before) for before in blocks.before]
-        ready = [i for i, count in enumerate(waiting) if count == 0]
-        down_set = 0
-        while ready:
-            while stops and stops[0] & ~down_set == 0:
-                stops.pop(0)
-            open_now = [at for at, block in enumerate(ready) if not stops or stops[0] >> block & 1]
-            at = open_now[-1] if rng.random() < eagerness else open_now[0]
-            if turn > 1 and rng.random() < 0.5:
-                at = open_now[int(rng.integers(len(open_now)))]
-            block = ready.pop(at)
-            down_set |= 1 << block
-            found.add(down_set)
-            for later in blocks.after[block]:
-                waiting[later] -= 1
-                if waiting[later] == 0:
-                    ready.append(later)
-    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,6 @@ rule 2 where there are more than 500 ways to share, in which case rule 3 is for 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby, islice, pairwise
 
 import numpy as np
@@ -53,7 +52,7 @@ def deal_alike(problem: Problem, result: SearchResult) -> SearchResult:
     if placement == result.placement:
         return result
     value = float(evaluate(problem, *to_arrays([placement])).values[0])
-    return replace(result, placement=placement, value=value, bound=min(result.bound, value))
+    return result.with_placement(placement, value)
 
 
 def _dealt(problem: Problem, alike: Sequence[int], placement: Placement) -> Placement:

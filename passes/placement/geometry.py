@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heterps_compile.cost.evaluate import evaluate_one
+from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
-from heterps_compile.cost.replicas import ReplicaDemand, StageWork
-from heterps_compile.cost.segments import MEMORY_TOLERANCE, problem_tables
+from heterps_compile.cost.replicas import LayerSums, ReplicaDemand, StageWork
+from heterps_compile.cost.segments import problem_tables
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 
 from .traffic import Crossings, SegmentTraffic, Traffic, Values, box_sums
@@ -111,11 +113,9 @@ class Chain:
         self.is_exact = problem.link_seconds_per_byte is None
         self.borders = np.concatenate([[0], inner, [layers]]) if borders is None else borders
         self._block = block = np.repeat(np.arange(len(self.borders) - 1), np.diff(self.borders))
-        self.compute_s = self._prefix(tables.compute_s)
-        self._data_s = self._prefix(tables.data_s)
-        self._sync_s = self._prefix(problem.sync_s) if tables.synchronises else None
-        self._shared_s = None if problem.shared_s is None else self._prefix(problem.shared_s)
-        self._unusable = self._prefix(~tables.usable)
+        self._sums = tables.layers.map(self.prefix_sums)
+        self.compute_s = self._sums.compute_s
+        self._unusable = self.prefix_sums(~tables.usable)
         self._crossings = Crossings(
             Values(block[tables.read_after], block[tables.read_by], tables.read_bytes),
             Values(block[tables.sent_by], block[tables.sent_until], tables.sent_bytes),
@@ -142,24 +142,19 @@ class Chain:
         per_layer = np.repeat(path.type, ends - starts)
         return Placement(tuple(per_layer.tolist()), tuple(starts[1:][same].tolist()))
 
+    def value(self, placement: Placement) -> float:
+        """Return the objective of a placement, inf where it is infeasible."""
+        return evaluate_one(self.problem, placement)
+
     def cheapest_work(self, price: Floats) -> Floats:
         """Return [n + 1], for the blocks before each position the sum of their computation at the cheapest type."""
         usable = np.diff(self._unusable) == 0
         least = np.where(usable, np.diff(self.compute_s) * price[:, None], np.inf).min(axis=0)
         return np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(least), least, 0.0))])
 
-    def work_between(self, low: Ints, high: Ints, types: Ints) -> tuple[Floats, Floats, Floats, Floats | None]:
-        """Return computation, data movement without traffic, synchronisation and shared time between positions."""
-
-        def between(sums: Floats) -> Floats:
-            return np.asarray(sums[types, high] - sums[types, low])
-
-        return (
-            between(self.compute_s),
-            between(self._data_s),
-            np.zeros(1) if self._sync_s is None else between(self._sync_s),
-            None if self._shared_s is None else between(self._shared_s),
-        )
+    def work_between(self, low: Ints, high: Ints, types: Ints) -> LayerSums:
+        """Return what the layers between positions add up to on some types."""
+        return self._sums.map(lambda sums: np.asarray(sums[types, high] - sums[types, low]))
 
     def usable_blocks(self) -> Bools:
         """Return [T, n], whether a type may run a block."""
@@ -253,18 +248,15 @@ class Chain:
 
     def demand(self, rows: Ints, ends: Ints, moved_bytes: Floats, talks: Floats) -> ReplicaDemand:
         """Return [T, R, W], the demand of segments, with their traffic [R, W] and how often they pay latency."""
+        return self.work(rows, ends, moved_bytes, talks).demand()
+
+    def work(self, rows: Ints, ends: Ints, moved_bytes: Floats, talks: Floats) -> StageWork:
+        """Return [T, R, W], the work of segments; arguments as above."""
         problem = self.problem
-        data_s = moved_bytes * problem.seconds_per_byte[PER_TYPE]
-        data_s += talks * problem.latency_s[PER_TYPE]
-        data_s += _between(self._data_s, rows, ends)
-        return StageWork(
-            compute_s=_between(self.compute_s, rows, ends),
-            data_s=data_s,
-            sync_s=np.zeros(1) if self._sync_s is None else _between(self._sync_s, rows, ends),
-            compute_parallel=problem.compute_parallel[PER_TYPE],
-            data_parallel=problem.data_parallel[PER_TYPE],
-            shared_s=None if self._shared_s is None else _between(self._shared_s, rows, ends),
-        ).demand()
+        traffic_s = moved_bytes * problem.seconds_per_byte[PER_TYPE]
+        traffic_s += talks * problem.latency_s[PER_TYPE]
+        sums = self._sums.map(lambda sums: _between(sums, rows, ends)).with_traffic(problem, PER_TYPE, traffic_s)
+        return sums.work(problem, PER_TYPE)
 
     def usable(self, rows: Ints, ends: Ints) -> Bools:
         """Return [T, R, W], whether a type may run all layers between a position and an end."""
@@ -285,23 +277,24 @@ class Chain:
             parts.append(tile.segments(tile.possible))
         return Segments.join(parts)
 
-    def _prefix(self, table: Floats | Bools) -> Floats:
-        """Return [T, n + 1], sums of a table [L, T] over the blocks before each position."""
+    def prefix_sums(self, table: Floats | Bools) -> Floats:
+        """Return [T, n + 1], sums of a table [L, T] over the layers before each position."""
         sums = np.zeros((table.shape[1], table.shape[0] + 1))
         np.cumsum(table.T, axis=1, out=sums[:, 1:])
         return sums[:, self.borders]
 
     def furthest_ends(self, slowest_s: float = np.inf) -> Ints:
         """Return [n], for every first position the last end at which some type may still take at most ``slowest_s``."""
-        problem, positions = self.problem, np.arange(self.length)
-        furthest = positions + 1
+        problem, furthest = self.problem, np.arange(self.length) + 1
+        serial_s = self._sums.serial_compute_s
+        if serial_s is None:
+            serial_s = self.compute_s * (1 - problem.compute_parallel[:, None])
         for t in range(problem.type_count):
             usable = np.searchsorted(self._unusable[t], self._unusable[t, :-1] + 0.5) - 1
-            serial = 1 - problem.compute_parallel[t]
-            if serial > 0 and np.isfinite(slowest_s):
+            if np.isfinite(slowest_s):
                 # what no number of replicas divides; a little more, since costs cut exactly
-                most_s = self.compute_s[t, :-1] + slowest_s * (1 + 1e-6) / serial
-                usable = np.minimum(usable, np.searchsorted(self.compute_s[t], most_s, side="right") - 1)
+                most_s = serial_s[t, :-1] + slowest_s * (1 + 1e-6)
+                usable = np.minimum(usable, np.searchsorted(serial_s[t], most_s, side="right") - 1)
             furthest = np.maximum(furthest, usable)
         return furthest
 

@@ -19,7 +19,7 @@ from heterps_compile.plug_ins import make_plug_in
 
 from .method import PlacementMethod
 
-_PLAIN = "exact"  # needs no more than every search does
+_PLAIN = "best"  # needs no more than every search does
 ENTRY_POINT_GROUP = "heterps_compile.methods"
 
 
@@ -40,6 +40,7 @@ class BuiltIn:
 
 METHODS: Mapping[str, BuiltIn] = MappingProxyType(
     {
+        "best": BuiltIn("best", "Best"),
         "rl": BuiltIn("learned.rl", "Rl", ("torch",)),
         "rl-rnn": BuiltIn("learned.rl", "RlRnn", ("torch",)),
         "exact": BuiltIn("proof.exact", "Exact"),

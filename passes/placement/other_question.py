@@ -1,7 +1,7 @@
 """Answer the other question about money where there is a throughput floor: ``price`` beside ``cost``, or the reverse.
 
-The exact search answers it, beginning with the plan of the question that was asked, in a time that is its own part of
-the time limit.
+The exact search answers it, beginning with the plan of the question that was asked, and the search over orders of the
+layers after it, in a time that is their own part of the time limit.
 
 Left out: what is told of it (``plan/other_plan.py``).
 """
@@ -10,14 +10,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.evaluate import detail, evaluate_one
+from heterps_compile.cost.layer_orders import LayerOrders, reordered
 from heterps_compile.cost.objective import OBJECTIVES
-from heterps_compile.cost.pose import FREE_PRICE_PER_HOUR
-from heterps_compile.cost.problem import Placement, Problem, SearchResult
+from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Problem, SearchResult
+from heterps_compile.cost.whole_machines import rented_units
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.plan.other_plan import OtherPlan
+from heterps_compile.schedule.step_problem import StepProblem
 
+from .orders.best_order import best_order
 from .proof.prove import prove
+from .proof.trivial_bounds import GAP
+from .steps.minimise_step import least_factor, search_steps
 
 
 def has_other_question(problem: Problem) -> bool:
@@ -35,21 +40,49 @@ def unanswered(problem: Problem, why: str) -> str:
     return f"what --objective {other_objective(problem)} would choose is not told: {why}"
 
 
-def answer_other(problem: Problem, result: SearchResult, time_limit_s: float) -> OtherPlan:
-    """Return the best plan by the other objective that the exact search finds in the time."""
-    asked = replace(problem, objective=other_objective(problem))
-    proof = prove(asked, Deadline.after(time_limit_s), [result.placement])
-    placement: Placement = result.placement if proof.placement is None else proof.placement
-    found = detail(asked, placement)
+def answer_other(
+    problem: Problem, orders: LayerOrders, result: SearchResult, time_limit_s: float, of: StepProblem | None = None
+) -> OtherPlan:
+    """Return the best plan by the other objective that is found in the time, in whatever order it takes the layers.
+
+    Args:
+        problem: With the objective that was asked for.
+        orders: Of its layers.
+        result: Its plan, which the search begins with.
+        time_limit_s: For the search.
+        of: What steps are made of, where they are what is minimised: then the layers keep their order; None in the
+            steady state.
+    """
+    asked, deadline = replace(problem, objective=other_objective(problem)), Deadline.after(time_limit_s)
+    proof = prove(asked, deadline, [result.placement])
+    own = result.placement if proof.placement is None else proof.placement
+    value = evaluate_one(asked, own)
+    bound = value if proof.is_complete else min(proof.bound, value)
+    known = SearchResult(own, value, bound, result.method, 0, 0, 0.0)
+    best = best_order(asked, orders, result.method, known, deadline.left_s(), is_proven=True)
+    known = known if best.result is None else best.result
+    found = detail(reordered(asked, orders, best.order) if best.order else asked, known.placement)
+    throughput, is_proven = found.throughput, known.bound_of_all_orders >= known.value * (1 - GAP)
+    if of is not None:
+        steps = replace(of, problem=asked)
+        steps_found = search_steps(steps, [own, result.placement], deadline)
+        if (stepped := steps_found.plan) is not None:
+            found = detail(asked, stepped.placement, np.array(stepped.step.units, np.float64))
+            throughput = problem.batch / stepped.step.step_s
+            least = known.bound_of_all_orders * least_factor(steps)
+            least = max(least, steps_found.bound) if orders.is_fixed else least
+            is_proven = least >= stepped.value * (1 - GAP)
     types, replicas = [stage.type for stage in found.stages], [stage.replicas for stage in found.stages]
-    used = np.bincount(types, replicas, problem.type_count)
+    used = np.asarray(np.bincount(types, replicas, problem.type_count), np.float64)
     units = {problem.type_names[t]: int(used[t]) for t in np.flatnonzero(used)}
     # what is free has a price to the search, not to the user
     prices = np.where(problem.price_per_hour == FREE_PRICE_PER_HOUR, 0.0, problem.price_per_hour)
+    server_price = 0.0 if problem.server_price_per_hour == FREE_PRICE_PER_HOUR else problem.server_price_per_hour
     return OtherPlan(
         objective=asked.objective,
-        price_per_hour=float(prices @ used),
-        throughput_samples_per_s=found.throughput,
+        price_per_hour=float(prices @ rented_units(problem, used)) + found.servers * server_price,
+        throughput_samples_per_s=throughput,
         units=units,
-        is_proven=proof.is_complete,
+        is_proven=is_proven,
+        servers_price_per_hour=found.servers * server_price,
     )

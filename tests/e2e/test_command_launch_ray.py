@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,9 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return end_of(process, PATIENCE_S)
 
 
-def wait_for_steps(log: Path, process: "subprocess.Popen[str]") -> None:
+def wait_for(seen: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
     deadline_s = time.monotonic() + PATIENCE_S
-    while not (log.exists() and log.read_text()) and process.poll() is None and time.monotonic() < deadline_s:
+    while not seen() and process.poll() is None and time.monotonic() < deadline_s:
         time.sleep(0.1)
 
 
@@ -95,18 +96,51 @@ def test_what_no_node_has_is_told_in_one_sentence(there):
 def test_ctrl_c_ends_the_ranks_after_the_step_with_a_checkpoint(there, tmp_path):
     log, ck = tmp_path / "log.jsonl", tmp_path / "ck"
     process = begin(there, "--steps", "1000000", "--log", str(log), "--checkpoint", str(ck))
-    wait_for_steps(log, process)
+    wait_for(lambda: log.exists() and bool(log.read_text()), process)
     process.send_signal(signal.SIGINT)
     code, out, err = end(process)
     assert code == 130, err + out
     assert list(ck.glob("step-*"))
 
 
+def test_an_elastic_run_goes_on_without_a_node_and_takes_one_that_joins(there, tmp_path):
+    """Two nodes have one resource each for the two replicas of the second stage."""
+    folder, cluster, _ = there
+    slow, ck = tmp_path / "slow", tmp_path / "ck"
+    (folder / "slow.py").write_text(
+        (folder / "train.py").read_text() + "\ndef prepare(batch):\n    import os, time\n"
+        f"    time.sleep(0.5 if os.path.exists({str(slow)!r}) else 0.0)\n    return batch\n"
+    )
+    more = {"num_cpus": 1, "resources": {"turing": 1}, "object_store_memory": STORE_BYTES}
+    kept, lost = cluster.add_node(**more), cluster.add_node(**more)
+    slow.touch()
+    words = ("--train", "slow.py", "--steps", "30", "--checkpoint", str(ck), "--every", "2", "-q")
+    process = begin(there, "--elastic", "2:3", "--max-restarts", "2", *words, resource="turing")
+    wait_for((ck / "step-000002" / "state.json").exists, process)
+    cluster.remove_node(lost, allow_graceful=False)
+    told: list[str] = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        told.append(line)
+        if line.startswith("restart 1 of 2"):
+            come = cluster.add_node(**more)
+        if " came: " in line:
+            slow.unlink()
+    code, out, _ = end(process)
+    assert code == 0, "".join(told) + out
+    assert ": replicas 1, 2 on 3 hosts (" in (restart := next(line for line in told if line.startswith("restart 1")))
+    assert ", replicas 1, 1 on 2 hosts (" in restart
+    assert told[-1] == "done, after 1 restart and 1 change of widths\n"
+    assert largest_difference(weights_in(ck / "step-000030"), trained_in_one_process(30)) < 1e-6
+    for node in (kept, come):
+        cluster.remove_node(node)
+
+
 def test_a_node_that_is_killed_ends_the_run_in_one_sentence(there, tmp_path):
     """It is the last test: the cluster has one node after it."""
     log = tmp_path / "log.jsonl"
     process = begin(there, "--steps", "1000000", "--log", str(log))
-    wait_for_steps(log, process)
+    wait_for(lambda: log.exists() and bool(log.read_text()), process)
     _, cluster, volta = there
     cluster.remove_node(volta, allow_graceful=False)
     code, out, err = end(process)

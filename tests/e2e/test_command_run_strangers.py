@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -81,23 +82,29 @@ def attacked() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """Have a folder for temporary files that is not in one of pytest's, which another pytest shuts to others."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        yield folder
+
+
 @pytest.mark.usefixtures("attacked")
-def test_another_user_learns_nothing_changes_nothing_and_does_not_end_a_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("written")
+def test_another_user_learns_nothing_changes_nothing_and_does_not_end_a_run(tmp_path, open_to_all):
+    folder = tmp_path / "written"
+    folder.mkdir()
     write_ctrdnn(folder)
-    temporary = tmp_path_factory.mktemp("temporary")
-    for place in (temporary, *temporary.parents):
-        with suppress(OSError):
-            place.chmod(0o777 | 0o1000 if place == temporary else place.stat().st_mode | 0o055)
     words = ("--train", "train.py", "--data", DATA, "--batch", str(BATCH), "--micro-batches", str(MICRO_BATCHES))
     ports = frozenset(loopback_ports())
     run = subprocess.Popen(
         [sys.executable, "-m", "heterps_compile", "run", "model2.heterps", *words, "--replicas", "1,2", "--steps",
          str(STEPS), "--checkpoint", str(folder / "ck"), "--every", "5"],
-        cwd=folder, env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+        cwd=folder, env={**os.environ, "TMPDIR": str(open_to_all), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    stranger = AnotherUser(partial(attack, run.pid, str(temporary), ports, 25.0))
+    stranger = AnotherUser(partial(attack, run.pid, str(open_to_all), ports, 25.0))
     out, err = run.communicate(timeout=PATIENCE_S)
     found = stranger.found()
     assert isinstance(found, dict), found

@@ -29,6 +29,7 @@ PRINTED = (
     "completion bash",
     "clusters list",
     "clusters show heterps-paper",
+    "offers --gpu a100",
     "show new.json",
     "show new.json -v",
     "show new.json --json",
@@ -54,8 +55,8 @@ PRINTED = (
 
 ONNX = "reading an ONNX model needs onnx, onnx-ir and onnxruntime"
 SEARCHES_ONNX = (
-    f"{ONNX}; the placement method 'rl' needs highspy, networkx, numba, safetensors and torch; these are not "
-    "installed: pip install 'heterps-compile[onnx,torch]'"
+    f"{ONNX}; the placement method 'best' needs highspy, networkx and numba; these are not installed: "
+    "pip install 'heterps-compile[onnx]'"
 )
 READS_ONNX = f"{ONNX}, which are not installed: pip install 'heterps-compile[onnx]'"
 REFUSED = {
@@ -65,6 +66,7 @@ REFUSED = {
     "check m.onnx --against new.json --cluster edge": SEARCHES_ONNX,
     "explain a --model m.onnx --plan new.json --cluster edge": READS_ONNX,
     "bench m.onnx": READS_ONNX,
+    "advise m.onnx --gpu v100 --speed-up 2": READS_ONNX,
     "profile m.onnx": "measuring layers needs safetensors and torch, which are not installed: "
     "pip install 'heterps-compile[torch]'",
     "run folder --data random": "running stages needs safetensors and torch, which are not installed: "

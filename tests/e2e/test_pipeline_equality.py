@@ -61,6 +61,21 @@ def test_exact_sums_are_those_of_one_process_to_the_last_bit(folders):
         assert set(worst_of(name, chosen, folders, exact_sums=True).values()) == {0.0}
 
 
+def test_stages_that_recompute_end_with_the_very_bits_of_those_that_keep_their_activations(folders):
+    """Convolutions with batch norms and dropout, whose statistics replicas share; a tied embedding in two stages."""
+    turns = [("dropping", (1, 1), "1f1b"), ("dropping", (2, 1), "gpipe"), ("gpt2", (1, 2), "1f1b")]
+    cases = [
+        Case(name, folders(name, 2), widths, schedule, recompute=recompute)
+        for name, widths, schedule in turns
+        for recompute in (False, True)
+    ]
+    runs = train_staged(cases)
+    for (losses, state), (again, state_again) in zip(runs[::2], runs[1::2], strict=True):
+        assert again == losses
+        assert state.keys() == state_again.keys()
+        assert all(torch.equal(tensor, state_again[name]) for name, tensor in state.items())
+
+
 @pytest.mark.slow  # a full product of models, widths and schedules
 def test_exact_sums_keep_training_equal_that_amplifies_every_difference(folders):
     assert above(worst_of("resnet50-thin", ALL, folders, exact_sums=True)) == {}

@@ -37,14 +37,18 @@ def test_the_list_holds_every_segment_once(cells: int, problem: Problem) -> None
             fits = plain_memory(problem, i, j) <= problem.memory_bytes[t]
             assert ((a, c, t) in found) == (usable and fits)
             if (a, c, t) in found:
-                data_s = problem.data_s[i:j, t].sum() + (received + sent) * problem.seconds_per_byte[t]
-                data_s += problem.latency_s[t] * (int(received > 0) + int(sent > 0))
+                traffic_s = (received + sent) * problem.seconds_per_byte[t]
+                traffic_s += problem.latency_s[t] * (int(received > 0) + int(sent > 0))
+                alpha, beta = (
+                    np.broadcast_to(f, problem.compute_s.shape)[i:j, t] for f in (problem.alpha, problem.beta)
+                )
+                compute_s, data_s = problem.compute_s[i:j, t], problem.data_s[i:j, t]
                 work = StageWork(
-                    np.array([problem.compute_s[i:j, t].sum()]),
-                    np.array([data_s]),
+                    np.array([compute_s.sum()]),
+                    np.array([data_s.sum() + traffic_s]),
                     np.array([problem.sync_s[i:j, t].sum()]),
-                    problem.compute_parallel[t],
-                    problem.data_parallel[t],
+                    np.array([compute_s @ (1 - alpha)]),
+                    np.array([data_s @ (1 - beta) + traffic_s * (1 - problem.data_parallel[t])]),
                     None if problem.shared_s is None else np.array([problem.shared_s[i:j, t].sum()]),
                 ).demand()
                 for name in work.__slots__:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_problems import linked, plain_value, small_problems, small_problems_for, with_shared_storage
+from small_problems import linked, on_machines, plain_value, small_problems, small_problems_for, with_shared_storage
 
 from heterps_compile.cost.evaluate import Fault, detail, evaluate, to_placement
 from heterps_compile.cost.objective import OBJECTIVES
@@ -51,6 +51,14 @@ def test_pairs_of_types_talk_over_their_own_links(problem: Problem, links: int, 
 @given(data=st.data(), storage=st.integers(0, 2**32 - 1), seed=st.integers(0, 2**32 - 1))
 def test_replicas_wait_for_the_storage_they_share(objective: str, data: st.DataObject, storage: int, seed: int) -> None:
     assert_plain_values(with_shared_storage(data.draw(small_problems_for(objective)), storage), seed)
+
+
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), machines=st.integers(0, 2**32 - 1), seed=st.integers(0, 2**32 - 1))
+def test_units_share_machines(objective: str, data: st.DataObject, machines: int, seed: int) -> None:
+    problem = data.draw(small_problems_for(objective, units=9))
+    assert_plain_values(on_machines(problem, machines), seed)
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from optimum import ROUNDING, StepsDeadline, assert_same_optimum, solve
-from small_problems import small_problems
+from small_problems import on_machines, small_problems
 
 from heterps_compile.cost.evaluate import evaluate_one
 from heterps_compile.cost.problem import Problem
@@ -30,6 +30,12 @@ def test_exact_finds_the_optimum_and_proves_it(problem: Problem) -> None:
 @given(small_problems(max_layers=6, units=2))
 def test_exact_finds_the_optimum_where_stages_compete_for_units(problem: Problem) -> None:
     assert_same_optimum(problem)
+
+
+@settings(max_examples=60, deadline=None)
+@given(small_problems(max_layers=6, units=9), st.integers(0, 2**32 - 1))
+def test_exact_finds_the_optimum_where_units_share_machines(problem: Problem, machines: int) -> None:
+    assert_same_optimum(on_machines(problem, machines))
 
 
 @settings(max_examples=30, deadline=None)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from optimum import assert_bound_below_optimum, assert_found_without_sweeps, assert_same_optimum
-from small_problems import small_problem, small_problems
+from small_problems import on_machines, small_problem, small_problems
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.deadline import Deadline
@@ -20,8 +20,9 @@ from heterps_compile.passes.placement.proof.trivial_bounds import longest_s
 ROUNDING = 1e-8
 
 
-def entry(type_: int, units: int) -> ReplicaRanges:
-    return ReplicaRanges(np.array([type_]), np.array([units]), np.array([units]))
+def entries_up_to(type_: int, units: int) -> ReplicaRanges:
+    counts = np.arange(1, units + 1)
+    return ReplicaRanges(np.full(units, type_), counts, counts)
 
 
 # march through the shortest chains too, with no sweep over blocks before it
@@ -33,7 +34,7 @@ MARCHED = Effort(
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.02, 1.0), units=st.sampled_from([1, 2, 3, 7]))
-@example(seed=8, slow=0.25, units=2)  # a single replica synchronises nothing, and so reaches further than two
+@example(seed=8, slow=0.25, units=2)  # where synchronising takes long, one replica reaches further than two
 @example(seed=154, slow=0.25, units=2)
 def test_no_segment_ends_behind_the_furthest(seed: int, slow: float, units: int) -> None:
     problem = small_problem(seed, layers=17, types=3, units=40)
@@ -43,7 +44,7 @@ def test_no_segment_ends_behind_the_furthest(seed: int, slow: float, units: int)
     fits = segments.keep(segments.demand.units(slow_s) <= units)
     for type_ in range(3):
         of_type = fits.keep(fits.type == type_)
-        assert np.all(of_type.end <= reach.ends(entry(type_, units), slow_s)[0][of_type.first])
+        assert np.all(of_type.end <= reach.ends(entries_up_to(type_, units), slow_s)[-1][of_type.first])
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,7 +58,7 @@ def test_where_values_pass_to_the_next_layer_alone_the_furthest_segment_fits(
     fits = segments.keep(segments.demand.units(slow_s * (1 + ROUNDING)) <= units)
     found = set(zip(fits.first.tolist(), fits.end.tolist(), fits.type.tolist(), strict=True))
     for type_ in range(3):
-        for first, end in enumerate(LongestSegments(chain).ends(entry(type_, units), slow_s)[0].tolist()):
+        for first, end in enumerate(LongestSegments(chain).ends(entries_up_to(type_, units), slow_s)[-1].tolist()):
             assert end == first or (first, end, type_) in found
 
 
@@ -68,7 +69,7 @@ def test_ends_are_the_same_from_the_ends_of_another_time_and_from_none(seed: int
     marched = LongestSegments(chain)
     for power in range(3):
         slow_s = longest_s(chain.problem) * slow * slow * ratio**power
-        every = ReplicaRanges(np.array([0, 0, 1]), np.array([1, 4, 2]), np.array([1, 4, 2]))
+        every = ReplicaRanges(np.array([0, 0, 0, 1]), np.array([1, 2, 4, 2]), np.array([1, 3, 4, 2]))
         assert marched.ends(every, slow_s).tolist() == LongestSegments(chain).ends(every, slow_s).tolist()
 
 
@@ -119,6 +120,19 @@ def test_no_plan_has_cheaper_units_than_the_paths_over_furthest_segments(seed: i
     # all numbers of replicas, and those that may matter to a plan below a ceiling, as the cheapest one is
     for ceiling in (np.inf, 1.001 * cheapest * slow_s):
         assert bound(own, own._entries(slow_s * ratio, ceiling), slow_s) <= cheapest * (1 + ROUNDING)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), slow=st.floats(0.05, 1.0), structure=st.booleans())
+def test_units_that_share_machines_make_no_plan_cheaper_than_the_bound(seed: int, slow: float, structure: bool) -> None:
+    problem = on_machines(small_problem(seed, layers=14, types=3, units=60, structure=structure), seed)
+    chain = Chain(problem)
+    slow_s = longest_s(problem) * slow * slow
+    cheapest, own = cheapest_units(chain, slow_s), March(chain, [], Deadline.after(None))
+    for ceiling in (np.inf, 1.001 * cheapest * slow_s):
+        assert bound(own, own._entries(slow_s, ceiling), slow_s) <= cheapest * (1 + ROUNDING)
+    own._exact_units[:] = 60  # each number of replicas is an entry of its own
+    assert bound(own, own._entries(slow_s, np.inf), slow_s) <= cheapest * (1 + ROUNDING)
 
 
 @settings(max_examples=60, deadline=None)

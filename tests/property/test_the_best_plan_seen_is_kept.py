@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drafts import DRAFT
+from drafts import DRAFT, posing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_problems import small_problems, small_problems_for
@@ -26,7 +26,7 @@ from heterps_compile.passes.placement.learned import reinforce, rl
 from heterps_compile.passes.placement.local import archive, climb, ladder
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.placement.proof import exact, fixed_time, prove, range_search
-from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.plan.planned_stage import PlannedStage
 
 ROUNDING = 1e-9
 SHORT = {
@@ -64,10 +64,15 @@ def check(problem: Problem, method: str, baselines: tuple[str, ...], proof_s: fl
     last = problem.type_names[-1]
     old = tuple(PlannedStage(i, last if i else problem.type_names[0], names) for i, names in enumerate(groups))
     request = replace(DRAFT.request, method=method)
-    draft = replace(DRAFT, problem=problem, request=request, warm_start=old, baselines=baselines)
+    draft = replace(posing(problem), request=request, warm_start=old, baselines=baselines)
     with values_seen(problem) as seen, pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "heterps_compile.passes.place_layers.find_method", lambda name: SHORT.get(name) or find_method(name)
+        )
+        # the problem's own memory is what counts here; what a schedule holds is test_within_memory.py's
+        patch.setattr(
+            "heterps_compile.passes.place_layers.place_within_memory",
+            lambda place, posed, limit_s: place(posed, limit_s),
         )
         try:
             placed = PlaceLayers(method, proof_s)(draft)

@@ -40,7 +40,7 @@ FOREIGN |= {"register_autograd"}
 TOGETHER = re.compile(r"^\s*(\w+(?:, \w+)+)(?:: [^=\n]+)? =", re.MULTILINE)
 
 MADE = re.compile(
-    r"(?:^|/)(?:stage_|step-|table-|weights-|optimizer-)|(?:^|/)(?:train|prepare|verb_object|utils)\.py$|NAME|DIR/"
+    r"(?:^|/)(?:stage_|step-|table-|weights-|optimizer-)|(?:^|/)(?:train|prepare|verb_object|utils)\.py$|(?:^|/)(?:pool|space)\.toml$|NAME|DIR/"
 )
 """Files that the product writes, that a user has, or that stand for any."""
 

@@ -9,7 +9,7 @@ import pytest
 import heterps_compile
 
 FUNCTION, CLASS, METHOD = 76, 76, 72  # of 80 columns, what pydoc's frame leaves
-RUN = ["compile", "load", "CompiledModel", "Plan", "Training"]
+RUN = ["compile", "load", "CompiledModel", "Plan", "RunView", "Training"]
 
 
 def said_in_help(name):

@@ -3,10 +3,12 @@
 from typing import Any
 
 import light_models
+import pytest
 import torch
 from torch import Tensor, nn
 
 import heterps_compile
+from heterps_compile.errors import InfeasibleError
 from heterps_compile.plan.plan import Plan
 
 
@@ -46,12 +48,15 @@ def test_a_plan_without_skips_says_nothing_of_them():
 
 
 def test_a_plan_says_that_replicas_cannot_share_a_batch_that_the_model_fixes():
-    plan = plan_of(Chain(), mode="training", min_throughput=200_000)
+    asked = {"mode": "training", "reading": "steady-state", "min_throughput": 200_000}
+    with pytest.raises(InfeasibleError, match="the model fixes its batch at 4, which replicas cannot share"):
+        plan_of(Chain(), mode="training", min_throughput=200_000)
+    plan = plan_of(Chain(), **asked)
     most = max(stage.replicas for stage in plan.stages)
     assert most > 1
     shared = f"with {most} of them a step takes {most} batches (run --batch {4 * most} --micro-batches {most})"
     assert [note for note in plan.notes if shared in note]
-    free = plan_of(Chain(), mode="training", min_throughput=200_000, dynamic_shapes=({0: torch.export.Dim("n")},))
+    free = plan_of(Chain(), **asked, dynamic_shapes=({0: torch.export.Dim("n")},))
     assert not [note for note in free.notes if "cannot share" in note]
 
 

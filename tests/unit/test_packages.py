@@ -81,10 +81,12 @@ def test_compiling_tells_at_once_all_that_it_needs(without):
     without("onnx", "torch", "jax")
     with pytest.raises(
         MissingPackageError,
-        match=r"^reading an ONNX model needs onnx; the placement method 'rl', unlike 'exact', needs torch; the backend "
+        match=r"^reading an ONNX model needs onnx; the placement method 'rl', unlike 'best', needs torch; the backend "
         r"'jax' needs jax; these are not installed: pip install 'heterps-compile\[jax,torch\]'$",
     ):
-        heterps_compile.compile("m.onnx", backend="jax")
+        heterps_compile.compile("m.onnx", method="rl", backend="jax")
+    with pytest.raises(MissingPackageError, match=r"^reading an ONNX model needs onnx, which is not installed"):
+        heterps_compile.compile("m.onnx")
     with pytest.raises(MissingPackageError, match=r"onnx; compiling for training needs torch; these are not"):
         heterps_compile.compile("m.onnx", mode="training", method="exact")
     with pytest.raises(MissingPackageError, match=r"^reading a PyTorch model needs torch, which is not"):

@@ -9,7 +9,8 @@ from itertools import groupby
 from math import isfinite
 
 from heterps_compile.cost.memory import MemoryParts
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan_diff.numbers import NumberChange
 from heterps_compile.plan_diff.sentences import change_of
 from heterps_compile.units import counted, format_bytes, format_money
@@ -89,11 +90,12 @@ def memory_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
         y = rows.bar_y(top, 0)
         parts += rows.label(_words(run), y)
         left = rows.left
+        again = ", recomputes" if run[0].recompute else ""
         for (_, colour), size in zip(_PARTS, sizes, strict=True):
             if size > 0:
                 parts.append(rect(left, y, max(size * scale - _PART_GAP, _PART_GAP), _ROW, colour))
                 left += size * scale
-        parts.append(text(left + 8, y + 15, _against(sum(sizes), there.get(run[0].device))))
+        parts.append(text(left + 8, y + 15, _against(sum(sizes), there.get(run[0].device)) + again))
         below, top = listed(_told(sizes), width, y + _ROW, left=rows.left, alike=alike)
         parts, top = [*parts, *below], top + _SPACE
     said, height = rows.missing(sum(len(run) for run, _ in runs[_MOST_ROWS:]), top, 0)
@@ -107,13 +109,13 @@ def price_bars(plan: Plan, *, width: float = WIDTH) -> Picture:
     prices = [run[0].price_per_hour for run in shown]
     most = max([*prices, plan.parameter_servers.price_per_hour]) or 1.0
     scale = rows.longest / most
-    colours = device_classes(stage.device for stage in plan.stages)
+    colours = device_classes(stage.device_words for stage in plan.stages)
     parts, top = legend([("", f"{format_money(plan.price_per_hour)} {plan.currency}/h in all")], width)
     for index, run in enumerate(shown):
         stage, y = run[0], rows.bar_y(top, index)
         parts += rows.label(_words(run), y)
         length = stage.price_per_hour * scale
-        parts.append(rect(rows.left, y, max(length, 1), _ROW, f"d{colours[stage.device]}"))
+        parts.append(rect(rows.left, y, max(length, 1), _ROW, f"d{colours[stage.device_words]}"))
         price = f"{format_money(stage.price_per_hour)} {plan.currency}/h" if stage.price_per_hour else "free"
         parts.append(text(rows.left + length + 8, y + 15, price if len(run) == 1 else f"{price} each"))
     drawn, servers = len(shown), plan.parameter_servers
@@ -132,7 +134,7 @@ def _runs(plan: Plan) -> list[list[PlannedStage]]:
 
     def key(stage: PlannedStage) -> tuple[object, ...]:
         sizes = () if stage.memory is None else tuple(map(format_bytes, _sizes(stage.memory)))
-        return (stage.device, stage.replicas, stage.price_per_hour, *sizes)
+        return (stage.units, stage.price_per_hour, stage.recompute, *sizes)
 
     runs = [list(run) for _, run in groupby(plan.stages, key)]
     return [part for run in runs for part in ([run] if len(run) >= _ALIKE else [[stage] for stage in run])]
@@ -141,8 +143,8 @@ def _runs(plan: Plan) -> list[list[PlannedStage]]:
 def _words(run: Sequence[PlannedStage]) -> str:
     first, last = run[0], run[-1]
     if first is last:
-        return f"stage {first.index}: {first.replicas} x {first.device}"
-    return f"{first.index} to {last.index}, each {first.replicas} x {first.device}"
+        return f"stage {first.index}: {first.hardware}"
+    return f"{first.index} to {last.index}, each {first.hardware}"
 
 
 def _sizes(memory: MemoryParts) -> Sequence[float]:

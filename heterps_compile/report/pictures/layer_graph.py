@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from heterps_compile.cost.layer_cost import DATA_INTENSIVE
-from heterps_compile.plan.plan import Plan, PlannedStage
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.units import counted, format_money, format_seconds
 
 from .layer_layout import Box, Sheet, lay_out, straight
@@ -70,7 +71,9 @@ class LayerEdge:
 def plan_layers(plan: Plan) -> list[LayerView]:
     """Return the layers of a plan of which no more is known than what they are called."""
     return [
-        LayerView(name, stage.index, stage.device, kind=plan.titles.get(name, ""), title=plan.titles.get(name, ""))
+        LayerView(
+            name, stage.index, stage.device_words, kind=plan.titles.get(name, ""), title=plan.titles.get(name, "")
+        )
         for stage in plan.stages
         for name in stage.layers
     ]
@@ -87,7 +90,7 @@ def layer_graph(
         edges: Between layers.
         width: In pixels.
     """
-    colours = device_classes(stage.device for stage in plan.stages)
+    colours = device_classes(stage.device_words for stage in plan.stages)
     height, parts = _graph(plan, layers, edges, colours, width, alive=True)
     title = f"{counted(len(layers), 'layer')} in {counted(len(plan.stages), 'stage')}"
     return picture("layers", title, height, parts, about=fitting(plan.model, 400), role="group", width=width)
@@ -95,7 +98,7 @@ def layer_graph(
 
 def older_graph(plan: Plan, layers: Sequence[LayerView], newer: Plan, *, width: float = WIDTH) -> Picture:
     """Draw the layers of an older plan as one still picture, devices in the colours that they have in the newer one."""
-    colours = device_classes(stage.device for stage in (*newer.stages, *plan.stages))
+    colours = device_classes(stage.device_words for stage in (*newer.stages, *plan.stages))
     height, parts = _graph(plan, layers, (), colours, width, alive=False)
     told = f"{counted(len(layers), 'layer')} in {counted(len(plan.stages), 'stage')}"
     return picture("layers-before", "Before", height, parts, about=told, width=width)
@@ -126,7 +129,7 @@ def _graph(
         laid, lines = lay_out(replace(sheet, top=top, lines=())), {}
     assert laid is not None  # noqa: S101 - without lines there is always room; this tells the type checker
     for stage, box in zip(plan.stages, laid.boxes, strict=True):
-        parts.append(rect(box.x, box.y, box.width, box.height, f"box s{colours[stage.device]}", ' rx="8"'))
+        parts.append(rect(box.x, box.y, box.width, box.height, f"box s{colours[stage.device_words]}", ' rx="8"'))
     drawn = [_line(path, pairs) for path, pairs in zip(laid.paths, lines.values(), strict=True)]
     if not edges:
         drawn = [_line(path, []) for path in straight(laid.boxes)]
@@ -203,7 +206,7 @@ def _cells(
     heads, drawn = list[str](), list[str]()
     left = iter(range(len(layers)))
     for stage, box in zip(plan.stages, boxes, strict=True):
-        parts.append(rect(box.x, box.y, box.width, box.height, f"box s{colours[stage.device]}", ' rx="8"'))
+        parts.append(rect(box.x, box.y, box.width, box.height, f"box s{colours[stage.device_words]}", ' rx="8"'))
         heads += _head(stage, (box.x + _PAD, box.width - 2 * _PAD), box.y, plan.currency)
         across = max(1, int((box.width - 2 * _PAD + _CELL_GAP) / (_CELL[0] + _CELL_GAP)))
         for i, index in zip(range(len(stage.layers)), left, strict=False):
@@ -264,7 +267,7 @@ def _legend(
     more: Sequence[tuple[str, str]] = (),
 ) -> tuple[list[str], float]:
     """Draw what colours and lines mean; return the elements and where the boxes may begin."""
-    items = [(f"d{colours[name]}", name) for name in dict.fromkeys(stage.device for stage in plan.stages)]
+    items = [(f"d{colours[name]}", name) for name in dict.fromkeys(stage.device_words for stage in plan.stages)]
     if any(layer.label == DATA_INTENSIVE for layer in layers):
         items.append(("paper line data", "dashed: bound by data, not by computation"))
     if any(layer.change for layer in layers):
@@ -288,7 +291,7 @@ def _arrows(boxes: Sequence[Box]) -> Iterator[str]:
 
 def _head(stage: PlannedStage, across: tuple[float, float], y: float, currency: str) -> list[str]:
     x, width = across
-    head = f"stage {stage.index}: {stage.replicas} x {stage.device}"
+    head = f"stage {stage.index}: {stage.hardware}"
     below = f"{format_seconds(stage.time_s)} a batch, {format_money(stage.price_per_hour)} {currency}/h"
     return [
         text(x, y + 18, fitting(head, width, bold=True), "ink head"),

@@ -114,7 +114,7 @@ def pareto_front(plan: Plan, points: Sequence[Point], *, width: float = WIDTH) -
     parts.append(text(12, top + 8, f"{plan.currency}/h over samples/s in the {STEADY_STATE}", "soft"))
     top += 28
     left = _LEFT if width >= WIDTH else _NARROW_LEFT
-    across, up = _Axis(rates, left, width - _RIGHT), _Axis(prices, top + _HEIGHT, top)
+    across, up = Axis(rates, left, width - _RIGHT), Axis(prices, top + _HEIGHT, top)
     for value in across.ticks(round((width - left) / _TICK)):
         parts += [line(across(value), top, across(value), top + _HEIGHT, "grid")]
         parts += [text(across(value), top + _HEIGHT + 18, format_count(value), "soft small", "middle")]
@@ -130,7 +130,7 @@ def pareto_front(plan: Plan, points: Sequence[Point], *, width: float = WIDTH) -
         parts.append(f'<circle class="{"soft" if point in beaten else "p0"}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
     if plan.price_per_hour > 0:
         x, y = across(plan.throughput_samples_per_s), up(plan.price_per_hour)
-        parts.append(f'<path class="p4" d="{_star(x, y, 10)}"/>')
+        parts.append(f'<path class="p4" d="{star(x, y, 10)}"/>')
     below, height = listed(list(_told(plan, paid)), width, top + _HEIGHT + 28)
     return picture("pareto", "Throughput against price", height, [*parts, *below], width=width)
 
@@ -150,7 +150,8 @@ def _price(price_per_hour: float, currency: str) -> str:
     return f"{format_money(price_per_hour)} {currency}/h"
 
 
-def _star(x: float, y: float, size: float) -> str:
+def star(x: float, y: float, size: float) -> str:
+    """Return the path of a star around a point."""
     corners = []
     for i in range(10):
         angle, radius = math.pi * i / 5, size if i % 2 == 0 else size * 0.45
@@ -158,7 +159,7 @@ def _star(x: float, y: float, size: float) -> str:
     return f"M{'L'.join(corners)}Z"
 
 
-class _Axis:
+class Axis:
     """A logarithmic axis: values to pixels."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
@@ -167,6 +168,7 @@ class _Axis:
         self._first, self._last = first, last
 
     def __call__(self, value: float) -> float:
+        """Return where a value is drawn."""
         part = (math.log10(value) - self._low) / (self._high - self._low)
         return self._first + part * (self._last - self._first)
 

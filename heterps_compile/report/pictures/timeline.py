@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.order import Phase
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, alone_words
-from heterps_compile.schedule.simulate import Span, worker_spans
+from heterps_compile.schedule.simulate import AllReduce, Span, worker_spans
 from heterps_compile.simulation.plan_steps import Step
 from heterps_compile.units import counted, format_bytes, format_seconds, format_share
 
@@ -25,6 +25,7 @@ _MOST_ROWS = 40
 _MOST_PIECES = 4000  # in the whole picture
 _DIGIT = 7.0  # pixels of one
 _COLOUR = {Phase.FORWARD: "p0", Phase.BACKWARD: "p1", Phase.WEIGHT: "p2"}
+_ALL_REDUCE = "p3"
 _WORDS = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.WEIGHT: "gradients of weights"}
 
 
@@ -58,7 +59,7 @@ def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
     parts += _axis(clock, bottom)
     spans = worker_spans(step.timeline)
     room = max(20, _MOST_PIECES // max(1, len(rows)))
-    colours = device_classes(stage.device for stage in plan.stages)
+    colours = device_classes(stage.device_words for stage in plan.stages)
     for index, worker in enumerate(rows):
         y = top + index * (_ROW + _SPACE)
         stage, replica = worker
@@ -66,6 +67,7 @@ def timeline(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture:
         parts += _label(plan, number, stage, y, colours, clock)
         own = spans[worker]
         parts += _pieces(own, y, clock) if len(own) <= room else _blocks(own, y, clock)
+        parts += [_all_reduce(each, y, clock) for each in step.timeline.all_reduces if each.stage == stage]
     more, height = listed([*_takes(step), *_left_out(step, rows)], width, bottom + 24)
     return picture("timeline", "Timeline", height + 6, [*parts, *more], about=_summary(plan, step), width=width)
 
@@ -80,10 +82,10 @@ def memory_over_time(plan: Plan, step: Step, *, width: float = WIDTH) -> Picture
     bottom = top + len(rows) * (height + 12)
     clock = _Clock(step.step_s, width, top)
     parts += _axis(clock, bottom)
-    colours = device_classes(stage.device for stage in plan.stages)
+    colours = device_classes(stage.device_words for stage in plan.stages)
     for index, worker in enumerate(rows):
         base = top + index * (height + 12) + height
-        colour = colours[plan.stages[worker[0]].device]
+        colour = colours[plan.stages[worker[0]].device_words]
         parts += _label(plan, f"{worker[0]}", worker[0], base - 36, colours, clock)
         peak = max(size for _, size in points[worker])
         parts.append(text(30, base - 5, fitting(format_bytes(peak), clock.left - 36, SMALL), "soft small"))
@@ -133,9 +135,12 @@ def _takes(step: Step) -> Iterator[str]:
     found: dict[int, dict[Phase, list[float]]] = {}
     for span in step.timeline.spans:
         found.setdefault(span.action.stage, {}).setdefault(span.action.phase, []).append(span.end_s - span.start_s)
+    sums = {
+        each.stage: f", all-reduce {format_seconds(each.end_s - each.start_s)}" for each in step.timeline.all_reduces
+    }
     for stage, phases in sorted(found.items())[:_MOST_ROWS]:
         words = ", ".join(f"{_WORDS[phase]} {_from_to(times_s)}" for phase, times_s in phases.items())
-        yield f"stage {stage}: {words}"
+        yield f"stage {stage}: {words}{sums.get(stage, '')}"
 
 
 def _from_to(times_s: Sequence[float]) -> str:
@@ -156,7 +161,8 @@ def _legend(step: Step, width: float) -> tuple[list[str], float]:
     phases = dict.fromkeys(span.action.phase for span in step.timeline.spans)
     chunks = "; paler: a later chunk of the stage" if step.timeline.chunks > 1 else ""
     told = f"numbers are micro-batches{chunks}; what one takes stands below"
-    items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), ("", told)]
+    sums = [(_ALL_REDUCE, "all-reduce of gradients")] if step.timeline.all_reduces else []
+    items = [*((_COLOUR[phase], _WORDS[phase]) for phase in phases), *sums, ("", told)]
     return legend(items, width)
 
 
@@ -177,7 +183,7 @@ def _axis(clock: _Clock, bottom: float) -> Iterator[str]:
 def _label(  # noqa: PLR0917 - whose row, where
     plan: Plan, number: str, stage: int, y: float, colours: dict[str, int], clock: _Clock
 ) -> list[str]:
-    device = plan.stages[stage].device
+    device = plan.stages[stage].device_words
     words = f"stage {number} {device}" if clock.width >= WIDTH else f"stage {number}"
     shown = fitting(words, clock.left - 38)
     return [rect(12, y + 4, 12, 12, f"d{colours[device]}", ' rx="3"'), text(30, y + 15, shown)]
@@ -196,6 +202,12 @@ def _pieces(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:
         number = str(action.micro_batch)
         if width >= _DIGIT * len(number) + 3:
             yield text(x + width / 2, y + 15, number, "small paper", "middle")
+
+
+def _all_reduce(each: AllReduce, y: float, clock: _Clock) -> str:
+    width = max((each.end_s - each.start_s) * clock.scale - 0.8, 0.4)
+    shape = rect(clock.x(each.start_s), y, width, _ROW, _ALL_REDUCE, f' rx="{min(3.0, width / 3):.1f}"')
+    return titled(shape, f"all-reduce of gradients, {format_seconds(each.end_s - each.start_s)}")
 
 
 def _blocks(spans: Sequence[Span], y: float, clock: _Clock) -> Iterator[str]:

@@ -89,6 +89,17 @@ def is_text(kind: Any) -> bool:
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
+def element_type(kind: Any) -> Any:
+    """Return the type of what lists and dictionaries of a type of Arrow hold."""
+    import pyarrow.types as kinds  # noqa: PLC0415 - an extra
+
+    while kinds.is_nested(kind) or kinds.is_dictionary(kind):
+        if not hasattr(kind, "value_type"):
+            return kind
+        kind = kind.value_type
+    return kind
+
+
 def _hashed(array: Any, place: Place, rows: TableRows) -> NDArray[np.int64]:
     """Return the ids of texts."""
     import pyarrow  # noqa: ICN001, PLC0415 - an extra
@@ -99,7 +110,8 @@ def _hashed(array: Any, place: Place, rows: TableRows) -> NDArray[np.int64]:
     if table is None:
         raise InputError(
             f"{place} holds text, which is hashed to ids of a table; say how many rows that has: "
-            f"--data '...?rows={column}:100000', or rows=100000 for all columns of text"
+            f"--data '...?rows={column}:100000', or rows=100000 for all columns of text (an input of the model that "
+            f"goes into one table as it is needs none)"
         )
     array = array.cast(arrow.large_string())
     is_missing = array.is_null().to_numpy(zero_copy_only=False)

@@ -20,6 +20,7 @@ Left out: dates, decimal commas, comments, other encodings, compressed files.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -61,7 +62,11 @@ _NAMES_SHOWN = 8
 
 
 class CsvSource:
-    """Samples in CSV files."""
+    """Samples in CSV files.
+
+    Attributes:
+        of_model: Rows of the model's tables that columns of text are hashed into, by name, where nobody said any.
+    """
 
     def __init__(
         self,
@@ -109,6 +114,10 @@ class CsvSource:
             raise InputError(f"{printable(os.fspath(path))!r} has a header and no records; expected samples")
         how.rows.check_columns(self._files[0].shown, self.columns)
         self._kinds = self._kinds_of(next(group for group in groups if group.rows), types, wanted)
+        texts = [name for name, kind in self._kinds.items() if kind == "text"]
+        tables = {name: spec.rows for name, spec in wanted.items() if spec.rows is not None}
+        self._how = replace(how, rows=how.rows.with_tables(self._files[0].shown, texts, tables))
+        self.of_model = self._how.rows.added_to(how.rows)
 
     @property
     def columns(self) -> tuple[str, ...]:

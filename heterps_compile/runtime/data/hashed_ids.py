@@ -67,6 +67,33 @@ class TableRows:
             if name not in known:
                 raise UnknownNameError(f"column of {what} (rows=):", printable(name), map(printable, known))
 
+    def with_tables(self, what: str, texts: Iterable[str], tables: Mapping[str, int]) -> "TableRows":
+        """Return the rows with those of the model's own tables for columns of text of which nobody said any.
+
+        Args:
+            what: The columns are of, for the message.
+            texts: Names of the columns of text.
+            tables: Rows of the table that an input is looked up in, by its name.
+
+        Raises:
+            InputError: where more rows were said than a table has.
+        """
+        found = dict(self.by_column)
+        for name in texts:
+            said, rows = self.of(name), tables.get(name)
+            if rows is not None and said is not None and said > rows:
+                raise InputError(
+                    f"column {printable(name)!r} of {what} is hashed into {said:,} rows (rows=), and the model looks "
+                    f"it up in a table of {rows:,}; leave rows= out for it, or say {rows} at most"
+                )
+            if rows is not None and said is None:
+                found[name] = rows
+        return self if found == self.by_column else TableRows(self.all, found)
+
+    def added_to(self, before: "TableRows") -> dict[str, int]:
+        """Return the rows of single columns that others do not have."""
+        return {name: rows for name, rows in self.by_column.items() if name not in before.by_column}
+
     def __str__(self) -> str:
         """Return what is said of them, for digests."""
         return f"{self.all} {sorted(self.by_column.items())}"

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from heterps_compile.escape import printable
 
@@ -108,6 +109,13 @@ class Identity:
 def identity_of(source: Source, name: str) -> Identity:
     """Return what is known of a source."""
     return Identity(name, tuple(sorted(source.columns)), parts_of(source))
+
+
+def name_with_rows(source: Source, name: str) -> str:
+    """Return the name of an opened source, with the rows of the model's tables that its text is hashed into."""
+    rows: Mapping[str, int] = getattr(source, "of_model", {})
+    said = ",".join(f"{quote(column, safe='')}:{number}" for column, number in sorted(rows.items()))
+    return f"{name}{'&' if '?' in name else '?'}rows={said}" if rows else name
 
 
 def with_contents(identity: Identity, source: Source) -> Identity:

@@ -9,7 +9,7 @@ Left out: what the numbers mean; an id beyond its table is found by the stage th
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,12 @@ class InputSpec:
     Attributes:
         dtype: As in ``"float32"``; None where it is not known.
         shape: Of a sample; None for a dimension that may vary, None in place of all where it is not known.
+        rows: Of the table that it is looked up in; None where there is none, or not one alone.
     """
 
     dtype: str | None = None
     shape: tuple[int | None, ...] | None = None
+    rows: int | None = None
 
     def __str__(self) -> str:
         sizes = "..." if self.shape is None else ", ".join("any" if size is None else str(size) for size in self.shape)
@@ -59,7 +61,8 @@ def inputs_of_plan(plan: Plan, folder: Path | None = None) -> dict[str, InputSpe
         for artifacts in plan.artifacts:
             if artifacts and artifacts[0].file.endswith(".onnx"):
                 known = _of_onnx(folder / artifacts[0].file) | known
-    return {name: known.get(name, InputSpec()) for name in plan.graph_inputs}
+    tables = plan.id_tables
+    return {name: replace(known.get(name, InputSpec()), rows=tables.get(name)) for name in plan.graph_inputs}
 
 
 def _of_shape(dtype: str | None, shape: Sequence[int | None] | None) -> InputSpec:

@@ -127,7 +127,7 @@ def open_source(
 
     Args:
         spec: What the person wrote; see the head of this module.
-        wanted: What the model takes (:func:`inputs_of_plan`), for random data and CSV.
+        wanted: What the model takes (:func:`inputs_of_plan`), for random data, CSV and text.
         seed: Of random data.
         index_folder: Where indices of text files are kept for the next time and the other ranks; None keeps none.
 
@@ -233,13 +233,15 @@ def _split(spec: str) -> tuple[str, _Options]:
 
 def _open_file(path: str, options: _Options, wanted: Mapping[str, InputSpec], index_folder: Path | None) -> Source:
     kind, how = _kind_at(path), Conversion(options.fill, options.rows)
+    tables = {name: spec.rows for name, spec in wanted.items() if spec.rows is not None}
     if kind == ".parquet":
-        return ParquetSource(path, how=how)
+        return ParquetSource(path, how=how, tables=tables)
     if kind == ".csv":
         types, delimiter = options.types, options.delimiter
         return CsvSource(path, how=how, types=types, delimiter=delimiter, wanted=wanted, index_folder=index_folder)
     options.rows.check_columns(repr(printable(path)), [CATEGORIES_COLUMN])
-    rows = options.rows.of(CATEGORIES_COLUMN) or HASH_ROWS
+    said = options.rows.with_tables(repr(printable(path)), [CATEGORIES_COLUMN], tables)
+    rows = options.rows.of(CATEGORIES_COLUMN) or min(HASH_ROWS, said.of(CATEGORIES_COLUMN) or HASH_ROWS)
     return CriteoSource(path, rows=rows, index_folder=index_folder)
 
 

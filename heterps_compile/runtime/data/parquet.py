@@ -12,8 +12,10 @@ Left out: times, decimals (no tensor holds them), partitioned folders (``year=20
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +24,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.escape import one_line, printable
 from heterps_compile.packages import need
 
-from .arrow import AS_THEY_ARE, Conversion, Place, column_tensor
+from .arrow import AS_THEY_ARE, Conversion, Place, column_tensor, element_type, is_text
 from .data_file import DataFile, ends
 from .find_files import find_files
 from .identity import Part, digest_of
@@ -31,16 +33,26 @@ from .sample_source import check_range
 
 
 class ParquetSource:
-    """Samples in Parquet files."""
+    """Samples in Parquet files.
+
+    Attributes:
+        of_model: Rows of the model's tables that columns of text are hashed into, by name, where nobody said any.
+    """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, how: Conversion = AS_THEY_ARE, cache_bytes: int = CACHE_BYTES
+        self,
+        path: str | os.PathLike[str],
+        *,
+        how: Conversion = AS_THEY_ARE,
+        tables: Mapping[str, int] = MappingProxyType({}),
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         """Read the footers.
 
         Args:
             path: A file, or a folder of ``*.parquet`` files.
             how: Values become numbers.
+            tables: Rows of the table that a column is looked up in, by its name; for text of which ``how`` says none.
             cache_bytes: Decoded row groups that are kept.
 
         Raises:
@@ -59,7 +71,11 @@ class ParquetSource:
         self._columns: tuple[str, ...] = ()
         for file in find_files(os.fspath(path), ".parquet"):
             groups += self._add(file, sum(group.rows for group in groups))
-        how.rows.check_columns(self._files[0].shown, self._columns)
+        shown, schema = self._files[0].shown, self._footers[0].schema.to_arrow_schema()
+        how.rows.check_columns(shown, self._columns)
+        texts = [field.name for field in schema if is_text(element_type(field.type))]
+        self._how = replace(how, rows=how.rows.with_tables(shown, texts, tables))
+        self.of_model = self._how.rows.added_to(how.rows)
         self._rows = RowGroups(groups, self._decode, cache_bytes)
         if not self._rows.samples:
             raise InputError(f"{printable(os.fspath(path))!r} has no rows; expected samples")

@@ -15,6 +15,7 @@ from typing import ClassVar, TextIO
 
 from heterps_compile.errors import RunError
 from heterps_compile.packages import need
+from heterps_compile.runtime.launch.option_words import option_words
 from heterps_compile.runtime.launch.prepare import Prepared
 from heterps_compile.runtime.launch.run_options import RunOptions
 
@@ -25,13 +26,17 @@ class Capabilities:
 
     Attributes:
         starts: It starts the run, follows its log until the end, and ends it when this process is told to.
+        changes_widths: It can end the ranks of a run that goes on and start them again with other widths.
         programs: What must be on this machine's PATH for it to start a run.
         extras: Whose packages it needs for that.
+        keeps_others: A process that dies leaves those of the others running, so that they can go on without it.
     """
 
     starts: bool = True
+    changes_widths: bool = False
     programs: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    keeps_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +46,14 @@ class Job:
     Attributes:
         options: As asked for.
         prepared: What was worked out of them.
-        words: The options of ``run`` as they are written, with absolute paths, without the folder and the hosts.
     """
 
     options: RunOptions
     prepared: Prepared
-    words: tuple[str, ...]
 
     def run_words(self, *more: str) -> list[str]:
         """Return the words after ``heterps-compile`` that start this run, with more options of it."""
-        return ["run", self.options.directory, *self.words, *more]
+        return ["run", self.options.directory, *option_words(self.options, without=("hosts",)), *more]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,27 @@ class Engine(ABC):
             HeterpsError: where it cannot be started, or the way to it is lost.
         """
         raise NotImplementedError(f"{self.name} starts nothing")
+
+
+def no_other_widths(engine: Engine) -> str:
+    """Say why a run of an engine that cannot change widths keeps those it has."""
+    return (
+        f"the engine {engine.name} does not start ranks again with other widths; end the run (Ctrl-C, which keeps a "
+        f"checkpoint), and launch it again with --resume and other --replicas"
+    )
+
+
+def refuse_idle_copies(engine: Engine, options: RunOptions) -> None:
+    """Refuse copies of tables where they help nobody: the other processes end with the one that dies.
+
+    Raises:
+        RunError: where that is so.
+    """
+    if options.servers.replicas > 1 and not engine.capabilities.keeps_others:
+        raise RunError(
+            f"the engine {engine.name} ends all processes of a run when one dies, so --server-replicas "
+            f"{options.servers.replicas} is of no use; leave it out, or take an engine that keeps the others (ssh)"
+        )
 
 
 def need_installed(engine: Engine) -> None:

@@ -40,7 +40,7 @@ def parts_of(job: Job) -> tuple[Part, ...]:
     ranks: dict[tuple[str, str], list[int]] = {}
     for place in job.prepared.places:
         stages = [job.prepared.plan.stages[stage] for stage in place.stages]
-        types = {(stage.device, stage.kind) for stage in stages} or {(SERVERS, "cpu")}
+        types = {stage.of_replica(place.replica) for stage in stages} or {(SERVERS, "cpu")}
         if len(types) > 1:
             names = " and ".join(sorted(repr(printable(device)) for device, _ in types))
             raise RunError(

@@ -18,11 +18,11 @@ from typing import IO, TextIO
 
 from heterps_compile.errors import SIGNALLED
 from heterps_compile.escape import printable
-from heterps_compile.runtime.launch.stop_signals import collecting_signals
+from heterps_compile.runtime.launch.stop_signals import STOPPING, collecting_signals
 
 from .contract import Streams
 
-_POLL_S = 0.1
+POLL_S = 0.1
 LEAVE_S = 45.0
 """How long the others may take once one has failed, or once all were told to end: a run needs up to 30 s."""
 
@@ -61,6 +61,55 @@ class _Running:
                 self.process.stdin.flush()
 
 
+class Following:
+    """Processes that were started, from then to their end; what they print is passed on meanwhile."""
+
+    def __init__(self, ones: Sequence[Followed], streams: Streams, leave_s: float = LEAVE_S) -> None:
+        """Start processes.
+
+        Args:
+            ones: What to start.
+            streams: Take their lines.
+            leave_s: How long they may take to leave.
+        """
+        self._running: list[_Running] = []
+        self._leave_s, self._deadline_s = leave_s, float("inf")
+        try:
+            for one in ones:
+                process = _start(one)
+                self._running.append(_Running(one, process))
+                for lines, to in ((process.stdout, streams.out), (process.stderr, streams.err)):
+                    self._running[-1].pumps.append(_pump(lines, to, one.name))
+        except BaseException:
+            self.close()
+            raise
+
+    def poll(self) -> bool:
+        """Tell whether all have left, or have had time to; a way that is lost ends all others."""
+        if all(each.process.poll() is not None for each in self._running):
+            return True
+        failed = [each for each in self._running if each.process.poll()]
+        if failed and self._deadline_s == float("inf"):
+            self._deadline_s = time.monotonic() + self._leave_s
+            if any(each.process.returncode in each.one.fatal for each in failed):
+                for each in self._running:
+                    each.tell(signal.SIGTERM)
+        return time.monotonic() > self._deadline_s
+
+    def tell(self, number: int) -> None:
+        """Pass a signal on."""
+        for each in self._running:
+            each.tell(number)
+        if number in STOPPING:
+            self._deadline_s = time.monotonic() + self._leave_s
+
+    def close(self) -> list[int]:
+        """Kill what is left; return the exit code of each, 128 and the number of the signal that ended it."""
+        _end(self._running)
+        codes = [each.process.returncode for each in self._running]
+        return [SIGNALLED - code if code < 0 else code for code in codes]
+
+
 def follow(ones: Sequence[Followed], streams: Streams, leave_s: float = LEAVE_S) -> list[int]:
     """Start processes, pass on what they print, and wait until all have left.
 
@@ -72,19 +121,17 @@ def follow(ones: Sequence[Followed], streams: Streams, leave_s: float = LEAVE_S)
     Returns:
         The exit code of each; 128 and the number of the signal that ended it.
     """
-    running: list[_Running] = []
     with collecting_signals() as caught:
+        following, passed_on = Following(ones, streams, leave_s), 0
         try:
-            for one in ones:
-                process = _start(one)
-                running.append(_Running(one, process))
-                for lines, to in ((process.stdout, streams.out), (process.stderr, streams.err)):
-                    running[-1].pumps.append(_pump(lines, to, one.name))
-            _wait(running, caught, leave_s)
+            while not following.poll():
+                for number in caught[passed_on:]:
+                    following.tell(number)
+                    passed_on += 1
+                time.sleep(POLL_S)
         finally:
-            _end(running)
-    codes = [each.process.returncode for each in running]
-    return [SIGNALLED - code if code < 0 else code for code in codes]
+            codes = following.close()
+    return codes
 
 
 def _start(one: Followed) -> "subprocess.Popen[str]":
@@ -112,26 +159,6 @@ def _pass_on(lines: IO[str], to: TextIO, before: str) -> None:
             with suppress(OSError, ValueError):  # who read it has left: the run goes on
                 to.write(f"{before}{printable(line.rstrip())}\n")
                 to.flush()
-
-
-def _wait(running: Sequence[_Running], caught: list[int], leave_s: float) -> None:
-    """Wait until all have left, or until they have had time to."""
-    passed_on, deadline_s = 0, None
-    while any(each.process.poll() is None for each in running):
-        for number in caught[passed_on:]:
-            for each in running:
-                each.tell(number)
-        if len(caught) > passed_on:
-            passed_on, deadline_s = len(caught), time.monotonic() + leave_s
-        failed = [each for each in running if each.process.poll()]
-        if deadline_s is None and failed:
-            deadline_s = time.monotonic() + leave_s
-            if any(each.process.returncode in each.one.fatal for each in failed):
-                for each in running:
-                    each.tell(signal.SIGTERM)
-        if deadline_s is not None and time.monotonic() > deadline_s:
-            return
-        time.sleep(_POLL_S)
 
 
 def _end(running: Sequence[_Running]) -> None:

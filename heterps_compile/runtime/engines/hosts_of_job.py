@@ -9,6 +9,7 @@ from heterps_compile.errors import InputError
 from heterps_compile.runtime.launch.hosts_file import (
     Hosts,
     check_hosts,
+    dealt,
     host_words,
     look_up_hosts,
     ranks_of_hosts,
@@ -71,4 +72,9 @@ def hosts_of(job: Job) -> JobHosts:
     path = job.options.hosts
     if path is None:
         raise InputError("launch needs the machines (--hosts FILE.toml)")
-    return JobHosts(job, path, read_hosts(path))
+    known, deal = read_hosts(path), job.options.deal
+    addresses = {host.address for host in known.hosts}
+    other = next((address for address, _ in deal if address not in addresses), None)
+    if other is not None:
+        raise InputError(f"--deal names {other!r}, which the file of hosts does not; it has {', '.join(addresses)}")
+    return JobHosts(job, path, dealt(known, deal) if deal else known)

@@ -6,7 +6,7 @@ same name. Imports nothing heavy: ``--help`` reads it.
 Left out: the options of ``run``, which every engine takes (``run_options.py``).
 """
 
-from heterps_compile.options import Command, Flag, NamedTexts, Option, Repeated, Text, Whole
+from heterps_compile.options import Command, CountRange, Flag, NamedTexts, Option, Repeated, Text, Whole
 
 BY_HAND = "hand"
 ENGINE_NAMES = (BY_HAND, "ssh", "torchrun", "slurm", "ray", "kubernetes", "skypilot")
@@ -85,7 +85,16 @@ LAUNCH = Command(
             type=Whole(0),
             metavar="N",
             default=0,
-            subjects=_of("torchrun", "kubernetes"),
+            subjects=_of("ssh", "torchrun", "ray", "kubernetes"),
+        ),
+        Option(
+            name="elastic",
+            words="--elastic",
+            help="Run on so many hosts: on those left when one is lost, on more when one comes.",
+            type=CountRange(),
+            metavar="MIN:MAX",
+            default_words="those it began with",
+            subjects=_of("ssh", "ray"),
         ),
         Option(
             name="rendezvous_port",

@@ -5,6 +5,7 @@ Left out: which commands (``ssh.py``, ``torchrun.py``).
 
 import os
 import shlex
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,10 +33,8 @@ class Remote:
 
     def words(self, address: str, command: Sequence[str]) -> list[str]:
         """Return the words that run a command there for as long as this connection stands."""
-        options = [word for option in _OPTIONS for word in ("-o", option)]
-        config = [] if self.config is None else ["-F", os.path.abspath(self.config)]
         held = [self.python, "-m", "heterps_compile.runtime.engines.with_input", *command]
-        return [PROGRAM, *config, *options, "--", address, shlex.join(held)]
+        return self._ssh(address, shlex.join(held))
 
     def check(self) -> None:
         """Check that the configuration is there.
@@ -59,17 +58,43 @@ class Remote:
         Raises:
             RunError: where a machine cannot be reached, or the way to it is lost.
         """
-        codes = follow(
-            [
-                Followed(tuple(self.words(address, command)), address, is_told_by_input=True, fatal=frozenset({_LOST}))
-                for address, command in commands
-            ],
-            streams,
-        )
-        lost = [address for (address, _), code in zip(commands, codes, strict=True) if code == _LOST]
+        codes = follow(self.followed(commands), streams)
+        lost = lost_of(commands, codes)
         if lost:
-            raise RunError(
-                f"ssh to {lost[0]!r} failed or was cut off, and the run was ended on the other hosts; try 'ssh "
-                f"{lost[0]} true', which must need no password (keys, an agent, --ssh-config FILE)"
-            )
+            raise lost_way(lost[0])
         return next((code for code in codes if code), 0)
+
+    def followed(self, commands: Sequence[tuple[str, Sequence[str]]]) -> list[Followed]:
+        """Return the processes of this machine by which commands run on others."""
+        return [
+            Followed(tuple(self.words(address, command)), address, is_told_by_input=True, fatal=frozenset({_LOST}))
+            for address, command in commands
+        ]
+
+    def asking(self, address: str) -> "subprocess.Popen[bytes]":
+        """Start asking whether a machine answers: the process ends with 0 where it does."""
+        return subprocess.Popen(  # noqa: S603 - ssh, with an address that was read as one
+            self._ssh(address, "true"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+
+    def _ssh(self, address: str, line: str) -> list[str]:
+        options = [word for option in _OPTIONS for word in ("-o", option)]
+        config = [] if self.config is None else ["-F", os.path.abspath(self.config)]
+        return [PROGRAM, *config, *options, "--", address, line]
+
+
+def lost_of(commands: Sequence[tuple[str, Sequence[str]]], codes: Sequence[int]) -> list[str]:
+    """Return the machines to which the way was lost."""
+    return [address for (address, _), code in zip(commands, codes, strict=True) if code == _LOST]
+
+
+def lost_way(address: str) -> RunError:
+    """Return what is told of a machine to which the way was lost."""
+    return RunError(
+        f"ssh to {address!r} failed or was cut off, and the run was ended on the other hosts; try 'ssh "
+        f"{address} true', which must need no password (keys, an agent, --ssh-config FILE)"
+    )

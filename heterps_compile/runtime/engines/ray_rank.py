@@ -21,7 +21,7 @@ from typing import IO
 from heterps_compile.errors import SIGNALLED
 from heterps_compile.runtime.launch.rendezvous import STARTER_VARIABLE
 from heterps_compile.runtime.launch.run_folder import make_run_folder, write_private
-from heterps_compile.runtime.launch.stop_signals import STOPPING
+from heterps_compile.runtime.launch.stop_signals import RESIZED_BY, STOPPING
 
 OUT, ERR = "out", "err"
 
@@ -56,7 +56,8 @@ class RankProcess:
         """
         self._folder, _ = make_run_folder()
         write_private(self._folder / "hosts.toml", hosts)
-        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)  # Ray blocks SIGINT, and a child inherits that
+        # Ray blocks SIGINT, and a child inherits that.
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOPPING, RESIZED_BY))
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-m", "heterps_compile", *words, "--hosts", str(self._folder / "hosts.toml")],
@@ -92,6 +93,12 @@ class RankProcess:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+    def end(self) -> None:
+        """Kill the rank, if it still runs, and wait until it is gone: what it held is free then."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
 
     def _take(self, name: str, lines: IO[str]) -> None:
         with lines:

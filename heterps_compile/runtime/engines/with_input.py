@@ -27,7 +27,7 @@ _POLL_S = 0.1
 _LEAVE_S = 30.0
 _INPUT = 0
 _READ_BYTES = 4096
-_TOLD = ("SIGINT", "SIGTERM", "SIGHUP")
+_TOLD = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 
 
 def run_with_input(words: Sequence[str], leave_s: float = _LEAVE_S) -> int:

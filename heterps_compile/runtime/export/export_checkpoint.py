@@ -21,6 +21,7 @@ from .model_files import (
     write_program,
     write_safetensors,
 )
+from .onnx_program import program_of_onnx
 from .trained_tensors import Trained, find_checkpoint, fit_to, read_trained
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Exported:
         kept: Names of tensors that are the model's own, since no stage
             reads them.
         weights: Which these are, where the checkpoint has an average of them too; else "".
+        fixed: Dimensions of inputs that are open in the model and not in the
+            program: "x, dimension 0: 4".
     """
 
     path: Path
@@ -52,6 +55,7 @@ class Exported:
     tensors: int
     kept: tuple[str, ...]
     weights: str
+    fixed: tuple[str, ...] = ()
 
 
 def export_checkpoint(
@@ -71,7 +75,8 @@ def export_checkpoint(
         path: ``.safetensors``: the state dict of the model, which its
             ``load_state_dict`` takes as it is. ``.onnx``: the ONNX model
             with these weights, or the program translated. ``.pt2``: the
-            program with these weights, for ``torch.export.load``.
+            program with these weights, or the ONNX model as one, for
+            ``torch.export.load``.
         model: That was compiled: the path of an ONNX file, a module (for
             ``.safetensors``), or ``torch.export.export(module, inputs)``.
             Without it the tensors of the checkpoint alone are written.
@@ -89,10 +94,10 @@ def export_checkpoint(
     card = target.with_name(f"{target.name}.md")
     _check_target(target, card, force=force)
     trained = read_trained(find_checkpoint(Path(checkpoint), best=best), averaged=averaged)
-    kept = _write(target, trained, model)
+    kept, fixed = _write(target, trained, model)
     write_card(card, target, trained, kept)
-    count = len(trained.tensors) + len(kept)
-    return Exported(target, card, trained.checkpoint, trained.state.step, count, tuple(kept), trained.weights)
+    count, state = len(trained.tensors) + len(kept), trained.state
+    return Exported(target, card, trained.checkpoint, state.step, count, tuple(kept), trained.weights, tuple(fixed))
 
 
 def _check_target(target: Path, card: Path, *, force: bool) -> None:
@@ -105,8 +110,8 @@ def _check_target(target: Path, card: Path, *, force: bool) -> None:
         raise InputError(f"cannot write {printable(str(target))!r}: there is no such folder")
 
 
-def _write(target: Path, trained: Trained, model: Any) -> list[str]:
-    """Write the file; return the names that keep the model's own values."""
+def _write(target: Path, trained: Trained, model: Any) -> tuple[list[str], list[str]]:
+    """Write the file; return the names that keep the model's own values, and the dimensions that a program fixes."""
     from torch import nn  # noqa: PLC0415 - torch only where something is exported
     from torch.export import ExportedProgram  # noqa: PLC0415 - as above
 
@@ -120,24 +125,30 @@ def _write(target: Path, trained: Trained, model: Any) -> list[str]:
             raise InputError(f"{suffix} needs the graph of the module; give model={_PROGRAM}")
         else:
             write_program(target, model, values)
-        return kept
-    if suffix == ".pt2" or (model is not None and Path(model).suffix == ".pt2"):
+        return kept, []
+    if model is not None and Path(model).suffix == ".pt2":
         raise InputError(
-            f"a program of torch.export is a pickle on disk, which is not read here; in Python give it to "
-            f"export_checkpoint(checkpoint, path, model={_PROGRAM})"
+            f"{printable(os.fspath(model))!r} is not read: torch.export.load unpickles what is in such a file and "
+            f"evaluates the sizes it names; in Python give what you loaded to export_checkpoint(checkpoint, path, "
+            f"model={_PROGRAM})"
         )
     if model is None and suffix != ".safetensors":
         raise InputError(
             f"{suffix} is a graph with its weights: name the model that was compiled (--model MODEL.onnx), or write "
-            f".safetensors"
+            f".safetensors; of a PyTorch model give its program in Python, export_checkpoint(checkpoint, path, "
+            f"model={_PROGRAM})"
         )
     if model is None:
         write_safetensors(target, trained.tensors, metadata_of(trained))
-        return []
-    graph, shown = read_onnx(os.fspath(model)), printable(os.fspath(model))
+        return [], []
+    graph, shown = read_onnx(os.fspath(model), trained.tensors), printable(os.fspath(model))
     values, kept = fit_to(trained, weights_of_onnx(graph), shown)
     if suffix == ".onnx":
         write_onnx(target, graph, {name: values[name] for name in trained.tensors})
+    elif suffix == ".pt2":
+        program, fixed = program_of_onnx(graph, values)
+        write_program(target, program, program.state_dict)
+        return kept, fixed
     else:
         write_safetensors(target, values, metadata_of(trained))
-    return kept
+    return kept, []

@@ -11,7 +11,7 @@ EXPORT = Command(
         Option(
             name="output",
             words="-o, --output",
-            help="Where to, as .safetensors or .onnx; the card is FILE.md beside it.",
+            help="Where to, as .safetensors, .onnx or .pt2; the card is FILE.md beside it.",
             type=Text(),
             metavar="FILE",
             default="model.safetensors",

@@ -3,11 +3,11 @@
 Each is written aside and appears in one rename. Of an ONNX model and a program the graph stays what it was; the weights
 are others.
 
-Left out: ONNX models of more than 2 GiB, which need a second file; programs read from a file, which is a pickle.
+Left out: ONNX models of more than 2 GiB, which need a second file; programs read from a file, which loading unpickles.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,16 +33,24 @@ def write_safetensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Map
     replace_file(path, lambda aside: save_file(own, aside, dict(metadata)))
 
 
-def read_onnx(path: str) -> Any:
-    """Return an ONNX model, checked as a compilation checks it.
+def read_onnx(path: str, trained: Iterable[str]) -> Any:
+    """Return an ONNX model in the form in which a compilation has it, whose names a checkpoint has.
+
+    Args:
+        path: Of its file.
+        trained: Names of tensors; those that ``Constant`` nodes make become initialisers.
 
     Raises:
         InputError: where it cannot be read.
     """
     need("reading an ONNX model", "onnx")
     from heterps_compile.frontends.onnx_files import load_model  # noqa: PLC0415 - an extra
+    from heterps_compile.frontends.onnx_structure import normalize, release_constants  # noqa: PLC0415 - as above
 
-    return load_model(path)[0]
+    model = load_model(path)[0]
+    normalize(model)
+    release_constants(model.graph, frozenset(trained))
+    return model
 
 
 def weights_of_onnx(model: Any) -> "dict[str, Tensor]":

@@ -26,6 +26,7 @@ from .checkpoint_format import SERVERS_NAME, check_written, read_state, read_tab
 from .checkpoint_state import RunState
 from .prepare import Prepared
 from .run_options import RunOptions
+from .table_states import refuse_other_growth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -264,6 +265,7 @@ def check_weights(options: RunOptions, prepared: Prepared, *, files_too: bool = 
         raise RunError(f"{printable(str(checkpoint))!r} is no checkpoint{which}")
     if options.averaged and read_state(checkpoint).averaged is None:
         raise RunError(f"{printable(checkpoint.name)} has no average of its weights (--ema); leave --averaged out")
+    refuse_other_growth(checkpoint, options.servers.grow_tables, with_state=False)
     if files_too:
         state = read_state(checkpoint)
         check_written(checkpoint, state)
@@ -283,7 +285,7 @@ def find_start(
 
     Raises:
         RunError: where there are checkpoints and nobody asked to resume, or they do not fit the run, or a file of
-            them was changed.
+            them was changed, or a table has grown in them and grows no more.
     """
     if options.checkpoint is None:
         return None
@@ -305,6 +307,7 @@ def find_start(
         )
     state = read_state(found[-1])
     check_fits(found[-1], state, prepared, options, data)
+    refuse_other_growth(found[-1], options.servers.grow_tables, with_state=True)
     if files_too:
         check_written(found[-1], state)
         check_tensors(found[-1], state, prepared, resumes=True)

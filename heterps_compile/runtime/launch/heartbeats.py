@@ -34,6 +34,16 @@ def done_key(rank: int) -> str:
     return f"done/{rank}"
 
 
+def left_key(rank: int) -> str:
+    """Return where a rank says that it no longer needs the store."""
+    return f"left/{rank}"
+
+
+def heard_key(rank: int) -> str:
+    """Return where a rank says that it has told a fault."""
+    return f"heard/{rank}"
+
+
 class Monitor:
     """Finds ranks that no longer beat, and a run in which everybody waits."""
 

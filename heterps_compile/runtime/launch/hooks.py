@@ -45,6 +45,20 @@ class RunView:
             not finite in float16.
         step_s: How long this step took on this rank, the optimizer included; 0
             before the first of this run.
+        losses: Of this step by name, where ``loss()`` gives a dict; known
+            where ``loss`` is.
+
+    Examples:
+        A hook of a training file, and a test of it:
+
+        >>> from heterps_compile import RunView
+        >>> def on_validation(report: RunView) -> None:
+        ...     print(report.step, report.metrics["auc"], report.is_best)
+        >>> view = RunView(step=500, samples=32_000, metrics={"auc": 0.75})
+        >>> on_validation(view)
+        500 0.75 False
+        >>> view.loss is None, dict(view.losses)
+        (True, {})
     """
 
     step: int
@@ -59,6 +73,7 @@ class RunView:
     gradient_norm: float | None = None
     is_skipped: bool = False
     step_s: float = 0.0
+    losses: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ import shlex
 import socket
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +42,7 @@ from heterps_compile.units import plain_number
 from .addresses import is_loopback
 from .membership import Membership
 from .prepare import Prepared
+from .run_options import RunOptions
 
 DEFAULT_PORT = 29500
 DEFAULT_WAIT_S = 120
@@ -130,6 +131,25 @@ def read_hosts(path: str | Path, *, names_them: bool = True) -> Hosts:
     return Hosts(hosts, port, wait_s, secret)
 
 
+def read_hosts_of(options: RunOptions, *, names_them: bool = True) -> Hosts:
+    """Read the file of hosts that a run names; of its hosts, those that take part (``--deal``), in that order.
+
+    A host that the file does not name was added to that of the launcher after this copy was made.
+
+    Raises:
+        InputError: where it cannot be read or is none.
+    """
+    hosts = read_hosts(options.hosts or "", names_them=names_them)
+    return dealt(hosts, options.deal) if options.deal else hosts
+
+
+def dealt(hosts: Hosts, deal: Sequence[tuple[str, int]]) -> Hosts:
+    """Return hosts that take part in a run, each with as many slots as it runs processes."""
+    known = {host.address: host for host in hosts.hosts}
+    taking = [replace(known.get(address, Host(address, slots)), slots=slots) for address, slots in deal]
+    return replace(hosts, hosts=tuple(taking))
+
+
 def _secret(text: object, status: os.stat_result, path: str) -> bytes:
     shown, quoted = repr(printable(path)), shlex.quote(printable(path))
     if text is None:
@@ -190,7 +210,7 @@ def check_hosts(hosts: Hosts, prepared: Prepared) -> None:
         )
     for rank, host in enumerate(_host_of_ranks(hosts)):
         for stage in prepared.places[rank].stages:
-            wanted = prepared.plan.stages[stage].device
+            wanted = prepared.plan.stages[stage].of_replica(prepared.places[rank].replica)[0]
             if host.device is not None and host.device != wanted:
                 raise RunError(
                     f"rank {rank} runs stage {stage}, planned for {printable(wanted)!r}, on {host.address!r}, which "

@@ -8,12 +8,14 @@ Left out: making a scheduler (``training_file.py``), its state (``optimizer_stat
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.layout import Layout
-from heterps_compile.runtime.pipeline.rank_group import Group
+from heterps_compile.runtime.pipeline.rank_group import Group, share_names
+from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.runtime.validation.best import BestMetric
 
 from .training_file import Scheduler, Training, in_function
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SharedLoss:
-    """The loss of a step, brought to every rank of the pipeline from the last stage."""
+    """The losses of a step, brought to every rank of the pipeline from the last stage."""
 
     def __init__(self, layout: Layout, rank: int) -> None:
         """Join the others; every rank of the pipeline does so.
@@ -32,7 +34,8 @@ class SharedLoss:
             layout: Of the pipeline.
             rank: This one.
         """
-        self._is_source = rank == layout.ranks_of(layout.stage_count - 1)[0]
+        self._rank, self._source = rank, layout.ranks_of(layout.stage_count - 1)[0]
+        self._names: tuple[str, ...] | None = None
         self._group = Group(range(layout.world_size), rank) if layout.world_size > 1 else None
 
     def is_wanted(self, here: bool) -> bool:
@@ -45,16 +48,20 @@ class SharedLoss:
         self._group.maximum(wanted).wait()
         return bool(wanted.item())
 
-    def of_all(self, loss: float | None) -> float:
-        """Return the loss of a step, given it where this rank knows it; the same bits on every rank."""
+    def of_all(self, result: StepResult) -> StepResult:
+        """Return what a step came to with its losses, given them where this rank knows them; the same on every rank."""
         import torch  # noqa: PLC0415 - torch only in the processes of a run
 
-        known = loss if self._is_source and loss is not None else 0.0
         if self._group is None:
-            return known
-        summed = torch.tensor([known], dtype=torch.float64)
+            return result
+        if self._names is None:
+            self._names = share_names(self._group, tuple(result.losses), self._rank)[self._source]
+        summed = torch.zeros(1 + len(self._names), dtype=torch.float64)
+        if self._rank == self._source:
+            summed += torch.tensor([result.loss, *(result.losses[name] for name in self._names)], dtype=torch.float64)
         self._group.sum(summed).wait()
-        return float(summed.item())
+        loss, *others = summed.tolist()
+        return replace(result, loss=loss, losses=MappingProxyType(dict(zip(self._names, others, strict=True))))
 
 
 class Rates(Protocol):

@@ -24,8 +24,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -48,14 +48,16 @@ from .outputs import make_output_folder
 from .prepare import Prepared, choose_device, core_notes, header, prepare
 from .progress import make_progress_file, read_progress_file
 from .rank_context import RESULT_KEY, STEPS_KEY, Result, result_from_json
-from .rendezvous import new_secret, write_secret
-from .resize import RESIZED_BY, ResizeRequests
+from .rendezvous import hosting_store
+from .resize import ResizeRequests
 from .run_data import try_data
 from .run_folder import run_folder, write_private, writing_temporary_files
 from .run_options import RunOptions
 from .run_report import RunReport, clear_telemetry
-from .stop_signals import collecting_signals
-from .store_client import RunStore, StorePlace, connect_store, host_store, read_number
+from .server_rank import copies_of, copy_notes
+from .spared_servers import SparedServers
+from .stop_signals import RESIZED_BY, collecting_signals
+from .store_client import RunStore, read_number
 from .validation_data import try_validation
 from .watch import FAULT_KEY, STOP_KEY, post_fault
 from .worker import CONFIG_NAME, PROGRESS_NAME
@@ -170,7 +172,7 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
     """
     if options.output is not None:
         make_output_folder(options.output)
-    with holding_checkpoints(options.checkpoint), run_folder() as directory, _hosting(directory) as store:
+    with holding_checkpoints(options.checkpoint), run_folder() as directory, hosting_store(directory) as store:
         telemetry = Path(options.telemetry) if options.telemetry is not None else directory / "telemetry"
         clear_telemetry(telemetry)
         try_data(options, prepared, telemetry)
@@ -190,11 +192,13 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
             if not options.quiet:
                 for line in [
                     *header(prepared, options, _devices(prepared)),
+                    *copy_notes(options.servers),
                     *core_notes(prepared, options, usable_cores()),
                     *(f"  {note}" for note in start_notes(options, prepared, start)),
                 ]:
                     show.line(line)
-            watched = _Watched(options, prepared, store, show, around.signals)
+            spared = SparedServers(store, copies_of(prepared, options.servers), prepared.places)
+            watched = _Watched(options, prepared, store, show, around.signals, spared)
             try:
                 for place in prepared.places:
                     watched.ranks.append(_start(place, directory, options, around.server, show))
@@ -207,16 +211,6 @@ def _run_ranks(options: RunOptions, prepared: Prepared, start: Path | None, arou
                         tidy(Path(options.checkpoint))  # nobody builds there any more
                 show.poll()
     return _Ended(result, show, change)
-
-
-@contextmanager
-def _hosting(directory: Path) -> Iterator[RunStore]:
-    """Host the store of a run in its folder while a block runs; give a connection to it."""
-    place = StorePlace(new_secret(), folder=directory)
-    with writing_temporary_files():
-        write_secret(directory, place.secret)
-    with closing(host_store(place)):
-        yield connect_store(place, "the launcher")
 
 
 def _devices(prepared: Prepared) -> list[str]:
@@ -252,7 +246,9 @@ class _Watched:
     store: RunStore
     show: RunReport
     signals: list[int]
+    spared: SparedServers
     ranks: list[_Rank] = field(default_factory=list)
+    cut_off: set[int] = field(default_factory=set)
 
 
 def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
@@ -279,19 +275,21 @@ def _watch(run: _Watched) -> tuple[RunOptions, Prepared] | None:
         fault: Fault | None = None
         if now >= due_s:
             due_s = now + _MONITOR_S
-            fault = _found(monitor, ranks) or _find_late(ranks, store, now)
+            fault = _found(monitor, ranks) or _find_late(ranks, store, now) or _find_cut_off(run, monitor)
             show.poll()
             change = _resize(requests, run, change)
             if not knows_steps and store.check([STEPS_KEY]):
                 show.know_steps(read_number(store, STEPS_KEY, "the count of steps"))
                 knows_steps = True
-        fault = fault or _find_dead(ranks, store, monitor, killed_before)
-        if fault is not None:
-            post_fault(store, fault)
+        fault = fault or _find_dead(run, monitor, killed_before)
+        if fault is not None and not _spare(run, fault):
+            post_fault(store, run.spared.blamed(fault))
         if store.check([FAULT_KEY]):
             _raise(ranks, fault_from_json(store.get(FAULT_KEY)))
         time.sleep(_POLL_S)
-    fault = _find_dead(ranks, store, monitor, killed_before)
+    fault = _find_dead(run, monitor, killed_before)
+    if fault is not None and _spare(run, fault):
+        fault = None
     if fault is not None or store.check([FAULT_KEY]):
         _raise(ranks, post_fault(store, fault) if fault is not None else fault_from_json(store.get(FAULT_KEY)))
     if not store.check([RESULT_KEY]):
@@ -341,13 +339,35 @@ def _found(monitor: Monitor, ranks: Sequence[_Rank]) -> Fault | None:
     return fault if progress is None else replace(fault, progress=progress)
 
 
-def _find_dead(ranks: Sequence[_Rank], store: RunStore, monitor: Monitor, killed_before: int) -> Fault | None:
+def _spare(run: _Watched, fault: Fault) -> bool:
+    """Go on without a server of whose rows others have copies; tell whether it was one."""
+    told = run.spared.spare(fault)
+    if told is not None:
+        run.ranks[fault.place.rank].process.kill_group()  # one that hangs, or was cut off, is not to come back
+        run.show.line(told)
+    return told is not None
+
+
+def _find_cut_off(run: _Watched, monitor: Monitor) -> Fault | None:
+    """Look for a server that a worker has given up, and that lives."""
+    for place in run.spared.given_up():
+        if place.rank in run.cut_off and run.ranks[place.rank].process.poll() is None:
+            cause = "was given up by a worker whose connection to it broke"
+            return Fault(place, monitor.last_progress(place.rank), cause)
+        run.cut_off.add(place.rank)  # its process may be about to end, which says more
+    return None
+
+
+def _find_dead(run: _Watched, monitor: Monitor, killed_before: int) -> Fault | None:
     """Look for a process that ended other than it should."""
+    store = run.store
     if store.check([FAULT_KEY]):
         return None
-    for rank in ranks:
+    for rank in run.ranks:
         code = rank.process.poll()
-        if code is None or (code == 0 and store.check([done_key(rank.place.rank)])):
+        if code is None or rank.place.rank in run.spared.decided:
+            continue
+        if code == 0 and store.check([done_key(rank.place.rank)]):
             continue
         cause = exit_cause(code, out_of_memory=_out_of_memory_kills() > killed_before)
         progress = read_progress_file(rank.progress_file) or monitor.last_progress(rank.place.rank)

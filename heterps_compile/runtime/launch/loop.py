@@ -5,15 +5,18 @@ Left out: a step (``pipeline/engine.py``), where a run begins and how it ends (`
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
+from heterps_compile.escape import printable, shorten
 from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.pipeline.engine import Engine
+from heterps_compile.runtime.pipeline.rank_parts import Loss, SampleWeight
 from heterps_compile.runtime.pipeline.recorder import StepResult
+from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder
 from heterps_compile.runtime.validation.best import BEFORE_ANY, Standing
 from heterps_compile.runtime.validation.result import Validation
 
@@ -21,8 +24,8 @@ from .checkpoint_collective import Checkpoints
 from .hooks import Hooks, RunView
 from .learning_rates import Rates, SharedLoss, current_rates
 from .outputs import OutputFiles
-from .progress import SAVING, UPDATING, ProgressRecorder
-from .training_file import in_function
+from .progress import READING, SAVING, UPDATING, ProgressRecorder
+from .training_file import Training, in_function, weight_of
 from .validator import Validator
 from .watch import Watch
 from .weight_average import WeightAverage
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 
     from heterps_compile.runtime.servers.row_prefetch import Reader
 
-Loss = Callable[[Any, Mapping[str, "Tensor"]], "Tensor"]
+
+_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class FollowUps:
     Attributes:
         optimizer: Of this rank's parameters.
         rates: Set its learning rates, and those of tables on servers.
-        shared_loss: Brings the loss of a step to all ranks.
+        shared_loss: Brings the losses of a step to all ranks.
         validator: Of the run.
         tell: Is told of every validation.
         checkpoints: Of the run.
@@ -97,20 +101,18 @@ class StepTaken:
     """One step, as hooks hear of it.
 
     Attributes:
-        loss: Where this rank knows it.
-        result: What the engine made of it.
+        result: What it came to.
         time_s: How long it took here, the optimiser included.
     """
 
-    loss: float | None
     result: StepResult
     time_s: float
 
     @property
     def told(self) -> dict[str, Any]:
         """Return what a view says of it."""
-        norm, is_skipped = self.result.gradient_norm, self.result.is_skipped
-        return {"loss": self.loss, "gradient_norm": norm, "is_skipped": is_skipped, "step_s": self.time_s}
+        told = ("loss", "losses", "gradient_norm", "is_skipped")
+        return {name: getattr(self.result, name) for name in told} | {"step_s": self.time_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class StepLoop:
         steps: To run.
         watch: Says which step is the last.
         progress: Is told what goes on.
+        telemetry: Is told what lies between two steps; None where nobody is.
     """
 
     engine: Engine
@@ -130,6 +133,7 @@ class StepLoop:
     steps: range
     watch: Watch
     progress: ProgressRecorder
+    telemetry: TelemetryRecorder | None = None
 
     def train(self, then: FollowUps) -> int:
         """Train; a checkpoint stands at the end.
@@ -147,22 +151,24 @@ class StepLoop:
         for step in self._steps():
             began_s = time.perf_counter()
             result = self.engine.train_step(step, self._read(step))
-            loss = result.loss if then.shared_loss is None else then.shared_loss.of_all(result.loss)
+            if then.shared_loss is not None:
+                result = then.shared_loss.of_all(result)
             if then.optimizer is not None:
-                with self.progress.during(UPDATING):
+                with self._between("optimizer"), self.progress.during(UPDATING):
                     if not result.is_skipped:
                         then.optimizer.step()
                     then.optimizer.zero_grad(set_to_none=True)
             if not result.is_skipped:
-                with self.progress.during(UPDATING):
+                with self._between("optimizer"), self.progress.during(UPDATING):
                     for rates in then.rates:
-                        rates.after_step(loss)
+                        rates.after_step(result.loss)
                     if then.average is not None:
                         then.average.update()
             done = step + 1
-            taken = StepTaken(loss, result, time.perf_counter() - began_s)
+            taken = StepTaken(result, time.perf_counter() - began_s)
             if then.hooks is not None:
-                then.hooks.after_step(then.view(done, None, taken))
+                with self._between("hooks"):
+                    then.hooks.after_step(then.view(done, None, taken))
             validation = self._validate(then, done, taken)
             is_best = validation is not None and validation.is_best
             if is_best or (then.every is not None and done % then.every == 0):
@@ -180,25 +186,27 @@ class StepLoop:
         validator = then.validator
         if validator is None or not validator.times.are_due(done):
             return None
-        with nullcontext() if then.average is None else then.average.in_place():
+        with self._between("validation"), nullcontext() if then.average is None else then.average.in_place():
             validation = validator.run(done)
         for rates in then.rates:
             rates.after_validation(validation.metrics)
         if then.tell is not None:
             then.tell(validation, validator.standing)
         if then.hooks is not None:
-            then.hooks.after_validation(then.view(done, validation, taken))
+            with self._between("hooks"):
+                then.hooks.after_validation(then.view(done, validation, taken))
         return validation
 
     def _save(self, then: FollowUps, done: int, validation: Validation | None, taken: StepTaken | None = None) -> None:
         """Write a checkpoint, where the run keeps some."""
         if then.checkpoints is None:
             return
-        with self.progress.during(SAVING):
+        with self._between("checkpoint"), self.progress.during(SAVING):
             metrics = None if validation is None else validation.metrics
             folder = then.checkpoints.write(done, then.standing, metrics)
         if then.hooks is not None and folder is not None:
-            then.hooks.after_checkpoint(folder, then.view(done, validation, taken))
+            with self._between("hooks"):
+                then.hooks.after_checkpoint(folder, then.view(done, validation, taken))
 
     def infer(self, files: OutputFiles | None) -> int:
         """Run the forwards; return the steps that are done.
@@ -210,9 +218,13 @@ class StepLoop:
         for step in self._steps():
             found = self.engine.infer(step, self._read(step))
             if files is not None:
-                files.write(step, found)
+                with self._between("outputs"):
+                    files.write(step, found)
             done = step + 1
         return done
+
+    def _between(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.telemetry is None else self.telemetry.between(what)
 
     def _steps(self) -> Iterator[int]:
         for step in self.steps:
@@ -234,16 +246,36 @@ def checked_loss(loss: Loss, progress: ProgressRecorder, *, is_scaled: bool) -> 
         is_scaled: Whether a step whose loss is not finite is skipped, so that it is not refused.
     """
 
-    def call(outputs: Any, batch: Mapping[str, "Tensor"]) -> "Tensor":
+    def call(outputs: Any, batch: Mapping[str, "Tensor"]) -> "Tensor | Mapping[str, Tensor]":
         with in_function("loss", loss):
-            value = loss(outputs, Columns(batch))
-        if not is_scaled and hasattr(value, "isfinite") and not bool(value.isfinite().all()):
-            now = progress.now()
-            raise RunError(
-                f"the loss is {float(value.detach().sum())} in step {now.step}, micro-batch {now.micro_batch}; look at "
-                f"the data of that micro-batch, lower the learning rate, or go on from an earlier checkpoint (--resume)"
-            )
-        return value
+            found = loss(outputs, Columns(batch))
+        for name, value in found.items() if isinstance(found, Mapping) else [("", found)]:
+            if not is_scaled and hasattr(value, "isfinite") and not bool(value.isfinite().all()):
+                now, shown = progress.now(), printable(shorten(repr(name), _SHOWN))
+                raise RunError(
+                    f"the loss {f'{shown} ' if name else ''}is {float(value.detach().sum())} in step {now.step}, "
+                    f"micro-batch {now.micro_batch}; look at the data of that micro-batch, lower the learning rate, or "
+                    f"go on from an earlier checkpoint (--resume)"
+                )
+        return found
+
+    return call
+
+
+def watched_weight(training: Training, progress: ProgressRecorder) -> SampleWeight | None:
+    """Return what gives the weights of samples, watched over as reading them is; None where they count alike.
+
+    Args:
+        training: Of the training file.
+        progress: Is told.
+    """
+    weigh = weight_of(training)
+    if weigh is None:
+        return None
+
+    def call(batch: Mapping[str, "Tensor"]) -> "Tensor":
+        with progress.during(READING):
+            return weigh(batch)
 
     return call
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from heterps_compile.errors import RunError
 
 _LONGEST_PORT = 65535
+AGENT_VARIABLE = "TORCHELASTIC_RUN_ID"
+"""Set by torchrun's agent, which is the parent of its ranks then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,11 @@ class Membership:
 def is_under_torchrun(environment: Mapping[str, str]) -> bool:
     """Tell whether a process was started as one rank of several."""
     return all(name in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def ends_all(environment: Mapping[str, str]) -> bool:
+    """Tell whether the ranks of a machine were started by an agent that ends all of them when one does."""
+    return AGENT_VARIABLE in environment
 
 
 def membership_of(environment: Mapping[str, str]) -> Membership:

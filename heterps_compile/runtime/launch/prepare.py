@@ -8,7 +8,8 @@ Left out: reading stages and data (``worker.py``).
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +22,12 @@ from heterps_compile.plan.folder import PLAN_NAME, read_folder
 from heterps_compile.plan.plan import Plan
 from heterps_compile.plan.scoring_files import plan_for_scoring
 from heterps_compile.plan.source import read_plan
+from heterps_compile.plan.table_words import server_options_of
 from heterps_compile.runtime.data.open_source import is_random
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.predict import step_on_cores
 from heterps_compile.runtime.signature import check_signature, is_of_a_module
-from heterps_compile.units import counted, format_seconds
+from heterps_compile.units import counted, format_bytes, format_seconds
 
 from .faults import Place
 from .run_options import GIVEN, RunOptions
@@ -102,10 +104,12 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
         check_validation_options(options, options.train)
     if options.training:
         _refuse_inference(plan)
+        refuse_recomputation(plan)
         if options.validate is not None:
             plan_for_scoring(plan)  # which says why where it cannot
     else:
         plan = plan_for_scoring(plan)
+    _refuse_unserved(options, plan)
     refuse_idle_seed(options, plan, folder)
     check_signature(plan)
     layout = make_layout(
@@ -117,6 +121,20 @@ def prepare(options: RunOptions, *, checked_sha256: str | None = None) -> Prepar
     )
     precision = precision_of(options, plan)
     return Prepared(folder, plan, plan_sha256, layout, places_of(layout, options.servers.count), precision)
+
+
+def refuse_recomputation(plan: Plan) -> None:
+    """Refuse a plan whose stages are to compute activations again and cannot.
+
+    Raises:
+        RunError: naming stage and backend.
+    """
+    for stage in plan.stages:
+        if stage.recompute and not find_backend(stage.backend).capabilities.recomputes:
+            raise RunError(
+                f"stage {stage.index} is planned to compute its activations again in the backward, and stages of the "
+                f"backend {stage.backend!r} cannot; compile again with --recompute never, or with another backend"
+            )
 
 
 def precision_of(options: RunOptions, plan: Plan) -> str:
@@ -169,6 +187,21 @@ def _refuse_inference(plan: Plan) -> None:
         )
 
 
+def _refuse_unserved(options: RunOptions, plan: Plan) -> None:
+    """Refuse to hold tables in stages that the plan has on servers: it has no memory for them there."""
+    if plan.tables is None or options.servers.count:
+        return
+    on = f"the plan has {counted(len(plan.tables.names), 'table')} on {counted(plan.tables.servers, 'server')}"
+    if options.training:
+        raise RunError(
+            f"{on}, and this run has no servers: give {server_options_of(plan)}, or as many as hold "
+            f"{format_bytes(plan.tables.size_bytes)} here, with the --server-optimizer that steps their rows; or "
+            "compile with --tables held"
+        )
+    if plan.request.mode != "training":
+        raise RunError(f"{on}, and servers are for training alone yet; to score here, compile with --tables held")
+
+
 def places_of(layout: Layout, servers: int = 0) -> tuple[Place, ...]:
     """Return what every rank is."""
     ranks = layout.world_size
@@ -199,8 +232,8 @@ def choose_device(prepared: Prepared, rank: int, local_rank: int) -> "torch.devi
     """Return where a rank computes: the GPU it is planned for where this machine has one, else the CPU."""
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
-    stages = prepared.places[rank].stages
-    wants_gpu = any(prepared.plan.stages[stage].kind == "gpu" for stage in stages)
+    place = prepared.places[rank]
+    wants_gpu = any(prepared.plan.stages[stage].of_replica(place.replica)[1] == "gpu" for stage in place.stages)
     if wants_gpu and torch.cuda.is_available():
         return torch.device("cuda", local_rank % torch.cuda.device_count())
     return torch.device("cpu")
@@ -223,7 +256,8 @@ def device_notes(plan: Plan, devices: Sequence[str]) -> list[str]:
 
 def core_notes(prepared: Prepared, options: RunOptions, cores: int) -> list[str]:
     """Tell where processes have to share a machine's cores."""
-    if prepared.world_size * options.threads <= cores:
+    sharing = sharing_words(prepared, options, cores)
+    if not sharing:
         return []
     than = "on machines of their own"
     longer = f"steps take longer than {than}"
@@ -231,8 +265,15 @@ def core_notes(prepared: Prepared, options: RunOptions, cores: int) -> list[str]
     own_s = step_on_cores(prepared.plan, prepared.layout, prepared.world_size) if shared_s else 0.0
     if shared_s > own_s * _NOTICED:
         longer = f"by the plan's times a step takes {format_seconds(shared_s)} or more, {than} {format_seconds(own_s)}"
+    return [f"  {sharing}: {longer}"]
+
+
+def sharing_words(prepared: Prepared, options: RunOptions, cores: int) -> str:
+    """Say that processes share a machine's cores; "" where these are enough for all."""
+    if prepared.world_size * options.threads <= cores:
+        return ""
     processes = f"{prepared.world_size} processes of {counted(options.threads, 'thread')}"
-    return [f"  {processes} share {counted(cores, 'core')}: {longer}"]
+    return f"{processes} share {counted(cores, 'core')}"
 
 
 def step_sharing_cores(prepared: Prepared, options: RunOptions, cores: int) -> float:
@@ -261,10 +302,36 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
         shown = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         layers, replicas = counted(len(stage.layers), "layer"), counted(len(ranks), "replica")
         planned = "" if len(ranks) == stage.replicas else f" (planned: {stage.replicas})"
+        if stage.mixed and len(ranks) == stage.replicas:
+            taken = Counter(layout.assignment[stage.index % len(layout.widths)])
+            parts = [f"{stage.of_replica(i)[0]} takes {taken[i]}" for i in range(stage.replicas)]
+            planned = f" ({printable(', '.join(parts))})"
         lines.append(f"  stage {stage.index}: {layers}, {replicas}{planned}, {shown}")
     if options.ema is not None:
-        lines.append(f"  an average of the weights is kept (EMA, decay {options.ema:g}): validations are of it")
+        lines += _average_lines(plan, options.ema)
     return [*lines, *(f"  {note}" for note in device_notes(plan, devices))]
+
+
+def _average_lines(plan: Plan, decay: float) -> Iterator[str]:
+    """Say what an average of the weights takes, and where it takes more than a device has: the plan counts none."""
+    memory = {stage.index: stage.memory for stage in plan.stages if stage.memory is not None}
+    most = max((parts.weights_bytes for parts in memory.values()), default=0)
+    yield (
+        f"  an average of the weights is kept (EMA, decay {decay:g}), up to {format_bytes(most)} on a replica, and as "
+        f"much again in validations, which are of it"
+    )
+    room = {device.name: device.memory_bytes for device in plan.devices}
+    for stage in (part for whole in plan.stages for part in whole.by_type):
+        if stage.index in memory:
+            parts, has = memory[stage.index], room.get(stage.device, 0.0)
+            needed = parts.with_average().total_bytes
+            if has and needed > has:
+                device = repr(printable(stage.device))
+                yield (
+                    f"  stage {stage.index} needs {format_bytes(needed)} with it on {device}, which has "
+                    f"{format_bytes(has)} (planned without it: {format_bytes(parts.total_bytes)}): leave --ema out, or "
+                    f"compile for a pool whose {device} has more memory"
+                )
 
 
 def _precision_words(prepared: Prepared) -> str:

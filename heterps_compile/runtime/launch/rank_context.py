@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from heterps_compile.errors import SIGNALLED, RunError
 from heterps_compile.runtime.pipeline.layout import Layout
+from heterps_compile.runtime.servers.copies import Copies
 from heterps_compile.runtime.validation.result import Validation, validation_of
 
 from .membership import Membership
@@ -71,6 +72,7 @@ class RankContext:
         watch: Watches over the rank.
         progress: What it does.
         device: Where it computes.
+        copies: Which parameter servers hold what, where rows lie on several; else None.
     """
 
     spec: RankSpec
@@ -80,6 +82,7 @@ class RankContext:
     watch: Watch
     progress: ProgressRecorder
     device: "torch.device"
+    copies: Copies | None = None
 
     @property
     def options(self) -> RunOptions:
@@ -115,6 +118,7 @@ class Result:
         resizes: How often it went on with other widths.
         best_step: Steps done at the best validation (``--keep-best``), earlier runs included; 0 for none.
         best_checkpoint: Folder of its checkpoint; "" for none.
+        lost_servers: Parameter servers that died and of whose rows others had copies.
     """
 
     first_step: int
@@ -130,6 +134,7 @@ class Result:
     resizes: int = 0
     best_step: int = 0
     best_checkpoint: str = ""
+    lost_servers: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -149,7 +154,8 @@ def result_from_json(text: bytes) -> Result:
     """
     try:
         content = json.loads(text)
-        names = ("first_step", "steps", "batch", "stopped_by", "filled", "skipped", "stopped_after", "best_step")
+        counts = ("first_step", "steps", "batch", "stopped_by", "filled", "skipped", "stopped_after", "best_step")
+        names = [*counts, "lost_servers"]
         numbers = {name: int(content[name]) for name in names}
         validations = tuple(map(validation_of, content["validations"]))
         last, best = str(content["checkpoint"]), str(content["best_checkpoint"])

@@ -19,7 +19,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from secrets import token_bytes
 
@@ -27,15 +27,14 @@ from heterps_compile.errors import RunError
 
 from .addresses import is_loopback
 from .channel import SECRET_BYTES
-from .hosts_file import read_hosts
-from .membership import Membership
+from .hosts_file import Hosts
+from .membership import AGENT_VARIABLE, Membership
 from .run_folder import PREFIX, is_held, make_run_folder, write_private, writing_temporary_files
-from .store_client import CONNECT_S, LOOPBACK, StorePlace
+from .store_client import CONNECT_S, LOOPBACK, RunStore, StorePlace, connect_store, host_store
 
 STARTER_VARIABLE = "HETERPS_HOST_STARTER"
 """Set by the starter of one host's ranks (``host_ranks.py``), which is their parent then."""
 
-_AGENT_VARIABLE = "TORCHELASTIC_RUN_ID"  # set by torchrun's agent, which is the parent of its ranks then
 _SECRET_NAME = "secret"  # noqa: S105 - the name of its file
 _NOTE_NAME = "meeting.json"
 _LOOK_S = 0.05
@@ -44,7 +43,7 @@ _PRIVATE_FOLDER = 0o700
 
 def has_agent(environment: Mapping[str, str]) -> bool:
     """Tell whether the parent of this process is an agent that starts the ranks of a machine."""
-    return _AGENT_VARIABLE in environment or STARTER_VARIABLE in environment
+    return AGENT_VARIABLE in environment or STARTER_VARIABLE in environment
 
 
 def new_secret() -> bytes:
@@ -70,23 +69,31 @@ def read_secret(folder: Path) -> bytes:
     return secret
 
 
-def meet(member: Membership, hosts: str | None, run: str, environment: Mapping[str, str]) -> StorePlace:
+@contextmanager
+def hosting_store(folder: Path) -> Iterator[RunStore]:
+    """Host the store of a launcher's run in its folder while a block runs; yield a connection to it."""
+    place = StorePlace(new_secret(), folder=folder)
+    with writing_temporary_files():
+        write_secret(folder, place.secret)
+    with closing(host_store(place)):
+        yield connect_store(place, "the launcher")
+
+
+def meet(member: Membership, hosts: Hosts | None, run: str, environment: Mapping[str, str]) -> StorePlace:
     """Find out where the store of this run is; rank 0 is to host it there.
 
     Args:
         member: Who this process is.
-        hosts: File of hosts; None where all ranks are of one machine.
+        hosts: The machines; None where all ranks are of one.
         run: Which of the runs that these processes have one after the other.
         environment: Of this process.
 
     Raises:
-        InputError: where the file of hosts cannot be used.
         RunError: where the ranks are of several machines and have no secret, or do not find each other.
     """
     if hosts is not None:
-        known = read_hosts(hosts, names_them=False)
-        address = known.hosts[0].address if known.hosts else member.address
-        return StorePlace(known.secret, address=address, port=known.port, run=run, patience_s=float(known.wait_s))
+        address = hosts.hosts[0].address if hosts.hosts else member.address
+        return StorePlace(hosts.secret, address=address, port=hosts.port, run=run, patience_s=float(hosts.wait_s))
     local = environment.get("LOCAL_WORLD_SIZE")
     is_one = is_loopback(member.address) if local is None else local == str(member.world_size)
     if not is_one:
@@ -108,7 +115,7 @@ def address_of(member: Membership, place: StorePlace) -> str:
 def _note(member: Membership, run: str, environment: Mapping[str, str]) -> dict[str, object]:
     """Return what the ranks of one run have in common, and no others of this user on this machine at this time."""
     parent = os.getppid() if has_agent(environment) else 0
-    agent = environment.get(_AGENT_VARIABLE, "")
+    agent = environment.get(AGENT_VARIABLE, "")
     return {"world": member.world_size, "port": member.port, "parent": parent, "agent": agent, "run": run}
 
 

@@ -1,4 +1,4 @@
-"""Asking a training run on this machine to go on with other widths: the asking side, and what both sides agree on.
+"""Asking a training run to go on with other widths: the asking side, and what both sides agree on.
 
 ::
 
@@ -10,17 +10,19 @@
 The launcher checks a request as it checks a run, then stops the ranks as Ctrl-C does, after the same step and with a
 checkpoint, and starts them again from there. So every sample is trained on once, whatever the widths.
 
-Left out: stopping and starting the ranks (``local_ranks.py``); runs of torchrun or of several machines, which have no
-launcher that could start them again.
+A launcher of ranks on other machines has such a folder too, on the machine where it follows them.
+
+Left out: stopping and starting the ranks (``local_ranks.py``, ``engines/going_on.py``); runs that nobody follows, such
+as those that were started by hand on every machine.
 """
 
 import json
 import os
-import signal
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -29,17 +31,14 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 
-from .rendezvous import read_secret
-from .run_folder import PREFIX, is_held
+from .rendezvous import hosting_store, read_secret
+from .run_folder import PREFIX, is_held, run_folder, write_private, writing_temporary_files
 from .run_options import RESIZE, RunOptions, by_field
 from .store_client import StorePlace, connect_store
 from .worker import CONFIG_NAME
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
-
-RESIZED_BY = signal.SIGUSR1
-"""What the ranks are told to stop by; nobody sends it."""
 
 _COUNT_KEY = "resizes"
 _ANSWER_S = 600.0  # the launcher hashes the files of a folder that is new to it
@@ -117,8 +116,9 @@ def _find_run(checkpoints: Path) -> StorePlace:
             break
         time.sleep(_LOOK_S)
     raise InputError(
-        f"no run of yours on this machine writes its checkpoints to {printable(str(checkpoints))!r}; one that is over, "
-        f"or is spread over several machines, is started again with other widths (run ... --resume --replicas N,N)"
+        f"no run of yours is followed on this machine that writes its checkpoints to {printable(str(checkpoints))!r}; "
+        f"one that is over, or was started by hand on every machine, is started again with other widths (run ... "
+        f"--resume --replicas N,N)"
     )
 
 
@@ -143,6 +143,46 @@ class ResizeRequests:
     def answer(self, words: str, *, refused: bool) -> None:
         """Answer the request that came last."""
         self._store.set(_answer_key(self._seen), json.dumps({"words": words, "refused": refused}))
+
+
+@contextmanager
+def hosting_requests(options: RunOptions) -> Iterator[ResizeRequests | None]:
+    """Let a run whose ranks this process starts elsewhere be asked for other widths; yield the requests.
+
+    None is yielded for a run without checkpoints, which is not found by them.
+    """
+    if not options.training or options.checkpoint is None:
+        yield None
+        return
+    with run_folder() as folder, hosting_store(folder) as store:
+        with writing_temporary_files():
+            content = {"options": {"checkpoint": os.path.abspath(options.checkpoint)}}
+            write_private(folder / CONFIG_NAME, json.dumps(content))
+        yield ResizeRequests(store)
+
+
+@contextmanager
+def refusing_requests(options: RunOptions, words: str) -> Iterator[None]:
+    """Refuse all requests for other widths, in these words, while a block runs."""
+    over = threading.Event()
+
+    def refuse(requests: ResizeRequests) -> None:
+        with suppress(RuntimeError, RunError):  # the store ends with the block
+            while not over.wait(_LOOK_S):
+                if requests.next() is not None:
+                    requests.answer(words, refused=True)
+
+    with hosting_requests(options) as requests:
+        if requests is None:
+            yield
+            return
+        thread = threading.Thread(target=refuse, args=(requests,), name="resize", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
 def _read(content: bytes) -> Resize:

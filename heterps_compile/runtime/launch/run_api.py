@@ -59,6 +59,7 @@ class RunKeywords(TypedDict, total=False):
     restarts: int
     hang_after: float
     parameter_servers: int
+    server_replicas: int
     server_optimizer: str
     server_learning_rate: float
     server_weight_decay: float
@@ -74,6 +75,7 @@ class RunKeywords(TypedDict, total=False):
     expect_sha256: str | None
     hosts: str | None
     host: int | None
+    deal: Sequence[tuple[str, int]]
     trace: str | None
     log: str | None
     telemetry: str | None
@@ -173,7 +175,7 @@ def make_options(
     options = by_field(options)
     if options.get("servers") is not None:
         options["servers"] = replace(options["servers"], grow_tables=tuple(options["servers"].grow_tables))
-    for name in ("replicas", "speeds"):
+    for name in ("replicas", "speeds", "deal"):
         if options.get(name) is not None:
             options[name] = tuple(tuple(item) if isinstance(item, list | tuple) else item for item in options[name])
     if options.get("hosts") is not None:
@@ -253,9 +255,9 @@ def run_rank(
         raise RunError("this process is no rank: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all set")
     member = membership_of(os.environ)
     if options.hosts is not None and options.host is not None:
-        from .hosts_file import member_of_host, read_hosts  # noqa: PLC0415 - only where there are several
+        from .hosts_file import member_of_host, read_hosts_of  # noqa: PLC0415 - only where there are several
 
-        member = member_of_host(read_hosts(options.hosts), options.host, member, os.environ)
+        member = member_of_host(read_hosts_of(options), options.host, member, os.environ)
     from .rank_context import RankSpec  # noqa: PLC0415 - torch only where a run starts
     from .worker import work  # noqa: PLC0415 - as above
 

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.runtime.data.epochs import Epochs
-from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of
+from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of, name_with_rows
 from heterps_compile.runtime.data.iterable import IterableSource
 from heterps_compile.runtime.data.model_inputs import InputSpec, fit, inputs_of_plan, require_columns
 from heterps_compile.runtime.data.open_source import is_random, open_source
@@ -202,7 +202,8 @@ def open_data(context: RankContext, training: Training | None) -> tuple[Source, 
     Raises:
         HeterpsError: where there are none, or they cannot be read.
     """
-    source, name = _open(context, training), name_of_data(context.options, context.spec.source)
+    source = _open(context, training)
+    name = name_with_rows(source, name_of_data(context.options, context.spec.source))
     window = context.options.shuffle
     if source.samples is not None:
         source = Epochs(source, seed=context.options.seed, window_samples=_samples_of(window, source.samples))
@@ -237,9 +238,33 @@ def try_data(options: RunOptions, prepared: Prepared, index_folder: Path) -> Non
         raise _unshufflable(options.data)
     if not options.data or is_random(options.data):
         return
-    wanted = inputs_of_plan(prepared.plan, prepared.folder)
+    wanted = inputs_of_run(prepared.plan, prepared.folder, options)
     source = open_source(options.data, wanted=wanted, seed=options.seed, index_folder=index_folder)
     try_sample(source, prepared.plan, wanted, options.train)
+
+
+def inputs_of_run(
+    plan: Plan, folder: Path, options: RunOptions, training: Training | None = None
+) -> dict[str, InputSpec]:
+    """Return what every input takes, for the columns of a run's data.
+
+    A column is looked up in the table of the input of its name unless ``prepare`` makes inputs of columns, or tables
+    grow with the ids that come.
+
+    Args:
+        plan: Of the run.
+        folder: Where its stages were written.
+        options: Of the run.
+        training: What the training file has; None for a file that is not run here, or none.
+    """
+    wanted = inputs_of_plan(plan, folder)
+    if training is not None:
+        prepares = training.prepare is not None
+    else:
+        prepares = options.train == GIVEN or (options.train is not None and may_define(options.train, "prepare"))
+    if prepares or options.servers.grow_tables:
+        return {name: replace(spec, rows=None) for name, spec in wanted.items()}
+    return wanted
 
 
 def try_sample(source: Source, plan: Plan, wanted: Mapping[str, InputSpec], train: str | None) -> None:
@@ -309,7 +334,7 @@ def _open(context: RankContext, training: Training | None) -> Source:
     if spec.options.data:
         prepared = context.prepared
         index_folder = spec.telemetry  # of this run alone, and gone with it
-        wanted = inputs_of_plan(prepared.plan, prepared.folder)
+        wanted = inputs_of_run(prepared.plan, prepared.folder, spec.options, training)
         return open_source(spec.options.data, wanted=wanted, seed=spec.options.seed, index_folder=index_folder)
     if training is not None and training.data is not None:
         with in_function("data", training.data):

@@ -18,6 +18,7 @@ from heterps_compile.options import (
     Amount,
     Command,
     CountOrWord,
+    Deal,
     Flag,
     Option,
     Speeds,
@@ -206,6 +207,15 @@ class RunOptions:
     )
     host: int | None = option(
         "--host", Whole(), "Which of them, from 1, this machine is: start its ranks.", metavar="N", needs=("hosts",)
+    )
+    deal: tuple[tuple[str, int], ...] = option(
+        "--deal",
+        Deal(),
+        "Which of them take part, in this order, with how many processes.",
+        metavar="HOST=N,...",
+        default=(),
+        default_words="all, with their slots",
+        needs=("hosts",),
     )
     trace: str | None = option(
         "--trace", Text(), "Write some steps as a Chrome trace, for ui.perfetto.dev.", metavar="FILE.json"

@@ -21,24 +21,27 @@ from heterps_compile.cluster.local import usable_cores
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
-from heterps_compile.runtime.telemetry.events import RankValidation
+from heterps_compile.runtime.telemetry.events import RankTables, RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live_view import LiveView
+from heterps_compile.runtime.telemetry.plan_difference import difference_lines, plan_difference
 from heterps_compile.runtime.telemetry.run_summary import (
     RunSummary,
     SummaryOfSteps,
     comparison_table,
     reading_of_runs,
     summary_lines,
+    table_lines,
 )
 from heterps_compile.runtime.telemetry.step_log import StepLog
 from heterps_compile.runtime.telemetry.step_report import StepReport
 from heterps_compile.runtime.validation.result import metric_words
 from heterps_compile.units import counted
 
-from .prepare import Prepared, step_sharing_cores
+from .prepare import Prepared, sharing_words, step_sharing_cores
 from .rank_context import Result
 from .run_options import RunOptions
+from .stop_signals import RESIZED_BY
 from .telemetry_relay import TelemetryCollector
 
 _REPORTS_TRACED = 100
@@ -50,6 +53,8 @@ class _Sink(Protocol):
 
     def add_validation(self, validation: RankValidation) -> None: ...
 
+    def add_tables(self, tables: RankTables) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -57,7 +62,8 @@ class RunReport:
     """Follows what ranks tell of their steps.
 
     Attributes:
-        last_loss: Of the last step that told one; None before.
+        last_loss: Of the last step that told one, in words; "" before.
+        tables: What those on parameter servers hold, as it was told last; None before, and where there are none.
     """
 
     def __init__(self, prepared: Prepared, options: RunOptions, telemetry: Path, stream: TextIO) -> None:
@@ -72,7 +78,8 @@ class RunReport:
         Raises:
             InputError: where a file cannot be written.
         """
-        self.last_loss: float | None = None
+        self.last_loss = ""
+        self.tables: RankTables | None = None
         self._prepared = prepared
         self._options = options
         self._follower = RunFollower(telemetry, prepared.layout.world_size, keeps=options.telemetry is not None)
@@ -88,7 +95,7 @@ class RunReport:
             from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog  # noqa: PLC0415 - an extra
 
             self._sinks.append(TensorBoardLog(Path(options.tensorboard)))
-        devices = {stage.index: stage.device for stage in prepared.plan.stages}
+        devices = {stage.index: stage.device_words for stage in prepared.plan.stages}
         self._stream = stream
         self._is_seen = True
         self._live = (
@@ -140,8 +147,11 @@ class RunReport:
 
     def poll(self) -> None:
         """Take in what ranks have told since the last time."""
-        reports = self._follower.poll()
-        told = [((r.step + 1, 0), r) for r in reports] + [((v.step, 1), v) for v in self._follower.take_validations()]
+        told: list[tuple[tuple[int, int], StepReport | RankValidation | RankTables]] = [
+            *(((report.step + 1, 0), report) for report in self._follower.poll()),
+            *(((validation.step, 1), validation) for validation in self._follower.take_validations()),
+            *(((tables.step, 2), tables) for tables in self._follower.take_tables()),
+        ]
         for _, report in sorted(told, key=itemgetter(0)):  # a validation stands behind the step after which it was
             if isinstance(report, RankValidation):
                 for sink in self._sinks:
@@ -149,8 +159,13 @@ class RunReport:
                 if self._live is not None:
                     self._view(partial(self._live.add_validation, report))
                 continue
+            if isinstance(report, RankTables):
+                self.tables = report
+                for sink in self._sinks:
+                    sink.add_tables(report)
+                continue
             if report.loss is not None:
-                self.last_loss = report.loss
+                self.last_loss = report.loss_words
             self._summary.add(report)
             if len(self._reports) < _REPORTS_TRACED:
                 self._reports.append(report)
@@ -180,6 +195,7 @@ class RunReport:
             and layout.schedule == plan.schedule.name
             and layout.micro_batches == plan.schedule.micro_batches
             and layout.batch == plan.batch
+            and not (self._options.speeds and any(stage.mixed for stage in plan.stages))
         )
 
     @property
@@ -188,6 +204,20 @@ class RunReport:
         if len({start.machine for start in self._follower.starts.values()}) != 1:
             return 0.0
         return step_sharing_cores(self._prepared, self._options, usable_cores())
+
+    def difference_lines(self, summary: RunSummary) -> list[str]:
+        """Return why steps took another time than the plan says; nothing for a run that is not as planned."""
+        plan, mean = self.plan, summary.mean
+        if mean is None or not self.is_as_planned:
+            return []
+        _, promised = reading_of_runs(plan)
+        planned_s = plan.batch / promised.throughput_samples_per_s if promised.throughput_samples_per_s > 0 else 0.0
+        difference = plan_difference(plan, planned_s, mean)
+        if difference is None:
+            return []
+        machines = {start.machine for start in self._follower.starts.values()}
+        sharing = sharing_words(self._prepared, self._options, usable_cores()) if len(machines) == 1 else ""
+        return difference_lines(plan, mean, difference, sharing)
 
     @contextmanager
     def following(self, collector: TelemetryCollector) -> Iterator[None]:
@@ -244,7 +274,7 @@ def _try_writing(path: str) -> None:
         raise RunError(f"cannot write the trace {path!r}: {error.strerror}") from error
 
 
-def result_lines(result: Result, last_loss: float | None) -> list[str]:
+def result_lines(result: Result, last_loss: str) -> list[str]:
     """Return in words what was done."""
     done = result.steps - result.first_step
     lines = [f"{done:,} steps, {done * result.batch - result.filled:,} samples"]
@@ -257,11 +287,15 @@ def result_lines(result: Result, last_loss: float | None) -> list[str]:
         lines.append(f"{skipped} skipped: gradients were not finite in float16, and the loss scale was halved")
     changes = [(result.restarts, "restart", " after a failed process"), (result.resizes, "resize", "")]
     lines += [f"{counted(count, what)}{why}" for count, what, why in changes if count]
-    if last_loss is not None:
-        lines.append(f"last loss {last_loss:.6g}")
+    if result.lost_servers:
+        died = counted(result.lost_servers, "parameter server")
+        lines.append(f"{died} died and no step was lost: others had copies of the rows")
+    if last_loss:
+        lines.append(f"last loss {last_loss}")
     if result.stopped_by:
         when = f"after {result.steps:,} steps" if done else "before a step was done"
-        lines.append(f"stopped by {signal.Signals(result.stopped_by).name} {when}")
+        why = ", for other widths," if result.stopped_by == RESIZED_BY else ""
+        lines.append(f"stopped by {signal.Signals(result.stopped_by).name}{why} {when}")
     if result.validations:
         last = metric_words(result.validations[-1].metrics)
         lines.append(f"{counted(len(result.validations), 'validation')}, the last: {last}")
@@ -271,7 +305,7 @@ def result_lines(result: Result, last_loss: float | None) -> list[str]:
     if result.best_checkpoint:
         lines.append(f"best checkpoint {printable(result.best_checkpoint)}")
     if result.checkpoint:
-        go_on = "; go on with --resume" if result.stopped_by else ""
+        go_on = "; go on with --resume" if result.stopped_by not in (0, RESIZED_BY) else ""
         lines.append(f"checkpoint {printable(result.checkpoint)}{go_on}")
     return lines
 
@@ -292,10 +326,12 @@ def print_summary(console: Console, result: Result, show: RunReport) -> None:
 def _print(console: Console, result: Result, show: RunReport) -> None:
     for line in result_lines(result, show.last_loss):
         console.print(Text(line), soft_wrap=True)
+    for line in () if show.tables is None else table_lines(show.tables):
+        console.print(Text(line), soft_wrap=True)
     summary = show.summary()
     if summary is None:
         return
     planned = comparison_table(show.plan, summary, as_planned=show.is_as_planned, shared_step_s=show.shared_step_s)
     console.print(planned)
-    for line in summary_lines(summary):
+    for line in (*show.difference_lines(summary), *summary_lines(summary)):
         console.print(Text(line), soft_wrap=True)

@@ -6,12 +6,11 @@ Left out: the run's other options (``run_options.py``).
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from heterps_compile.cost.memory import SERVER_OPTIMIZERS
 from heterps_compile.errors import InputError
 from heterps_compile.options import Amount, Size, Text, Whole, WholeOr, Words
 
 from .option_fields import SUBJECTS, check_numbers, one_of, option
-
-SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam")
 
 _TRAINING = SUBJECTS[0]
 _SERVED = ("parameter_servers",)
@@ -32,6 +31,16 @@ class ServerOptions:
         default=0,
         name="parameter_servers",
         subjects=(_TRAINING,),
+    )
+    replicas: int = option(
+        "--server-replicas",
+        Whole(),
+        "Servers that hold every row: all but one of them may die, and no step is lost.",
+        metavar="N",
+        default=1,
+        name="server_replicas",
+        subjects=(_TRAINING,),
+        needs=_SERVED,
     )
     optimizer: str = option(
         "--server-optimizer",
@@ -147,6 +156,11 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        if self.replicas > max(self.count, 1):
+            raise InputError(
+                f"--server-replicas {self.replicas} has every row on {self.replicas} servers, and there are "
+                f"{self.count}; give --parameter-servers {self.replicas} or more"
+            )
         if self.grow_tables and self.memory_bytes is not None:
             raise InputError(
                 "--grow-tables and --server-memory do not go together: rows of tables that grow lie in memory alone; "

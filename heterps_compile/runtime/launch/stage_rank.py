@@ -25,10 +25,14 @@ from heterps_compile.runtime.pipeline.rank_parts import RankParts, StepOptions
 from heterps_compile.runtime.pipeline.read_stage import RunnableStage, read_stage, read_tied
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 from heterps_compile.runtime.servers.client import Client
+from heterps_compile.runtime.servers.holders_link import HoldersLink
 from heterps_compile.runtime.servers.row_prefetch import RowPrefetch
+from heterps_compile.runtime.servers.saved_counts import SavedCounts
+from heterps_compile.runtime.servers.saved_tables import grown_numbers
 from heterps_compile.runtime.servers.served_table import serve_tables
-from heterps_compile.runtime.servers.spec import ServerSpec
-from heterps_compile.runtime.telemetry.events import RankValidation
+from heterps_compile.runtime.servers.server_link import GroupConnection
+from heterps_compile.runtime.servers.spec import ServerSpec, record_bytes
+from heterps_compile.runtime.telemetry.events import RankTables, RankValidation
 from heterps_compile.runtime.telemetry.rank_recorder import TelemetryRecorder, rank_starts
 from heterps_compile.runtime.validation.best import Standing
 from heterps_compile.runtime.validation.result import Validation
@@ -41,7 +45,7 @@ from .checkpoint_format import read_state
 from .checkpoint_start import check_weights, find_start, start_notes
 from .hooks import Hooks
 from .learning_rates import Rates, SharedLoss, make_rates
-from .loop import FollowUps, StepLoop, checked_loss
+from .loop import FollowUps, StepLoop, checked_loss, watched_weight
 from .optimizer_state import take_schedule
 from .outputs import OutputFiles, make_output_folder
 from .prepare import count_steps
@@ -50,6 +54,7 @@ from .run_data import ALL, Feed, MicroBatches, check_same_data, open_data, say_d
 from .run_options import RunOptions
 from .server_rank import make_spec
 from .server_rates import ServerRates
+from .spared_servers import SparedServers, give_up
 from .store_client import read_number, read_word
 from .training_file import Scheduler, Training, make_optimizer, make_scheduler, read_training_file
 from .validation_data import (
@@ -162,6 +167,7 @@ def run_stage_rank(context: RankContext) -> Result:
         skipped=0 if scale is None else scale.state.skipped - skipped_before,
         validations=() if validator is None else tuple(validator.history),
         stopped_after=0 if validator is None or not validator.is_over else validator.standing.stale,
+        lost_servers=len(SparedServers(context.store, context.copies, context.prepared.places).lost),
         **_best_of(options, validator),
     )
     if rank == 0:
@@ -187,7 +193,9 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
     telemetry = _telemetry(context, steps)
     recorder = Recorders([context.progress] if telemetry is None else [context.progress, telemetry])
     served = make_spec(context, checkpoint, steps)
-    client = None if served is None or rank not in served.workers else _serve(served, stages, rank, recorder)
+    client = None if served is None or rank not in served.workers else _serve(context, served, stages, recorder)
+    if client is not None and client.is_first and telemetry is not None:
+        client.on_counts = partial(_tell_tables, telemetry, client, rank)
     ahead = None if client is None else RowPrefetch(client, layout.actions(rank), steps)
     engine = Engine(
         RankParts(
@@ -210,6 +218,7 @@ def _build(context: RankContext, given: _Given, start: tuple[Path | None, range]
             exact_sums=options.exact_sums,
             clip_norm=options.clip_norm,
             precision=precision,
+            sample_weight=None if training is None else watched_weight(training, context.progress),
         ),
     )
     optimizer = None if training is None else make_optimizer(training, list(engine.named_parameters().items()))
@@ -285,7 +294,7 @@ def _run_steps(context: RankContext, built: _Built, steps: range) -> int:
         reads = reader if reader is None or built.prefetched is None else built.prefetched.around(reader)
         if built.telemetry is not None:
             closing.callback(built.telemetry.close)
-        loop = StepLoop(engine, reads, steps, context.watch, context.progress)
+        loop = StepLoop(engine, reads, steps, context.watch, context.progress, built.telemetry)
         with telling_ids(reader):
             if context.layout.training:
                 done = loop.train(_follow_ups(context, built))
@@ -341,6 +350,23 @@ def _tell(telemetry: TelemetryRecorder, validation: Validation, standing: Standi
     )
 
 
+def _tell_tables(
+    telemetry: TelemetryRecorder, client: Client, rank: int, step: int, counts: Sequence[SavedCounts]
+) -> None:
+    """Tell those who follow the run what tables on servers hold."""
+    spec, rows = client.spec, list(zip(client.spec.tables, counts, strict=True))
+    telemetry.counted(
+        RankTables(
+            rank=rank,
+            step=step,
+            servers=spec.count,
+            copies=spec.held.count,
+            size_bytes=sum(count.rows * record_bytes(table, spec.optimizer.states) for table, count in rows),
+            tables={table.name: grown_numbers(count) for table, count in rows if table.growth is not None},
+        )
+    )
+
+
 def _output_files(context: RankContext, steps: range) -> OutputFiles | None:
     """Return the files for what inference gives; None where nobody wants it."""
     options, layout = context.options, context.layout
@@ -370,9 +396,12 @@ def _scheduler(context: RankContext, training: Training | None, optimizer: "Opti
     return scheduler
 
 
-def _serve(served: ServerSpec, stages: Mapping[int, RunnableStage], rank: int, recorder: Recorder) -> Client:
+def _serve(context: RankContext, served: ServerSpec, stages: Mapping[int, RunnableStage], recorder: Recorder) -> Client:
     """Put served tables in place of those of the stages; return what asks for their rows."""
-    client = Client(served, rank, recorder=recorder)
+    rank = context.rank
+    on_gone = partial(give_up, context.store, by=rank)
+    link = HoldersLink(served.held, GroupConnection(), on_gone)
+    client = Client(served, rank, link=link, recorder=recorder)
     for stage in stages.values():
         if isinstance(stage, Module):
             serve_tables(stage, client)

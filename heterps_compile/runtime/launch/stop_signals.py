@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+RESIZED_BY = signal.SIGUSR1
+"""What the ranks are told to stop by where they are started again with other widths."""
 
 
 def heeded() -> list[signal.Signals]:
     """Return those that this process heeds: under ``nohup`` the end of the terminal is none of them."""
     return [number for number in STOPPING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
+def heeded_by_ranks() -> list[signal.Signals]:
+    """Return those that a rank heeds, and who starts the ranks of a host."""
+    return [*heeded(), RESIZED_BY]
 
 
 @contextmanager
@@ -30,7 +37,7 @@ def stopping_on_signals(listen: Callable[[int | None], object]) -> Iterator[None
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    before = {number: signal.signal(number, lambda _number, _frame: None) for number in heeded()}
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in heeded_by_ranks()}
     before_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     listen(reader)
     try:

@@ -127,8 +127,10 @@ class StoreServer:
         """Answer no longer."""
         if not self._is_over:
             self._is_over = True
-            self._waker.send(b"\0")
+            self._waker.send(b"\0")  # the thread may have seen the end already, so it does not close this
             self._thread.join()
+            for made in (self._waker, self._wakened):
+                made.close()
 
     def _serve(self) -> None:
         while not self._is_over:
@@ -141,8 +143,7 @@ class StoreServer:
         for peer in list(self._peers.values()):
             self._drop(peer)
         self._selector.close()
-        for made in (self._listener, self._waker, self._wakened):
-            made.close()
+        self._listener.close()
 
     def _nap_s(self) -> float | None:
         """Return how long nothing need be done."""

@@ -15,6 +15,7 @@ Left out: servers of another number (``servers/saved_tables.py``).
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +145,33 @@ def with_tables_of_servers(
             tensors |= {f"{name}:{table.name}": one for name, one in zip(rule.states, arrays, strict=True)}
             _put_step(table.name, table.updates, fresh, tensors, numbers)
     return OptimizerState(fresh.kind, tensors, numbers, options, None if known is None else known.schedule)
+
+
+def refuse_other_growth(checkpoint: Path, patterns: Sequence[str], *, with_state: bool) -> None:
+    """Refuse tables that have grown in a checkpoint and grow no more, or the other way round, before anything starts.
+
+    Args:
+        checkpoint: Its folder.
+        patterns: Of the names of tables that are to grow (``--grow-tables``).
+        with_state: Whether the run goes on with all that the checkpoint has, or takes its weights alone.
+
+    Raises:
+        RunError: naming such a table.
+    """
+    from heterps_compile.runtime.servers.saved_tables import (  # noqa: PLC0415 - only for such checkpoints
+        read_saved,
+        refuse_grown,
+        refuse_not_grown,
+    )
+
+    if not read_state(checkpoint).servers:
+        return
+    for table in read_saved(checkpoint / SERVERS_NAME).tables:
+        grows = any(fnmatchcase(table.name, pattern) for pattern in patterns)
+        if not grows:
+            refuse_grown(table, checkpoint)
+        elif table.grown is None or not with_state:
+            refuse_not_grown(table.name)
 
 
 def _without(known: OptimizerState | None, tables: Collection[str]) -> OptimizerState:

@@ -2,7 +2,7 @@
 
 Such a file is the user's own program and is run as one::
 
-    def loss(outputs, batch):            # what the model returns; a dict of columns -> a scalar tensor
+    def loss(outputs, batch):            # what the model returns; a dict of columns -> a scalar tensor, or some by name
         return F.binary_cross_entropy_with_logits(outputs, batch["label"])
 
     def optimizer(parameters):           # (name, Parameter) pairs of one rank's stages
@@ -11,6 +11,7 @@ Such a file is the user's own program and is run as one::
     def scheduler(optimizer):            # optional: stepped after every step
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
 
+    def sample_weight(batch): ...        # optional: a weight for each sample; then loss() gives a value for each
     def prepare(batch): ...              # optional: raw columns -> graph inputs and targets
     def data(): ...                      # optional: an iterable of dicts, instead of --data
     def validation_data(): ...           # optional: the same, instead of --validate
@@ -59,6 +60,7 @@ NEEDED = ("loss", "optimizer")
 ARGUMENTS = MappingProxyType({
     "loss": ("outputs", "batch"), "optimizer": ("parameters",), "prepare": ("batch",), "data": (),
     "scheduler": ("optimizer",), "validation_data": (), "metrics": ("outputs", "batch"),
+    "sample_weight": ("batch",),
     "on_step": ("report",), "on_validation": ("report",), "on_checkpoint": ("folder", "report"),
 })  # fmt: skip
 """The functions of a training file, and what each is called with."""
@@ -92,7 +94,8 @@ class Training:
 
     Attributes:
         loss: Called with what the model returns and a micro-batch's columns;
-            gives a scalar tensor, the mean over the samples.
+            gives a scalar tensor, the mean over the samples, or a dict of such
+            by name, whose sum is trained.
         optimizer: Called once on every rank, with the (name, parameter) pairs
             of its stages.
         prepare: Makes graph inputs and targets out of raw columns; None where
@@ -113,6 +116,10 @@ class Training:
             one.
         on_checkpoint: Called after every checkpoint, on the same rank, with its
             folder and one.
+        sample_weight: Called with a micro-batch's columns; gives a number of 0
+            or more for each sample. Where it is there, ``loss`` gives a value
+            for each sample too, and the mean weighted over the whole batch is
+            trained. None for samples that count alike.
 
     Examples:
         >>> import torch
@@ -125,7 +132,7 @@ class Training:
         True
     """
 
-    loss: "Callable[[Any, Columns], Tensor]"
+    loss: "Callable[[Any, Columns], Tensor | Mapping[str, Tensor]]"
     optimizer: "Callable[[list[tuple[str, Parameter]]], Optimizer]"
     prepare: "Callable[[Columns], Columns] | None" = None
     data: "Callable[[], Iterable[Columns]] | None" = None
@@ -135,6 +142,7 @@ class Training:
     on_step: "Callable[[RunView], None] | None" = None
     on_validation: "Callable[[RunView], None] | None" = None
     on_checkpoint: "Callable[[Path, RunView], None] | None" = None
+    sample_weight: "Callable[[Columns], Tensor] | None" = None
 
     def __post_init__(self) -> None:
         for name in ARGUMENTS:
@@ -214,6 +222,16 @@ def from_training_file(error: BaseException) -> BaseException:
     while trace is not None and trace.tb_frame.f_globals.get("__name__") != _MODULE:
         trace = trace.tb_next
     return error if trace is None else error.with_traceback(trace)
+
+
+def weight_of(training: Training) -> "Callable[[Mapping[str, Tensor]], Tensor] | None":
+    """Return what gives the weights of samples, as it is to be called; None where they count alike."""
+    if training.sample_weight is None:
+        return None
+    from heterps_compile.runtime.data.sample_source import Columns as NamedColumns  # noqa: PLC0415 - torch, as above
+
+    weigh = called_in("sample_weight", training.sample_weight)
+    return lambda batch: weigh(NamedColumns(batch))
 
 
 def make_optimizer(training: Training, parameters: "list[tuple[str, Parameter]]") -> "Optimizer | None":
@@ -424,11 +442,13 @@ def _called(name: str) -> str:
 
 
 def _nearest(name: str, missing: Collection[str]) -> str | None:
-    """Return the missing name that a name is nearly, or has as one of its words."""
+    """Return the missing name that a name is nearly, or has as one of its words, or is nearly the last word of."""
     words = [word for word in name.casefold().split("_") if word]
     close = difflib.get_close_matches(name.casefold(), missing, n=1, cutoff=_ALIKE)
     whole = (one for one in missing if one in words)
-    return close[0] if close else next(whole, None)
+    lasts = {one.rpartition("_")[2]: one for one in missing}
+    last = difflib.get_close_matches(words[0], lasts, n=1, cutoff=_ALIKE) if len(words) == 1 else []
+    return close[0] if close else next(whole, lasts[last[0]] if last else None)
 
 
 def _functions(parsed: ast.Module) -> Iterator[tuple[str, "_Function | ast.ClassDef"]]:

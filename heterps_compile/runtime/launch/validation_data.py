@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.escape import printable
 from heterps_compile.plan.scoring_files import plan_for_scoring
-from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of
+from heterps_compile.runtime.data.identity import Identity, difference, identity_from_json, identity_of, name_with_rows
 from heterps_compile.runtime.data.iterable import IterableSource
-from heterps_compile.runtime.data.model_inputs import inputs_of_plan
 from heterps_compile.runtime.data.open_source import open_source
 from heterps_compile.runtime.data.sample_source import Source
 
 from .prepare import Prepared
 from .rank_context import RankContext
-from .run_data import name_of_spec, try_sample
+from .run_data import inputs_of_run, name_of_spec, try_sample
 from .run_options import GIVEN, RunOptions
 from .training_file import Training, in_function
 from .validation_options import refuse_idle_options, two_validations
@@ -77,9 +76,11 @@ class ValidationData:
             if given is not None or spec is None:
                 self._opened = given
             else:
-                wanted = inputs_of_plan(context.prepared.plan, context.prepared.folder)
+                plan, folder = context.prepared.plan, context.prepared.folder
+                wanted = inputs_of_run(plan, folder, context.options, self._training)
                 self._opened = open_source(spec, wanted=wanted, index_folder=context.spec.telemetry)
             if self._opened is not None:
+                self._name = name_with_rows(self._opened, self._name)
                 refuse_endless(self._opened, self._name)
         return self._opened
 
@@ -234,7 +235,7 @@ def try_validation(options: RunOptions, prepared: Prepared, index_folder: Path) 
     if options.validate is None or options.validate == GIVEN:
         return
     plan = plan_for_scoring(prepared.plan)
-    wanted = inputs_of_plan(plan, prepared.folder)
+    wanted = inputs_of_run(plan, prepared.folder, options)
     source = open_source(options.validate, wanted=wanted, index_folder=index_folder)
     refuse_endless(source, name_of_spec(options.validate))
     if options.data and options.data != GIVEN:

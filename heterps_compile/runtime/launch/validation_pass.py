@@ -48,7 +48,7 @@ from .faults import innermost
 from .progress import VALIDATING, ProgressRecorder
 from .rank_context import RankContext
 from .run_data import ALL, Feed, MicroBatches, telling_ids
-from .training_file import Training, called_in
+from .training_file import Training, called_in, weight_of
 from .validation_data import ValidationData, ValidationSize
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ class ValidationPass:
         if rank == layout.ranks_of(layout.stage_count - 1)[0]:
             metrics = None if training.metrics is None else called_in("metrics", training.metrics)
             autocast = Autocast(prepared.precision, context.device)
-            self._metrics = MetricsOfSamples(autocast.around(called_in("loss", training.loss)), metrics)
+            loss = autocast.around(called_in("loss", training.loss))
+            self._metrics = MetricsOfSamples(loss, metrics, weight_of(training))
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -50,14 +50,16 @@ from .faults import (
     is_out_of_memory,
     progress_to_json,
 )
-from .heartbeats import OVERSLEPT_S, Monitor, WatchdogTimer, beat_key, done_key
+from .heartbeats import OVERSLEPT_S, Monitor, WatchdogTimer, beat_key, done_key, heard_key, left_key
 from .progress import ProgressRecorder
-from .stop_signals import STOPPING
+from .spared_servers import EXIT_SPARED, SparedServers
+from .stop_signals import RESIZED_BY, STOPPING
 from .store_client import read_number
 from .training_file import from_training_file
 
 if TYPE_CHECKING:
     from heterps_compile.runtime.c10d import Store
+    from heterps_compile.runtime.servers.copies import Copies
 
 FAULT_KEY = "fault"
 STOP_KEY = "stop"
@@ -65,6 +67,7 @@ STOP_KEY = "stop"
 BEAT_S = 0.25
 _LAST_BEAT_S = 0.01  # before the first look of a rank that is done for others that are; then twice as long each time
 _EXIT_FAULT = 1
+_WORD_SHARE = 0.15  # of hang_after: how long workers may take to give up a server that has been silent for longer
 _SIGNALS_READ = 64
 
 
@@ -144,6 +147,10 @@ class Watch:
         self._tidies: list[Callable[[], object]] = []
         self._over = threading.Event()
         self._ending = threading.Lock()
+        self._spared: SparedServers | None = None
+        self._decides = False
+        self._tell_spared: Callable[[str], object] = print
+        self._silent_s: float | None = None  # when a server that may go was first found silent
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._silence = WatchdogTimer(supervision.hang_after_s, self._end_alone)
 
@@ -157,6 +164,17 @@ class Watch:
         """Learn what the ranks are, once the plan has been read."""
         self._monitor.know(places)
         self._places = {place.rank: place for place in places}
+
+    def know_copies(self, copies: "Copies", *, decides: bool, tell: Callable[[str], object]) -> None:
+        """Learn which servers may go.
+
+        Args:
+            copies: Who holds what.
+            decides: Whether this rank decides who is gone, where there is no launcher.
+            tell: Takes the sentence that tells it.
+        """
+        self._decides, self._tell_spared = decides, tell
+        self._spared = SparedServers(self._store, copies, list(self._places.values()))
 
     def before_end(self, tidy: Callable[[], object]) -> None:
         """Have something tidied away should the run end by a fault."""
@@ -195,12 +213,12 @@ class Watch:
         self._thread.join()
         self._silence.stop()
         with suppress(RuntimeError):  # where it is, the rank that hosts the store has not waited for it
-            self._store.set(_left_key(self._rank), "1")
+            self._store.set(left_key(self._rank), "1")
 
     def outstay(self, patience_s: float) -> None:
         """Wait until the others have left; for the rank that hosts the store."""
         deadline_s = time.monotonic() + patience_s
-        keys = [_left_key(rank) for rank in self._places]
+        keys = [left_key(rank) for rank in self._places]
         while not self._store.check(keys) and time.monotonic() < deadline_s:
             time.sleep(BEAT_S)
 
@@ -214,6 +232,9 @@ class Watch:
             while time.monotonic() < deadline_s:
                 time.sleep(BEAT_S)  # the watcher ends this process when the fault is known
         cause = exception_cause(error)
+        if self._spared is not None and self._spared.may_go(mine := self._fault(cause)):
+            self._tell(mine)
+            self._tidy_and_exit(EXIT_SPARED)
         fault = self._post(cause)
         error = innermost(error)
         is_told = isinstance(error, HeterpsError) or is_out_of_memory(error) or is_of_data(error)
@@ -222,8 +243,12 @@ class Watch:
                 traceback.print_exception(from_training_file(error))  # or of ours; once is enough
         self._end(fault)
 
+    def _fault(self, cause: str) -> Fault:
+        """Return what this rank is at fault for."""
+        return Fault(self._places[self._rank], self._progress.now(not_before_s=self._counts_from_s), cause)
+
     def _post(self, cause: str) -> Fault:
-        fault = Fault(self._places[self._rank], self._progress.now(not_before_s=self._counts_from_s), cause)
+        fault = self._fault(cause)
         try:
             return post_fault(self._store, fault)
         except (RuntimeError, RunError):  # the store is gone: the fault is still ours
@@ -251,13 +276,13 @@ class Watch:
         finally:
             self._tidy_and_exit()
 
-    def _tidy_and_exit(self) -> None:
+    def _tidy_and_exit(self, code: int = _EXIT_FAULT) -> None:
         """Tidy away what those who came late had to find, and end this process whatever happens."""
         try:
             for tidy in self._tidies:
                 tidy()
         finally:
-            os._exit(_EXIT_FAULT)
+            os._exit(code)
 
     def _tell(self, fault: Fault, *, is_alone: bool = False) -> None:
         with suppress(OSError):  # nobody reads it any more
@@ -279,9 +304,9 @@ class Watch:
 
     def stay_until_heard(self, late_s: float) -> None:
         """Wait until every rank has told the fault: a moment for those that are there, longer for those to come."""
-        self._store.set(_heard_key(self._rank), "1")
+        self._store.set(heard_key(self._rank), "1")
         others = [rank for rank in self._places if rank != self._rank]
-        heard, beats = [[key(rank) for rank in others] for key in (_heard_key, beat_key)]
+        heard, beats = [[key(rank) for rank in others] for key in (heard_key, beat_key)]
         began_s = all_there_s = time.monotonic()
         while others and not self._store.check(heard) and not self._asked():
             self._silence.restart()
@@ -336,20 +361,45 @@ class Watch:
         limit_s = self._progress.limit_s(progress.doing, self._hang_after_s)
         if limit_s is not None and progress.for_s > limit_s:
             self._end(self._post(f"hangs: no progress for {progress.for_s:.0f} s"))
+        if self._spared is not None:
+            self._look_at_servers(self._spared)
         fault = self._monitor.find_fault()
-        if fault is not None:
-            self._end(post_fault(self._store, fault))
+        if fault is not None and not self._waits_for_word_of(fault):
+            self._end(post_fault(self._store, fault if self._spared is None else self._spared.blamed(fault)))
         for number in self._asked():
             self.ask_to_stop(number)
         self._answer_stop()
         if self._store.check([done_key(rank) for rank in self._places]):
             self._over.set()
 
+    def _look_at_servers(self, spared: SparedServers) -> None:
+        """End this rank where it is a server that was given up; decide on those that workers have given up."""
+        if spared.is_lost(self._rank):
+            self._tell(self._fault("was given up by a worker whose connection to it broke"))
+            self._tidy_and_exit(EXIT_SPARED)
+        for place in spared.given_up() if self._decides else []:
+            cause = "closed its connections: its process is dead, or its machine is gone"
+            told = spared.spare(Fault(place, self._monitor.last_progress(place.rank), cause))
+            if told is not None:
+                self._silent_s = None
+                self._tell_spared(told)
+
+    def _waits_for_word_of(self, fault: Fault) -> bool:
+        """Tell whether a rank that is silent is a server that may go, which workers are about to notice.
+
+        They cannot where its process is stopped and its connections stay: the run ends then.
+        """
+        if self._spared is None or not self._spared.may_go(fault):
+            return False
+        now = time.monotonic()
+        self._silent_s = now if self._silent_s is None else self._silent_s
+        return now - self._silent_s <= _WORD_SHARE * self._hang_after_s
+
     def _asked(self) -> list[int]:
         """Return the signals to stop that came since the last time."""
         with self._listening, suppress(BlockingIOError):
             came = os.read(self._signals, _SIGNALS_READ) if self._signals is not None else b""
-            return [number for number in came if number in STOPPING]
+            return [number for number in came if number in (*STOPPING, RESIZED_BY)]
         return []
 
     def _answer_stop(self) -> None:
@@ -379,14 +429,6 @@ def _network() -> int:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:
         return 0
-
-
-def _left_key(rank: int) -> str:
-    return f"left/{rank}"
-
-
-def _heard_key(rank: int) -> str:
-    return f"heard/{rank}"
 
 
 def _stop_answer(rank: int) -> str:

@@ -33,12 +33,14 @@ from rich.console import Console
 
 from heterps_compile.errors import HeterpsError, InputError
 from heterps_compile.runtime.allocator import keep_freed_memory
+from heterps_compile.runtime.pipeline.silent_machines import end_silent_connections
 from heterps_compile.runtime.pipeline.strangers import connect_without_strangers
 
 from .addresses import check_reach, choose_address, own_address
 from .checkpoint_folder import holding_checkpoints
 from .faults import Place
 from .fork_server import end_with_parent
+from .hosts_file import read_hosts_of
 from .membership import Membership
 from .preflight import COME_S, agree, ranks_without, refuse_own_folders, statement
 from .prepare import check_world_size, choose_device, header, prepare
@@ -48,7 +50,7 @@ from .rendezvous import address_of, has_agent, meet, read_secret
 from .run_folder import PREFIX, make_run_folder
 from .run_options import options_from_json
 from .run_report import RunReport, clear_telemetry, print_summary
-from .server_rank import run_server_rank
+from .server_rank import copies_of, copy_notes, run_server_rank
 from .stage_rank import run_stage_rank, steps_to_run
 from .stop_signals import stopping_on_signals
 from .store_client import LOOPBACK, StorePlace, connect_store, host_store, read_word
@@ -67,6 +69,7 @@ _OUTSTAY_S = 5.0
 _PATIENCE = timedelta(days=7)  # a rank that waits for ever is the watchers' affair
 _TELEMETRY_KEY = "telemetry"
 _WIDTH = 120
+_SILENT_SHARE = 0.5  # of hang_after: so long may a machine be silent that holds tables of which there are copies
 _RUNS = count()
 
 
@@ -78,12 +81,15 @@ def work(member: Membership, spec: RankSpec) -> Result:
     """
     import torch  # noqa: PLC0415 - torch only in the processes of a run
 
+    from heterps_compile.runtime.c10d import leave_world  # noqa: PLC0415
+
     keep_freed_memory()
     torch.set_num_threads(spec.options.threads)
     progress = ProgressRecorder(spec.progress_file)
     is_launched = spec.parent is not None
     # The launcher hosts a store for each run; else rank 0 does, for all runs of a script, one after the other.
-    place = spec.store or meet(member, spec.options.hosts, str(next(_RUNS)), os.environ)
+    hosts = None if spec.options.hosts is None else read_hosts_of(spec.options, names_them=False)
+    place = spec.store or meet(member, hosts, str(next(_RUNS)), os.environ)
     hosted = host_store(place) if member.rank == 0 and not is_launched else None
     member = replace(member, address=address_of(member, place))
     places = [Place(rank) for rank in range(member.world_size)]
@@ -101,7 +107,7 @@ def work(member: Membership, spec: RankSpec) -> Result:
         except BaseException as error:  # the outermost frame of a rank: told to all, then the process ends
             watch.fail(error)
             raise
-    _leave()
+    leave_world()
     if hosted is not None:
         watch.outstay(_OUTSTAY_S)
         hosted.close()
@@ -136,17 +142,29 @@ def _run(member: Membership, spec: RankSpec, place: StorePlace, watch: Watch, pr
     if own:
         check_reach(store, member.rank, member.world_size, own)
     _join_group(member, store)
-    context = RankContext(spec, member, prepared, store, watch, progress, device)
+    machines = [(said_by.get("host"), said_by.get("address")) for said_by in said]
+    copies = copies_of(prepared, spec.options.servers, machines)
+    context = RankContext(spec, member, prepared, store, watch, progress, device, copies)
+    is_launched = spec.parent is not None
+    if copies is not None:
+        watch.know_copies(copies, decides=member.rank == 0 and not is_launched, tell=_tell)
+        others = {str(address) for _, address in machines if address != own}
+        end_silent_connections(others, _SILENT_SHARE * spec.options.hang_after_s)
     if member.rank == 0 and spec.parent is None and not spec.options.quiet:
         kinds = [str(said[prepared.layout.ranks_of(stage.index)[0]].get("device")) for stage in prepared.plan.stages]
-        for line in header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds]):
-            print(line, file=sys.stderr, flush=True)
-    if spec.parent is None:
+        lines = header(prepared, spec.options, [kind.partition(":")[0] for kind in kinds])
+        for line in [*lines, *copy_notes(spec.options.servers, machines)]:
+            _tell(line)
+    if not is_launched:
         if spec.options.checkpoint is not None:
             refuse_own_folders(store, member.rank, member.world_size, Path(spec.options.checkpoint))
         with holding_checkpoints(spec.options.checkpoint if member.rank == 0 else None):
             return _run_and_tell(context, connect())
     return _run_part(context)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _run_part(context: RankContext) -> Result:
@@ -204,21 +222,14 @@ def _join_group(member: Membership, store: "Store") -> None:
     """
     import torch.distributed as dist  # noqa: PLC0415 - torch only in the processes of a run
 
-    from heterps_compile.runtime.c10d import PrefixStore, cpu_group_of_world  # noqa: PLC0415
+    from heterps_compile.runtime.c10d import PrefixStore, cpu_group_of_world, leave_world  # noqa: PLC0415
 
     def join(tried: "Store", timeout: timedelta) -> Any:
         dist.init_process_group("gloo", store=tried, rank=member.rank, world_size=member.world_size, timeout=timeout)
         return cpu_group_of_world()
 
     group = PrefixStore("group", store)
-    connect_without_strangers(join, _leave, group, member.rank, member.world_size, patience=_PATIENCE)
-
-
-def _leave() -> None:
-    import torch.distributed as dist  # noqa: PLC0415 - as above
-
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    connect_without_strangers(join, leave_world, group, member.rank, member.world_size, patience=_PATIENCE)
 
 
 def start(directory: Path, rank: int) -> int:

@@ -12,11 +12,13 @@ Left out: processes and process groups (``launch/``), the optimiser, reading dat
 import math
 from collections.abc import Iterator, Sequence
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from heterps_compile.backends.find import find_backend
 from heterps_compile.cost.precision import SCALED
 from heterps_compile.errors import HeterpsError, RunError, UnknownNameError
 from heterps_compile.escape import printable
@@ -25,16 +27,18 @@ from heterps_compile.runtime.signature import signature_of_plan
 from heterps_compile.schedule.order import Phase
 
 from .autocast import Autocast
+from .batch_loss import BatchLoss
 from .clip_gradients import GradientClip
 from .exchange import Exchange
 from .gather_outputs import OutputGather, count_gather_tags
 from .loss_scale import LossScale
 from .message import WIRES
 from .rank_parts import EVERYTHING, RankParts, ReadMicroBatch, StepOptions
+from .read_stage import RunnableStage
 from .recorder import NOTHING_TOLD, StepResult
 from .replica_state import SharedState, share_state
 from .routes import make_routes
-from .stage_actions import MicroBatchData, Setting, StageActions
+from .stage_actions import MicroBatchData, Recompute, Setting, StageActions
 
 AS_IT_IS = StepOptions()
 """Nothing but what every step has: float32 on the wire, seed 0; without a loss, so to infer."""
@@ -76,10 +80,13 @@ class Engine:
         }
         self.needs = tuple(dict.fromkeys(name for names in reads.values() for name in names))
         self.wants_targets = layout.training and last in self._stages
-        if self.wants_targets and options.loss is None:
-            raise RunError("there is no loss to train with; give one (--train FILE)")
+        self._loss: BatchLoss | None = None
+        if self.wants_targets:
+            if options.loss is None:
+                raise RunError("there is no loss to train with; give one (--train FILE)")
+            self._loss = BatchLoss(options.loss, options.sample_weight, layout, rank)
         readers = sum(bool(names) or (self.wants_targets and index == last) for index, names in reads.items())
-        data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, parts.device)
+        self._data = data = MicroBatchData(EVERYTHING if self.wants_targets else self.needs, readers, parts.device)
         self._state = share_state(parts, exact_sums=options.exact_sums) if layout.training else None
         routes = make_routes(plan.stages, plan.graph_outputs)
         self._clip: GradientClip | None = None
@@ -109,7 +116,7 @@ class Engine:
             layout.micro_batches,
             signature_of_plan(plan),
             plan.graph_outputs,
-            options.loss if layout.training else None,
+            self._loss,
             options.seed,
             parts.device,
             self._recorder,
@@ -119,7 +126,13 @@ class Engine:
         shared = {} if self._state is None else self._state.statistics
         actions_of = {
             index: StageActions(
-                index, stage, setting, reads=reads[index], is_last=index == last, statistics=shared.get(index)
+                index,
+                stage,
+                setting,
+                reads=reads[index],
+                is_last=index == last,
+                statistics=shared.get(index),
+                recompute=_recompute(plan, index, stage) if layout.training else None,
             )
             for index, stage in self._stages.items()
         }
@@ -152,15 +165,14 @@ class Engine:
             hook.before_step(step)
         self._exchange.begin()
         state.begin()
-        losses: list[Tensor] = []
+        if self._loss is not None and self._loss.is_weighted:
+            self._weigh(self._loss, state, step, read)
         post_receives = self._exchange.post_receives if self._exchange.needs_buffers else None
         exact_sums, first_backward = self._exact_sums, self._first_backward
         for place, (stage, micro_batch, is_forward, is_last_of_stage) in enumerate(self._actions):
             try:
                 if is_forward:
-                    of_micro_batch = stage.forward(step, micro_batch, read)
-                    if of_micro_batch is not None:
-                        losses.append(of_micro_batch.detach())
+                    stage.forward(step, micro_batch, read)
                 else:
                     if place == first_backward:
                         state.begin_gradients()
@@ -175,7 +187,7 @@ class Engine:
                 self._start_sums(state, stage.index, is_forward=is_forward)
         for hook in self._hooks:
             hook.after_backward(step)
-        result = self._sum_up(state, step, losses)
+        result = self._sum_up(state, step)
         self._recorder.step_done(step, self._layout.batch, result, began_s, perf_counter())
         return result
 
@@ -255,7 +267,25 @@ class Engine:
         if not is_forward and not self._hooks:
             state.start_gradients(stage)
 
-    def _sum_up(self, state: SharedState, step: int, losses: Sequence[Tensor]) -> StepResult:
+    def _weigh(self, of_batch: BatchLoss, state: SharedState, step: int, read: ReadMicroBatch) -> None:
+        """Read the micro-batches of this rank, ask for the weights of their samples, and add up those of the batch."""
+        last = self._layout.stage_count - 1
+        for micro_batch in dict.fromkeys(micro_batch for _, micro_batch, is_forward, _ in self._actions if is_forward):
+            began_s = perf_counter()
+            try:
+                columns = self._data.peek(micro_batch, read)
+                self._recorder.waited(step, "data", began_s, perf_counter())
+                of_batch.weigh(micro_batch, columns)
+            except Exception as error:
+                raise self._named(error, step, last, micro_batch, is_forward=True) from error
+        began_s = perf_counter()
+        try:
+            of_batch.sum_weights(state.last_group)
+        except Exception as error:
+            raise self._named_wait(error, step, "beginning") from error
+        self._recorder.waited(step, "reduce", began_s, perf_counter())
+
+    def _sum_up(self, state: SharedState, step: int) -> StepResult:
         """Wait for gradients, statistics and sends, and tell what the step came to."""
         began_s = perf_counter()
         try:
@@ -265,7 +295,7 @@ class Engine:
             agreement = None
             if self.loss_scale is not None and found is not None and norm is None:
                 agreement = self.loss_scale.start_agreeing(found)
-            loss = self._mean_loss(state, losses) if self.wants_targets else None
+            loss, losses = (None, {}) if self._loss is None else self._loss.means(state.last_group)
             summed_s = perf_counter()
             self._recorder.waited(step, "reduce", began_s, summed_s)
             self._exchange.flush()
@@ -282,16 +312,7 @@ class Engine:
                 self._clip.clip(norm)
         except Exception as error:
             raise self._named_wait(error, step) from error
-        return StepResult(loss, None if is_skipped else norm, scale, is_skipped)
-
-    def _mean_loss(self, state: SharedState, losses: Sequence[Tensor]) -> float:
-        """Return the mean loss of the step's micro-batches, on the ranks of the last stage."""
-        total = sum(loss.item() for loss in losses)
-        if state.last_group is not None:
-            summed = torch.tensor(total, dtype=torch.float64)
-            state.last_group.sum(summed).wait()
-            total = summed.item()
-        return total / self._layout.micro_batches
+        return StepResult(loss, None if is_skipped else norm, scale, is_skipped, MappingProxyType(losses))
 
     def _flush(self, step: int) -> None:
         began_s = perf_counter()
@@ -311,8 +332,14 @@ class Engine:
             f"micro-batch {micro_batch} in step {step}: {_reason(error)}"
         )
 
-    def _named_wait(self, error: Exception, step: int) -> RunError:
-        return RunError(f"{self._layout.describe(self._rank)}, at the end of step {step}: {_reason(error)}")
+    def _named_wait(self, error: Exception, step: int, where: str = "end") -> RunError:
+        return RunError(f"{self._layout.describe(self._rank)}, at the {where} of step {step}: {_reason(error)}")
+
+
+def _recompute(plan: Plan, index: int, stage: RunnableStage) -> Recompute | None:
+    """Return what runs a stage that recomputes; None for one that keeps its activations."""
+    planned = plan.stages[index]
+    return find_backend(planned.backend).on([planned]).recomputing(stage) if planned.recompute else None
 
 
 def _inputs_of(plan: Plan, names: Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ Interleaved 1F1B puts two stages at a position, so that four stages of 2, 1, 2 a
 Left out: devices and hosts (``launch/``), how fast a replica is, what is sent (``routes.py``).
 """
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +24,10 @@ from typing import TypeVar
 
 from heterps_compile.backends.find import training_backends, trains
 from heterps_compile.errors import RunError, UnknownNameError
+from heterps_compile.escape import printable
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.interleaved import CHUNKS
+from heterps_compile.schedule.mixed_stage import BY_SPEED, share_out
 from heterps_compile.schedule.names import orders
 from heterps_compile.schedule.order import Action, Phase
 from heterps_compile.units import counted
@@ -151,7 +152,8 @@ def make_layout(
         training: Whether there are backwards.
         replicas: Of every stage, or of every position where the schedule puts two stages at one; None for the plan's.
         step: Schedule, micro-batches and batch of a step.
-        speeds: Of every replica of every stage (or position), in any unit; None for replicas that take turns.
+        speeds: Of every replica of every stage (or position), in any unit; None for those of the plan, where replicas
+            of one device type take turns.
 
     Raises:
         UnknownNameError: for a schedule that nobody knows.
@@ -166,12 +168,9 @@ def make_layout(
             raise RunError(f"stage {position} has {width} replicas; give each stage at least one (--replicas)")
     count, samples = _divide(plan, widths, step, training=training)
     if speeds is None:
-        assignment = tuple(tuple(i % width for i in range(count)) for width in widths)
-    else:
-        dealt = _fold([tuple(of_stage) for of_stage in speeds], len(plan.stages), chunks, "lists of speeds")
-        assignment = tuple(
-            _deal(count, own, width, p) for p, (own, width) in enumerate(zip(dealt, widths, strict=True))
-        )
+        speeds = _planned_speeds(plan, widths, chunks)
+    dealt = _fold([tuple(of_stage) for of_stage in speeds], len(plan.stages), chunks, "lists of speeds")
+    assignment = tuple(_deal(count, own, width, p) for p, (own, width) in enumerate(zip(dealt, widths, strict=True)))
     if training:
         _refuse_untrainable(plan)
         _refuse_idle(plan, assignment, widths, samples)
@@ -238,6 +237,25 @@ def _divide(plan: Plan, widths: Sequence[int], step: StepShape, *, training: boo
     return count, samples
 
 
+def _planned_speeds(plan: Plan, widths: Sequence[int], chunks: int) -> list[tuple[float, ...]]:
+    """Return the speeds of every stage's replicas as planned: all alike, but in a stage of several device types.
+
+    Raises:
+        RunError: where such a stage has other replicas than planned, or its micro-batches' times are not known.
+    """
+    speeds = []
+    for stage in plan.stages:
+        width, times_s = widths[stage.index % len(widths)], [each.micro_batch_s for each in stage.of_replicas]
+        if stage.mixed and (chunks > 1 or width != stage.replicas or min(times_s) <= 0):
+            alone = "" if chunks == 1 else " in a position of its own (--schedule 1f1b)"
+            raise RunError(
+                f"stage {stage.index} is planned for {printable(stage.hardware)}{alone}, fed by their speed, and has "
+                f"{counted(width, 'replica')} here; leave --replicas out, or say how fast each is (--speeds)"
+            )
+        speeds.append(tuple(1 / time_s for time_s in times_s) or (1.0,) * width)
+    return speeds
+
+
 def _deal(count: int, speeds: Sequence[float], width: int, position: int) -> tuple[int, ...]:
     if len(speeds) != width:
         raise RunError(f"stage {position} has {width} replicas, and {len(speeds)} speeds are given: {list(speeds)}")
@@ -283,36 +301,21 @@ def _refuse_idle(plan: Plan, assignment: Sequence[Sequence[int]], widths: Sequen
 
 
 def deal_micro_batches(count: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Return the replica that runs each micro-batch.
+    """Return the replica that runs each micro-batch, by the rule that plans are simulated with.
 
-    Replicas of one speed take turns. Others get shares in proportion to their speeds: the counts by the largest
-    remainder, each replica's micro-batches spread evenly over the step. Seven micro-batches::
+    Replicas of one speed take turns. Else a micro-batch goes to the replica that would be done first, the last ones to
+    those that have none yet. Seven micro-batches::
 
         speeds 1, 1     | 0 1 0 1 0 1 0
-        speeds 2, 1     | 0 1 0 0 0 1 0     shares 4.67 and 2.33: 5 and 2
-        speeds 3, 2, 2  | 0 1 2 0 1 2 0     shares 3, 2 and 2
-        speeds 1, 3     | 1 0 1 1 1 0 1     shares 1.75 and 5.25: 2 and 5
+        speeds 2, 1     | 0 0 1 0 0 1 0     done after 5 halves and 2
+        speeds 3, 2, 2  | 0 1 2 0 0 1 2     after 3 thirds, 2 halves and 2 halves
+        speeds 1, 3     | 1 1 0 1 1 1 0     after 2 and 5 thirds
 
     Args:
         count: Micro-batches in one step.
         speeds: Of every replica, in any unit; positive.
     """
-    counts = largest_remainder(count, speeds)
-    due = sorted(
-        ((turn + 0.5) / own, replica) for replica, own in enumerate(counts) for turn in range(own)
-    )  # among those due at once, the first replica first
-    return tuple(replica for _, replica in due)
-
-
-def largest_remainder(count: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Divide a count in proportion to weights: whole shares first, what is left to the largest remainders."""
-    total = math.fsum(weights)
-    shares = [count * weight / total for weight in weights]
-    counts = [int(share) for share in shares]
-    by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - shares[i], i))
-    for i in by_remainder[: count - sum(counts)]:
-        counts[i] += 1
-    return tuple(counts)
+    return share_out([1 / speed for speed in speeds], count, BY_SPEED)
 
 
 def waiting_at_the_end(layout: Layout) -> dict[int, str]:

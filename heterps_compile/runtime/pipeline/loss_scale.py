@@ -55,9 +55,9 @@ class LossScale:
         self._group = Group(range(ranks), rank) if ranks > 1 else None
         self._found: Tensor | None = None
 
-    def seed(self, loss: Tensor, micro_batches: int) -> Tensor:
-        """Return the gradient that the backward of a micro-batch's loss begins with."""
-        return torch.full_like(loss, self.state.scale) / micro_batches
+    def seed(self, loss: Tensor, divisor: float) -> Tensor:
+        """Return the gradient that the backward of a micro-batch's loss begins with, which is divided by a number."""
+        return torch.full_like(loss, self.state.scale) / divisor
 
     def unscale(self) -> Tensor:
         """Multiply the summed gradients of this rank by 1/S; return 1 where one of them is not finite, else 0."""

@@ -173,7 +173,7 @@ def _drop_all_but(listener: socket.socket, sources: Sequence[_Source]) -> None:
     listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", len(program), addressof(kept)))
 
 
-def _sockets() -> Iterator[tuple[int, socket.socket]]:
+def own_sockets() -> Iterator[tuple[int, socket.socket]]:
     """Yield descriptor and a copy of every TCP socket of this process, where the system tells."""
     if sys.platform != "linux":
         return
@@ -189,7 +189,7 @@ def _sockets() -> Iterator[tuple[int, socket.socket]]:
 
 def _listening() -> Iterator[tuple[int, int]]:
     """Yield descriptor and inode of every socket of this process that listens."""
-    for descriptor, copy in _sockets():
+    for descriptor, copy in own_sockets():
         with copy:
             if copy.getsockopt(socket.SOL_SOCKET, _ACCEPTS):
                 yield descriptor, os.fstat(copy.fileno()).st_ino
@@ -197,7 +197,7 @@ def _listening() -> Iterator[tuple[int, int]]:
 
 def _accepted(family: int, number: int) -> Iterator[socket.socket]:
     """Yield copies of the connections that came to a port of this process."""
-    for _, copy in _sockets():
+    for _, copy in own_sockets():
         is_one = copy.family == family and not copy.getsockopt(socket.SOL_SOCKET, _ACCEPTS)
         if is_one and copy.getsockname()[1] == number:
             yield copy

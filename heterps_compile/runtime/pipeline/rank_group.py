@@ -8,10 +8,12 @@ a name that its members agree on: their ranks, and how many groups of just these
 Left out: other backends than gloo; tensors of a GPU go through the CPU's memory.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -84,3 +86,21 @@ class Group:
     def share(self, tensor: Tensor, source: int) -> None:
         """Give a member's tensor to all, in place."""
         self._gloo.broadcast(tensor, self._places[source]).wait()
+
+
+def share_names(group: Group, names: Sequence[str], rank: int) -> list[tuple[str, ...]]:
+    """Return the names that every member of a group has, in the order of its members; all of them call it.
+
+    Args:
+        group: Of the ranks.
+        names: Of this one.
+        rank: This one.
+    """
+    place, written = group.ranks.index(rank), json.dumps(list(names)).encode()
+    sizes = torch.zeros(len(group.ranks), dtype=torch.int64)
+    sizes[place] = len(written)
+    group.sum(sizes).wait()
+    texts = torch.zeros(len(group.ranks), int(sizes.max()), dtype=torch.uint8)
+    texts[place, : len(written)] = torch.frombuffer(bytearray(written), dtype=torch.uint8)
+    group.sum(texts).wait()
+    return [tuple(json.loads(bytes(row[:size].tolist()))) for row, size in zip(texts, sizes.tolist(), strict=True)]

@@ -26,8 +26,14 @@ Names are graph inputs, or ``("*",)`` for every column there is: graph inputs, t
 Called once a step for every micro-batch of this rank, as it is first needed; never where nothing is wanted.
 """
 
-Loss = Callable[[Any, Mapping[str, Tensor]], Tensor]
-"""Returns a scalar from what the model returns and the columns of a micro-batch."""
+Loss = Callable[[Any, Mapping[str, Tensor]], "Tensor | Mapping[str, Tensor]"]
+"""Returns the mean over a micro-batch from what the model returns and its columns, or several by name.
+
+Where samples have weights, it returns a value for each sample instead.
+"""
+
+SampleWeight = Callable[[Mapping[str, Tensor]], Tensor]
+"""Returns a number of 0 or more for each sample of a micro-batch, from its columns."""
 
 EVERYTHING = ("*",)
 """The names wanted where the loss is."""
@@ -85,6 +91,7 @@ class StepOptions:
         precision: In which forwards compute: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         scaling: Of losses in float16, at the beginning.
         gathers: In inference, give the graph outputs of all micro-batches on the first replica of the last stage.
+        sample_weight: Of the samples, whose weighted mean is trained; None for the mean.
     """
 
     loss: Loss | None = None
@@ -95,3 +102,4 @@ class StepOptions:
     precision: str = FULL
     scaling: Scaling = field(default_factory=Scaling)
     gathers: bool = False
+    sample_weight: SampleWeight | None = None

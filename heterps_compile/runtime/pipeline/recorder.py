@@ -5,8 +5,9 @@ A call takes plain numbers by position, since it delays the work that it reports
 Left out: what is made of it (``telemetry/``), and clocks of other processes: times are of ``time.perf_counter()``.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from heterps_compile.schedule.order import Phase
@@ -17,16 +18,18 @@ class StepResult:
     """What a training step came to, as far as a rank knows it.
 
     Attributes:
-        loss: Mean over the micro-batches; None on ranks that do not compute it.
+        loss: Mean over the batch; None on ranks that do not compute it.
         gradient_norm: Of the whole model's gradients, where they are clipped and finite; else None.
         loss_scale: By which the losses were multiplied; None where they are not scaled.
         is_skipped: Whether gradients were not finite in float16, so that no rank steps its optimiser.
+        losses: The means of those whose sum the loss is, by name; empty where it is one without a name, or not known.
     """
 
     loss: float | None = None
     gradient_norm: float | None = None
     loss_scale: float | None = None
     is_skipped: bool = False
+    losses: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 NOTHING_TOLD = StepResult()

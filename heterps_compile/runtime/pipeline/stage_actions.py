@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable
@@ -32,9 +33,10 @@ from heterps_compile.runtime.signature import Signature
 from heterps_compile.schedule.order import Phase
 
 from .autocast import Autocast
+from .batch_loss import BatchLoss
 from .exchange import Exchange, Receive, Send
 from .loss_scale import LossScale
-from .rank_parts import Loss, ReadMicroBatch
+from .rank_parts import ReadMicroBatch
 from .read_stage import RunnableStage
 from .recorder import Recorder, listener
 from .running_statistics import RunningStatistics
@@ -59,9 +61,16 @@ class MicroBatchData:
         self._is_as_read = self._is_on_cpu and readers == 1
         self._held: dict[int, tuple[Mapping[str, Any], int]] = {}
 
-    def take(self, micro_batch: int, read: Callable[[int, Sequence[str]], Mapping[str, Any]]) -> Mapping[str, Any]:
+    def peek(self, micro_batch: int, read: ReadMicroBatch) -> Mapping[str, Any]:
+        """Return the data of a micro-batch, which its readers get later."""
+        found = read(micro_batch, self._wanted)
+        data = found if self._is_on_cpu else self._on_device(found)
+        self._held[micro_batch] = (data, self._readers)
+        return data
+
+    def take(self, micro_batch: int, read: ReadMicroBatch) -> Mapping[str, Any]:
         """Return the data of a micro-batch to one of its readers."""
-        if self._is_as_read:
+        if self._is_as_read and not self._held:
             return read(micro_batch, self._wanted)
         data, left = self._held.pop(micro_batch, (None, self._readers))
         if data is None:
@@ -85,7 +94,7 @@ class Setting:
         micro_batches: In a step.
         signature: What makes of graph outputs what the model returns.
         outputs: Names of the graph outputs.
-        loss: Of a micro-batch; None in inference.
+        loss: Of the batch; None in inference, and where it is not computed.
         seed: Of random ops.
         device: Where the rank computes.
         recorder: Is told what happens.
@@ -98,7 +107,7 @@ class Setting:
     micro_batches: int
     signature: Signature
     outputs: tuple[str, ...]
-    loss: Loss | None
+    loss: BatchLoss | None
     seed: int
     device: torch.device
     recorder: Recorder
@@ -124,7 +133,13 @@ class _Messages:
 
 
 _Forward = tuple[list[list[Any]], Sequence[Any], Tensor | None]
-"""What a forward leaves: the leaves that came along every route, what it made, its loss if it has one."""
+"""What a forward leaves: the leaves that came along every route, what it made, its loss if it has one.
+
+Of what a stage made that recomputes, the places in autograd's graph are left, not the values.
+"""
+
+Recompute = Callable[..., tuple[Any, ...]]
+"""Runs a stage so that its backward runs it again (``backends.contract.Backend.recomputing``)."""
 
 
 class StageActions:
@@ -144,6 +159,7 @@ class StageActions:
         reads: Sequence[str],
         is_last: bool,
         statistics: RunningStatistics | None,
+        recompute: Recompute | None = None,
     ) -> None:
         """Work out what goes where.
 
@@ -154,10 +170,13 @@ class StageActions:
             reads: The graph inputs that it takes, or gives as graph outputs.
             is_last: Whether graph outputs, and the loss, are its.
             statistics: Its running statistics, where they are shared.
+            recompute: Runs it so that its backward runs it again; None where it keeps its activations.
         """
         self.index, self._stage, self._setting, self._statistics = index, stage, setting, statistics
         self._begin, self._end = listener(setting.recorder, "begin"), listener(setting.recorder, "end")
         self._waited = listener(setting.recorder, "waited")
+        self._call: Callable[..., Sequence[Any]] = stage if recompute is None else recompute
+        self._keeps_outputs = recompute is None or is_last
         self._reads, self.is_last = tuple(reads), is_last
         self._reads_data = bool(reads) or (is_last and setting.loss is not None)
         self._take_data = setting.data.take
@@ -184,10 +203,12 @@ class StageActions:
         _, made, _ = self._forward(step, micro_batch, read)
         return dict(zip(self._setting.outputs, made, strict=True)) if self.is_last else {}
 
-    def forward(self, step: int, micro_batch: int, read: ReadMicroBatch) -> Tensor | None:
-        """Run the forward of a micro-batch, send what it makes and keep it for the backward; give its loss."""
-        forward = self._kept[micro_batch] = self._forward(step, micro_batch, read)
-        return forward[2]
+    def forward(self, step: int, micro_batch: int, read: ReadMicroBatch) -> None:
+        """Run the forward of a micro-batch, send what it makes and keep it for the backward."""
+        arrived, made, loss = self._forward(step, micro_batch, read)
+        if not self._keeps_outputs:
+            made = [_edge(value) for value in made]
+        self._kept[micro_batch] = arrived, made, loss
 
     def _forward(self, step: int, micro_batch: int, read: ReadMicroBatch) -> _Forward:
         messages, data = self._messages[micro_batch], None
@@ -213,7 +234,7 @@ class StageActions:
             made = self._run(micro_batch, self._take(values))
             if self._give_outputs is not None:
                 made = self._give_outputs([*values, *made])
-                loss = self._loss_of(made, data)
+                loss = self._loss_of(micro_batch, made, data)
         if self._end is not None:
             self._end(step, self.index, micro_batch, _FORWARD, began_s, perf_counter())
         for send, names, give in messages.values_out:
@@ -222,38 +243,32 @@ class StageActions:
 
     def _run(self, micro_batch: int, taken: Sequence[Any]) -> Sequence[Any]:
         if self._statistics is None:
-            made = self._stage(*taken)
+            made = self._call(*taken)
         else:
-            made = self._statistics.run(micro_batch, partial(self._stage, *taken))
+            made = self._statistics.run(micro_batch, partial(self._call, *taken))
         if len(made) != len(self._stage.outputs):
             said = len(self._stage.outputs)
             raise RunError(f"it gave {len(made)} values, its plan says {said}; compile the model again")
         return made
 
-    def _loss_of(self, outputs: Sequence[Any], data: Mapping[str, Any] | None) -> Tensor | None:
+    def _loss_of(self, micro_batch: int, outputs: Sequence[Any], data: Mapping[str, Any] | None) -> Tensor | None:
         setting = self._setting
         if setting.loss is None or data is None:
             return None
         result = setting.signature.assemble(dict(zip(setting.outputs, outputs, strict=True)))
-        loss = setting.loss(result, data)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shown = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise RunError(f"the loss gives {shown}; it must be one number as a tensor, the mean over the micro-batch")
-        if not loss.requires_grad:
-            raise RunError("the loss depends on no parameter, so that there is nothing to train; compute it with torch")
-        return loss.reshape(())
+        return setting.loss.of(micro_batch, result, data)
 
     def backward(self, step: int, micro_batch: int) -> None:
         """Run the backward of a micro-batch and send the gradients of what it received.
 
-        Gradients gather in the parameters; a step's loss is the mean over its micro-batches.
+        Gradients gather in the parameters; a step's loss is the mean over its batch.
         """
         messages = self._messages[micro_batch]
         arrived, made, loss = self._kept.pop(micro_batch)
-        roots: list[Tensor] = []
+        roots: list[Tensor | GradientEdge] = []
         seeds: list[Tensor] = []
         for receive, give in messages.gradients_in:
-            sent = [value for value in give(made) if isinstance(value, Tensor) and value.requires_grad]
+            sent = [value for value in give(made) if _takes_gradient(value)]
             if sent:
                 for place, gradient in enumerate(receive(step, len(sent))):
                     if gradient is not None:
@@ -264,9 +279,9 @@ class StageActions:
         began_s = perf_counter()
         if loss is not None:
             roots.append(loss)
-            seeds.append(self._seed_of(loss))
+            seeds.append(self._seed_of(loss, self._setting.loss))
         if roots:
-            torch.autograd.backward(roots, seeds)
+            torch.autograd.backward(roots, seeds)  # type: ignore[arg-type]  # which takes both kinds in one list
         if self._end is not None:
             self._end(step, self.index, micro_batch, _BACKWARD, began_s, perf_counter())
         for place, (send, names) in enumerate(messages.gradients_out):
@@ -275,10 +290,11 @@ class StageActions:
             if gradients:
                 send(names if len(gradients) == len(names) else _differentiable(received, names), gradients)
 
-    def _seed_of(self, loss: Tensor) -> Tensor:
+    def _seed_of(self, loss: Tensor, of_batch: BatchLoss | None) -> Tensor:
         """Return the gradient that the backward of a loss begins with."""
-        micro_batches, scale = self._setting.micro_batches, self._setting.loss_scale
-        return torch.full_like(loss, 1 / micro_batches) if scale is None else scale.seed(loss, micro_batches)
+        assert of_batch is not None, "it gave the loss"  # noqa: S101 - see _loss_of
+        divisor, scale = of_batch.divisor, self._setting.loss_scale
+        return torch.full_like(loss, 1 / divisor) if scale is None else scale.seed(loss, divisor)
 
 
 def _picker(names: Sequence[str], wanted: Sequence[str]) -> _Pick:
@@ -289,6 +305,15 @@ def _picker(names: Sequence[str], wanted: Sequence[str]) -> _Pick:
     if len(places) > 1:
         return itemgetter(*places)
     return lambda values: [values[place] for place in places]
+
+
+def _edge(value: Any) -> GradientEdge | None:
+    """Return where the gradient of a value goes, without the value; None where it has none."""
+    return get_gradient_edge(value) if _takes_gradient(value) else None
+
+
+def _takes_gradient(value: Any) -> bool:
+    return isinstance(value, GradientEdge) or (isinstance(value, Tensor) and value.requires_grad)
 
 
 def _columns(data: Mapping[str, Any], names: Sequence[str]) -> list[Any]:

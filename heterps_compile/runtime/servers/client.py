@@ -28,14 +28,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heterps_compile.backends.repeated_forward import RepeatedForward, running_forward
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.recorder import Recorder, Recorders
 
-from .pending_pull import Lookup, PendingPull, Rows, distinct_rows
+from .holders_link import HoldersLink, Link
+from .pending_pull import Lookup, PendingPull, PulledOnce, Rows, distinct_rows
 from .protocol import Kind, pack_number, pack_request, wire_dtype
-from .saved_counts import add_counts, saved_numbers, unpack_saved
+from .saved_counts import SavedCounts, add_counts, counted_numbers, saved_numbers, unpack_counts, unpack_saved
 from .saved_tables import write_manifest
-from .server_link import GroupLink, Link, Wait
+from .server_link import GroupConnection, Wait
 from .shard import sum_rows
 from .spec import ServerSpec
 from .tiered_cache import Floats, Ints
@@ -61,8 +63,21 @@ def _flat(ids: Tensor) -> Ints:
 
 
 def _finish(lookup: Lookup, rows: Rows) -> None:
+    if lookup.pulled is not None:
+        lookup.pulled.rows = rows
     with torch.set_grad_enabled(lookup.wants_gradient):
         lookup.result = lookup.finish(rows.weights, torch.from_numpy(rows.positions), rows.distinct)
+
+
+def _look_up_again(forward: RepeatedForward, lookup: Lookup) -> Lookup:
+    """Look up, in the repetition of a forward, rows that the forward has pulled, and make of them what it did when."""
+    pulled: PulledOnce = forward.take()
+    assert pulled.rows is not None, "a forward ends with all its rows"  # noqa: S101 - served_table.py sees to that
+    if pulled.is_ahead:
+        _finish(lookup, pulled.rows)
+    else:
+        forward.waiting.append((lookup, pulled.rows))
+    return lookup
 
 
 class Client:
@@ -71,6 +86,8 @@ class Client:
     Attributes:
         spec: What the servers hold.
         learning_rate: Of the pushes to come.
+        on_counts: Is told the numbers of rows of every table after so many steps, with every checkpoint and in the end,
+            on the worker that speaks for all; None for nobody.
     """
 
     def __init__(
@@ -81,12 +98,12 @@ class Client:
         Args:
             spec: The same on all ranks.
             rank: This worker's, one of ``spec.workers``.
-            link: To the servers; None for one over the group of all ranks.
+            link: To the shards; None for one over the group of all ranks.
             recorder: Is told of time spent waiting for rows.
         """
         self.spec = spec
         self._rank = rank
-        self._link: Link = link or GroupLink(spec.ranks)
+        self._link: Link = link or HoldersLink(spec.held, GroupConnection())
         self._recorder: Recorder = recorder or Recorders()
         self._step = spec.first_step
         self._pushed = spec.first_step - 1
@@ -97,6 +114,8 @@ class Client:
         self._pending: list[PendingPull] = []
         self._squares: tuple[list[Tensor], Wait] | None = None
         self.learning_rate = spec.optimizer.lr
+        self._counted: int | None = None  # after which push rows were counted last
+        self.on_counts: Callable[[int, Sequence[SavedCounts]], object] | None = None
 
     def before_step(self, step: int) -> None:
         """Begin a step; what the step before left is dropped."""
@@ -179,9 +198,16 @@ class Client:
             ids: Row numbers, any shape.
             finish: See :class:`Lookup`.
         """
-        lookup = Lookup(table, _flat(ids), finish, torch.is_grad_enabled())
-        prefetched = self._prefetched.get(table)
-        if prefetched and np.array_equal(prefetched[0][0], lookup.ids):
+        forward = running_forward()
+        if forward is not None and forward.is_repetition:
+            return _look_up_again(forward, Lookup(table, _flat(ids), finish, torch.is_grad_enabled()))
+        prefetched, flat = self._prefetched.get(table), _flat(ids)
+        is_ahead = prefetched is not None and bool(prefetched) and np.array_equal(prefetched[0][0], flat)
+        pulled = None if forward is None else PulledOnce(is_ahead)
+        lookup = Lookup(table, flat, finish, torch.is_grad_enabled(), pulled)
+        if forward is not None:
+            forward.fetched.append(pulled)
+        if prefetched and is_ahead:
             _finish(lookup, prefetched.popleft()[1])
         else:
             self._collected.append(lookup)
@@ -221,7 +247,10 @@ class Client:
                     self._pending.append(self._request(list(zip(stage.tables, ids, strict=True))))
 
     def _get_rows(self, tables: Sequence[int], ids: Sequence[Tensor]) -> None:
-        """Get the rows of look-ups that are about to come, in this order for each table."""
+        """Get the rows of look-ups that are about to come, in this order for each table; not for a repetition."""
+        forward = running_forward()
+        if forward is not None and forward.is_repetition:
+            return
         flat = [_flat(one) for one in ids]
         pending = next((one for one in self._pending if one.is_of(tables, flat)), None)
         if pending is None:
@@ -239,6 +268,12 @@ class Client:
         Raises:
             RunError: where an id is no row of its table, or a server is gone.
         """
+        forward = running_forward()
+        if forward is not None and forward.is_repetition:
+            for lookup, rows in forward.waiting:
+                _finish(lookup, rows)
+            forward.waiting.clear()
+            return
         lookups, self._collected = self._collected, []
         pending = self._request([(lookup.table, lookup.ids) for lookup in lookups])
         found = self._rows_of(pending, any(lookup.wants_gradient for lookup in lookups))
@@ -291,10 +326,24 @@ class Client:
         began_s = time.perf_counter()
         wait = self._send(Kind.SAVE, self._pushed, [(index, [name], out) for index, out in enumerate(answers)])
         self._wait(wait, began_s, answers)
+        if self.spec.staleness != 0 and self.spec.held.count > 1:  # pushes that wait elsewhere for this to be written
+            for index in range(self.spec.count):
+                self._link.send(index, pack_request(Kind.SAVED, self._rank, self._pushed))
         said = [unpack_saved(answer) for answer in answers]
-        of_tables = list(zip(*(hashes for _, hashes in said), strict=True))
-        counts = [add_counts(of_servers) for of_servers in zip(*(counts for counts, _ in said), strict=True)]
-        return write_manifest(folder, self.spec, self._pushed + 1, counts, of_tables)
+        self._tell_counts([shard.counts for shard in said])
+        return write_manifest(folder, self.spec, self._pushed + 1, said)
+
+    def _tell_counts(self, of_shards: Sequence[Sequence[SavedCounts]]) -> None:
+        if self.on_counts is not None:
+            self._counted = self._pushed
+            counts = [add_counts(of_table) for of_table in zip(*of_shards, strict=True)]
+            self.on_counts(self._pushed + 1, counts)
+
+    def _count(self) -> None:
+        """Learn how many rows there are after the last step."""
+        answers = [torch.empty(counted_numbers(len(self.spec.tables)), dtype=torch.int64) for _ in self.spec.ranks]
+        self._send(Kind.COUNT, self._pushed, [(index, [], out) for index, out in enumerate(answers)])()
+        self._tell_counts([unpack_counts(answer) for answer in answers])
 
     def close(self) -> None:
         """Tell the servers that this worker needs nothing more; they end when all workers have.
@@ -305,6 +354,8 @@ class Client:
         for pending in self._pending:  # of a step that nobody runs any more
             pending.wait()
         self._pending.clear()
+        if self.on_counts is not None and self.is_first and self._counted != self._pushed:
+            self._count()
         for index in range(self.spec.count):
             self._link.send(index, pack_request(Kind.STOP, self._rank, self._pushed))
         self._link.flush()
@@ -346,4 +397,5 @@ class Client:
         self._recorder.waited(self._step, "pull", waiting_s, ended_s)
         for index, out in enumerate(outs):
             if out.numel():
-                self._recorder.message(self._step, self.spec.ranks[index], self._rank, out.nbytes, began_s, ended_s)
+                source = self._link.answering(index)
+                self._recorder.message(self._step, source, self._rank, out.nbytes, began_s, ended_s)

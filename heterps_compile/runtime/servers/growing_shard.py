@@ -113,6 +113,12 @@ class GrowingShard:
         return len(self._slot_of)
 
     @property
+    def waiting(self) -> int:
+        """Return how many of them wait to be admitted."""
+        slots = np.fromiter(self._slot_of.values(), np.int64, len(self._slot_of))
+        return int((~self._is_admitted(slots)).sum())
+
+    @property
     def memory_bytes(self) -> int:
         """Return what rows, state, counters and about what the index takes."""
         arrays = (self._weights, self._state, self._counters, self._shows, self._initial.compiled)

@@ -7,10 +7,8 @@ import math
 
 import numpy as np
 
-from heterps_compile.errors import RunError
-
 from .growing_shard import GrowingShard, Initial
-from .saved_tables import Saved, check_shard, open_shard, refuse_other_optimizer, stage_rows
+from .saved_tables import Saved, check_shard, open_shard, refuse_not_grown, refuse_other_optimizer, stage_rows
 from .shard import CHUNK_ROWS
 from .spec import ServerSpec, TableSpec
 from .tiered_cache import Floats
@@ -38,10 +36,7 @@ def make_growing(table: TableSpec, index: int, spec: ServerSpec, saved: Saved | 
     if saved is None and table.states == () and table.updates == 0:
         return shard
     if saved is None or old is None or old.grown is None or spec.weights_only:
-        raise RunError(
-            f"table {table.shown} grows, and the checkpoint has no ids of its rows, or they are not taken with weights "
-            f"alone; begin anew in another folder (--checkpoint DIR), or leave out --grow-tables"
-        )
+        refuse_not_grown(table.name)
     refuse_other_optimizer(saved, spec.optimizer)
     shard.updates = old.updates
     for number in range(len(old.files)):

@@ -30,6 +30,7 @@ class Lookup:
         ids: Row numbers of the table, flat.
         finish: Makes the result of the pulled rows [distinct, width], of where in them each id is, and of the ids.
         wants_gradient: Whether autograd was on.
+        pulled: Where its rows are noted for a repetition of the forward; None where there is none.
         result: What ``finish`` gave; None until pulled.
     """
 
@@ -37,7 +38,21 @@ class Lookup:
     ids: Ints
     finish: Callable[[Tensor, Tensor, Ints], Any]
     wants_gradient: bool
+    pulled: "PulledOnce | None" = None
     result: Any = None
+
+
+@dataclass(slots=True)
+class PulledOnce:
+    """The rows of a look-up in a forward that will be repeated; the repetition reads them again.
+
+    Attributes:
+        is_ahead: Whether they were there when they were looked up, so that its result was made at once.
+        rows: They; None until pulled.
+    """
+
+    is_ahead: bool
+    rows: "Rows | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from heterps_compile.plan.folder import read_text
 
 from .growing_shard import COUNTERS, GrowingShard
 from .optimizers import SparseOptimizer
-from .saved_counts import SavedCounts
+from .saved_counts import SavedCounts, SavedShard, add_counts
 from .shard import CHUNK_ROWS, Shard
 from .spec import FLOAT_BYTES, ServerSpec, TableSpec, shard_rows
 from .tiered_cache import Floats, Ints
@@ -84,6 +84,27 @@ class Saved:
     tables: tuple[SavedTable, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ShardName:
+    """What the files of one holder of a shard are called; two holders never write the same file.
+
+    Attributes:
+        index, count: Of the shard, and how many there are.
+        step: Steps of the run that it holds.
+        copy: Which holder writes it, the first being 0.
+    """
+
+    index: int
+    count: int
+    step: int
+    copy: int = 0
+
+    def of_table(self, number: int) -> str:
+        """Return the name of a table's file."""
+        copy = f".copy-{self.copy}" if self.copy else ""
+        return f"table-{number}.step-{self.step}.shard-{self.index}-of-{self.count}{copy}.npy"
+
+
 def write_shard(path: Path, shard: Shard | GrowingShard) -> bytes:
     """Write one shard; give the SHA-256 of its file.
 
@@ -97,11 +118,6 @@ def write_shard(path: Path, shard: Shard | GrowingShard) -> bytes:
         for _, records in shard.records():
             hashed.write(np.ascontiguousarray(records, "<f4").data)
     return hashed.digest()
-
-
-def shard_file(number: int, index: int, count: int, step: int) -> str:
-    """Return the name of the file of one table's shard."""
-    return f"table-{number}.step-{step}.shard-{index}-of-{count}.npy"
 
 
 class _Hashing:
@@ -118,17 +134,14 @@ class _Hashing:
         return self._hash.digest()
 
 
-def write_manifest(
-    folder: Path, spec: ServerSpec, step: int, counts: Sequence[SavedCounts], hashes: Sequence[Sequence[str]]
-) -> dict[str, str]:
+def write_manifest(folder: Path, spec: ServerSpec, step: int, said: Sequence[SavedShard]) -> dict[str, str]:
     """Make the shards that the servers have written the folder's checkpoint.
 
     Args:
         folder: Where they lie.
         spec: Of the servers.
         step: How many steps of the run they hold.
-        counts: Of every table.
-        hashes: SHA-256 of every table's shards, in the order of the servers.
+        said: What the holders that have written say, shard by shard.
 
     Returns:
         SHA-256 of every file of the folder, by name.
@@ -136,17 +149,19 @@ def write_manifest(
     Raises:
         RunError: where it cannot be written.
     """
+    names = [ShardName(index, spec.count, step, shard.copy) for index, shard in enumerate(said)]
+    counts = [add_counts(of_shards) for of_shards in zip(*(shard.counts for shard in said), strict=True)]
     tables: list[dict[str, Any]] = [
         {
             "name": table.name,
             "rows": table.rows,
             "width": table.width,
             "updates": count.updates,
-            "files": [shard_file(number, index, spec.count, step) for index in range(spec.count)],
-            "sha256": list(of_shards),
+            "files": [name.of_table(number) for name in names],
+            "sha256": [shard.hashes[number] for shard in said],
         }
-        | ({} if table.growth is None else {"grown": {"rows": count.rows, "new": count.new, "evicted": count.evicted}})
-        for number, (table, count, of_shards) in enumerate(zip(spec.tables, counts, hashes, strict=True))
+        | ({} if table.growth is None else {"grown": grown_numbers(count)})
+        for number, (table, count) in enumerate(zip(spec.tables, counts, strict=True))
     ]
     content = {
         "format": _FORMAT if all(table.growth is None for table in spec.tables) else _GROWING,
@@ -273,6 +288,18 @@ def refuse_grown(table: SavedTable, folder: Path) -> None:
         )
 
 
+def refuse_not_grown(name: str) -> NoReturn:
+    """Refuse a table that is to grow where a checkpoint has no ids of its rows.
+
+    Raises:
+        RunError: always.
+    """
+    raise RunError(
+        f"table {name!r} grows, and the checkpoint has no ids of its rows, or they are not taken with weights alone; "
+        f"begin anew in another folder (--checkpoint DIR), or leave out --grow-tables"
+    )
+
+
 def refuse_other_optimizer(saved: Saved, optimizer: SparseOptimizer) -> None:
     """Refuse the state of another optimiser.
 
@@ -343,6 +370,11 @@ def _read_grown(saved: Saved, table: SavedTable) -> tuple[Ints, Floats]:
     all_ids = np.concatenate(ids)
     order = np.argsort(all_ids)
     return np.ascontiguousarray(all_ids[order]), np.concatenate(weights)[order]
+
+
+def grown_numbers(count: SavedCounts) -> dict[str, int]:
+    """Return by name what is told of the rows of a table that grows."""
+    return {"rows": count.rows, "new": count.new, "evicted": count.evicted, "waiting": count.waiting}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A parameter server: one rank that holds a shard of every table and answers the workers.
+"""A parameter server: one rank that holds a shard of every table, or copies of several, and answers the workers.
 
 Synchronous (staleness 0)::
 
@@ -16,6 +16,8 @@ Where the norm of the whole model is clipped, a push has two phases::
     worker 0   push 4   norm 4 --.            scale 4 x 0.7 --.  pull 5 --.
     worker 1   push 4 --.        |  (all ranks agree)         |           |
     server           sum 4    answer squares               apply 4     answer
+
+A rank that holds several shards has a :class:`Server` for each, which know nothing of one another (``copies.py``).
 
 Left out: the other side (``client.py``), what a message looks like (``protocol.py``). A server does not notice that a
 worker has died: it waits for its next word, and whoever started the run ends it.
@@ -36,8 +38,8 @@ from heterps_compile.errors import RunError
 from .growing_shard import GrowingShard
 from .make_growing import make_growing
 from .protocol import Kind, Request, pack_floats, wire_dtype
-from .saved_counts import SavedCounts, pack_saved
-from .saved_tables import fill_shard, read_saved, shard_file, write_shard
+from .saved_counts import SavedCounts, pack_counts, pack_saved
+from .saved_tables import ShardName, fill_shard, read_saved, write_shard
 from .server_link import WorkersLink
 from .shard import Shard, sum_rows
 from .spec import ServerSpec, allot_memory, record_bytes, shard_rows
@@ -62,25 +64,30 @@ class _Summed:
 
 
 class Server:
-    """The shards of one server, and which requests wait for which pushes.
+    """The shard of every table that has one number, and which requests wait for which pushes.
 
     Attributes:
-        index: Which server.
-        shards: Its shard of every table.
+        index: The number.
+        shards: One of every table.
         is_over: Whether every worker has said that it needs nothing more.
     """
 
-    def __init__(self, spec: ServerSpec, index: int) -> None:
+    def __init__(self, spec: ServerSpec, index: int, copy: int = 0) -> None:
         """Make the shards and fill them, from the compiled stages or from a checkpoint.
+
+        Args:
+            spec: The same on all ranks.
+            index: The number of the shards.
+            copy: Which of their holders this is, the first being 0.
 
         Raises:
             InputError: where the checkpoint cannot be read.
             RunError: where the tables do not fit into memory and disk, or their rows cannot be read.
         """
-        self._spec, self.index = spec, index
+        self._spec, self.index, self._copy = spec, index, copy
         rows = [shard_rows(table.rows, spec.count, index) for table in spec.tables]
         needs = [count * record_bytes(t, spec.optimizer.states) for count, t in zip(rows, spec.tables, strict=True)]
-        allotted = allot_memory(tuple(needs), spec.memory_bytes)
+        allotted = allot_memory(tuple(needs), spec.shard_memory_bytes)
         saved = None if spec.resume is None else read_saved(spec.resume)
         self.shards: list[Shard | GrowingShard] = []
         for table, count, memory_bytes in zip(spec.tables, rows, allotted, strict=True):
@@ -126,6 +133,8 @@ class Server:
             self._take(request)
         elif request.kind is Kind.SCALE:
             self._scale(request)
+        elif request.kind is Kind.SAVED:
+            self._go_on_after(request.step)
         else:
             self._waiting.append(request)
         answers: list[Answer] = []
@@ -147,6 +156,8 @@ class Server:
     def _answer(self, request: Request) -> Tensor:
         if request.kind is Kind.PULL:
             return self._pull(request)
+        if request.kind is Kind.COUNT:
+            return pack_counts(self._counts())
         return self._save(request) if request.kind is Kind.SAVE else self._squares()
 
     def _take(self, push: Request) -> None:
@@ -248,18 +259,19 @@ class Server:
 
     def _save(self, request: Request) -> Tensor:
         folder = Path(os.fsdecode(request.ints.astype(np.uint8).tobytes()))
-        names = [
-            shard_file(number, self.index, self._spec.count, request.step + 1) for number in range(len(self.shards))
-        ]
+        written = ShardName(self.index, self._spec.count, request.step + 1, self._copy)
+        names = [written.of_table(number) for number in range(len(self.shards))]
         hashes = [write_shard(folder / name, shard) for name, shard in zip(names, self.shards, strict=True)]
         self._go_on_after(request.step)
-        counts = [
-            SavedCounts(shard.updates, shard.rows, shard.new_rows, shard.evicted)
+        return pack_saved(self._copy, self._counts(), hashes)
+
+    def _counts(self) -> list[SavedCounts]:
+        return [
+            SavedCounts(shard.updates, shard.rows, shard.new_rows, shard.evicted, shard.waiting)
             if isinstance(shard, GrowingShard)
             else SavedCounts(shard.updates, shard.rows)
             for shard in self.shards
         ]
-        return pack_saved(counts, hashes)
 
     def _go_on_after(self, step: int) -> None:
         """Take the pushes that waited until the checkpoint of a step was written."""
@@ -288,7 +300,7 @@ def serve_forever(
     *,
     group: dist.ProcessGroup | None = None,
     heard: Callable[[int], None] | None = None,
-) -> Server:
+) -> list[Server]:
     """Serve until every worker has closed its client.
 
     Args:
@@ -298,19 +310,23 @@ def serve_forever(
         heard: Is told the step of every request, after it was handled: a sign of life.
 
     Returns:
-        The server as it is at the end.
+        What it holds, as it is at the end: its own shards first, then copies.
 
     Raises:
         InputError: where a checkpoint cannot be read.
         RunError: where tables do not fit, a request cannot be right, or a worker is gone.
     """
-    server = Server(spec, spec.ranks.index(rank))
+    held, own = spec.held, spec.ranks.index(rank)
+    numbers = sorted(held.shards_of(rank), key=lambda shard: shard != own)
+    servers = {shard: Server(spec, shard, held.holders[shard].index(rank)) for shard in numbers}
     link = WorkersLink(spec.wire, group)
-    while not server.is_over:
+    while not all(server.is_over for server in servers.values()):
         request = link.receive()
-        for worker, answer in server.handle(request):
-            link.answer(worker, answer)
+        if request.shard not in servers:
+            raise RunError(f"rank {request.worker} asked for shard {request.shard}, which lies on other servers")
+        for worker, answer in servers[request.shard].handle(request):
+            link.answer(worker, request.shard, answer)
         if heard is not None:
             heard(request.step)
     link.flush()
-    return server
+    return list(servers.values())

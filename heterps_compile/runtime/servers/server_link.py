@@ -5,7 +5,8 @@ Nothing is pickled: ``torch.distributed.rpc``, which pickles every call, is not 
 Left out: what the buffers say (``protocol.py``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,106 +16,112 @@ from torch import Tensor
 from heterps_compile.errors import RunError
 from heterps_compile.escape import one_line
 
-from .protocol import FIRST_BYTES, Request, request_bytes, unpack_request
+from .protocol import FIRST_BYTES, Request, request_bytes, shard_of, unpack_request
 
 Wait = Callable[[], None]
 """Waits for answers."""
 
-_REQUEST_TAG, _REST_TAG, _ANSWER_TAG = 7001, 7002, 7003
+_REQUEST_TAG, _REST_TAG, _ANSWER_TAG = 7001, 7002, 7003  # an answer's has the number of the shard added
 
 
-class Link(Protocol):
-    """A worker's connection to all servers."""
+class ServerGoneError(RunError):
+    """A server's connection broke.
 
-    def send(self, server: int, request: Tensor) -> None:
-        """Begin to send a request to one server, by its place among them."""
+    Attributes:
+        rank: Of the server.
+    """
+
+    def __init__(self, rank: int, why: str) -> None:
+        super().__init__(why)
+        self.rank = rank
+
+
+class Connection(Protocol):
+    """A worker's connection to servers, each by its rank."""
+
+    def send(self, rank: int, request: Tensor) -> None:
+        """Begin to send a request."""
         ...
 
-    def ask(self, calls: Sequence[tuple[int, Tensor, Tensor]]) -> Wait:
-        """Begin to send requests, (server, request, where its answer goes); give what waits for the answers.
+    def ask(self, rank: int, request: Tensor, out: Tensor) -> Wait:
+        """Begin to send a request; give what waits for its answer.
 
-        A server answers in the order in which it was asked; so are answers to be waited for.
+        A server answers what is asked of one shard in the order in which it was asked; so are answers to be waited for.
         """
         ...
 
-    def flush(self) -> None:
-        """Wait until all requests are on their way."""
+    def flush(self) -> list[ServerGoneError]:
+        """Wait until all requests are on their way, or say that they never will be."""
         ...
 
 
-class GroupLink:
+class GroupConnection:
     """The connection over a process group."""
 
-    def __init__(self, ranks: Sequence[int], group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         """Connect nothing yet: the group is there already.
 
         Args:
-            ranks: Of the servers.
             group: None for all ranks.
         """
-        self._ranks, self._group = tuple(ranks), group
+        self._group = group
         self._sent: list[tuple[int, Tensor, dist.Work]] = []
 
-    def send(self, server: int, request: Tensor) -> None:
+    def send(self, rank: int, request: Tensor) -> None:
         """Begin to send a request; the buffer is kept until it is gone.
 
         Raises:
-            RunError: where the server is gone.
+            ServerGoneError: where the server is gone.
         """
-        self._begin(server, request[:FIRST_BYTES], _REQUEST_TAG)
+        self._begin(rank, request[:FIRST_BYTES], _REQUEST_TAG)
         if len(request) > FIRST_BYTES:
-            self._begin(server, request[FIRST_BYTES:], _REST_TAG)
+            self._begin(rank, request[FIRST_BYTES:], _REST_TAG)
 
-    def ask(self, calls: Sequence[tuple[int, Tensor, Tensor]]) -> Wait:
-        """Begin to send requests; give what waits for their answers.
-
-        Raises:
-            RunError: where a server is gone; so does the wait.
-        """
-        answers: list[tuple[int, dist.Work | None]] = []
-        for server, request, out in calls:
-            try:
-                answers.append((server, dist.irecv(out, self._ranks[server], group=self._group, tag=_ANSWER_TAG)))
-            except RuntimeError as error:
-                raise self._gone(server, error) from error
-            self.send(server, request)
-
-        def wait() -> None:
-            for server, work in answers:
-                self._wait(server, work)
-
-        return wait
-
-    def flush(self) -> None:
-        """Wait until all requests are on their way.
+    def ask(self, rank: int, request: Tensor, out: Tensor) -> Wait:
+        """Begin to send a request; give what waits for its answer.
 
         Raises:
-            RunError: where a server is gone.
+            ServerGoneError: where the server is gone; so does the wait.
         """
-        sent, self._sent = self._sent, []
-        for server, _, work in sent:
-            self._wait(server, work)
-
-    def _begin(self, server: int, part: Tensor, tag: int) -> None:
         try:
-            work = dist.isend(part, self._ranks[server], group=self._group, tag=tag)
+            work = dist.irecv(out, rank, group=self._group, tag=_ANSWER_TAG + shard_of(request))
         except RuntimeError as error:
-            raise self._gone(server, error) from error
-        if work is not None:
-            self._sent.append((server, part, work))
+            raise _gone(rank, error) from error
+        self.send(rank, request)
+        return partial(self._wait, rank, work)
 
-    def _wait(self, server: int, work: dist.Work | None) -> None:
+    def flush(self) -> list[ServerGoneError]:
+        """Wait until all requests are on their way, or say that they never will be."""
+        sent, self._sent = self._sent, []
+        faults: dict[int, ServerGoneError] = {}
+        for rank, _, work in sent:
+            try:
+                self._wait(rank, work)
+            except ServerGoneError as error:
+                faults.setdefault(rank, error)
+        return list(faults.values())
+
+    def _begin(self, rank: int, part: Tensor, tag: int) -> None:
+        try:
+            work = dist.isend(part, rank, group=self._group, tag=tag)
+        except RuntimeError as error:
+            raise _gone(rank, error) from error
+        if work is not None:
+            self._sent.append((rank, part, work))
+
+    @staticmethod
+    def _wait(rank: int, work: dist.Work | None) -> None:
         try:
             if work is not None:
                 work.wait()
         except RuntimeError as error:
-            raise self._gone(server, error) from error
+            raise _gone(rank, error) from error
 
-    def _gone(self, server: int, error: RuntimeError) -> RunError:
-        return RunError(
-            f"parameter server {server} (rank {self._ranks[server]}) is gone or silent for too long "
-            f"({one_line(str(error))[:200]}); its own last words say why"
-        )
+
+def _gone(rank: int, error: RuntimeError) -> ServerGoneError:
+    gone = ServerGoneError(rank, one_line(str(error))[:200])
+    gone.__cause__ = error
+    return gone
 
 
 class WorkersLink:
@@ -129,7 +136,7 @@ class WorkersLink:
         """
         self._wire, self._group = wire, group
         self._first = torch.empty(FIRST_BYTES, dtype=torch.uint8)
-        self._answers: dict[int, tuple[dist.Work | None, Tensor]] = {}  # a worker waits for one answer at a time
+        self._answers: dict[int, tuple[dist.Work | None, Tensor]] = {}  # one at a time is on its way to a worker
 
     def receive(self) -> Request:
         """Wait for a request from anybody.
@@ -147,15 +154,15 @@ class WorkersLink:
             raise self._lost(error) from error
         return unpack_request(buffer, self._wire)
 
-    def answer(self, worker: int, answer: Tensor) -> None:
-        """Begin to send an answer.
+    def answer(self, worker: int, shard: int, answer: Tensor) -> None:
+        """Begin to send an answer to what was asked of a shard.
 
         Raises:
             RunError: where the worker is gone.
         """
         try:
             self._finish(worker)
-            work = dist.isend(answer, worker, group=self._group, tag=_ANSWER_TAG)
+            work = dist.isend(answer, worker, group=self._group, tag=_ANSWER_TAG + shard)
         except RuntimeError as error:
             raise self._lost(error) from error
         self._answers[worker] = work, answer

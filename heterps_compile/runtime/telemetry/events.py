@@ -9,7 +9,7 @@ Left out: who writes the lines (``rank_recorder.py``) and who reads them (``foll
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,6 +20,9 @@ SCHEMA = 1
 
 WAITS = ("receive", "send", "reduce", "data", "pull")
 """What a rank waits for: values, its own sends, other replicas' gradients, its data source, rows of served tables."""
+
+BETWEEN = ("optimizer", "validation", "checkpoint", "hooks", "outputs")
+"""What a rank does between two steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class RankStep:
         learning_rates: Of the step, by group of the rank's optimiser; empty where it has none.
         loss_scale: By which losses were multiplied; None where they are not scaled.
         is_skipped: Whether gradients were not finite in float16, so that no weight was changed.
+        losses: Means by name, where the loss is a sum of several and the rank knows it.
+        between_s: What the rank did after the step before, by what it was (:data:`BETWEEN`).
     """
 
     rank: int
@@ -90,6 +95,8 @@ class RankStep:
     learning_rates: tuple[float, ...] = ()
     loss_scale: float | None = None
     is_skipped: bool = False
+    losses: Mapping[str, float] = field(default_factory=dict)
+    between_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def step_s(self) -> float:
@@ -128,6 +135,28 @@ class RankValidation:
     def is_best(self) -> bool:
         """Whether it is the best so far."""
         return self.best_step == self.step
+
+
+@dataclass(frozen=True, slots=True)
+class RankTables:
+    """What tables on parameter servers hold, as the worker tells it that speaks for all of them.
+
+    Attributes:
+        rank: Its number.
+        step: Steps done.
+        servers: How many there are.
+        copies: On how many of them every row lies.
+        size_bytes: Of all rows with the state of their optimizer, once.
+        tables: By name of those that grow, numbers of rows: ``rows`` there are, of which ``waiting`` to be admitted,
+            ``new`` and ``evicted`` since the run began.
+    """
+
+    rank: int
+    step: int
+    servers: int
+    copies: int
+    size_bytes: int
+    tables: Mapping[str, Mapping[str, int]]
 
 
 class Ran(NamedTuple):  # a tuple is made in a third of the time, and JSON writes it as a list
@@ -172,10 +201,10 @@ class RankSpans:
     waits: tuple[Waited, ...] = ()
 
 
-Event = RankStart | RankStep | RankSpans | RankValidation
+Event = RankStart | RankStep | RankSpans | RankValidation | RankTables
 
 _KINDS: Mapping[str, type[Event]] = MappingProxyType(
-    {"start": RankStart, "step": RankStep, "spans": RankSpans, "validation": RankValidation}
+    {"start": RankStart, "step": RankStep, "spans": RankSpans, "validation": RankValidation, "tables": RankTables}
 )
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
@@ -190,6 +219,7 @@ def to_line(event: Event) -> str:
         content[name] = getattr(event, name)
     if isinstance(event, RankStep):
         content["loss"] = None if event.loss is None else finite_or_text(event.loss)
+        content["losses"] = {name: finite_or_text(loss) for name, loss in event.losses.items()}
         content["learning_rates"] = [finite_or_text(rate) for rate in event.learning_rates]
     return _ENCODER.encode(content) + "\n"
 
@@ -225,6 +255,7 @@ def _step(content: dict[str, Any]) -> RankStep:
         content[name] = {int(key): kind(number) for key, number in content[name].items()}
     if content["loss"] is not None:
         content["loss"] = float(content["loss"])
+    content["losses"] = {str(name): float(loss) for name, loss in content["losses"].items()}
     content["learning_rates"] = tuple(map(float, content["learning_rates"]))
     return RankStep(**content)
 
@@ -244,6 +275,14 @@ def _validation(content: dict[str, Any]) -> RankValidation:
     return RankValidation(**content)
 
 
+def _tables(content: dict[str, Any]) -> RankTables:
+    content["tables"] = {
+        str(table): {str(name): int(count) for name, count in numbers.items()}
+        for table, numbers in content["tables"].items()
+    }
+    return RankTables(**content)
+
+
 _READERS: Mapping[str, Callable[[dict[str, Any]], Event]] = MappingProxyType(
-    {"start": _start, "step": _step, "spans": _spans, "validation": _validation}
+    {"start": _start, "step": _step, "spans": _spans, "validation": _validation, "tables": _tables}
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from heterps_compile.errors import RunError
 
-from .events import RankSpans, RankStart, RankStep, RankValidation, from_line
+from .events import RankSpans, RankStart, RankStep, RankTables, RankValidation, from_line
 from .punch_hole import RELEASE_EVERY_BYTES, release
 from .rank_recorder import FILE_NAME
 from .step_report import StepReport, step_report
@@ -46,6 +46,7 @@ class RunFollower:
         self._release_every_bytes = release_every_bytes
         self._released = None if keeps else [0] * world_size
         self._validations: list[RankValidation] = []
+        self._tables: list[RankTables] = []
         self._steps: dict[int, list[RankStep]] = {}
         self._last: StepReport | None = None
 
@@ -65,6 +66,8 @@ class RunFollower:
                     self.spans.append(event)
                 elif isinstance(event, RankValidation):
                     self._validations.append(event)
+                elif isinstance(event, RankTables):
+                    self._tables.append(event)
                 else:
                     self._steps.setdefault(event.step, []).append(event)
         complete = sorted(step for step, ranks in self._steps.items() if len(ranks) == len(self._paths))
@@ -73,6 +76,11 @@ class RunFollower:
     def take_validations(self) -> list[RankValidation]:
         """Return the validations that :meth:`poll` has read since the last time."""
         taken, self._validations = self._validations, []
+        return taken
+
+    def take_tables(self) -> list[RankTables]:
+        """Return what :meth:`poll` has read of tables since the last time."""
+        taken, self._tables = self._tables, []
         return taken
 
     def _start(self, start: RankStart) -> None:

@@ -134,7 +134,7 @@ def step_line(
         left_s: How long the rest takes at the pace of late; None where nobody knows.
     """
     of = "" if total_steps is None else f"/{total_steps:,}"
-    loss = "" if report.loss is None else f", loss {report.loss:.6g}"
+    loss = "" if report.loss is None else f", loss {report.loss_words}"
     rates = ", ".join(f"{rate:.4g}" for rate in dict.fromkeys(report.learning_rates))
     learning = f", learning rate {rates}" if rates else ""
     norm = "" if report.gradient_norm is None else f", gradient norm {report.gradient_norm:.4g}"

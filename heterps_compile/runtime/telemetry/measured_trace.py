@@ -126,7 +126,7 @@ def _track(start: RankStart) -> dict[str, int]:
 def _name(plan: Plan, start: RankStart) -> str:
     if start.position < 0:
         return "parameter servers"
-    devices = dict.fromkeys(plan.stages[stage].device for stage in start.stages)
+    devices = dict.fromkeys(plan.stages[stage].device_words for stage in start.stages)
     many = "s" if len(start.stages) > 1 else ""
     text = f"stage{many} {', '.join(map(str, start.stages))}: {', '.join(devices)}"
     return shorten(printable(text), _LONGEST_NAME)

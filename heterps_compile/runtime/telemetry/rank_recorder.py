@@ -10,6 +10,8 @@ Left out: progress for the watch over hanging ranks (``runtime/launch``), which 
 import os
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -17,7 +19,7 @@ from heterps_compile.errors import RunError
 from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.schedule.order import Phase
 
-from .events import Event, Ran, RankSpans, RankStart, RankStep, RankValidation, Received, Waited, to_line
+from .events import Event, Ran, RankSpans, RankStart, RankStep, RankTables, RankValidation, Received, Waited, to_line
 from .process_memory import MemoryUse, machine_name, memory_use
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class TelemetryRecorder:
         self._gpu = gpu_index
         self._memory = MemoryUse(0, 0, 0, 0)
         self._memory_due_s = 0.0
+        self._between_s: dict[str, float] = defaultdict(float)
         self._reset()
         path = directory / FILE_NAME.format(rank=start.rank)
         try:
@@ -141,10 +144,20 @@ class TelemetryRecorder:
                 gradient_norm=result.gradient_norm,
                 loss_scale=result.loss_scale,
                 is_skipped=result.is_skipped,
+                losses=result.losses,
+                between_s=dict(self._between_s),
                 learning_rates=() if self.optimizer is None else _rates(self.optimizer),
             )
         )
         self._reset()
+        self._between_s.clear()
+
+    @contextmanager
+    def between(self, what: str) -> Iterator[None]:
+        """Note what the rank does in a block between two steps; it is told with the step that follows."""
+        began_s = time.perf_counter()
+        yield
+        self._between_s[what] += time.perf_counter() - began_s
 
     def validated(self, validation: RankValidation) -> None:
         """Write a validation.
@@ -153,6 +166,14 @@ class TelemetryRecorder:
             RunError: where it cannot be written.
         """
         self._write(validation)
+
+    def counted(self, tables: RankTables) -> None:
+        """Write what tables hold.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        self._write(tables)
 
     def close(self) -> None:
         """Close the file.

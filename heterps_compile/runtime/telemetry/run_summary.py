@@ -3,7 +3,7 @@
 Medians over the steps, so that a slow one (the first, a checkpoint) does not count for more than it is: of the last
 ``STEPS_KEPT`` steps, the first ``WARM_UP_STEPS`` left out where there are more.
 
-Left out: why they differ; the trace shows it.
+Left out: why they differ (``plan_difference.py``), of which the means are taken here.
 """
 
 from collections import deque
@@ -19,10 +19,12 @@ from heterps_compile.console import add_numbers, add_text, plain_table
 from heterps_compile.escape import printable, shorten
 from heterps_compile.plan.plan import Plan
 from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, Estimate
-from heterps_compile.units import format_bytes, format_rate, format_seconds, format_share
+from heterps_compile.units import counted, format_bytes, format_rate, format_seconds, format_share
 
-from .events import RankStart
+from .events import RankStart, RankTables
+from .plan_difference import MeanStep
 from .step_report import StepReport, stage_link_bytes
+from .step_sums import SumsOfSteps
 
 WARM_UP_STEPS = 2
 STEPS_KEPT = 10_000
@@ -46,6 +48,7 @@ class RunSummary:
         link_bytes: Of a step, between positions of the pipeline.
         peak_rss_bytes: Of every rank's process.
         peak_gpu_bytes: Of every rank's GPU.
+        mean: Of all steps that had one before them, the first left out as above; None where there was none.
     """
 
     steps: int
@@ -58,6 +61,7 @@ class RunSummary:
     link_bytes: Mapping[tuple[int, int], int]
     peak_rss_bytes: Mapping[int, int]
     peak_gpu_bytes: Mapping[int, int]
+    mean: MeanStep | None = None
 
     @property
     def samples_per_s(self) -> float:
@@ -83,6 +87,7 @@ class SummaryOfSteps:
         self._early: list[_Kept] = []
         self._kept: deque[_Kept] = deque(maxlen=STEPS_KEPT)
         self._last: StepReport | None = None
+        self._means = SumsOfSteps()
 
     def add(self, report: StepReport) -> None:
         """Take in a step."""
@@ -91,6 +96,7 @@ class SummaryOfSteps:
             self._early.append(kept)
         else:
             self._kept.append(kept)
+            self._means.add(report)
         self._last = report
 
     def summary(self, starts: Mapping[int, RankStart]) -> RunSummary | None:
@@ -110,6 +116,7 @@ class SummaryOfSteps:
             link_bytes=stage_link_bytes(starts, last.link_bytes),
             peak_rss_bytes={rank.rank: rank.peak_rss_bytes for rank in last.ranks},
             peak_gpu_bytes={rank.rank: rank.peak_gpu_bytes for rank in last.ranks},
+            mean=self._means.mean(starts),
         )
 
 
@@ -158,6 +165,21 @@ def summary_lines(summary: RunSummary) -> list[str]:
     return lines
 
 
+def table_lines(tables: RankTables) -> list[str]:
+    """Return in words what tables on parameter servers hold."""
+    size, servers = format_bytes(tables.size_bytes), counted(tables.servers, "parameter server")
+    lines = [f"tables on {servers}: {size} of rows and the state of their optimizer"]
+    if tables.copies > 1:
+        lines[0] += f", every row on {tables.copies}: {format_bytes(tables.copies * tables.size_bytes)} in all"
+    for name, of in tables.tables.items():
+        waiting = f", of which {of['waiting']:,} wait to be admitted" if of["waiting"] else ""
+        lines.append(
+            f"table {printable(repr(name))}: {of['rows']:,} rows{waiting}; {of['new']:,} new and {of['evicted']:,} "
+            f"evicted since the run began"
+        )
+    return lines
+
+
 def place_name(position: int) -> str:
     """Return the name of a place in the pipeline."""
     return "servers" if position < 0 else f"position {position}"
@@ -186,7 +208,7 @@ def _rows(plan: Plan, summary: RunSummary) -> list[tuple[str, float, float, str]
         (f"bubble, {name}", planned.bubble, summary.bubble, "share"),
     ]
     for stage, time_s in summary.stage_s.items():
-        device = shorten(printable(plan.stages[stage].device), _LONGEST_NAME)
+        device = shorten(printable(plan.stages[stage].device_words), _LONGEST_NAME)
         rows.append((f"stage {stage} ({device})", _stage_s(plan, stage), time_s, "s"))
     return rows
 

@@ -5,12 +5,14 @@ Left out: what single actions took; a trace has them.
 
 import json
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from heterps_compile.errors import InputError, RunError
 
-from .events import RankValidation, finite_or_text
+from .events import RankTables, RankValidation, finite_or_text
 from .step_report import StepReport
 
 
@@ -50,6 +52,14 @@ class StepLog:
         """
         self._write(validation_record(validation))
 
+    def add_tables(self, tables: RankTables) -> None:
+        """Write what tables on servers hold.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        self._write(tables_record(tables))
+
     def close(self) -> None:
         """Close the file.
 
@@ -72,6 +82,23 @@ class StepLog:
         return RunError(f"cannot write the log {os.fspath(self._path)!r}: {error.strerror}")
 
 
+def append_decisions(path: Path, decisions: Sequence[tuple[float, str]]) -> None:
+    """Add what a launcher decided to the log of ranks that have left, where this machine has it.
+
+    Args:
+        path: Of the log.
+        decisions: Seconds since 1970, and a sentence.
+    """
+    if path.is_file():
+        with suppress(OSError), path.open("a", encoding="ascii") as file:
+            file.writelines(json.dumps(decision_record(*one)) + "\n" for one in decisions)
+
+
+def decision_record(at_s: float, words: str) -> dict[str, Any]:
+    """Return what a launcher decided as what its line in the log holds."""
+    return {"decision": words, "at_s": at_s}
+
+
 def validation_record(validation: RankValidation) -> dict[str, Any]:
     """Return a validation as what its line in the log holds."""
     return {
@@ -85,6 +112,17 @@ def validation_record(validation: RankValidation) -> dict[str, Any]:
     }
 
 
+def tables_record(tables: RankTables) -> dict[str, Any]:
+    """Return what tables on servers hold as what its line in the log holds."""
+    return {
+        "tables": {name: dict(numbers) for name, numbers in tables.tables.items()},
+        "after_steps": tables.step,
+        "servers": tables.servers,
+        "copies": tables.copies,
+        "size_bytes": tables.size_bytes,
+    }
+
+
 def step_record(report: StepReport) -> dict[str, Any]:
     """Return a step as what its line in the log holds."""
     rates = [finite_or_text(rate) for rate in report.learning_rates]
@@ -92,6 +130,7 @@ def step_record(report: StepReport) -> dict[str, Any]:
         "step": report.step,
         "samples": report.samples,
         "loss": None if report.loss is None else finite_or_text(report.loss),
+        "losses": {name: finite_or_text(loss) for name, loss in report.losses.items()},
         "learning_rate": rates if len(rates) > 1 else rates[0] if rates else None,
         "gradient_norm": report.gradient_norm,
         "loss_scale": report.loss_scale,

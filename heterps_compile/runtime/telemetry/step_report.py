@@ -5,8 +5,10 @@ Left out: reading the ranks' files (``follow.py``), what people see of it (``liv
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from heterps_compile.runtime.validation.result import metric_words
 
 from .events import WAITS, RankStart, RankStep
 
@@ -18,7 +20,7 @@ class StepReport:
     Attributes:
         step: Its number.
         samples: Of its batch.
-        loss: Mean loss, None in inference.
+        loss: Mean over the batch, None in inference.
         step_s: The longest that a rank took, from its begin of the step to its end; no two clocks are compared.
         pace_s: From the end of the step before to the end of this one, the mean over the ranks; so the optimizer, and a
             checkpoint, count. ``step_s`` where there was no step before.
@@ -31,6 +33,8 @@ class StepReport:
         learning_rates: By group of the optimiser, of the first rank that has one; empty where none has.
         loss_scale: By which losses were multiplied; None where they are not scaled.
         is_skipped: Whether gradients were not finite in float16, so that no weight was changed.
+        losses: Means by name, where the loss is a sum of several.
+        gaps_s: By rank, from the end of the step before to the begin of this one; empty where there was none before.
     """
 
     step: int
@@ -46,6 +50,15 @@ class StepReport:
     learning_rates: tuple[float, ...] = ()
     loss_scale: float | None = None
     is_skipped: bool = False
+    losses: Mapping[str, float] = field(default_factory=dict)
+    gaps_s: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def loss_words(self) -> str:
+        """Return the loss in words, with those by name behind it: ``0.71 (click 0.69, margin 0.02)``; "" for none."""
+        if self.loss is None:
+            return ""
+        return f"{self.loss:.6g}" + (f" ({metric_words(self.losses)})" if self.losses else "")
 
     @property
     def samples_per_s(self) -> float:
@@ -75,7 +88,7 @@ def step_report(
     paces_s = [rank.ended_s - before_s[rank.rank] for rank in ranks if rank.rank in before_s]
     busy_s, all_s = sum(rank.busy_s for rank in ranks), sum(rank.step_s for rank in ranks)
     bubble = 1 - busy_s / all_s if all_s > 0 else 0.0
-    losses = [rank.loss for rank in ranks if rank.loss is not None]
+    knowing = next((rank for rank in ranks if rank.loss is not None), None)
     stages: dict[int, list[float]] = {}
     for rank in ranks:
         for stage in starts[rank.rank].stages:
@@ -83,7 +96,9 @@ def step_report(
     return StepReport(
         step=ranks[0].step,
         samples=max(rank.samples for rank in ranks),
-        loss=losses[0] if losses else None,
+        loss=None if knowing is None else knowing.loss,
+        gaps_s={rank.rank: rank.began_s - before_s[rank.rank] for rank in ranks if rank.rank in before_s},
+        losses={} if knowing is None else knowing.losses,
         step_s=step_s,
         pace_s=sum(paces_s) / len(paces_s) if paces_s else step_s,
         bubble=min(max(bubble, 0.0), 1.0),

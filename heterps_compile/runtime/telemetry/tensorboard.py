@@ -12,7 +12,7 @@ from typing import Any
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.packages import need
 
-from .events import RankValidation
+from .events import RankTables, RankValidation
 from .step_report import StepReport
 
 _EVERY_S = 10  # between two writes to the disk
@@ -59,6 +59,17 @@ class TensorBoardLog:
             for name, value in validation.metrics.items():
                 self._writer.add_scalar(f"validation/{name}", value, validation.step - 1)
 
+    def add_tables(self, tables: RankTables) -> None:
+        """Write what tables on servers hold, at the step after which it was counted.
+
+        Raises:
+            RunError: where it cannot be written.
+        """
+        with self._writing():
+            for table, numbers in tables.tables.items():
+                for name, count in numbers.items():
+                    self._writer.add_scalar(f"tables/{table}/{name}", count, tables.step - 1)
+
     def close(self) -> None:
         """Write what is left.
 
@@ -88,6 +99,7 @@ def scalars(report: StepReport) -> dict[str, float]:
     }
     if report.loss is not None:
         numbers["run/loss"] = report.loss
+    numbers |= {f"loss/{name}": loss for name, loss in report.losses.items()}
     if report.gradient_norm is not None:
         numbers["run/gradient_norm"] = report.gradient_norm
     if report.loss_scale is not None:

@@ -3,10 +3,11 @@
 ``metrics(outputs, batch)`` gives a value for every name::
 
     number, tensor of one element        mean over the batch -> mean over all samples, batches weighted by theirs
+    tensor of one for each sample        where samples have weights, and instead of a number -> the weighted mean
     object with update, compute, reset   updated by the function itself -> compute() at the end, reset() before
 
 The values are the same to the last bit whatever ranks the samples were computed on: they come in one order, batch by
-batch. The loss is one of them, the mean over the samples.
+batch. The loss is one of them, the mean over the samples, weighted where they have weights; losses by name are more.
 
 Objects of torchmetrics would wait for the other ranks of the run, so they are asked where they find none.
 
@@ -15,14 +16,25 @@ Left out: where outputs come from (``launch/validation_pass.py``).
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heterps_compile.errors import RunError
 from heterps_compile.escape import printable, shorten
 from heterps_compile.runtime.c10d import as_one_process
+from heterps_compile.runtime.loss_values import (
+    loss_metric,
+    loss_values,
+    refuse_other_names,
+    sample_weights,
+    total_weight,
+)
+from heterps_compile.units import counted
 
 from .best import LOSS
 from .result import METRIC_NAME
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MetricsFunction = Callable[[Any, Mapping[str, Any]], Any]
 
@@ -37,22 +49,30 @@ class MetricsOfSamples:
         names: That there are, ``loss`` first; empty before the first batch.
     """
 
-    def __init__(self, loss: MetricsFunction, metrics: MetricsFunction | None) -> None:
+    def __init__(
+        self,
+        loss: MetricsFunction,
+        metrics: MetricsFunction | None,
+        sample_weight: "Callable[[Mapping[str, Any]], Tensor] | None" = None,
+    ) -> None:
         """Take the functions of the training file.
 
         Args:
-            loss: Gives the mean over a batch.
+            loss: Gives the mean over a batch, or several by name.
             metrics: Gives a dict of metrics; None where there is none but the loss.
+            sample_weight: Gives a weight for each sample; None where they count alike.
         """
-        self._loss, self._metrics = loss, metrics
+        self._loss, self._metrics, self._weight = loss, metrics, sample_weight
         self.names: tuple[str, ...] = ()
         self._objects: dict[str, Any] = {}
         self._sums: dict[str, float] = {}
         self._samples = 0
+        self._weights: list[float] = []
+        self._parts: tuple[str, ...] | None = None
 
     def begin(self) -> None:
         """Begin a validation: objects that are known forget what they have seen."""
-        self._sums, self._samples = {}, 0
+        self._sums, self._samples, self._weights = {}, 0, []
         with as_one_process():
             for metric in self._objects.values():
                 metric.reset()
@@ -68,15 +88,24 @@ class MetricsOfSamples:
         Raises:
             RunError: where a value is no metric, is not finite, or there are other names than before.
         """
+        weights = None
         with as_one_process():
-            found = {LOSS: self._loss(outputs, batch)}
+            if self._weight is not None:
+                weights = sample_weights(self._weight(batch), samples, self._samples, "the validation data")
+                self._weights.append(float(weights.sum()))
+            losses = loss_values(self._loss(outputs, batch), None if weights is None else samples)
+            found: dict[str, Any] = {LOSS: losses.total}
+            found |= {loss_metric(name): part for name, part in losses.parts.items()}
             if self._metrics is not None:
-                found |= _checked_names(self._metrics(outputs, batch))
-        names = tuple(found)
+                found |= _checked_names(self._metrics(outputs, batch), tuple(found))
+        names, count = tuple(found), 1 + len(losses.parts)
+        if self._parts is not None:
+            refuse_other_names(losses.parts, self._parts, ("here", "before"))
+        self._parts = tuple(losses.parts)
         if self.names and set(names) != set(self.names):
             raise RunError(
-                f"metrics() of the training file gives {_listed(names[1:])} here and gave {_listed(self.names[1:])} "
-                f"before; give the same names for every batch"
+                f"metrics() of the training file gives {_listed(names[count:])} here and gave "
+                f"{_listed(self.names[count:])} before; give the same names for every batch"
             )
         self.names = self.names or names
         for name, value in found.items():
@@ -85,8 +114,12 @@ class MetricsOfSamples:
             else:
                 if name in self._objects:
                     raise RunError(f"the metric {name!r} is a number here and was an object before; give it one kind")
-                mean = _number(name, value, "metrics() of the training file gives")
-                self._sums[name] = self._sums.get(name, 0.0) + mean * samples
+                whole = (
+                    _number(name, value, "metrics() of the training file gives") * samples
+                    if weights is None
+                    else _weighted(name, value, weights)
+                )
+                self._sums[name] = self._sums.get(name, 0.0) + whole
         self._samples += samples
 
     def compute(self) -> dict[str, float]:
@@ -96,12 +129,15 @@ class MetricsOfSamples:
             RunError: where an object gives no finite number.
         """
         found: dict[str, float] = {}
+        divisor: float = self._samples
+        if self._weight is not None:
+            divisor = total_weight(self._weights, f"the {self._samples:,} validation samples")
         with as_one_process():
             for name in self.names:
                 if name in self._objects:
                     found[name] = _number(name, self._objects[name].compute(), f"{printable(name)}.compute() gives")
                 else:
-                    found[name] = self._sums[name] / self._samples
+                    found[name] = self._sums[name] / divisor
         return found
 
     def _keep(self, name: str, metric: Any) -> None:
@@ -115,7 +151,8 @@ class MetricsOfSamples:
             )
 
 
-def _checked_names(found: Any) -> dict[str, Any]:
+def _checked_names(found: Any, taken: tuple[str, ...]) -> dict[str, Any]:
+    """Check the names of metrics, of which none may be that of a loss."""
     if not isinstance(found, Mapping):
         raise RunError(f"metrics() of the training file gave a {type(found).__name__}; it must give a dict of metrics")
     for name in found:
@@ -124,9 +161,9 @@ def _checked_names(found: Any) -> dict[str, Any]:
                 f"metrics() of the training file names a metric {printable(shorten(repr(name), _SHOWN))}; a name has "
                 f"up to 64 letters, digits, spaces and _.@+/- and begins with a letter"
             )
-        if name == LOSS:
+        if name in taken:
             raise RunError(
-                f"metrics() of the training file has a metric {LOSS!r}, which is what loss() gives over the validation "
+                f"metrics() of the training file has a metric {name!r}, which is what loss() gives over the validation "
                 f"data; call it otherwise"
             )
     return dict(found)
@@ -134,6 +171,24 @@ def _checked_names(found: Any) -> dict[str, Any]:
 
 def _is_object(value: Any) -> bool:
     return all(callable(getattr(value, name, None)) for name in _OF_OBJECTS)
+
+
+def _weighted(name: str, value: Any, weights: "Tensor") -> float:
+    """Return the sum of a metric's values, each times the weight of its sample.
+
+    Raises:
+        RunError: where it has not one for each sample, or one of them is not finite.
+    """
+    samples = len(weights)
+    shape = getattr(value, "shape", None)
+    if shape is None or tuple(shape) != (samples,):
+        shown = f"a {type(value).__name__}" if shape is None else f"a tensor of shape {list(shape)}"
+        raise RunError(
+            f"metrics() of the training file gives {shown} for {counted(samples, 'sample')} as the metric {name!r}, "
+            f"and samples have weights; give one value for each, a tensor of shape [{samples}], of which the run "
+            f"takes the weighted mean, or an object with update(), compute() and reset() that weights them"
+        )
+    return _number(name, (value.detach().double() * weights.to(value.device)).sum(), "metrics() gives")
 
 
 def _number(name: str, value: Any, who: str) -> float:

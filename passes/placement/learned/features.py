@@ -25,9 +25,9 @@ def layer_features(problem: Problem, throughput: float) -> NDArray[np.float32]:
     layers, types = problem.compute_s.shape
     tables = problem_tables(problem)
     batch_s = problem.batch / throughput
-    price, usable = problem.price_per_hour, tables.usable
+    price, usable, alpha, beta = problem.price_per_hour, tables.usable, problem.alpha, problem.beta
     compute, data = tables.compute_s / batch_s, tables.data_s / batch_s  # units busy with it
-    units = np.maximum(compute * problem.compute_parallel, data * problem.data_parallel)
+    units = np.maximum(compute * alpha, data * beta)
     paid = np.where(usable, price * units, np.inf)
     least = np.where(usable.any(1), paid.min(1), 0.0)[:, None] + _FEW
     model = least.sum()  # price of the whole model, every layer where it is cheapest
@@ -41,18 +41,18 @@ def layer_features(problem: Problem, throughput: float) -> NDArray[np.float32]:
     position = np.arange(layers) / max(1, layers - 1)
     columns = (
         _log(paid / least, 0, 8) / 2,
-        _log(price * compute * problem.compute_parallel / least, -8, 8) / 3,
-        _log(price * data * problem.data_parallel / least, -8, 8) / 3,
+        _log(price * compute * alpha / least, -8, 8) / 3,
+        _log(price * data * beta / least, -8, 8) / 3,
         _log(least * layers / model, -8, 8) / 3,
         _log(compute, -8, 8) / 4,
         _log(data, -8, 8) / 4,
-        np.minimum(5 * compute * (1 - problem.compute_parallel), 2),
-        np.minimum(5 * data * (1 - problem.data_parallel), 2),
+        np.minimum(5 * compute * (1 - alpha), 2),
+        np.minimum(5 * data * (1 - beta), 2),
         _log(price / model, -8, 8) / 3,
         _log(price * whole / model, -8, 8) / 3,
         _log(whole, -8, 8) / 4,
-        np.minimum((compute * (1 - problem.compute_parallel)).sum(0), 2),
-        np.minimum((data * (1 - problem.data_parallel)).sum(0), 2),
+        np.minimum((compute * (1 - alpha)).sum(0), 2),
+        np.minimum((data * (1 - beta)).sum(0), 2),
         np.minimum(np.sqrt(10 * cut[:-1]), 4),
         np.minimum(np.sqrt(10 * cut[1:]), 4),
         alive_ratio[:-1, None],

@@ -9,27 +9,23 @@
 All types share the weights, and the other types are seen through their mean and maximum: the network works for any
 number of types, in any order. All plans drawn in a round share one pass.
 
-Left out: how plans are drawn from scores (``sampling.py``) and learned from (``reinforce.py``).
+Left out: how plans are drawn from scores (``sampling.py``) and learned from (``reinforce.py``); the same pass without
+PyTorch (``forward.py``).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from heterps_compile.cost.problem import Problem
 from heterps_compile.process_state import alone
 
-from .features import FEATURE_COUNT, layer_features
-
-SHIPPED_FILE = "policy.safetensors"
-"""Weights trained on generated problems by ``tools/train_policy.py``, in half precision."""
+from .features import FEATURE_COUNT
+from .forward import network_input, shipped_weights
 
 _WIDTH = 16
 _CPU_FLOAT32: Mapping[str, Any] = MappingProxyType({"dtype": torch.float32, "device": "cpu"})
@@ -41,13 +37,16 @@ class Policy(nn.Module):
     Args:
         cell: ``"lstm"``, or ``"rnn"`` for Elman's cell, which the HeterPS paper uses.
         width: Hidden units in each direction.
+        features: Numbers of a pair of layer and type.
     """
 
-    def __init__(self, cell: Literal["lstm", "rnn"] = "lstm", width: int = _WIDTH) -> None:
+    def __init__(
+        self, cell: Literal["lstm", "rnn"] = "lstm", width: int = _WIDTH, features: int = FEATURE_COUNT
+    ) -> None:
         super().__init__()
         recurrent = nn.LSTM if cell == "lstm" else nn.RNN
         # stated, since a caller may have set other defaults for models of its own
-        self.read = nn.Linear(FEATURE_COUNT, width, **_CPU_FLOAT32)
+        self.read = nn.Linear(features, width, **_CPU_FLOAT32)
         self.compare = nn.Linear(2 * width, width, **_CPU_FLOAT32)
         self.along = recurrent(width, width, bidirectional=True, **_CPU_FLOAT32)
         self.keep = nn.Linear(2 * width, 2 * width, **_CPU_FLOAT32)
@@ -60,13 +59,17 @@ class Policy(nn.Module):
         with torch.autocast("cpu", enabled=False):  # a caller's is for a model of its own
             return self._scores(features)
 
-    def _scores(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what it makes of pairs of layer and type [L, B, T, 2 H] and of layers [L, B, 4 H]."""
         layers, batch, types, _ = features.shape
         hidden = torch.tanh(self.read(features))
         hidden = hidden + torch.tanh(self.compare(_others(hidden)))[:, :, None]
         along, _ = self.along(hidden.reshape(layers, batch * types, -1))
         along = along.reshape(layers, batch, types, -1)
-        others = _others(along)
+        return along, _others(along)
+
+    def _scores(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        along, others = self.encode(features)
         scored = self.score(torch.tanh(self.keep(along) + self.compare_again(others)[:, :, None]))
         return scored[..., 0], self.begin(others)[..., 0]
 
@@ -79,8 +82,7 @@ def shipped_policy() -> Policy:
     """Return the policy with the weights that come with the package."""
     with alone(), torch.random.fork_rng(devices=[]):
         policy = Policy()
-    data = files("heterps_compile.passes.placement.learned").joinpath(SHIPPED_FILE).read_bytes()
-    policy.load_state_dict({name: weight.float() for name, weight in load(data).items()})
+    policy.load_state_dict({name: torch.from_numpy(weight.copy()) for name, weight in shipped_weights().items()})
     return policy
 
 
@@ -95,4 +97,4 @@ def fresh_policy(problem: Problem, cell: Literal["lstm", "rnn"], seed: int) -> P
 
 def policy_input(problem: Problem, throughputs: Sequence[float]) -> Tensor:
     """Return the features [L, B, T, F] of a problem for B throughputs."""
-    return torch.from_numpy(np.stack([layer_features(problem, goal) for goal in throughputs], axis=1))
+    return torch.from_numpy(network_input(problem, throughputs))

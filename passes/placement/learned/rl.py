@@ -12,28 +12,33 @@ the paper's Elman cell and knows nothing at the start. torch is imported when th
 Left out: a bound (``certificate.py``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from heterps_compile.cost.finders import SIMPLE_PLAN
+from heterps_compile.cost.finders import POLICY, POLISH, SIMPLE_PLAN
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem, SearchResult
 from heterps_compile.passes.deadline import Deadline, now_s
+from heterps_compile.passes.placement.local.annealing import Anneal, drawing
 from heterps_compile.passes.placement.local.archive import Archive
 from heterps_compile.passes.placement.local.climb import Climb, Climbing, Source
 from heterps_compile.passes.placement.local.sampling import Proposals, draw_plans, stage_rules, uniform_proposal
+from heterps_compile.passes.placement.local.segment_table import segment_table
 from heterps_compile.passes.placement.simple_plans import require_feasible, seed_placements
 from heterps_compile.progress import tell
+
+from .goals import EVERY_GOAL
 
 if TYPE_CHECKING:
     from .policy import Policy
 
-_ABOVE_FLOOR = (1, 1.04, 1.1, 1.2, 1.35, 1.6, 2, 3, 5, 9, 16, 32)
-_WITHOUT_FLOOR = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 1, 1.4, 2, 4, 8, 16)
 _DRAWN_ON_A_RUNG = 16
+_ANNEALED_FIRST = 10_000_000  # stages priced by the annealing before the first polish
+_ANNEALED = 4  # for each that the polish prices; takes about as long
 _AIM_AGAIN = 30  # rounds, after which the policy aims at what the best plan attains
 
 
@@ -75,6 +80,7 @@ class Rl:
             ``"uniform"``: no policy at all, plans are drawn blindly, to see what a policy is worth.
         cell: ``"lstm"`` or ``"rnn"``.
         kicks: Kicks of the climb at most; 0 to polish the drawn plans only.
+        whole: Anneal whole plans too where types have links of their own.
     """
 
     name: ClassVar[str] = "rl"
@@ -85,6 +91,7 @@ class Rl:
     start: Literal["shipped", "fresh", "uniform"] = "shipped"
     cell: Literal["lstm", "rnn"] = "lstm"
     kicks: int = 400
+    whole: bool = True
 
     def __call__(
         self,
@@ -115,27 +122,24 @@ class Rl:
             InfeasibleError: where no feasible placement was found.
         """
         started, deadline = now_s(), Deadline.after(time_limit_s)
-        generator = np.random.default_rng(seed)
-        archive = Archive(problem)
-        archive.add_placements(seed_placements(problem, warm_start))
-        simple = archive.best.rank
-        learning = _Run(self, problem, archive, seed, generator, deadline)
-        source = learning.draw_blindly() if self.start == "uniform" else learning.learn()
+        search = RlSearch(self, problem, seed_placements(problem, warm_start), seed, deadline)
+        archive = search.archive
+        for _ in search.learning():
+            tell(fraction=search.rounds / self.rounds)
         drawn, learned_s, learned = archive.evaluations, now_s(), archive.best.value
-        before_polish = archive.best.rank
-        climb = Climb(problem, archive, Climbing(kicks=self.kicks), generator, deadline)
-        climb.run(source)
+        for _ in search.climbing():
+            pass
         placement = archive.best.placement()
         value = require_feasible(problem, placement, self.name)
         now = now_s()
         trace = RlTrace(
             policy_value=learned,
             polished_value=value,
-            rounds=learning.rounds,
-            restarts=learning.restarts,
+            rounds=search.rounds,
+            restarts=search.restarts,
             drawn=drawn,
             polished=archive.evaluations - drawn,
-            stages_priced=climb.prices.priced,
+            stages_priced=search.stages_priced,
             policy_s=learned_s - started,
             polish_s=now - learned_s,
         )
@@ -148,7 +152,7 @@ class Rl:
             evaluations=archive.evaluations,
             search_s=now - started,
             notes=self._notes(problem, trace, is_late=deadline.left_s() < 0),
-            found_by=_who(archive.best.rank, simple, before_polish),
+            found_by=search.found_by,
         )
         return result, trace
 
@@ -168,13 +172,6 @@ class Rl:
                 f"the time limit ended the {'polish' if whole else 'search'}, after {after} rounds of learning"
             )
         return tuple(notes)
-
-
-def _who(best: tuple[float, float], simple: tuple[float, float], before_polish: tuple[float, float]) -> str:
-    """Say which part found the best plan, from the best ranks at the end, at the start and before the polish."""
-    if best == simple:
-        return SIMPLE_PLAN
-    return "policy" if best == before_polish else "polish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,94 +198,130 @@ class _Blind:
         return self.proposals
 
 
-@dataclass(slots=True)
-class _Run:
-    """One search before its polish: fills the archive, counts rounds and restarts, gives the source for the climb."""
+class RlSearch:
+    """One search, a step at a time: first :meth:`learning`, then :meth:`climbing`, as often as it is worth it.
 
-    method: Rl
-    problem: Problem
-    archive: Archive
-    seed: int
-    generator: np.random.Generator
-    deadline: Deadline
-    rounds: int = 0
-    restarts: int = 0
+    Attributes:
+        archive: The best plans so far; it may be given others meanwhile.
+        rounds, restarts: Of REINFORCE.
+    """
 
-    def draw_blindly(self) -> Source:
+    def __init__(
+        self, method: Rl, problem: Problem, starts: Sequence[Placement], seed: int, deadline: Deadline
+    ) -> None:
+        """Evaluate the plans to begin from."""
+        self._method, self._problem, self._seed, self._deadline = method, problem, seed, deadline
+        self._generator = np.random.default_rng(seed)
+        self.archive = Archive(problem)
+        self.archive.add_placements(starts)
+        self._simple = self._before_polish = self.archive.best.rank
+        self._source: Source | None = None
+        self.rounds, self.restarts = 0, 0
+        self._climbs: list[Climb] = []
+
+    @property
+    def stages_priced(self) -> int:
+        """Return how many stages the polish priced on their own."""
+        return sum(climb.prices.priced for climb in self._climbs)
+
+    @property
+    def found_by(self) -> str:
+        """Return which part found the best plan."""
+        best = self.archive.best.rank
+        if best == self._simple:
+            return SIMPLE_PLAN
+        return POLICY if best == self._before_polish else POLISH
+
+    def learning(self) -> Iterator[None]:
+        """Draw on the ladder, then REINFORCE: a step is a rung or a round."""
+        self._source = yield from self._draw_blindly() if self._method.start == "uniform" else self._learn()
+        self._before_polish = self.archive.best.rank
+
+    def climbing(self) -> Iterator[None]:
+        """Climb from the plans of the archive, and where types have links of their own anneal in turns.
+
+        Raises:
+            ValueError: before :meth:`learning` has come to its end.
+        """
+        if self._source is None:
+            raise ValueError("a climb draws from what was learned; run learning() first")
+        problem, climbing = self._problem, Climbing(kicks=self._method.kicks)
+        climb = Climb(problem, self.archive, climbing, self._generator, self._deadline)
+        self._climbs.append(climb)
+        if problem.link_seconds_per_byte is None or not self._method.whole:  # stages priced alone tell what plans cost
+            yield from climb.steps(self._source)
+            return
+        anneal = Anneal(segment_table(problem), self.archive, self._generator, self._deadline)
+        annealed = anneal.steps(drawing(problem, self._source.first(), self._generator))
+        for _ in chain((None,), climb.steps(self._source)):
+            yield
+            while anneal.priced < _ANNEALED_FIRST + _ANNEALED * climb.prices.priced and not next(annealed, True):
+                yield
+
+    def _draw_blindly(self) -> Generator[None, None, Source]:
         """Evaluate as many plans as a policy would draw, none of them learned."""
-        goals = _goals(self.problem, self.archive)
-        blind, rules = uniform_proposal(self.problem, goals[0]), stage_rules(self.problem)
-        for _ in range(self.method.rounds + len(goals) * _DRAWN_ON_A_RUNG // self.method.samples):
-            if self.deadline.left_s() < 0:
+        goals = EVERY_GOAL.of(self._problem, self.archive.best.throughput)
+        blind, rules = uniform_proposal(self._problem, goals[0]), stage_rules(self._problem)
+        for _ in range(self._method.rounds + len(goals) * _DRAWN_ON_A_RUNG // self._method.samples):
+            if self._deadline.left_s() < 0:
                 break
-            draws = draw_plans(blind, rules, self.method.samples, self.generator)
+            draws = draw_plans(blind, rules, self._method.samples, self._generator)
             self.archive.add(draws.types, draws.begins)
+            yield
         return _Blind([blind])
 
-    def learn(self) -> Source:
-        """Draw on the ladder, then REINFORCE."""
+    def _learn(self) -> Generator[None, None, Source]:
         from .policy import fresh_policy, shipped_policy  # noqa: PLC0415 -- torch takes more than a second
         from .reinforce import Imitator, single_thread  # noqa: PLC0415 -- likewise
 
         def weights() -> "Policy":
-            if self.method.start == "shipped":
+            if self._method.start == "shipped":
                 return shipped_policy()
-            return fresh_policy(self.problem, self.method.cell, self.seed)
+            return fresh_policy(self._problem, self._method.cell, self._seed)
 
+        ladder = yield from self._draw_on_ladder(weights())
+        if not ladder:
+            return _Blind(
+                [uniform_proposal(self._problem, EVERY_GOAL.of(self._problem, self.archive.best.throughput)[0])]
+            )
+        yield from self._reinforce(weights, [goal for _, goal in sorted(ladder)])
         with single_thread():
-            ladder = self._draw_on_ladder(weights())
-            if not ladder:
-                return _Blind([uniform_proposal(self.problem, _goals(self.problem, self.archive)[0])])
-            self._reinforce(weights, [goal for _, goal in sorted(ladder)])
-            return Imitator(self.problem, weights(), [goal for _, goal in ladder])
+            return Imitator(self._problem, weights(), [goal for _, goal in ladder])
 
-    def _draw_on_ladder(self, policy: "Policy") -> list[tuple[tuple[float, float], float]]:
+    def _draw_on_ladder(self, policy: "Policy") -> Generator[None, None, list[tuple[tuple[float, float], float]]]:
         """Draw plans for every goal; give the rank of the best one, and the goal."""
-        from .reinforce import propose  # noqa: PLC0415 -- see above
+        from .reinforce import propose, single_thread  # noqa: PLC0415 -- see above
 
-        rules, rungs = stage_rules(self.problem), []
-        for goal in _goals(self.problem, self.archive):
-            if self.deadline.left_s() < 0:
+        rules, rungs = stage_rules(self._problem), []
+        for goal in EVERY_GOAL.of(self._problem, self.archive.best.throughput):
+            if self._deadline.left_s() < 0:
                 break
-            draws = draw_plans(propose(policy, self.problem, goal), rules, _DRAWN_ON_A_RUNG, self.generator)
+            with single_thread():
+                proposal = propose(policy, self._problem, goal)
+            draws = draw_plans(proposal, rules, _DRAWN_ON_A_RUNG, self._generator)
             rungs.append((self.archive.add(draws.types, draws.begins)[0].rank, goal))
+            yield
         return rungs
 
-    def _reinforce(self, weights: Callable[[], "Policy"], goals: list[float]) -> None:
+    def _reinforce(self, weights: Callable[[], "Policy"], goals: list[float]) -> Iterator[None]:
         """Run REINFORCE, from the first weights again where it finds no more; goals come best first."""
-        from .reinforce import Learner, Learning  # noqa: PLC0415 -- see above
+        from .reinforce import Learner, Learning, single_thread  # noqa: PLC0415 -- see above
 
-        starts = 0
-        while self.rounds < self.method.rounds and self.deadline.left_s() > 0:
-            learner = Learner(self.problem, weights(), Learning(samples=self.method.samples), self.generator)
+        starts, method = 0, self._method
+        while self.rounds < method.rounds and self._deadline.left_s() > 0:
+            learner = Learner(self._problem, weights(), Learning(samples=method.samples), self._generator)
             learner.aim(goals[starts % len(goals)])
             starts, best, idle = starts + 1, np.inf, 0
-            for own in range(1, self.method.rounds - self.rounds + 1):
-                draws, evaluation = learner.round()
+            for own in range(1, method.rounds - self.rounds + 1):
+                with single_thread():
+                    draws, evaluation = learner.round()
                 self.archive.add(draws.types, draws.begins, evaluation)
                 self.rounds += 1
-                tell(fraction=self.rounds / self.method.rounds)
+                yield
                 value = float(np.min(evaluation.values))
                 best, idle = (value, 0) if value < best else (best, idle + 1)
-                if idle >= self.method.patience or self.deadline.left_s() < 0:
+                if idle >= method.patience or self._deadline.left_s() < 0:
                     break
                 if starts == 1 and own % _AIM_AGAIN == 0 and self.archive.best.throughput > 0:
                     learner.aim(self.archive.best.throughput)
         self.restarts = max(0, starts - 1)
-
-
-def _goals(problem: Problem, archive: Archive) -> list[float]:
-    """Return the throughputs worth aiming at: from the floor up, or without one around the best simple plan's.
-
-    What is to be fast begins at the best simple plan; a plan of low latency may be as slow as it likes.
-    """
-    is_fast = problem.objective not in ("cost", "price")
-    base = max(problem.min_throughput, archive.best.throughput if is_fast else 0.0)
-    if base > 0:
-        is_fixed = OBJECTIVES[problem.objective].sums_at_floor
-        return [base * factor for factor in ((1,) if is_fixed else _ABOVE_FLOOR)]
-    base = archive.best.throughput
-    if base <= 0:
-        once_s = np.where(np.isfinite(problem.compute_s), problem.compute_s, 1e9).min(axis=1)
-        base = problem.batch / max(float(once_s.sum()), 1e-12)
-    return [base * factor for factor in _WITHOUT_FLOOR]

@@ -23,6 +23,7 @@ Where plans are drawn from is a :class:`Source`; it may learn from what has been
 Left out: the polish itself (``polish.py``), and learning (``reinforce.py``).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -118,36 +119,37 @@ class Climb:
         self._generator, self._deadline = generator, deadline
         self._ladder: Ladder
 
-    def run(self, source: Source) -> None:
-        """Climb; the archive holds what is found."""
+    def steps(self, source: Source) -> Iterator[None]:
+        """Climb, a step at a time: a rung, a plan's ascent or a kick; the archive holds what is found."""
         climbing, proposals = self._climbing, source.first()
         goals = [proposal.throughput for proposal in proposals]
         known = [self._stages(plan.types, plan.begins) for plan in self._archive.niches(climbing.starts)]
         self._ladder = Ladder(self.prices, ladder_terms(self._problem, min(goals), max(goals)), known[0])
         self._offer(known)
-        self._sweep(proposals)
+        yield from self._sweep(proposals)
         for start in self._archive.niches(climbing.starts):
-            self._ascend(start, (1.0,))
-        self._ascend(self._archive.best, _NEAR)
-        learned, idle = proposals, 0
+            yield from self._ascend(start, (1.0,))
+        yield from self._ascend(self._archive.best, _NEAR)
+        learned, idle, before = proposals, 0, self._archive.best
         for kick in range(climbing.kicks):
             if idle >= climbing.patience or self.prices.priced > climbing.most_priced or self._is_late():
                 break
             if kick % climbing.lesson == 0:
                 learned = source.learn(self._archive)
-            before = self._archive.best
             self._narrow()
             kicked = self._kick(proposals if self._generator.random() < climbing.unlearned else learned)
             if kicked is not None and kicked.value < before.value * _PROMISING:
-                self._ascend(kicked, _NEAR[:2])
+                yield from self._ascend(kicked, _NEAR[:2])
             if self._archive.best.rank < before.rank:
-                self._ascend(self._archive.best, _NEAR)
+                yield from self._ascend(self._archive.best, _NEAR)
             idle = 0 if self._archive.best.value < before.value * (1 - _LEAST_GAIN) else idle + 1
+            before = self._archive.best
+            yield
 
     def _is_late(self) -> bool:
         return self._deadline.left_s() < 0
 
-    def _sweep(self, proposals: Proposals) -> None:
+    def _sweep(self, proposals: Proposals) -> Iterator[None]:
         """Polish on the ladder, up and down again."""
         climbing = self._climbing
         up = range(len(self._ladder))
@@ -163,18 +165,21 @@ class Climb:
             carried = [self._polish.descend(stages, terms) for stages in chosen]
             carried.sort(key=lambda stages: self.prices.total(stages, terms))
             self._offer(carried)
+            yield
             if self._is_late():
                 return
         for rung in reversed(up):
             self._offer([self._polish.descend(self._ladder[rung].stages, self._ladder[rung].terms)])
+            yield
             if self._is_late():
                 return
 
-    def _ascend(self, plan: Found, factors: tuple[float, ...]) -> None:
+    def _ascend(self, plan: Found, factors: tuple[float, ...]) -> Iterator[None]:
         """Polish at multiples of the attained time of a batch, until none of them gains."""
         while not self._is_late():
             stages, terms = self._stages(plan.types, plan.begins), self._terms(plan)
             better = self._evaluate([self._polish.descend(stages, terms.near(factor)) for factor in factors])
+            yield
             if not better.rank < (plan.value * (1 - _LEAST_GAIN), plan.violation):
                 return
             plan = better
@@ -251,7 +256,7 @@ class Climb:
             return self._ladder[-1].terms
         throughput = plan.throughput or self._problem.min_throughput or self._archive.best.throughput
         if throughput <= 0:  # infeasible, and no floor to go by: time enough for any stage on one unit
-            return Terms(float(self._table.compute_s[-1].sum() + self._table.data_s[-1].sum() + 1.0))
+            return Terms(float(self._table.sums.compute_s[-1].sum() + self._table.sums.data_s[-1].sum() + 1.0))
         return Terms(self._problem.batch / throughput * (1 + FLOOR_TOLERANCE))
 
     def _evaluate(self, lists: list[StageList]) -> Found:
@@ -300,7 +305,7 @@ def divide_run(table: SegmentTable, stages: StageList, generator: np.random.Gene
     first, end = int(edges[run]), int(edges[run + 1])
     parts = max(1, end - first + int(generator.choice(_CHANGES, p=_CHANGE_ODDS)))
     low, high, type_ = int(stages.bounds[first]), int(stages.bounds[end]), int(stages.types[first])
-    work = np.maximum(_since(table.compute_s, low, high, type_), _since(table.data_s, low, high, type_))
+    work = np.maximum(_since(table.sums.compute_s, low, high, type_), _since(table.sums.data_s, low, high, type_))
     inner = low + np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
     inner = np.unique(inner[(low < inner) & (inner < high)])
     count = len(inner) + 1

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heterps_compile.cost.memory import MEMORY_TOLERANCE
 from heterps_compile.cost.problem import Bools, Floats, Ints, Problem
-from heterps_compile.cost.replicas import StageWork
-from heterps_compile.cost.segments import MEMORY_TOLERANCE, problem_tables
+from heterps_compile.cost.replicas import LayerSums, StageWork
+from heterps_compile.cost.segments import problem_tables
 from heterps_compile.passes.placement.geometry import Chain
 
 MOST_POSITIONS = 1500
@@ -26,47 +27,39 @@ class SegmentTable:
     Attributes:
         problem: The problem.
         positions: [P], layers where a stage may begin, ascending; the first is 0, the last L.
-        compute_s, data_s, sync_s: [P, T], sums over the layers before a position.
-        shared_s: Likewise; None where it is 0 for all.
+        sums: [P, T] each, over the layers before a position.
         forbidden: [P, T], how many layers before a position the type may not run.
         moved_bytes: [P, P], what a stage between two positions receives and sends.
         talks: [P, P], 0, 1 or 2: whether it receives, plus whether it sends.
         memory_bytes: [P, P], what one replica holds; None where every type holds the whole model.
-        synchronises: Whether any ``sync_s`` is above zero.
     """
 
     problem: Problem
     positions: Ints
-    compute_s: Floats
-    data_s: Floats
-    sync_s: Floats
-    shared_s: Floats | None
+    sums: LayerSums
     forbidden: Floats
     moved_bytes: Floats
     talks: Floats
     memory_bytes: Floats | None
-    synchronises: bool
 
-    def work(self, first: Ints, end: Ints, types: Ints | None) -> tuple[StageWork, Bools]:
+    def work(
+        self, first: Ints, end: Ints, types: Ints | None, talking_s: Floats | None = None
+    ) -> tuple[StageWork, Bools]:
         """Look up the work of stages, and whether their types cannot have them at all.
 
         Args:
             first: [N], index of the position where a stage begins.
             end: [N], index of the position where it ends.
             types: [N]; None for every stage on every type: all results are [N, T] then.
+            talking_s: [N] or [N, T], what the stages pay to talk; None for the least they pay, whatever is beside them.
         """
         problem, chosen = self.problem, slice(None) if types is None else types
         column = (slice(None), None) if types is None else slice(None)
-        work = StageWork(
-            compute_s=_total(self.compute_s, first, end, types),
-            data_s=_total(self.data_s, first, end, types)
-            + self.moved_bytes[first, end][column] * problem.seconds_per_byte[chosen]
-            + self.talks[first, end][column] * problem.latency_s[chosen],
-            sync_s=_total(self.sync_s, first, end, types) if self.synchronises else np.zeros(1),
-            compute_parallel=problem.compute_parallel[chosen],
-            data_parallel=problem.data_parallel[chosen],
-            shared_s=None if self.shared_s is None else _total(self.shared_s, first, end, types),
-        )
+        if talking_s is None:
+            talking_s = self.moved_bytes[first, end][column] * problem.seconds_per_byte[chosen]
+            talking_s = talking_s + self.talks[first, end][column] * problem.latency_s[chosen]
+        sums = self.sums.map(lambda sums: _total(sums, first, end, types))
+        work = sums.with_traffic(problem, chosen, talking_s).work(problem, chosen)
         unfit = _total(self.forbidden, first, end, types) > 0
         if self.memory_bytes is not None:
             most_bytes = problem.memory_bytes[chosen] * (1 + MEMORY_TOLERANCE)
@@ -81,20 +74,16 @@ def segment_table(problem: Problem) -> SegmentTable:
         even = np.unique(np.linspace(0, chain.length, MOST_POSITIONS).astype(np.int64))
         chain = Chain(problem, chain.borders[even])
     positions, every = np.arange(chain.length + 1), np.arange(problem.type_count)[None, :]
-    compute_s, data_s, sync_s, shared_s = chain.work_between(np.zeros((1, 1), np.int64), positions[:, None], every)
+    sums = chain.work_between(np.zeros((1, 1), np.int64), positions[:, None], every)
     traffic, tables = chain.whole_traffic(), problem_tables(problem)
     return SegmentTable(
         problem=problem,
         positions=chain.borders,
-        compute_s=np.ascontiguousarray(compute_s),
-        data_s=np.ascontiguousarray(data_s),
-        sync_s=sync_s,
-        shared_s=shared_s,
+        sums=sums.map(np.ascontiguousarray),
         forbidden=np.ascontiguousarray(chain.blocked_before(positions).T),
         moved_bytes=np.where(np.isfinite(traffic.moved_bytes), traffic.moved_bytes, 0.0),
         talks=np.where(np.isfinite(traffic.talks), traffic.talks, 0.0),
         memory_bytes=chain.whole_memory() if tables.memory_binds else None,
-        synchronises=tables.synchronises,
     )
 
 

@@ -29,12 +29,12 @@ Left out: which cells matter (``block_sweep.py``), memory of a replica, values t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints
-from heterps_compile.cost.replicas import ReplicaDemand, StageWork
+from heterps_compile.cost.replicas import ReplicaDemand
 from heterps_compile.passes.placement.geometry import Chain, Runs
 from heterps_compile.passes.placement.traffic import SegmentTraffic
 
@@ -117,12 +117,12 @@ class Blocks:
         self._traffic = None if traffic is None else traffic.least(low)
         every = np.arange(problem.type_count)[:, None]
         after, before = (chain.work_between(np.zeros_like(p)[None, :], p[None, :], every) for p in (low, high))
-        self._compute_s = after[0].ravel(), before[0].ravel()
-        self._data_s = after[1].ravel(), before[1].ravel()
+        after, before = (replace(sums, shared_s=None) for sums in (after, before))
         if traffic is None:
-            sent_s, received_s = (self._passing_s(side[0]).ravel() for side in (self._sent, self._received))
-            self._data_s = self._data_s[0] + sent_s, self._data_s[1] - received_s
-        self._sync_s = (after[2].ravel(), before[2].ravel()) if np.any(problem.sync_s > 0) else None
+            sent_s, received_s = (self._passing_s(side[0]) for side in (self._sent, self._received))
+            after = after.with_traffic(problem, (slice(None), None), sent_s)
+            before = before.with_traffic(problem, (slice(None), None), -received_s)
+        self._after, self._before = after.map(np.ravel), before.map(np.ravel)
         blocked = [chain.blocked_before(p).ravel() for p in (low, high)]
         self._blocked = blocked if np.any(blocked[0]) or np.any(blocked[1]) else None
 
@@ -173,25 +173,36 @@ class Blocks:
             possible = (self._blocked[0][column] == self._blocked[1][row]) | inner
             cells, row, column, inner = cells.keep(possible), row[possible], column[possible], inner[possible]
         first, end, type_ = cells.first, cells.end, cells.type
-        compute_s, data_s = (after[column] - before[row] for after, before in (self._compute_s, self._data_s))
+        sums = self._after.map(lambda after, before: after[column] - before[row], self._before)
+        if self._traffic is not None or self._far:
+            sums = sums.with_traffic(problem, type_, self._traffic_s(cells))
+        inside, around = self._phi_low[end] - self._phi_high[first], self._spread[first] + self._spread[end]
+        nothing_between = np.flatnonzero(inner)
+        inside[nothing_between] = 0.0
+        around[nothing_between] /= 2
+
+        def between(table: Floats) -> Floats:
+            table[nothing_between] = 0.0
+            return table
+
+        work = sums.map(between).work(problem, type_)
+        return cells, CellDemand(type_, work.demand(), inside, around)
+
+    def _traffic_s(self, cells: Runs) -> Floats:
+        """Return [M], what segments in cells move at least, beyond what passes the borders of their blocks."""
+        problem, first, end, type_ = self._problem, cells.first, cells.end, cells.type
+        traffic_s = np.zeros(len(cells))
         if self._traffic is not None:
             pair = first * self.count + end
-            data_s += self._traffic.moved_bytes.ravel()[pair] * problem.seconds_per_byte[type_]
-            data_s += self._traffic.talks.ravel()[pair] * problem.latency_s[type_]
+            traffic_s += self._traffic.moved_bytes.ravel()[pair] * problem.seconds_per_byte[type_]
+            traffic_s += self._traffic.talks.ravel()[pair] * problem.latency_s[type_]
         for far in self._far:
             at = np.flatnonzero((end - first - 1) * self.size + 1 >= _SKIPS[far])
             for side, block in ((self._received, first[at]), (self._sent, end[at])):
                 more, less = side[far][block], side[far - 1][block]
                 seconds = (more - less) * problem.seconds_per_byte[type_[at]]
-                data_s[at] += seconds + ((more > 0) & (less <= 0)) * problem.latency_s[type_[at]]
-        sync_s = np.zeros(1) if self._sync_s is None else self._sync_s[0][column] - self._sync_s[1][row]
-        inside, around = self._phi_low[end] - self._phi_high[first], self._spread[first] + self._spread[end]
-        inner = np.flatnonzero(inner)
-        for array in (compute_s, data_s, inside, *([] if self._sync_s is None else [sync_s])):
-            array[inner] = 0.0
-        around[inner] /= 2
-        parallel = problem.compute_parallel[type_], problem.data_parallel[type_]
-        return cells, CellDemand(type_, StageWork(compute_s, data_s, sync_s, *parallel).demand(), inside, around)
+                traffic_s[at] += seconds + ((more > 0) & (less <= 0)) * problem.latency_s[type_[at]]
+        return traffic_s
 
 
 class BlockPaths:

@@ -50,6 +50,11 @@ def better_of(problem: Problem, result: SearchResult, placement: Placement, foun
     value = evaluate_one(problem, placement)
     if not value < result.value * (1 - GAP):
         return result
-    share = f"{format_percent(100 * (1 - value / result.value))} {OBJECTIVES[problem.objective].better}"
-    note = f"the plan was found by {finder(found_by)} and is {share} than the one that {result.method} found by itself"
+    note = found_note(problem, result, value, found_by)
     return replace(result, placement=placement, value=value, found_by=found_by, notes=(*result.notes, note))
+
+
+def found_note(problem: Problem, result: SearchResult, value: float, found_by: str) -> str:
+    """Say who found a plan of a value, and by how much it is better than the method's own."""
+    share = f"{format_percent(100 * (1 - value / result.value))} {OBJECTIVES[problem.objective].better}"
+    return f"the plan was found by {finder(found_by)} and is {share} than the one that {result.method} found by itself"

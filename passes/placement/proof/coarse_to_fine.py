@@ -19,6 +19,7 @@ from heterps_compile.cost.problem import Ints, Placement, Problem
 from heterps_compile.cost.segments import crossing_bytes
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.incumbent import Incumbent
 
 from .effort import EFFORT, Effort
 from .range_search import RangeSearch, marches_at_once
@@ -31,23 +32,27 @@ def search_all(
     effort: Effort = EFFORT,
     *,
     tells: bool = False,
+    incumbent: Incumbent | None = None,
 ) -> RangeSearch:
     """Run the search over all positions, to its end or to the deadline."""
+    incumbent = Incumbent(problem) if incumbent is None else incumbent
     chain, spent, coarse = Chain(problem), 0, effort.coarse
     is_long = chain.length > coarse.above and problem.min_stages < coarse.coarse
     if is_long and not marches_at_once(chain, effort.march):
-        search = RangeSearch(Chain(problem, thinned(chain, coarse.coarse)), deadline, starts, coarse.coarse_gap, effort)
+        thin = Chain(problem, thinned(chain, coarse.coarse))
+        search = RangeSearch(thin, deadline, starts, coarse.coarse_gap, effort, incumbent=incumbent)
         search.run()
         for _ in range(coarse.rounds):
             if search.placement is None:
                 break
             starts, before, spent = [search.placement], search.best, spent + search.evaluations
             fine = Chain(problem, near(chain, search.placement, coarse.fine))
-            search = RangeSearch(fine, deadline, starts, coarse.fine_gap / chain.length, effort)
+            gap = coarse.fine_gap / chain.length
+            search = RangeSearch(fine, deadline, starts, gap, effort, incumbent=incumbent)
             search.run()
             if search.best > before * (1 - coarse.least_gain / chain.length):
                 break
-    search = RangeSearch(chain, deadline, starts, effort=effort)
+    search = RangeSearch(chain, deadline, starts, effort=effort, incumbent=incumbent)
     search.tells = tells
     search.run()
     search.evaluations += spent

@@ -173,6 +173,7 @@ class FixedTimeEffort:
         most_left: Segments that are kept for a closer look where links between types are bounded first.
         steps, steps_first: Subgradient steps where multipliers are all there is, and before a programme.
         programme_s: Seconds of one programme; halving asks for many.
+        most_tabled, most_cells: Segments that a table of units takes, and its numbers times those; 0 switches it off.
         near: Relative; ranges of time narrower than this are closed from their slow end.
     """
 
@@ -181,6 +182,8 @@ class FixedTimeEffort:
     steps: int = 40
     steps_first: int = 6
     programme_s: float = 10.0
+    most_tabled: int = 20_000
+    most_cells: int = 20_000_000
     near: float = 1e-3
 
 
@@ -205,7 +208,11 @@ class LinkEffort:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What the exact search may do, part by part."""
+    """What the exact search may do, part by part.
+
+    Attributes:
+        most_machine_nodes: Of the tree over counts of machines that are rented whole.
+    """
 
     ranges: RangeEffort = field(default_factory=RangeEffort)
     labels: LabelEffort = field(default_factory=LabelEffort)
@@ -214,6 +221,7 @@ class Effort:
     march: MarchEffort = field(default_factory=MarchEffort)
     fixed_time: FixedTimeEffort = field(default_factory=FixedTimeEffort)
     links: LinkEffort = field(default_factory=LinkEffort)
+    most_machine_nodes: int = 60
 
     def without(self, accelerator: str) -> "Effort":
         """Return the effort with one of :data:`ACCELERATORS` switched off."""

@@ -18,11 +18,11 @@ from heterps_compile.passes.deadline import Deadline, now_s
 from heterps_compile.passes.placement.simple_plans import seed_placements
 
 from .effort import EFFORT, Effort
-from .prove import prove
+from .prove import Proof, prove
 from .why_infeasible import explain_infeasible
 
-_TIME_UP = "the time limit came before the proof was complete"
-_OPEN = "limits or links that couple the stages leave a gap that the proof does not close"
+TIME_UP = "the time limit came before the proof was complete"
+OPEN = "limits or links that couple the stages leave a gap that the proof does not close"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,7 @@ class Exact:
         deadline = Deadline.after(time_limit_s)
         proof = prove(problem, deadline, seed_placements(problem, warm_start), self.effort, tells=True)
         if proof.placement is None:
-            if np.isinf(proof.bound):
-                raise explain_infeasible(problem, deadline)
-            within = "" if time_limit_s is None else f" within {time_limit_s:g} s"
-            raise InfeasibleError(
-                f"no feasible plan found{within}, and none proven impossible; allow more time (--time-limit), "
-                "or relax the limits on units"
-            )
+            raise no_plan(problem, proof, deadline, time_limit_s)
         value = evaluate_one(problem, proof.placement)
         return SearchResult(
             placement=proof.placement,
@@ -73,5 +67,16 @@ class Exact:
             seed=seed,
             evaluations=proof.evaluations,
             search_s=now_s() - started,
-            notes=() if proof.is_complete else (_TIME_UP if deadline.left_s() <= 0 else _OPEN,),
+            notes=() if proof.is_complete else (TIME_UP if deadline.left_s() <= 0 else OPEN,),
         )
+
+
+def no_plan(problem: Problem, proof: Proof, deadline: Deadline, time_limit_s: float | None) -> InfeasibleError:
+    """Return why there is no plan: the constraint that none meets, or the time, which did not suffice for one."""
+    if np.isinf(proof.bound):
+        return explain_infeasible(problem, deadline)
+    within = "" if time_limit_s is None else f" within {time_limit_s:g} s"
+    return InfeasibleError(
+        f"no feasible plan found{within}, and none proven impossible; allow more time (--time-limit), "
+        "or relax the limits on units"
+    )

@@ -38,10 +38,4 @@ def fastest_at_price(problem: Problem, result: SearchResult, time_limit_s: float
     before, after = detail(problem, result.placement), detail(problem, proof.placement)
     if after.faults or not after.throughput > before.throughput * (1 + GAP) or after.value > before.value * (1 + GAP):
         return found
-    return replace(
-        found,
-        placement=proof.placement,
-        value=after.value,
-        bound=min(found.bound, after.value),
-        found_by=PROOF,
-    )
+    return replace(found.with_placement(proof.placement, after.value), found_by=PROOF)

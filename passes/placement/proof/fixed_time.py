@@ -10,21 +10,26 @@ over segments (``paths.py``)::
 
 Limits on units, and the budget of ``latency``, couple the segments: Lagrange multipliers bound the optimum from below
 (``lagrangian.py``), and what they leave open is closed by labels where prices alone count (``label_setting.py``),
-or by a mixed-integer programme (``path_programme.py``).
+or by a mixed-integer programme (``path_programme.py``). Where units alone count, as they do for ``throughput`` and
+``max-load``, a table of units tells whether some path keeps to the limits (``units_table.py``), where it is small.
 
 Left out: the objective ``cost``, where price and time trade off (``range_search.py``).
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
 from heterps_compile.cost.chosen_units import BUDGET_TOLERANCE
-from heterps_compile.cost.evaluate import evaluate_one, slowest_batch_s
+from heterps_compile.cost.evaluate import slowest_batch_s
+from heterps_compile.cost.finders import PROOF
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.incumbent import Incumbent
+from heterps_compile.passes.placement.lattice import Lattice
 from heterps_compile.progress import tell
 
 from .effort import EFFORT, Effort
@@ -34,14 +39,15 @@ from .linked_chain import LinkedChain
 from .path_programme import CoupledPath, Coupling, Terms, coupled_path
 from .paths import SegmentPrices
 from .trivial_bounds import GAP, longest_s, trivial_bound
+from .units_table import UnitLimits, cheapest_within
 
 
 class FixedTimeSearch:
     """The search, which can be stopped at any time.
 
     Attributes:
-        best: Value of the best plan, inf until there is one.
-        placement: That plan.
+        best: Value of the best plan, inf until there is one; no plan that is no better than the incumbent counts.
+        placement: That plan; None where none is better than the value that the incumbent began with.
         bound: A proven lower bound on the value of every placement; inf where it is proven that none is feasible.
         evaluations: Placements evaluated.
         left: Where the costs of segments are lower bounds, and tau is the floor's: the segments that may be in a better
@@ -51,12 +57,15 @@ class FixedTimeSearch:
 
     def __init__(
         self,
-        chain: Chain | LinkedChain,
+        chain: Chain | LinkedChain | Lattice,
         deadline: Deadline,
         starts: Sequence[Placement] = (),
         effort: Effort = EFFORT,
+        *,
+        incumbent: Incumbent | None = None,
     ) -> None:
         """Begin with some placements."""
+        self._incumbent = Incumbent(chain.problem) if incumbent is None else incumbent
         self.problem, self.deadline, self._effort = chain.problem, deadline, effort.fixed_time
         self._labels = effort.labels
         self.best, self.bound, self.evaluations = np.inf, trivial_bound(self.problem), 0
@@ -67,7 +76,8 @@ class FixedTimeSearch:
         self._chain = chain
         self._listed: Segments | None = None
         self._seen: set[Placement] = set()
-        self._lagrangian = Lagrangian(chain, deadline, self._try)
+        self._lagrangian, self._counted = Lagrangian(chain, deadline, self._try), 0
+        self._hear()
         self._multipliers = self._lagrangian.none  # the best of the last time, a good start for the next
         for start in starts:
             self._try(start)
@@ -95,6 +105,7 @@ class FixedTimeSearch:
         unknown_s = 0.0  # the slowest time of which nothing could be proven
         while max(self.bound, unknown_s) < min(self.best, slow_s) * (1 - GAP):
             if self.tells:
+                self._incumbent.raise_bound(min(self.bound, self.best))
                 tell(bound=min(self.bound, self.best))
             low_s, high_s = max(self.bound, unknown_s), min(self.best, slow_s)
             middle_s = (low_s + high_s) / 2 if low_s < high_s * (1 - near) else high_s * (1 - GAP)
@@ -143,7 +154,33 @@ class FixedTimeSearch:
         best = best if best.bound >= free.bound else free
         if self._is_at_floor:
             return self._close(time_s, best)
-        return self._programme(time_s, best, min(self._least_to_beat(), enough))
+        bound = self._tabled(time_s, best, enough)
+        return self._programme(time_s, best, min(self._least_to_beat(), enough)) if bound is None else bound
+
+    def _tabled(self, time_s: float, best: Relaxation, enough: float) -> float | None:
+        """Find a path within the limits on units and the budget by a table of units, and try it.
+
+        Returns:
+            The bound of the relaxation where there is such a path, inf where there is none; None where the table is too
+            large to tell.
+        """
+        if self._chain.segment_count > self._effort.most_left:
+            return None
+        problem, prices = self.problem, SegmentPrices.at(self.problem, time_s)
+        money = problem.budget_per_hour * (1 + BUDGET_TOLERANCE)
+        limits = UnitLimits(problem.max_units, problem.price_per_hour, money, best.counts)
+        limit = enough * (1 + GAP) + best.refund
+        segments = best.graph.keep_below(best.counts, best.to_go, limit, self._effort.most_tabled)
+        if segments is None or prod(limits.shape) * (len(segments) + self._chain.length) > self._effort.most_cells:
+            return None
+        cost = prices.of(segments.demand, segments.type)
+        units = np.where(np.isfinite(cost), prices.units(segments.demand), np.inf)
+        chosen = cheapest_within(segments, units, limits, self._chain.length, self.deadline)
+        if chosen is None:
+            return np.inf
+        self.loose = self._chain.placement(segments.keep(chosen))
+        self._try(self.loose)
+        return best.bound
 
     def _close(self, time_s: float, best: Relaxation) -> float:
         """Bound the cost of the cheapest path by labels and the programme, over the segments that may be in it."""
@@ -235,10 +272,16 @@ class FixedTimeSearch:
         return found
 
     def _try(self, placement: Placement) -> None:
-        if placement in self._seen:
-            return
-        self._seen.add(placement)
-        self.evaluations += 1
-        value = evaluate_one(self.problem, placement)
-        if value < self.best:
-            self.best, self.placement = value, placement
+        if placement not in self._seen:
+            self._seen.add(placement)
+            self.evaluations += 1
+            self._incumbent.offer(placement, self._chain.value(placement), PROOF)
+        priced = self._lagrangian.priced - self._counted
+        self._counted += priced
+        self._incumbent.exchange(priced)
+        self._hear()
+
+    def _hear(self) -> None:
+        """Take the plan of the incumbent where it is better."""
+        if self._incumbent.value < self.best:
+            self.best, self.placement = self._incumbent.value, self._incumbent.placement

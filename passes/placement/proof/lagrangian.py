@@ -19,6 +19,7 @@ import numpy as np
 from heterps_compile.cost.problem import Floats, Placement
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.lattice import Lattice
 
 from .linked_chain import LinkedChain
 from .paths import SegmentGraph, SegmentPrices, StageCounts, cheapest_path
@@ -60,9 +61,15 @@ class Relaxation:
 
 
 class Lagrangian:
-    """Bounds on plans over the segments of a chain."""
+    """Bounds on plans over the segments of a chain.
 
-    def __init__(self, chain: Chain | LinkedChain, deadline: Deadline, consider: Callable[[Placement], None]) -> None:
+    Attributes:
+        priced: Segments priced so far.
+    """
+
+    def __init__(
+        self, chain: Chain | LinkedChain | Lattice, deadline: Deadline, consider: Callable[[Placement], None]
+    ) -> None:
         """Take a chain; ``consider`` is called with the plan of every path."""
         problem = chain.problem
         self._chain, self._deadline, self._consider = chain, deadline, consider
@@ -71,6 +78,7 @@ class Lagrangian:
         budget = problem.budget_per_hour if problem.objective == "latency" else np.inf
         self.limits = np.append(problem.max_units.astype(np.float64), budget)
         self.none = np.zeros(len(self.limits))
+        self.priced = 0
 
     def solve(self, segments: Segments | None, slow_s: float, fast_s: float, multipliers: Floats) -> Relaxation:
         """Find the cheapest path over some segments, or all, with the least they cost in (fast_s, slow_s]."""
@@ -79,6 +87,7 @@ class Lagrangian:
         prices = SegmentPrices(problem, slow_s, fast_s, per_unit)
         graph = segment_graph(self._chain, prices, self._deadline, segments)
         to_go = graph.to_go(self._counts)
+        self.priced += self._chain.segment_count if segments is None else len(segments)
         paid = multipliers > 0
         refund = float(multipliers[paid] @ limits[paid])
         if not np.isfinite(to_go[0, 0]):

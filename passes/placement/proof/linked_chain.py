@@ -17,7 +17,6 @@ Left out: chains for which that is too many; ``evaluate`` knows the types of all
 import numpy as np
 
 from heterps_compile.cost.problem import Floats, Ints, Placement, Problem
-from heterps_compile.cost.replicas import StageWork
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
 from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 
@@ -54,6 +53,10 @@ class LinkedChain:
         """Return the placement of a path."""
         first, end = self._positions(path.first), self._positions(path.end)
         return self._chain.placement(Runs(first, end, path.type))
+
+    def value(self, placement: Placement) -> float:
+        """Return the objective of a placement, inf where it is infeasible."""
+        return self._chain.value(placement)
 
     def all_segments(self, deadline: Deadline = NO_DEADLINE) -> Segments:
         """List every possible segment; made once.
@@ -95,10 +98,9 @@ class LinkedChain:
     def _between(self, links: "_Links", segment: tuple[Ints, Ints, Ints], neighbours: tuple[Ints, Ints]) -> Segments:
         """Return segments (first, end, type) between the types of their neighbours, sorted."""
         (first, end, type_), (p, q), types, last = segment, neighbours, self._types, self._chain.length
-        compute_s, data_s, sync_s, shared_s = self._chain.work_between(first, end, type_)
-        data_s = data_s + links.talking_s(first, end, type_, p, q)
-        parallel = self.problem.compute_parallel[type_], self.problem.data_parallel[type_]
-        demand = StageWork(compute_s, data_s, sync_s, *parallel, shared_s).demand()
+        sums = self._chain.work_between(first, end, type_)
+        sums = sums.with_traffic(self.problem, type_, links.talking_s(first, end, type_, p, q))
+        demand = sums.work(self.problem, type_).demand()
         state = np.where(first == 0, 0, 1 + (first - 1) * types**2 + p * types + type_)
         next_state = np.where(end == last, self.length, 1 + (end - 1) * types**2 + type_ * types + q)
         return Segments(state, next_state, type_, demand).keep(np.lexsort((type_, next_state, state)))

@@ -24,6 +24,7 @@ from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Bools, Placement, Problem
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.incumbent import Incumbent
 
 from .coarse_to_fine import thinned
 from .effort import EFFORT, Effort
@@ -49,9 +50,16 @@ class LinkedSearch:
     """
 
     def __init__(
-        self, problem: Problem, deadline: Deadline, starts: Sequence[Placement] = (), effort: Effort = EFFORT
+        self,
+        problem: Problem,
+        deadline: Deadline,
+        starts: Sequence[Placement] = (),
+        effort: Effort = EFFORT,
+        *,
+        incumbent: Incumbent | None = None,
     ) -> None:
         """Begin with some placements."""
+        self._incumbent = Incumbent(problem) if incumbent is None else incumbent
         self.problem, self.deadline, self._starts, self._effort = problem, deadline, starts, effort
         self.best, self.bound, self.evaluations = np.inf, 0.0, 0
         at_floor = OBJECTIVES[problem.objective].sums_at_floor
@@ -129,9 +137,9 @@ class LinkedSearch:
         """Search; with a width only for a bound, in ranges no narrower."""
         search: RangeSearch | FixedTimeSearch
         if OBJECTIVES[self.problem.objective].sums_at_floor:
-            search = FixedTimeSearch(chain, self.deadline, starts, self._effort)
+            search = FixedTimeSearch(chain, self.deadline, starts, self._effort, incumbent=self._incumbent)
         else:
-            search = RangeSearch(chain, self.deadline, starts, gap, self._effort)
+            search = RangeSearch(chain, self.deadline, starts, gap, self._effort, incumbent=self._incumbent)
             if width is not None:
                 search.width, search.is_hasty = width, True
         if self.best < search.best:

@@ -12,11 +12,18 @@ Legend: a segment (a, c) on a type with k replicas takes at most tau where, with
 
     compute(c) - compute(a) <= tau / (1 - alpha + alpha / k)
     until(c) - since(a) <= tau
-        until = w (data + sent) + sync    since = w (data - received) + sync    w = 1 - beta + beta / k
+        until = w (data + sent) + v sync    since = w (data - received) + v sync
+        w = 1 - beta + beta / k             v = (k - 1) / k, or what machines make of it (``cost/all_reduce.py``)
 
-with the bytes that every segment with that end sends, or receives, at least. An *entry* is a type with a number of
-replicas, or with several, priced as the least and as long as the most of them. The least price of units from a position
-to the end of the chain,
+or, where layers have fractions of their own, with sums of what no replicas divide and of what they do,
+
+    serial(c) - serial(a) + (parallel(c) - parallel(a)) / k <= tau
+
+and likewise for data movement; with the bytes that every segment with that end sends, or receives, at least. An *entry*
+is a type with a number of replicas, or with several: priced as the least of them, dividing as the most and
+synchronising as the least, which is more than any of them can. Where synchronising takes longer than it saves, more
+replicas reach less far; an entry then reaches as far as one of its type with fewer. The least price of units from a
+position to the end of the chain,
 
     to_go(n) = 0        to_go(a) = min over entries e of price(e) + min over c in a + 1 .. end(e, a) of to_go(c)
 
@@ -25,25 +32,25 @@ the next layer alone: an end c within a window may send too many bytes, but then
 sends less and hence receives less as the beginning of what follows; from there the way is no dearer than from c.
 
 A step of the march takes hundreds of thousands of segments one by one, each a few comparisons that depend on the one
-before; array operations take several times as long. numba compiles the loops at the end of this file to machine code,
-the first time for some seconds, and keeps that beside the bytecode, or in the user's cache where that folder is
-read-only. Legend of the loops: T types, E entries, n positions.
+before; array operations take several times as long. The loops at the end of this file are compiled
+(``compiled_loops.py``). Legend of the loops: T types, E entries, n positions.
 
 Left out: memory of a replica, values that skip layers, what the march does with it (``march.py``).
 """
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple, ParamSpec, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heterps_compile.cluster.local import usable_cores
+from heterps_compile.cost.all_reduce import ring_share
 from heterps_compile.cost.problem import Bools, Floats, Ints
+from heterps_compile.passes.placement.compiled_loops import compiled
 from heterps_compile.passes.placement.geometry import Chain
 
 from .effort import EFFORT, MarchEffort
@@ -51,8 +58,6 @@ from .effort import EFFORT, MarchEffort
 _SLACK = 2e-10  # relative, in favour of reaching further: more than rounding is, less than two plans need to differ by
 _EQUAL = 1e-12  # relative; what the order of summation may change
 _MOST_THREADS = 4
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 LastEnds = NDArray[np.int32]
 """Positions [E, n], of which there are many."""
@@ -65,8 +70,10 @@ class Sums(NamedTuple):
         compute_s: Computation before a position.
         until_s, since_s: Data movement before a position, with what a segment that ends there sends, and less what one
             that begins there receives.
-        sync_s: What more than one replica synchronises.
+        sync_s: What ever more replicas synchronise.
         shared_s: What no replica divides, nor has to itself.
+        serial_compute_s, serial_until_s, serial_since_s: The parts of the first three that no replicas divide; [0, 0]
+            where layers have the fractions of their types.
         usable: [T, n], the last end that the layers allow.
     """
 
@@ -75,6 +82,9 @@ class Sums(NamedTuple):
     since_s: Floats
     sync_s: Floats
     shared_s: Floats
+    serial_compute_s: Floats
+    serial_until_s: Floats
+    serial_since_s: Floats
     usable: Ints
 
 
@@ -84,13 +94,15 @@ class Shares(NamedTuple):
     Attributes:
         types: Device types.
         compute, data: Shares of computation and data movement that one of the replicas takes.
-        synchronise: Whether they synchronise, and a single replica, which does not, may reach further.
+        parallel: Share that one of the replicas takes of what they divide.
+        synchronise: Share of the synchronisation that they take.
     """
 
     types: Ints
     compute: Floats
     data: Floats
-    synchronise: Ints
+    parallel: Floats
+    synchronise: Floats
 
 
 class Part(NamedTuple):
@@ -150,20 +162,28 @@ class LongestSegments:
         self._effort = effort
         problem, positions = chain.problem, np.arange(chain.length + 1)
         every = np.arange(problem.type_count)[:, None]
-        compute_s, data_s, sync_s, shared_s = chain.work_between(0 * positions[None], positions[None], every)
+        sums = chain.work_between(0 * positions[None], positions[None], every)
         received_s, sent_s = (
             size_bytes * problem.seconds_per_byte[:, None] + (size_bytes > 0) * problem.latency_s[:, None]
             for size_bytes in chain.passing_bytes(1)
         )
-        none = np.zeros_like(compute_s)
-        self._synchronises = bool(np.any(problem.sync_s > 0))
+        until, since = (sums.with_traffic(problem, (slice(None), None), each) for each in (sent_s, -received_s))
+        none = np.zeros_like(sums.compute_s)
+        serial = (np.zeros((0, 0)),) * 3
+        if sums.serial_compute_s is not None or sums.serial_data_s is not None:
+            works = [each.work(problem, (slice(None), None)) for each in (until, since)]
+            serial = (works[0].serial_compute_s, works[0].serial_data_s, works[1].serial_data_s)
+        self._synchronises = sums.sync_s is not None
         self._sums = Sums(
-            compute_s,
-            data_s + sent_s,
-            data_s - received_s,
-            np.ascontiguousarray(sync_s) if self._synchronises else none,
-            none if shared_s is None else np.ascontiguousarray(shared_s),
-            np.stack([np.searchsorted(row, row[:-1] + 0.5) - 1 for row in chain.blocked_before(positions)]),
+            compute_s=sums.compute_s,
+            until_s=until.data_s,
+            since_s=since.data_s,
+            sync_s=none if sums.sync_s is None else np.ascontiguousarray(sums.sync_s),
+            shared_s=none if sums.shared_s is None else np.ascontiguousarray(sums.shared_s),
+            serial_compute_s=np.ascontiguousarray(serial[0]),
+            serial_until_s=np.ascontiguousarray(serial[1]),
+            serial_since_s=np.ascontiguousarray(serial[2]),
+            usable=np.stack([np.searchsorted(row, row[:-1] + 0.5) - 1 for row in chain.blocked_before(positions)]),
         )
         self._problem = problem
         nothing = np.zeros(0, np.int64)
@@ -172,15 +192,14 @@ class LongestSegments:
     def ends(self, entries: ReplicaRanges, batch_s: float) -> LastEnds:
         """Return [E, n], the last end of a segment with so many replicas from every position.
 
-        The position itself where there is none. More replicas reach further, but for one: it synchronises nothing, so
-        it counts with each.
+        The position itself where there is none. An entry reaches no less far than those of its type before it.
 
         Args:
-            entries: The most replicas of each count.
+            entries: By type, then by number of replicas.
             batch_s: Time of a batch.
         """
         last_s, keys, before = self._last
-        own = entries.most * self._problem.type_count + entries.type
+        own = (entries.most * (1 << 31) + entries.least) * self._problem.type_count + entries.type
         rows = np.full(len(own), -1)
         if len(keys) and self._effort.reused * last_s <= batch_s <= last_s:
             order = np.argsort(keys)
@@ -195,7 +214,7 @@ class LongestSegments:
         for other in others:
             other.result()
         self._last = batch_s, own, ends
-        return ends
+        return _no_less_than_fewer(entries, ends) if self._synchronises else ends
 
     def prices(self, entries: ReplicaRanges) -> Floats:
         """Return [E], what the units of an entry cost at least."""
@@ -221,8 +240,18 @@ class LongestSegments:
 
     def _shares(self, entries: ReplicaRanges) -> Shares:
         alpha, beta = self._problem.compute_parallel[entries.type], self._problem.data_parallel[entries.type]
-        synchronise = ((entries.most > 1) & self._synchronises).astype(np.int64)
-        return Shares(entries.type, 1 - alpha + alpha / entries.most, 1 - beta + beta / entries.most, synchronise)
+        least, machines = entries.least.astype(np.float64), self._problem.machines
+        synchronise = np.asarray(ring_share(least) if machines is None else machines.take(entries.type).share(least))
+        parallel = 1 / entries.most
+        return Shares(entries.type, 1 - alpha + alpha * parallel, 1 - beta + beta * parallel, parallel, synchronise)
+
+
+def _no_less_than_fewer(entries: ReplicaRanges, ends: LastEnds) -> LastEnds:
+    """Return for every entry the furthest of its ends and those of the entries of its type before it."""
+    furthest = ends.copy()
+    for e in np.flatnonzero(np.diff(entries.type) == 0).tolist():
+        np.maximum(furthest[e], furthest[e + 1], out=furthest[e + 1])
+    return furthest
 
 
 def _threads() -> int:
@@ -241,22 +270,6 @@ def counted_up(parts: Ints) -> Ints:
     return np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
 
 
-def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return the machine code of one of the functions below."""
-    return cast("Callable[_P, _R]", _compiled(function))
-
-
-@cache
-def _compiled(function: Callable[..., object]) -> Callable[..., object]:
-    import numba  # noqa: PLC0415  # takes a third of a second
-
-    try:
-        made = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # no folder to keep it in
-        made = numba.njit(nogil=True, error_model="numpy")(function)
-    return cast("Callable[..., object]", made)
-
-
 def furthest(sums: Sums, shares: Shares, limit_s: float, ends: LastEnds, part: Part) -> None:
     """Fill in, for entries and positions, the last ends of segments that take no longer than the limit.
 
@@ -269,42 +282,44 @@ def furthest(sums: Sums, shares: Shares, limit_s: float, ends: LastEnds, part: P
         ends: [E, n], to be filled in.
         part: Which entries, and what to begin from.
     """
-    compute_s, until_s, since_s, sync_s, shared_s, usable = sums
+    sync_s, shared_s, usable = sums.sync_s, sums.shared_s, sums.usable
     length, count = usable.shape[1], len(shares.types)
-    least_s, at = np.empty((2, length + 1)), np.zeros(2, np.int64)  # of until_s from a position on; with all, or alone
+    least_s = np.empty(length + 1)  # of what is needed until a position, from it on
     for e in range(part.first, count, part.step):
-        t, share, extra, row = shares.types[e], shares.data[e], float(shares.synchronise[e]), part.rows[e]
-        most_s, least, alone = limit_s / shares.compute[e], np.inf, np.inf
+        t, extra, row = shares.types[e], shares.synchronise[e], part.rows[e]
+        share, most_s, least = shares.data[e], limit_s / shares.compute[e], np.inf
+        compute_s, until_s, since_s = sums.compute_s[t], sums.until_s[t], sums.since_s[t]
+        if len(sums.serial_compute_s):
+            own = shares.parallel[e]
+            compute_s = sums.serial_compute_s[t] * (1 - own) + compute_s * own
+            until_s = sums.serial_until_s[t] * (1 - own) + until_s * own
+            since_s = sums.serial_since_s[t] * (1 - own) + since_s * own
+            share, most_s = 1.0, limit_s
         if row < 0:
             for c in range(length, -1, -1):
-                least = min(least, share * until_s[t, c] + extra * sync_s[t, c])
-                alone = min(alone, until_s[t, c])
-                least_s[0, c], least_s[1, c] = least, alone
-        by_compute = at[0] = at[1] = 0
+                least = min(least, share * until_s[c] + extra * sync_s[t, c])
+                least_s[c] = least
+        by_compute = at = 0
         for a in range(length):
-            most_compute_s, most_shared_s = compute_s[t, a] + most_s, shared_s[t, a] + limit_s
-            most_until_s = share * since_s[t, a] + extra * sync_s[t, a] + limit_s
+            most_compute_s, most_shared_s = compute_s[a] + most_s, shared_s[t, a] + limit_s
+            most_until_s = share * since_s[a] + extra * sync_s[t, a] + limit_s
             if row >= 0:
                 end = part.ends[row, a]
             else:
-                while by_compute < length and compute_s[t, by_compute + 1] <= most_compute_s:
+                while by_compute < length and compute_s[by_compute + 1] <= most_compute_s:
                     by_compute += 1
-                limit, end = min(by_compute, usable[t, a]), a
                 # what an end and all behind it send rules out the rest, nearly: from there a few steps back
-                for way in range(2 if extra > 0 else 1):
-                    c, most_s_there = min(at[way], limit), most_until_s if way == 0 else since_s[t, a] + limit_s
-                    while c < limit and least_s[way, c + 1] <= most_s_there:
-                        c += 1
-                    while c > a and least_s[way, c] > most_s_there:
-                        c -= 1
-                    at[way], end = c, max(end, c)
+                limit = min(by_compute, usable[t, a])
+                end = min(at, limit)
+                while end < limit and least_s[end + 1] <= most_until_s:
+                    end += 1
+                while end > a and least_s[end] > most_until_s:
+                    end -= 1
+                at = end
             while end > a:
                 if shared_s[t, end] <= most_shared_s:
-                    until = share * until_s[t, end] + extra * sync_s[t, end]
-                    if compute_s[t, end] <= most_compute_s and until <= most_until_s:
-                        break
-                    is_alone = extra > 0 and compute_s[t, end] <= compute_s[t, a] + limit_s
-                    if is_alone and until_s[t, end] <= since_s[t, a] + limit_s:
+                    until = share * until_s[end] + extra * sync_s[t, end]
+                    if compute_s[end] <= most_compute_s and until <= most_until_s:
                         break
                 end -= 1
             ends[e, a] = max(a, end)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from heterps_compile.cost.problem import Bools, Floats, Ints, Placement
+from heterps_compile.cost.segments import problem_tables
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import Chain, Runs, Segments
 
@@ -223,17 +224,25 @@ class March:
         """Say whether not even all units for every stage allow a plan."""
         most = self._chain.problem.max_units.astype(np.int64)
         types = np.flatnonzero(most)
-        every = ReplicaRanges(types, np.ones(len(types), np.int64), most[types])
+        alone, several = np.ones(len(types), np.int64), np.flatnonzero(most[types] > 1)
+        every = ReplicaRanges(
+            np.concatenate([types, types[several]]),
+            np.concatenate([alone, 2 * alone[several]]),
+            np.concatenate([alone, most[types][several]]),
+        )
+        every = every.take(np.argsort(every.type, kind="stable"))
         return bool(np.isinf(self._longest.to_go(every, self._longest.ends(every, slow_s))[0]))
 
     def _entries(self, lowest_s: float, ceiling: float) -> ReplicaRanges:
         """Return the replica counts that a plan better than the ceiling may have at ``lowest_s`` or more.
 
-        A segment with k replicas has tau / (1 - alpha + alpha / k) of computation at most, so k tau less that is lost.
+        A segment with k replicas has tau / (1 - alpha + alpha / k) of computation at most, so k tau less that is lost;
+        alpha is the largest of any layer's.
         """
         problem = self._chain.problem
+        largest = np.where(problem_tables(problem).usable, problem.alpha, 0.0).max(axis=0)
         entries: list[tuple[int, int, int]] = []
-        for type_, (price, alpha) in enumerate(zip(problem.price_per_hour, problem.compute_parallel, strict=True)):
+        for type_, (price, alpha) in enumerate(zip(problem.price_per_hour, largest, strict=True)):
             least, limit = 1, int(problem.max_units[type_])
             while least <= limit:
                 lost_s = lowest_s * least * (1 - 1 / ((1 - alpha) * least + alpha))

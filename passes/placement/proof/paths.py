@@ -13,7 +13,7 @@ Left out: the branch and bound that calls this (``range_search.py``).
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -126,15 +126,18 @@ class StageCounts:
         return np.where(np.arange(self.last + 1) >= self.least, 0.0, np.inf)
 
     def after_stage(self, costs: Floats) -> Floats:
-        """Give, for costs by state before a stage, the costs by state after it."""
-        moved = np.concatenate([[np.inf], costs[:-1]])
+        """Give, for costs [..., Q + 1] by state before a stage, the costs by state after it."""
+        moved = np.concatenate([np.full_like(costs[..., :1], np.inf), costs[..., :-1]], axis=-1)
         if self.more:
-            moved[-1] = min(moved[-1], costs[-1])
+            moved[..., -1] = np.minimum(moved[..., -1], costs[..., -1])
         return moved
 
     def before_stage(self, costs: Floats) -> Floats:
-        """Give, for costs to go by state after a stage, the costs to go by state before it."""
-        return np.append(costs[1:], costs[-1] if self.more else np.inf)
+        """Give, for costs to go [..., Q + 1] by state after a stage, the costs to go by state before it."""
+        if self.last == 0:  # nobody counts
+            return costs if self.more else np.full_like(costs, np.inf)
+        last = costs[..., -1:] if self.more else np.full_like(costs[..., -1:], np.inf)
+        return np.concatenate([costs[..., 1:], last], axis=-1)
 
 
 class SegmentGraph(Protocol):
@@ -171,23 +174,18 @@ class ListedSegments:
     def __init__(self, segments: Segments, prices: SegmentPrices, length: int, deadline: Deadline) -> None:
         self.segments, self._length, self._deadline = segments, length, deadline
         self.cost = prices.of(segments.demand, segments.type)
-        first, end = segments.first, segments.end
-        count = len(first)
-        opens = np.ones(count, np.bool_)
-        opens[1:] = (first[1:] != first[:-1]) | (end[1:] != end[:-1])
-        pairs = np.flatnonzero(opens)  # one for every first and end, whatever the type
-        self._pair_end = end[pairs]
-        self._pair_cost = np.minimum.reduceat(self.cost, pairs) if count else self.cost
-        self._firsts, starts = np.unique(first[pairs], return_index=True)
-        self._pair_starts = np.append(starts, len(pairs))
+        self._pairs = _pairs_of(segments)
+        self._pair_cost = np.minimum.reduceat(self.cost, self._pairs.starts) if len(self.cost) else self.cost
 
     def to_go(self, counts: StageCounts) -> Floats:
         """Return [n + 1, Q + 1], the cost of the cheapest path to the end."""
         self._deadline.check()
         to_go = np.full((self._length + 1, counts.last + 1), np.inf)
         to_go[-1] = counts.finish()
-        for first, ends, cost in reversed(self._rows()):
-            to_go[first] = counts.before_stage((cost[:, None] + to_go[ends]).min(axis=0))
+        pairs = self._pairs
+        for step in reversed(pairs.steps):
+            after = self._pair_cost[step.pairs, None] + to_go[pairs.end[step.pairs]]
+            to_go[step.firsts] = counts.before_stage(np.minimum.reduceat(after, step.offsets, axis=0))
         return to_go
 
     def row(self, first: int) -> tuple[Segments, Floats]:
@@ -201,9 +199,15 @@ class ListedSegments:
         from_start = np.full((self._length + 1, counts.last + 1), np.inf)
         from_start[0] = counts.start()
         after = np.full(from_start.shape, np.inf)
-        for first, ends, cost in self._rows():
-            after[first] = counts.after_stage(from_start[first])
-            from_start[ends] = np.minimum(from_start[ends], cost[:, None] + after[first])
+        pairs = self._pairs
+        for step in pairs.steps:
+            after[step.firsts] = counts.after_stage(from_start[step.firsts])
+            reached, ends = self._pair_cost[step.pairs, None] + after[pairs.first[step.pairs]], pairs.end[step.pairs]
+            if len(step.offsets) == 1:  # no end comes twice
+                from_start[ends] = np.minimum(from_start[ends], reached)
+            else:
+                for state in range(counts.last + 1):
+                    np.minimum.at(from_start[:, state], ends, reached[:, state])
         through = np.full(len(self.cost), np.inf)
         for state in range(counts.last + 1):
             rest = after[self.segments.first, state] + to_go[self.segments.end, state]
@@ -211,10 +215,55 @@ class ListedSegments:
         kept = through + self.cost < limit
         return self.segments.keep(kept) if np.count_nonzero(kept) <= most else None
 
-    def _rows(self) -> list[tuple[int, Ints, Floats]]:
-        """Return the first positions of segments, ascending, with the ends and costs of the pairs that begin there."""
-        rows = [slice(*bounds) for bounds in pairwise(self._pair_starts.tolist())]
-        return [
-            (first, self._pair_end[row], self._pair_cost[row])
-            for first, row in zip(self._firsts.tolist(), rows, strict=True)
-        ]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """Pairs that begin at neighbouring positions and end behind all of these, so that one pass has them all.
+
+    Attributes:
+        firsts: [R], where they begin.
+        pairs: Which they are.
+        offsets: [R], of the first pair of every position among them.
+    """
+
+    firsts: Ints
+    pairs: slice
+    offsets: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """The pairs of positions that segments lie between, whatever their type.
+
+    Attributes:
+        first, end: [P], ascending.
+        starts: [P], the first segment of each.
+        steps: In order. On a chain each has one position; on a lattice all down-sets of a size are one.
+    """
+
+    first: Ints
+    end: Ints
+    starts: Ints
+    steps: tuple[_Step, ...]
+
+
+@lru_cache(maxsize=1)
+def _pairs_of(segments: Segments) -> _Pairs:
+    """Return the pairs of a list of segments; kept for the list used last, which is priced again."""
+    first, end = segments.first, segments.end
+    opens = np.ones(len(first), np.bool_)
+    opens[1:] = (first[1:] != first[:-1]) | (end[1:] != end[:-1])
+    starts = np.flatnonzero(opens)
+    pair_first, pair_end = first[starts], end[starts]
+    firsts, begins = np.unique(pair_first, return_index=True)
+    nearest = pair_end[begins].tolist()  # the first end of every position: ends ascend
+    positions, bounds = firsts.tolist(), [*begins.tolist(), len(starts)]
+    steps, low = list[_Step](), 0
+    while low < len(positions):
+        high, reach = low + 1, nearest[low]
+        while high < len(positions) and positions[high] < reach:
+            reach = min(reach, nearest[high])
+            high += 1
+        steps.append(_Step(firsts[low:high], slice(bounds[low], bounds[high]), begins[low:high] - bounds[low]))
+        low = high
+    return _Pairs(pair_first, pair_end, starts, tuple(steps))

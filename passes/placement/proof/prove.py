@@ -1,7 +1,8 @@
 """The exact search for whatever objective a problem has; values and bounds are the objective's own.
 
 Where pairs of types have links of their own and values skip stages, segments bound what stages cost but do not tell it
-(``linked_chain.py``); as long as there are few placements, all of them are evaluated instead.
+(``linked_chain.py``); as long as there are few placements, all of them are evaluated instead. Where units are rented
+as whole machines, their counts are searched (``machine_search.py``).
 
 Left out: the searches (``range_search.py`` by way of ``coarse_to_fine.py``, ``fixed_time.py``).
 """
@@ -12,19 +13,23 @@ from itertools import chain as chain_from
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import evaluate, to_arrays, to_placement
+from heterps_compile.cost.evaluate import evaluate, ranges_of, slowest_batch_s, to_arrays, to_placement
+from heterps_compile.cost.finders import PROOF
 from heterps_compile.cost.objective import OBJECTIVES
 from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.table_servers import extended, stripped
 from heterps_compile.errors import InputError
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.enumeration import every_placement, placement_count
 from heterps_compile.passes.placement.geometry import Chain
+from heterps_compile.passes.placement.incumbent import Incumbent
 
 from .coarse_to_fine import search_all
 from .effort import EFFORT, Effort
 from .fixed_time import FixedTimeSearch
 from .linked_chain import LinkedChain, has_near_readers, linked_segment_count
 from .linked_search import LinkedSearch
+from .machine_search import MachineSearch
 from .range_search import RangeSearch
 from .trivial_bounds import per_million_samples, trivial_bound
 
@@ -34,8 +39,8 @@ class Proof:
     """How far an exact search came.
 
     Attributes:
-        placement: The best it came upon; None where there was none.
-        best: Its value, inf without one.
+        placement: The best it came upon; None where there was none, or none below the value of the incumbent.
+        best: Its value; without one that of the incumbent, or inf.
         bound: A lower bound on the value of every placement; inf where it is proven that none is feasible.
         evaluations: Placements evaluated.
     """
@@ -58,6 +63,7 @@ def prove(
     effort: Effort = EFFORT,
     *,
     tells: bool = False,
+    incumbent: Incumbent | None = None,
 ) -> Proof:
     """Search for the optimum from some placements, to the proof or to the deadline.
 
@@ -67,6 +73,8 @@ def prove(
         starts: Placements to begin from.
         effort: How hard to try.
         tells: Whether the caller of the compilation is told of bounds, as they hold for all that it asked for.
+        incumbent: The best plan that searches beside this one know of the same problem, or a value that a plan must be
+            better than; what is found here is offered to it.
 
     Raises:
         InputError: for the latency of training: a segment's cost does not tell how long it synchronises.
@@ -75,17 +83,22 @@ def prove(
         raise InputError(
             "the objective 'latency' is for inference, where nothing synchronises; this problem has sync_s"
         )
+    if problem.served_s is not None:
+        return _prove_served(problem, deadline, starts, effort, np.inf if incumbent is None else incumbent.value)
+    incumbent = Incumbent(problem, tells=tells) if incumbent is None else incumbent
     if deadline.left_s() <= 0:
-        return _at_once(problem, starts)
+        return _at_once(problem, starts, incumbent)
+    if problem.rented_together is not None:
+        return _by_machines(problem, deadline, starts, effort, incumbent)
     chain = Chain(problem)
     if not (chain.is_exact or has_near_readers(chain)) and placement_count(problem) <= effort.links.most_enumerated:
-        return _enumerate(problem, deadline, starts)
+        return _enumerate(problem, deadline, starts, incumbent)
     is_cost = problem.objective == "cost"
     search: RangeSearch | LinkedSearch | None = None
     if is_cost and chain.is_exact:
-        search = search_all(problem, deadline, starts, effort, tells=tells)
+        search = search_all(problem, deadline, starts, effort, tells=tells, incumbent=incumbent)
     elif not chain.is_exact and (is_cost or OBJECTIVES[problem.objective].sums_at_floor):
-        search = LinkedSearch(problem, deadline, starts, effort)
+        search = LinkedSearch(problem, deadline, starts, effort, incumbent=incumbent)
         search.run()
     if search is not None:
         best, bound = search.best, search.bound
@@ -93,31 +106,70 @@ def prove(
             best, bound = per_million_samples(problem, best), per_million_samples(problem, bound)
         return Proof(search.placement, best, best if search.bound >= search.best else bound, search.evaluations)
     is_listed = not chain.is_exact and linked_segment_count(chain) <= effort.links.most_segments
-    timed = FixedTimeSearch(LinkedChain(chain) if is_listed else chain, deadline, starts, effort)
+    path_chain = LinkedChain(chain) if is_listed else chain
+    timed = FixedTimeSearch(path_chain, deadline, starts, effort, incumbent=incumbent)
     timed.tells = tells
     timed.run()
     return Proof(timed.placement, timed.best, timed.bound, timed.evaluations)
 
 
-def _at_once(problem: Problem, starts: Sequence[Placement]) -> Proof:
+def _prove_served(
+    problem: Problem, deadline: Deadline, starts: Sequence[Placement], effort: Effort, below: float
+) -> Proof:
+    """Search each of the problems without servers that one with tables on servers is; the lower bound holds for it."""
+    placement, best, bound, evaluations = None, below, np.inf, 0
+    ranges = ranges_of(problem)
+    for left, each in zip(range(len(ranges), 0, -1), ranges, strict=True):
+        own = deadline.within(max(0.0, deadline.left_s()) / left)
+        known = [extended(problem, start) for start in starts]
+        # a batch that takes longer than the range allows is of no plan in it, and tells its search nothing
+        is_beyond = problem.objective == "throughput" and best >= slowest_batch_s(each.problem)
+        incumbent = Incumbent(each.problem, np.inf if is_beyond else best)
+        for start, value in zip(known, evaluate(each.problem, *to_arrays(known)).values if known else (), strict=True):
+            incumbent.offer(start, float(value), PROOF)
+        proof = prove(each.problem, own, known, effort, incumbent=incumbent)
+        evaluations += proof.evaluations
+        found = incumbent.placement if proof.placement is None else proof.placement
+        if found is not None and proof.best < best:
+            placement, best = stripped(found), proof.best
+        bound = min(bound, proof.bound)
+    return Proof(placement, best, bound, evaluations)
+
+
+def _by_machines(
+    problem: Problem, deadline: Deadline, starts: Sequence[Placement], effort: Effort, incumbent: Incumbent
+) -> Proof:
+    """Search where some types are rented as whole machines, over how many there are of them."""
+
+    def proved(relaxed: Problem, heard: Incumbent) -> tuple[Placement | None, float, int]:
+        proof = prove(relaxed, deadline, (), effort, incumbent=heard)
+        return proof.placement, proof.bound, proof.evaluations
+
+    search = MachineSearch(problem, deadline, effort.most_machine_nodes, incumbent, proved)
+    search.run(starts)
+    return Proof(incumbent.placement, incumbent.value, search.bound, search.evaluations)
+
+
+def _at_once(problem: Problem, starts: Sequence[Placement], incumbent: Incumbent) -> Proof:
     """Price the given placements, and bound the others by computation alone, as where no time is left."""
     bound = trivial_bound(problem)
     values = evaluate(problem, *to_arrays(list(starts))).values if starts else np.array([np.inf])
     best = int(np.argmin(values))
-    found = starts[best] if np.isfinite(values[best]) else None
-    return Proof(found, float(values[best]), min(bound, float(values[best])), len(starts))
+    if starts and np.isfinite(values[best]):
+        incumbent.offer(starts[best], float(values[best]), PROOF)
+    return Proof(incumbent.placement, incumbent.value, min(bound, incumbent.value), len(starts))
 
 
-def _enumerate(problem: Problem, deadline: Deadline, starts: Sequence[Placement]) -> Proof:
+def _enumerate(problem: Problem, deadline: Deadline, starts: Sequence[Placement], incumbent: Incumbent) -> Proof:
     """Evaluate every placement, the given ones first; stopped early, nothing is proven."""
     batches = chain_from([to_arrays(list(starts))] if starts else [], every_placement(problem))
-    best, placement, evaluations = np.inf, None, 0
+    evaluations = 0
     for types, cuts in batches:
         values = evaluate(problem, types, cuts).values
         evaluations += len(values)
         row = int(np.argmin(values))
-        if values[row] < best:
-            best, placement = float(values[row]), to_placement(types[row], cuts[row])
+        if values[row] < incumbent.value:
+            incumbent.offer(to_placement(types[row], cuts[row]), float(values[row]), PROOF)
         if deadline.left_s() < 0:
-            return Proof(placement, best, 0.0, evaluations)
-    return Proof(placement, best, best, evaluations)
+            return Proof(incumbent.placement, incumbent.value, 0.0, evaluations)
+    return Proof(incumbent.placement, incumbent.value, incumbent.value, evaluations)

@@ -26,11 +26,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import evaluate, slowest_batch_s, to_arrays
+from heterps_compile.cost.evaluate import slowest_batch_s, to_arrays
+from heterps_compile.cost.finders import PROOF
 from heterps_compile.cost.problem import Floats, Placement
 from heterps_compile.cost.segments import flatten_stages
 from heterps_compile.passes.deadline import Deadline, TimeUpError
 from heterps_compile.passes.placement.geometry import Chain, Segments
+from heterps_compile.passes.placement.incumbent import Incumbent
+from heterps_compile.passes.placement.lattice import Lattice
 from heterps_compile.progress import tell
 
 from .block_sweep import RangeSweep
@@ -42,6 +45,8 @@ from .march import March, TimeRange
 from .path_programme import Coupling, Terms, coupled_path
 from .paths import ROUNDING, SegmentPrices
 from .trivial_bounds import GAP, batch_price, longest_s, per_million_samples, trivial_bound
+
+_REMEMBERED = 256  # placements that are not evaluated once more
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,8 +77,8 @@ class RangeSearch:
     """The search, which can be stopped at any time.
 
     Attributes:
-        best: Value of the best plan, inf until there is one.
-        placement: That plan.
+        best: Value of the best plan, inf until there is one; no plan that is no better than the incumbent counts.
+        placement: That plan; None where none is better than the value that the incumbent began with.
         bound: A proven lower bound on the value of every placement; inf where it is proven that none is feasible.
         evaluations: Placements evaluated.
         width: Relative; where the costs of segments are lower bounds, ranges narrower than that may stay open.
@@ -85,14 +90,17 @@ class RangeSearch:
 
     def __init__(
         self,
-        chain: Chain | LinkedChain,
+        chain: Chain | LinkedChain | Lattice,
         deadline: Deadline,
         starts: Sequence[Placement] = (),
         gap: float = GAP,
         effort: Effort = EFFORT,
+        *,
+        incumbent: Incumbent | None = None,
     ) -> None:
         """Begin with some placements; stop where no plan can be better by more than ``gap``, relative."""
         problem = chain.problem
+        self._incumbent = Incumbent(problem) if incumbent is None else incumbent
         self.problem, self.deadline = problem, deadline
         self._chain, self._gap, self._effort = chain, gap, effort
         self.best = np.inf
@@ -102,7 +110,9 @@ class RangeSearch:
         self.width, self.is_hasty, self.tells = 5e-3, False, False
         self.left: list[Segments | None] = []
         self.loose: Placement | None = None
-        self._lagrangian = Lagrangian(chain, deadline, self._try)
+        self._tried: set[Placement] = set()
+        self._lagrangian, self._counted = Lagrangian(chain, deadline, self._try), 0
+        self._hear()
         for start in starts:
             self._try(start)
 
@@ -117,7 +127,9 @@ class RangeSearch:
             while open_ and open_[0].bound < self.best * (1 - self._gap):
                 node = heapq.heappop(open_)
                 if self.tells:
-                    tell(bound=per_million_samples(self.problem, min(node.bound, unclosed, self.best)))
+                    bound = per_million_samples(self.problem, min(node.bound, unclosed, self.best))
+                    self._incumbent.raise_bound(bound)
+                    tell(bound=bound)
                 if not self._chain.is_exact and node.fast_s > node.slow_s * (1 - self.width):
                     unclosed = min(unclosed, node.bound)
                     self._leave(node)
@@ -322,7 +334,19 @@ class RangeSearch:
         return float(demand.time_s(units).max()) * (1 - 3 * ROUNDING)
 
     def _try(self, placement: Placement) -> None:
-        self.evaluations += 1
-        value = batch_price(self.problem, float(evaluate(self.problem, *to_arrays([placement])).values[0]))
+        if placement not in self._tried:  # ranges of a time have the same cheapest paths again and again
+            if len(self._tried) >= _REMEMBERED:
+                self._tried.clear()
+            self._tried.add(placement)
+            self.evaluations += 1
+            self._incumbent.offer(placement, self._chain.value(placement), PROOF)
+        priced = self._lagrangian.priced - self._counted
+        self._counted += priced
+        self._incumbent.exchange(priced or self._chain.length * self.problem.type_count)
+        self._hear()
+
+    def _hear(self) -> None:
+        """Take the plan of the incumbent where it is better."""
+        value = batch_price(self.problem, self._incumbent.value)
         if value < self.best:
-            self.best, self.placement = value, placement
+            self.best, self.placement = value, self._incumbent.placement

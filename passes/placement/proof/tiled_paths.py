@@ -17,6 +17,7 @@ import numpy as np
 from heterps_compile.cost.problem import Bools, Floats, Ints
 from heterps_compile.passes.deadline import Deadline
 from heterps_compile.passes.placement.geometry import PER_TYPE, Chain, Segments, Tile
+from heterps_compile.passes.placement.lattice import Lattice
 from heterps_compile.passes.placement.traffic import Traffic
 
 from .linked_chain import LinkedChain
@@ -162,7 +163,7 @@ def _sorted(segments: Segments) -> Segments:
 
 
 def segment_graph(
-    chain: Chain | LinkedChain, prices: SegmentPrices, deadline: Deadline, segments: Segments | None = None
+    chain: Chain | LinkedChain | Lattice, prices: SegmentPrices, deadline: Deadline, segments: Segments | None = None
 ) -> SegmentGraph:
     """Return some segments of a chain with their prices, as a list; without a list all of them, in tiles if need be."""
     if segments is None and isinstance(chain, Chain):

@@ -42,7 +42,7 @@ def trivial_bound(problem: Problem) -> float:
         return float(once_s.min(axis=1).sum())
     affordable = np.minimum(problem.max_units, problem.budget_per_hour / np.maximum(problem.price_per_hour, 1e-300))
     units = np.ones(problem.type_count) if problem.objective == "max-load" else np.maximum(affordable, 1.0)
-    least_s = once_s * (1 - problem.compute_parallel + problem.compute_parallel / units)
+    least_s = once_s * (1 - problem.alpha + problem.alpha / units)
     money = min(problem.budget_per_hour, float(problem.price_per_hour @ problem.max_units))
     shared_s = least_price / money if money > 0 else 0.0
     bound = max(float(least_s.min(axis=1).max()), shared_s)

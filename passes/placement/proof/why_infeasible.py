@@ -15,9 +15,10 @@ from functools import partial
 
 import numpy as np
 
-from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, slowest_batch_s
+from heterps_compile.cost.evaluate import FLOOR_TOLERANCE, ranges_of, slowest_batch_s
 from heterps_compile.cost.problem import Bools, Floats, Problem
 from heterps_compile.cost.segments import problem_tables
+from heterps_compile.cost.whole_machines import by_unit
 from heterps_compile.errors import InfeasibleError
 from heterps_compile.passes.deadline import NO_DEADLINE, Deadline, TimeUpError
 from heterps_compile.passes.placement.geometry import Chain, Segments, Tile
@@ -42,12 +43,28 @@ def explain_infeasible(problem: Problem, deadline: Deadline = NO_DEADLINE) -> In
         deadline: Of the search that found out; it leaves a second at least for the reason, which is the answer.
     """
     deadline = deadline.at_least(_LEAST_EXPLAIN_S)
+    if problem.served_s is not None:
+        problem = ranges_of(problem)[0].problem
+    is_rented_whole, problem = problem.rented_together is not None, by_unit(problem)
     if problem.objective == "max-load":  # one unit a stage: what replicas cannot divide
         serial = np.zeros(problem.type_count)
-        problem = replace(problem, compute_parallel=serial, data_parallel=serial)
+        problem = replace(
+            problem,
+            compute_parallel=serial,
+            data_parallel=serial,
+            layer_compute_parallel=None,
+            layer_data_parallel=None,
+        )
     try:
         for reason in _REASONS:
+            if is_rented_whole and reason is _limits and _keeps_units_and_budget(problem, deadline):
+                return InfeasibleError(
+                    f"the budget of {_money(problem, problem.budget_per_hour)} an hour is too small for machines that "
+                    "are rented whole, and units by themselves would keep to it; raise it (--budget)"
+                )
             message = reason(problem, deadline)
+            if message and is_rented_whole and reason is _budget:
+                message += "; whole machines may cost more"
             if message:
                 return InfeasibleError(message)
     except TimeUpError:
@@ -104,7 +121,7 @@ def _memory_and_types(problem: Problem, deadline: Deadline) -> str:
                 name += "" if end == first + 1 else f" to {problem.layer_names[end - 1]!r}, which cannot be cut apart,"
                 needed = chain.memory_bytes(block)
                 return (
-                    f"{name} needs {format_bytes(needed)}, and the largest type it may run on, "
+                    f"{name} needs at least {format_bytes(needed)}, and the largest type it may run on, "
                     f"{problem.type_names[largest]!r}, has {format_bytes(problem.memory_bytes[largest])}; "
                 ) + _roomier(problem, first, end, needed)
     return _too_many_stages(problem, fewest, deadline) if fewest > problem.max_stages else ""
@@ -218,6 +235,17 @@ def _budget(problem: Problem, deadline: Deadline) -> str:
         f"costs {_money(problem, price)} an hour; allow --budget {_cents(price)}"
     )
     return message + (_reachable(problem, chain, slow_s, segments, deadline) if problem.min_throughput > 0 else "")
+
+
+def _keeps_units_and_budget(problem: Problem, deadline: Deadline) -> bool:
+    """Return whether some plan keeps the limits on units and the budget, which no other reason rules out."""
+    chain, slow_s = Chain(problem), min(slowest_batch_s(problem), longest_s(problem))
+    segments = _listed(chain)
+    if segments is None:
+        return _least_price(problem, chain, slow_s, deadline) <= problem.budget_per_hour
+    units, limits = segments.demand.units(slow_s), problem.max_units.astype(np.float64)
+    found = _solve(problem, chain, segments, Terms(np.zeros(len(units)), units), deadline, limits=limits)
+    return found.chosen is not None
 
 
 def _limits(problem: Problem, deadline: Deadline) -> str:
@@ -363,7 +391,7 @@ def _counts(problem: Problem) -> StageCounts:
 def _least_time_s(row: Tile) -> tuple[float, int]:
     """Return the least time of a batch that any number of replicas of a row's first segment reaches, and its type."""
     demand = row.demand
-    least_s = np.where(row.possible, np.minimum(demand.once_s, demand.fixed_s), np.inf)[:, 0, 0]
+    least_s = np.where(row.possible, demand.least_time_s(), np.inf)[:, 0, 0]
     return float(least_s.min()), int(np.argmin(least_s))
 
 

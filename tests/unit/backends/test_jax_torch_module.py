@@ -185,6 +185,36 @@ def test_masks_follow_pytorchs_generator() -> None:
     assert not torch.equal(drawn[0], drawn[2])
 
 
+def test_a_repeated_stage_has_the_masks_and_statistics_of_its_forward_and_leaves_no_residuals() -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.layers(x)
+            return result
+
+    torch.manual_seed(0)
+    model, x = Dropping(), torch.randn(6, 5)
+
+    def run(*, repeats: bool) -> tuple[list[Tensor | None], int]:
+        ours, _ = as_modules(model, (x,))
+        torch.manual_seed(3)
+        made = [(find_backend("jax").recomputing(ours) if repeats else ours)(x)[0] for _ in range(2)]
+        assert made[0].grad_fn is not None
+        residuals = sum(array.size for array in made[0].grad_fn.residuals.made)
+        for y in made:
+            y.square().sum().backward()
+        return [*(y.detach() for y in made), *ours.state_dict().values(), *gradients(ours).values()], residuals
+
+    (kept, many), (again, few) = run(repeats=False), run(repeats=True)
+    for one, other in zip(kept, again, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(kept[0], kept[1])
+    assert few <= 2 < many
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
     model, x = nn.Linear(3, 2).to(dtype), torch.randn(4, 3).to(dtype)

@@ -20,7 +20,7 @@ from heterps_compile.backends.onnxruntime.backend import OnnxRuntimeBackend
 from heterps_compile.backends.torch.backend import TorchBackend
 from heterps_compile.errors import BackendError, InputError, UnknownNameError
 from heterps_compile.frontends.torch_fx import import_torch
-from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.plan.planned_stage import PlannedStage
 
 pytest.importorskip("onnxscript", reason="torch.onnx.export needs it")
 

@@ -14,7 +14,7 @@ from staged_onnx import BACKEND, cut_evenly, parse
 from heterps_compile.backends.onnxruntime.annotate import OPTION, AnnotatedModel, annotate
 from heterps_compile.frontends.onnx import import_onnx
 from heterps_compile.frontends.torch_fx import import_torch
-from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.plan.planned_stage import PlannedStage
 
 TEXT = """g (float[2, 4] x, bool c) => (float[2, 4] y) {
     shape = Constant<value = int64[2] {4, 2}>()

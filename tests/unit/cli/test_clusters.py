@@ -62,7 +62,8 @@ bandwidth = "2 GB/s"
     assert run(["clusters", "show", str(tmp_path / "pool.toml")]) == 0
     out = capsys.readouterr().out
     assert "made up, 2026-11-20" in out
-    assert out.endswith("\nlink core - core: 12 GB/s, 5 us\n\nparameter server, a core: 0.04 USD/h, 2 GB/s\n")
+    server = "parameter server, a core: 0.04 USD/h, 2 GB/s, 8 GiB, 108 us a table"
+    assert out.endswith(f"\nlink core - core: 12 GB/s, 5 us\n\n{server}\n")
 
 
 def test_an_unknown_pool_names_the_nearest(capsys):

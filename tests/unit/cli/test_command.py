@@ -70,13 +70,18 @@ DEFAULTS = {
     "batch": None,
     "shapes": {},
     "mode": "inference",
+    "mixed_stages": False,
+    "reading": None,
     "precision": "fp32",
-    "method": "rl",
+    "optimizer": "adam",
+    "recompute": "auto",
+    "method": "best",
     "backend": None,
     "min_stages": 1,
     "max_stages": None,
     "provisioner": "exact",
     "synchronisation": "all-reduce",
+    "tables": "auto",
     "pins": {},
     "forbidden": (),
     "warm_start": None,
@@ -98,8 +103,10 @@ def test_the_defaults_reach_the_library(library):
 def test_every_option_reaches_the_library(library):
     words = (
         "model.onnx -o out --force --cluster edge --objective throughput --min-throughput 1e3 --budget 5 --batch 64 "
-        "--shape seq=128 --shape h=2 --mode training --precision bf16 --method exact --backend torch --min-stages 2 "
-        "--max-stages 5 --provisioner newton --sync parameter-server --pin emb*=cpu --pin fc=v100 "
+        "--shape seq=128 --shape h=2 --mode training --reading steady-state --precision bf16 --optimizer sgd "
+        "--recompute always --method exact --backend torch "
+        "--mixed-stages --min-stages 2 "
+        "--max-stages 5 --provisioner newton --sync parameter-server --tables held --pin emb*=cpu --pin fc=v100 "
         "--forbid a=b --forbid a=c --warm-start old --profile cpu=times.json --seed 9 --time-limit 2.5 "
         "--no-verify --passes group-layers"
     )
@@ -112,13 +119,18 @@ def test_every_option_reaches_the_library(library):
         "batch": 64,
         "shapes": {"seq": 128, "h": 2},
         "mode": "training",
+        "mixed_stages": True,
+        "reading": "steady-state",
         "precision": "bf16",
+        "optimizer": "sgd",
+        "recompute": "always",
         "method": "exact",
         "backend": "torch",
         "min_stages": 2,
         "max_stages": 5,
         "provisioner": "newton",
         "synchronisation": "parameter-server",
+        "tables": "held",
         "pins": {"emb*": "cpu", "fc": "v100"},
         "forbidden": [("a", "b"), ("a", "c")],
         "warm_start": "old",

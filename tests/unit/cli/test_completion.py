@@ -56,6 +56,8 @@ def offered(*words: str) -> list[str]:
         (["diff", "old.json", "new.json", "--format", "m"], ["markdown"]),
         (["diff", "old.json", "new.json", "--fail-on", "th"], ["throughput"]),
         (["clusters", "s"], ["show"]),
+        (["advise", "model.onnx", "--gpu", "a100"], ["a100", "a100-80gb"]),
+        (["offers", "--region", "eu-w"], ["eu-west-1"]),
         (["clusters", "show", ""], list(builtin_names())),
         (["completion", ""], ["bash", "zsh", "fish"]),
     ],
@@ -78,7 +80,7 @@ def test_completing_imports_nothing_heavy():
         "except SystemExit:\n    print(sorted({'torch', 'onnx', 'onnx_ir', 'onnxruntime', 'jax'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines()[:2] == ["plain,rl", "plain,rl-rnn"]
+    assert done.stdout.splitlines()[:2] == ["plain,best", "plain,rl"]
     assert done.stdout.splitlines()[-1] == "[]"
 
 

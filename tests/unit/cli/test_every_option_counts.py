@@ -23,6 +23,8 @@ from heterps_compile.options import (
     Choice,
     Command,
     CountOrWord,
+    CountRange,
+    Deal,
     Flag,
     NamedTexts,
     Option,
@@ -45,6 +47,7 @@ from heterps_compile.plan.command_options import (
     COMMANDS,
     COMPILE,
     EXPLAIN,
+    GRAPH,
     INFEASIBLE,
     LAYER,
     LAYER_OF_PLAN,
@@ -54,12 +57,14 @@ from heterps_compile.plan.command_options import (
     PIPEDREAM,
     PLAN,
     PLAN_WITH_MODEL,
+    PROBLEM,
     READING,
     SCHEMA,
     SHOW,
     TWO_PLANS,
     WORKLOAD,
 )  # fmt: skip
+from heterps_compile.plan.machine_options import MACHINES
 from heterps_compile.plan.schema import RequestPart
 from heterps_compile.runtime.engines import launch_options
 from heterps_compile.runtime.export import export_options
@@ -80,6 +85,10 @@ START = {
     (COMPILE.name, ONNX): ["compile", "m.onnx"],
     (COMPILE.name, WORKLOAD): ["compile", "chain.json"],
     (COMPILE.name, PIPEDREAM): ["compile", "graph.txt"],
+    (COMPILE.name, PROBLEM): ["compile", "problem.json"],
+    (COMPILE.name, GRAPH): ["compile", "graph.txt", "--objective", "throughput"],
+    ("predict", PROBLEM): ["predict", "problem.json", "--plan", "given.json"],
+    ("predict", GRAPH): ["predict", "graph.txt", "--plan", "given.json"],
     (SHOW.name, PLAN): ["show", "plan.json"],
     (SHOW.name, PLAN_WITH_MODEL): ["show", "plan.json", "--model", "m.onnx"],
     (SHOW.name, SCHEMA): ["show", "--schema"],
@@ -107,7 +116,7 @@ def written(option: Option) -> list[str]:
         return [kind.off or word]
     texts: dict[type, str] = {
         Whole: "2", Wholes: "2,1", Percent: "2%", Size: "64 MiB", Speeds: "2,1;1", Sizes: "a=3", Pins: "a=b",
-        Pairs: "a=b", Words: "a,b", NamedTexts: "a=b",
+        Pairs: "a=b", Words: "a,b", NamedTexts: "a=b", Deal: "a=2", CountRange: "1:2",
     }  # fmt: skip
     if isinstance(kind, Choice):
         return [word, kind.names[-1]]
@@ -132,6 +141,7 @@ def folder(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def declared() -> Iterator[tuple[Command, str, Option]]:
     for one in (
         *COMMANDS,
+        MACHINES,
         RUN,
         Command("launch", RUN.subjects, RUN.options),
         launch_options.LAUNCH,
@@ -191,7 +201,7 @@ def test_every_kind_of_input_of_every_command_is_tried():
         (["show", "plan.json", "--json", "-v"], "-v and --json contradict each other"),
         (["chain.json", "--force"], "--force means nothing without -o DIR"),
         (["chain.json", "--objective", "cost"], "--objective cost means nothing for a workload file"),
-        (["graph.txt", "--accelerators", "2", "--objective", "latency"], "latency means nothing for a PipeDream graph"),
+        (["graph.txt", "--accelerators", "2", "--objective", "latency"], "nothing for a PipeDream graph with an obj"),
     ],
 )  # fmt: skip
 def test_what_means_nothing_without_another_or_beside_it_is_refused(words, said, folder, capsys):
@@ -249,7 +259,7 @@ def test_what_is_not_refused_for_a_workload_changes_what_comes_out(subject, fold
 REQUESTED = {
     "objective": "throughput", "min_throughput": 2.0, "budget": "9 USD/h", "mode": "training", "method": "heuristic",
     "min_stages": 2, "max_stages": 1, "provisioner": "newton", "synchronisation": "parameter-server",
-    "pins": {"fc1": "v100"}, "forbidden": [("fc1", "v100")], "seed": 3, "time_limit": 7.0,
+    "tables": "held", "pins": {"fc1": "v100"}, "forbidden": [("fc1", "v100")], "seed": 3, "time_limit": 7.0,
 }  # fmt: skip
 BESIDE = {"budget": {"objective": "throughput"}, "provisioner": {"min_throughput": 2.0},
           "synchronisation": {"mode": "training"}}  # fmt: skip
@@ -344,7 +354,7 @@ def test_commands_have_no_option_but_the_declared_ones():
         path.name for path in CLI.glob("*.py") if re.search(r"@click\.option|click\.option\(", path.read_text())
     }
     assert with_their_own <= undeclared | {"options.py"}
-    for one in (*COMMANDS, RUN, RESIZE):
+    for one in (*COMMANDS, MACHINES, RUN, RESIZE):
         made = {param.name for param in command.commands[one.name].params if isinstance(param, click.Option)}
         assert made == {option.name for option in one.options}
     made = {param.name for param in command.commands["launch"].params if isinstance(param, click.Option)}
@@ -401,6 +411,8 @@ def test_every_type_of_option_has_its_sample():
         Whole,
         WholeOr,
         CountOrWord,
+        CountRange,
+        Deal,
         Wholes,
         Percent,
         Size,
@@ -414,6 +426,8 @@ def test_every_type_of_option_has_its_sample():
         Text,
         Repeated,
         NamedTexts,
+        Deal,
+        CountRange,
     } | {kind for kind in kinds if kind.__name__ == "Amount"}
     assert ast.parse(Path(cli_options.__file__).read_text())
 

@@ -11,8 +11,23 @@ from small_inputs import write_small_inputs
 from heterps_compile.cli.main import command, run
 from heterps_compile.errors import InputError
 from heterps_compile.options import Amount, Command, Option, Percent, Size, Sizes, Speeds, Whole, Wholes
-from heterps_compile.plan.command_options import BENCH, CHECK, COMMANDS, COMPILE, DIFF, EXPLAIN, PROFILE, SHOW, SIMULATE
+from heterps_compile.plan.command_options import (
+    ADVISE,
+    BENCH,
+    CALIBRATE,
+    CHECK,
+    COMMANDS,
+    COMPILE,
+    DIFF,
+    EXPLAIN,
+    OFFERS,
+    PROFILE,
+    SHOW,
+    SIMULATE,
+)
+from heterps_compile.plan.machine_options import MACHINES
 from heterps_compile.profiling import profile_model
+from heterps_compile.profiling.calibration import calibrate
 from heterps_compile.runtime.engines.launch_options import LAUNCH
 from heterps_compile.runtime.export.export_options import EXPORT
 from heterps_compile.runtime.launch.run_options import RESIZE, RUN
@@ -22,7 +37,12 @@ ABSURD = ["1" + "0" * 30, "1" + "0" * 5000, "0", "-1", "nan", "inf", "-inf", "1e
 NUMERIC = (Whole, Wholes, Amount, Percent, Size, Sizes, Speeds)
 FORMS = {Percent: "{}%", Size: "{} MiB", Sizes: "rows={}"}
 LAUNCHES = Command("launch", RUN.subjects, (*RUN.options, *LAUNCH.options))
-BY_COMMAND = {one.name: one for one in COMMANDS} | {"run": RUN, "launch": LAUNCHES, "resize": RESIZE, "export": EXPORT}
+BY_COMMAND = {one.name: one for one in (*COMMANDS, MACHINES)} | {
+    "run": RUN,
+    "launch": LAUNCHES,
+    "resize": RESIZE,
+    "export": EXPORT,
+}
 
 MODEL = ["--batch=4", "--shape=rows=2"]
 START = {
@@ -33,6 +53,10 @@ START = {
     SIMULATE.name: ["simulate", "old"],
     EXPLAIN.name: ["explain", "--infeasible", "--model=m.onnx", "--min-throughput=1", *MODEL],
     DIFF.name: ["diff", "old", "old"],
+    OFFERS.name: ["offers"],
+    ADVISE.name: ["advise", "m.onnx", "--gpu=v100", "--speed-up=2", *MODEL],
+    CALIBRATE.name: ["calibrate", "--no-replicas", "--no-link"],
+    MACHINES.name: ["machines", "m.onnx", "--samples=1e6", "--deadline=2h", "--gpu=a100", "--max-machines=1", *MODEL],
     PROFILE.name: ["profile", "m.onnx", "--shape=rows=2", "--no-replicas", "--no-link"],
 }
 OF_A_WORKLOAD = {"accelerators": "graph.txt", "cpus": "chain.json"}
@@ -93,6 +117,7 @@ def test_an_absurd_number_is_taken_or_told_in_one_sentence(one, option, inputs, 
         raise InputError("it would measure")
 
     monkeypatch.setattr(profile_model, "_profile_device", measure)
+    monkeypatch.setattr(calibrate, "_timed", measure)
     words = [word for word in START[one.name] if not word.startswith(f"{option.word}=")]
     if option.name in OF_A_WORKLOAD:
         words = ["compile", OF_A_WORKLOAD[option.name]]

@@ -28,6 +28,7 @@ SEARCHED = (
     "explain --infeasible --model tiny.onnx --batch 64 --min-throughput 1e12",
     "check --all",
     "update --all",
+    "advise tiny.onnx --gpu v100 --speed-up 2 --batch 64",
 )
 READ = (
     "check --against plan.json",
@@ -45,6 +46,8 @@ READ = (
     "clusters",
     "clusters show cloud-mix",
     "clusters check dear.toml",
+    "offers",
+    "offers --gpu b100",
     "ops --backend onnxruntime",
     "nothing.onnx --cluster no-pool",
 )

@@ -39,17 +39,17 @@ GIVEN = {
     "restarts": ("3", 3),
     "hang_after": ("12.3456789", 12.3456789), "parameter_servers": ("2", 2), "server_optimizer": ("adam", "adam"),
     "server_learning_rate": ("0.0123456789", 0.0123456789), "server_memory": ("1 MiB", 2**20),
-    "server_weight_decay": ("0.25", 0.25),
+    "server_replicas": ("2", 2), "server_weight_decay": ("0.25", 0.25),
     "server_directory": ("rows", "/there/rows"), "staleness": ("unbounded", None),
     "grow_tables": ("tables.*,user", ("tables.*", "user")), "admit_after": ("3", 3), "evict_unseen": ("9", 9),
     "evict_below": ("0.123456789", 0.123456789), "show_decay": ("0.5", 0.5), "evict_every": ("50", 50),
-
     "expect_sha256": ("ab" * 32, "ab" * 32),
     "trace": ("t.json", "/there/t.json"), "log": ("l.jsonl", "/there/l.jsonl"), "telemetry": ("told", "/there/told"),
     "tensorboard": ("tb", "/there/tb"), "output": ("out", "/there/out"), "output_format": ("npz", "npz"),
     "quiet": (None, True), "train": ("train.py", "/there/train.py"), "data": ("x.tsv", "/there/x.tsv"),
     "validate": ("v.tsv", "/there/v.tsv"), "validate_every": ("6", 6), "keep_best": ("auc:max", "auc:max"),
     "stop_after": ("8", 8), "hosts": ("hosts.toml", "/there/hosts.toml"), "host": ("2", 2),
+    "deal": ("127.0.0.1=1,localhost=2", (("127.0.0.1", 1), ("localhost", 2))),
 }  # fmt: skip
 PATHS = {name for name, (_, value) in GIVEN.items() if str(value).startswith("/there/")}
 TORCHRUN = {
@@ -88,7 +88,7 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "prepare", lambda options: None)
     monkeypatch.setattr(hosts_file, "check_hosts", lambda *_: None)
     monkeypatch.setattr(worker, "work", lambda _member, spec: stop(spec.options))
-    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words, server: stop(number, words))
+    monkeypatch.setattr(host_ranks, "start_host", lambda known, number, words, server, spared: stop(number, words))
     return seen
 
 
@@ -133,7 +133,7 @@ def test_an_option_of_a_run_reaches_what_runs_however_it_is_started(way, kind, r
             words += given(needed)
         options, said = started(runs, monkeypatch, way, [*words, *given(option.name)])
         why = REFUSED.get((way, option.name)) if RUN.honours(option, kind) else None
-        if option.name == "host" and way == "here":
+        if option.name in ("host", "deal") and way == "here":
             continue  # with --hosts, that is the way "hosts"
         if why is not None:
             assert (options, why in said) == (None, True), (option.name, said)

@@ -96,6 +96,33 @@ def test_a_missing_file_is_named() -> None:
             "key supports.*: 'tea' is wrong: expected one of conv, gemm",
         ),
         ('launch = "2 us"', 'launch = "2 us"\nshared_input_bandwidth = "0 GB/s"', "key shared_input_bandwidth"),
+        (
+            'launch = "2 us"',
+            'launch = "2 us"\nunits_per_machine = 8',
+            "inner_bandwidth is missing: with units_per_machine",
+        ),
+        ('launch = "2 us"', 'launch = "2 us"\nunits_per_machine = 0', "key units_per_machine.*a whole number from 1"),
+        (
+            'launch = "2 us"',
+            'launch = "2 us"\ninner_latency = "1 us"',
+            "inner_latency is of machines with several units",
+        ),
+        (
+            'launch = "2 us"',
+            'launch = "2 us"\nwhole_machines = 1',
+            "key whole_machines: 1 is wrong: expected true or false",
+        ),
+        (
+            'launch = "2 us"',
+            'launch = "2 us"\nwhole_machines = true',
+            "whole_machines is of machines with several units",
+        ),
+        (
+            'launch = "2 us"',
+            'launch = "2 us"\nunits_per_machine = 7\ninner_bandwidth = "9 GB/s"\ninner_latency = "1 us"\n'
+            "whole_machines = true",
+            r"max_units is \d+, and units are rented in machines of 7; take \d+",
+        ),
     ],
 )
 def test_a_wrong_file_says_where_and_what(tmp_path: Path, old: str, new: str, fault: str) -> None:

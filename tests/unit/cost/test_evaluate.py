@@ -54,8 +54,18 @@ def test_what_is_serial_makes_replicas_dearer() -> None:
 def test_synchronisation_is_paid_by_replicas_alone() -> None:
     problem = plain_problem([[4.0]], [1.0], sync_s=np.array([[3.0]]), min_throughput=3600 / 3.5)
     assert replicas(problem, 0) == [2]
-    assert detail(problem, Placement((0,))).stages[0].data_s == pytest.approx(3.0)
+    stage = detail(problem, Placement((0,))).stages[0]
+    assert (stage.data_s, stage.sync_s) == (pytest.approx(1.5), pytest.approx(1.5))  # (2 - 1) / 2 of 3 s
     assert replicas(replace(problem, min_throughput=0.0), 0) == [1]
+
+
+def test_gradients_that_take_longer_to_sum_allow_only_so_many_replicas() -> None:
+    """4 / k of computation, 3 (k - 1) / k of all-reduce: 2 s with two, the fewest and the most under 2 s."""
+    problem = plain_problem([[4.0]], [1.0], sync_s=np.array([[3.0]]))
+    assert replicas(replace(problem, min_throughput=3600 / 2.0), 0) == [2]
+    for batch_s in (1.9, 1.0):  # three take 1.33 s and synchronise for 2 s
+        found = evaluate(replace(problem, min_throughput=3600 / batch_s), np.array([[0]]))
+        assert found.faults[0] == Fault.FLOOR
 
 
 def test_a_value_is_charged_where_it_leaves_and_once_to_every_stage_it_enters() -> None:

@@ -131,3 +131,38 @@ def test_other_times_have_another_hash():
     one, same = (assign_profiles(local, [("", CPU)]) for _ in range(2))
     other = assign_profiles(local, [("", replace(CPU, layers=CPU.layers[:1]))])
     assert one.sha256 == same.sha256 != other.sha256
+
+
+def with_alpha(value: float, error: float) -> DeviceProfile:
+    """Return a profile of the type and, with an alpha, of the first layer."""
+    whole = replace(profile_of(0), compute_parallel=Fitted(0.9, 0.02, (1, 2)))
+    own = replace(whole.layers[0], compute_parallel=Fitted(value, error, (1, 2)))
+    return replace(whole, layers=(own, *whole.layers[1:]))
+
+
+def test_a_layer_has_its_own_fraction_where_it_differs_by_more_than_its_error():
+    problem, times = pose(with_alpha(0.3, 0.1))
+    alike = [key == KEYS[0] for key in KEYS]
+    assert problem.layer_compute_parallel is not None
+    assert problem.layer_compute_parallel[:, 0].tolist() == [0.3 if own else 0.9 for own in alike]
+    assert problem.layer_compute_parallel[:, 1].tolist() == [POOL.device_types[1].compute_parallel] * len(KEYS)
+    assert problem.layer_data_parallel is None
+    note = f"the alpha of computation on {FIRST!r}: {sum(alike)} of {len(KEYS)} layers have their own"
+    assert any(told.startswith(note) for told in times.notes())
+
+
+def test_a_layer_whose_fraction_is_no_surer_than_it_differs_takes_the_types_and_is_named():
+    problem, times = pose(with_alpha(0.8, 0.1))
+    assert problem.layer_compute_parallel is None
+    (note,) = (told for told in times.notes() if told.startswith("the alpha"))
+    assert f": 0 of {len(KEYS)} layers have their own; " in note
+    assert f"take the type's 0.9, from which theirs differs by no more than its error ({LAYERS.layers[0].name}" in note
+
+
+def test_fractions_of_layers_are_part_of_a_profiles_identity_and_none_of_them_changes_nothing():
+    local = load_cluster("local")
+    plain, told = profile_of(0), with_alpha(0.3, 0.1)
+    without = replace(told, layers=plain.layers)
+    hashes = [assign_profiles(local, [("core", each)]).sha256 for each in (told, without, with_alpha(0.31, 0.1))]
+    assert len(set(hashes)) == 3
+    assert "parallel=None" not in repr(plain.layers)  # plans that were made before keep their hash

@@ -34,3 +34,18 @@ def test_a_change_is_that_of_the_number_printed():
     """A tenth less time a batch is a ninth more samples per second."""
     assert FAST.change(1.0, 0.5) == FAST.better_by(1.0, 0.5) == 1.0
     assert (COST.change(1.0, 0.5), COST.better_by(1.0, 0.5)) == (-0.5, 0.5)
+
+
+def test_a_bound_for_every_order_is_said_to_hold_for_every_plan_and_a_lower_one_beside_the_other():
+    assert what_is_proven(COST, 54, 0.0, 0.0) == "no plan of these 54 layers is cheaper"
+    assert what_is_proven(COST, 54, 0.01, 0.01) == "no plan of these 54 layers is more than 1 % cheaper"
+    assert what_is_proven(COST, 54, 0.0, 0.031) == (
+        "no plan that keeps these 54 layers in this order is cheaper; "
+        "in any order of them none is more than 3.1 % cheaper"
+    )
+    assert (
+        what_is_proven(COST, 1, 0.0, 0.0)
+        == what_is_proven(COST, 1, 0.0, 0.5)
+        == "no plan for this one layer is cheaper"
+    )
+    assert plans_of_the_problem(2, in_any_order=True) == "plan of these 2 layers"

@@ -10,8 +10,8 @@ from sketch import sketch
 from heterps_compile.cluster.devices import Cluster, DeviceType, Link
 from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_times import layer_times
-from heterps_compile.cost.memory import SAFETY_FACTOR, stage_memory
-from heterps_compile.cost.pose import pose_problem
+from heterps_compile.cost.memory import OPTIMIZERS, SAFETY_FACTOR, USUAL_OPTIMIZER, stage_memory
+from heterps_compile.cost.pose import network_of, pose_problem
 from heterps_compile.cost.problem import Problem
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.layers import LayerGraph
@@ -108,16 +108,16 @@ def test_tied_weights_are_held_once_where_both_readers_are_in_one_stage() -> Non
     assert (problem.tied_first.tolist(), problem.tied_second.tolist()) == ([1], [2])
     assert problem.tied_bytes.tolist() == [SAFETY_FACTOR * 8 * 2 * 4]
     costs = layer_costs(layers())
-    assert stage_memory(layers(), costs, 1, 3, training=False).weights_bytes == 8 * 2 * 4
-    assert stage_memory(layers(), costs, 1, 3, training=True).optimizer_bytes == 2 * 8 * 2 * 4
+    assert stage_memory(layers(), costs, 1, 3, optimizer=None).weights_bytes == 8 * 2 * 4
+    assert stage_memory(layers(), costs, 1, 3, optimizer="adam").optimizer_bytes == 2 * 8 * 2 * 4
 
 
 def test_the_stage_memory_of_the_search_is_that_of_the_plan() -> None:
     costs = layer_costs(layers())
-    for training in (False, True):
-        problem = posed(training=training)
+    for optimizer in (None, *OPTIMIZERS):
+        problem = posed(training=optimizer is not None, optimizer=optimizer or USUAL_OPTIMIZER)
         for first, end in ((0, 1), (1, 2), (2, 3)):
-            parts = stage_memory(layers(), costs, first, end, training=training)
+            parts = stage_memory(layers(), costs, first, end, optimizer=optimizer)
             searched = problem.weight_bytes[first] + problem.activation_bytes[first]
             assert parts.total_bytes == np.ceil(searched)
 
@@ -180,6 +180,44 @@ def test_replicas_synchronise_over_the_link_of_their_own_type() -> None:
     pool = Cluster("one", "", "USD", (DEVICE,), links=(Link(("unit", "unit"), 1000.0, 0.0),))
     linked = posed(pool, training=True)
     assert linked.sync_s.ravel().tolist() == pytest.approx((posed(training=True).sync_s / 100).ravel().tolist())
+
+
+def test_replicas_that_share_a_machine_synchronise_inside_and_machines_through_their_cards() -> None:
+    changes = {"units_per_machine": 4, "inner_bytes_per_s": 40.0, "inner_latency_s": 0.125}
+    pool = Cluster("one", "", "USD", (DeviceType(**{**_fields(DEVICE), **changes}),))  # type: ignore[arg-type] # as above
+    problem, network = posed(pool, training=True), network_of(pool, "unit")
+    assert problem.machines is not None
+    for count in (1, 3, 4, 5, 8, 9):
+        bytes_s = float(problem.machines.share(np.array([float(count)]))[0] * problem.sync_s.sum())
+        gradients = problem.sync_s.sum() / 2 * 10.0  # 2 S / 10 B/s
+        assert bytes_s + network.hops_s(count) == pytest.approx(network.all_reduce_s(gradients, count))
+    assert network.hops_s(9) == 2 * 3 * 0.125 + 2 * 2 * 0.5
+    assert posed(pool).machines is None  # in inference nothing synchronises
+
+
+def test_stages_of_a_type_that_has_one_machine_talk_inside_of_it() -> None:
+    inside = {"units_per_machine": 4, "inner_bytes_per_s": 40.0, "inner_latency_s": 0.125, "name": "inside"}
+    one = DeviceType(**{**_fields(DEVICE), **inside, "max_units": 4})  # type: ignore[arg-type] # as above
+    two = DeviceType(**{**_fields(DEVICE), **inside, "name": "two", "max_units": 5})  # type: ignore[arg-type] # as above
+    pool = Cluster("three", "", "USD", (one, two, DEVICE))
+    problem = posed(pool, training=True)
+    assert problem.link_seconds_per_byte is not None
+    assert problem.link_latency_s is not None
+    assert problem.link_seconds_per_byte.tolist() == [[1 / 40, 0.1, 0.1], [0.1] * 3, [0.1] * 3]
+    assert problem.link_latency_s.tolist() == [[0.125, 0.5, 0.5], [0.5] * 3, [0.5] * 3]
+    assert problem.seconds_per_byte.tolist() == [1 / 40, 0.1, 0.1]
+    assert problem.sync_s[:, 0].tolist() == problem.sync_s[:, 2].tolist()  # machines sum through the card
+    assert posed(Cluster("two", "", "USD", (two, DEVICE))).link_seconds_per_byte is None
+
+
+def test_units_of_whole_machines_are_rented_together() -> None:
+    machine = {"units_per_machine": 4, "inner_bytes_per_s": 40.0, "inner_latency_s": 0.125}
+    whole = DeviceType(**{**_fields(DEVICE), **machine, "whole_machines": True, "name": "whole"})  # type: ignore[arg-type]
+    apart = DeviceType(**{**_fields(DEVICE), **machine})  # type: ignore[arg-type] # as above
+    problem = posed(Cluster("two", "", "USD", (apart, whole)))
+    assert problem.rented_together is not None
+    assert problem.rented_together.tolist() == [1, 4]
+    assert posed(Cluster("one", "", "USD", (apart,))).rented_together is None
 
 
 def test_shared_storage_is_read_for_inputs_and_the_rows_of_embeddings() -> None:

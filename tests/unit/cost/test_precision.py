@@ -9,6 +9,7 @@ from sketch import sketch
 from torch import Tensor, nn
 
 import heterps_compile
+from heterps_compile.cluster.devices import KindRate
 from heterps_compile.cluster.load import load_cluster
 from heterps_compile.cost.layer_cost import layer_costs
 from heterps_compile.cost.layer_times import layer_times
@@ -115,8 +116,9 @@ def test_work_and_memory_by_hand():
     assert half[1].copied_bytes == 2 * 6 * 2
     assert half[1].output_bytes * 2 == full[1].output_bytes == 4 * 6 * 4
     assert half[1].moved_bytes == full[1].moved_bytes - 4 * 6 * 2 + 2 * half[1].copied_bytes
-    memory = stage_memory(narrow, half, 0, 2, training=True)
-    whole = stage_memory(wide, full, 0, 2, training=True)
+    assert (full[1].fixed_bytes, half[1].fixed_bytes) == (2 * 6 * 4, 2 * 6 * 4 + 2 * half[1].copied_bytes)
+    memory = stage_memory(narrow, half, 0, 2, optimizer="adam")
+    whole = stage_memory(wide, full, 0, 2, optimizer="adam")
     assert memory.held_bytes == whole.held_bytes, "weights, gradients and optimiser states stay float32"
     assert (memory.copies_bytes, whole.copies_bytes) == ((16 + 12) * 2, 0)
     assert memory.activations_bytes < whole.activations_bytes
@@ -136,6 +138,27 @@ def test_a_type_computes_at_its_rate_for_the_dtype_and_without_one_at_that_of_fl
     assert note.startswith("the pool has no bfloat16 rate for 'slow': its products are estimated at the float32 rate")
 
 
+def test_rates_that_were_measured_in_another_dtype_than_layers_compute_in_are_told_once():
+    v100 = POOL.device_type("v100")
+    rates = MappingProxyType({"gemm": KindRate(0.0, 1e9, 1e9, 2.0, 0.1)})
+    calibrated = replace(v100, peak_flops=MappingProxyType({"float32": 1e9, "bfloat16": 4e9}), rates=rates)
+    known = replace(POOL, device_types=(calibrated,))
+    unknown = replace(POOL, device_types=(replace(calibrated, peak_flops=MappingProxyType({"float32": 1e9})),))
+
+    def notes(pool, precision):
+        layers = layers_in(precision)
+        return layer_times(layers, layer_costs(layers), pool, training=False, precision=precision).rate_notes()
+
+    (note,) = notes(known, "bf16")
+    assert note.startswith("the rates of 'v100' were measured in float32, and ")
+    assert "compute in bfloat16: their arithmetic is taken to be 4 times as fast (the pool's peaks)" in note
+    assert note.endswith("(heterps-compile profile --precision bf16)")
+    (note,) = notes(unknown, "bf16")
+    assert "is taken to be as fast (the pool has no peak for bfloat16)" in note
+    assert not list(rate_notes(unknown, "bf16")), "which is told once"
+    assert notes(known, "fp32") == ()
+
+
 def test_a_plan_keeps_its_precision_and_a_changed_one_is_a_decision():
     compiled = heterps_compile.compile(nn.Linear(8, 2), (torch.ones(4, 8),), precision="fp16", method="greedy")
     plan = compiled.plan
@@ -152,7 +175,7 @@ def test_a_plan_of_before_there_were_precisions_is_for_float32_and_fresh():
     older = text.replace('    "precision": "fp32",\n', "").replace(', "copies_bytes": 0', "")
     assert older.count("precision") == older.count("copies_bytes") == 0
     assert from_json(older, "it").request == compiled.plan.request
-    hashes = [make_hashes(compiled.graph, POOL, Request(precision=p))["options"] for p in PRECISIONS]
+    hashes = [make_hashes(compiled.graph, POOL, Request(precision=p, method="rl"))["options"] for p in PRECISIONS]
     assert len(set(hashes)) == 3
     assert hashes[0] == "d2785567bcd397917de012dea63270a3a1d79ca73f1f55672e1fef3e6da88f67"
 

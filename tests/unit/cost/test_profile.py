@@ -34,6 +34,7 @@ def test_noise_makes_no_larger_batch_quicker_and_no_smaller_one_free():
     assert interpolate(falling, 4) == 2.0
     steep = [(8, 1.0), (16, 5.0)]  # the line would be below 0 at batch 2
     assert interpolate(steep, 2) == pytest.approx(0.25)
+    assert interpolate(steep, 32) == pytest.approx(10.0), "no fixed part below 0 above what was measured either"
 
 
 def test_a_layer_has_backward_where_training_was_measured():

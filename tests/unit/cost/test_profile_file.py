@@ -41,7 +41,9 @@ def test_the_schema_refuses_unknown_keys_as_reading_does():
         ("[]", "its key 'format'"),
         ("[" * 100_000, "is no profile"),
         ('{"format": NaN}', "NaN is no number"),
-        (changed(version=2), "has version 2"),
+        (changed(version=3), "has version 3, and 1 and 2 are"),
+        (changed(version=True), "has version True"),
+        (changed(version=1.0), "has version 1.0"),
         (changed(devices=[]), "devices: "),
         (changed(extra=1), "extra: "),
         (changed(measured="today"), "measured: "),
@@ -82,3 +84,46 @@ def test_a_file_that_is_missing_or_no_text_is_told(tmp_path):
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="no UTF-8 text"):
         read_profile(tmp_path / "bytes.json")
+
+
+def with_fraction(changes: dict[str, object], version: int = 2) -> str:
+    document = json.loads(to_json(PROFILE))
+    document["version"] = version
+    document["devices"][0]["layers"][0]["compute_parallel"] = {"value": 0.5, "error": 0.1, "units": [1, 2], **changes}
+    return json.dumps(document)
+
+
+def test_version_1_is_read_and_has_no_fractions_of_layers():
+    document = json.loads(to_json(PROFILE))
+    document["version"] = 1
+    for layer in document["devices"][0]["layers"]:
+        assert (layer.pop("compute_parallel"), layer.pop("data_parallel")) == (None, None)
+    del document["devices"][0]["compute_parallel"]["unclipped"]
+    assert from_json(json.dumps(document), "the file") == PROFILE
+    fraction = from_json(with_fraction({}), "the file").devices[0].layers[0].compute_parallel
+    assert fraction is not None
+    assert (fraction.value, fraction.error, fraction.units, fraction.unclipped) == (0.5, 0.1, (1, 2), None)
+    with pytest.raises(InputError, match="version 1 has no parallel fractions of layers"):
+        from_json(with_fraction({}, version=1), "the file")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"value": -0.1}, {"value": 1.1}, {"value": 1e308}, {"value": "1"}, {"value": None}, {"error": -1.0},
+        {"error": 1e308}, {"units": []}, {"units": [0]}, {"units": [1.5]}, {"units": 2}, {"unclipped": 1e308},
+        {"value": True}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_fractions_that_are_none_are_refused_with_their_place(changes):
+    with pytest.raises(InputError, match=r"^the file: devices\.0\.layers\.0\.compute_parallel\.\w+") as refused:
+        from_json(with_fraction(changes), "the file")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("name", ["value", "error", "unclipped"])
+def test_fractions_that_are_no_numbers_are_refused(name, number):
+    text = with_fraction({name: 0.0625}).replace("0.0625", number)
+    with pytest.raises(InputError, match=r"is no number|compute_parallel"):
+        from_json(text, "the file")

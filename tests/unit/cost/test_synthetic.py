@@ -44,3 +44,26 @@ def test_couplings_are_what_the_recipe_says() -> None:
     held = tight.weight_bytes.sum() + (activations.sum() if tight.keeps_activations else activations.max())
     assert np.count_nonzero(tight.memory_bytes < held) >= 1
     assert tight.memory_bytes.max() >= held
+
+
+def test_accelerators_stand_in_machines_where_the_recipe_says_so() -> None:
+    problem = synthetic_problem(Recipe(seed=2, layers=8, types=4, family="conv", machines=True))
+    assert problem.machines is not None
+    is_cpu = np.array([kind == "cpu" for kind in problem.type_kinds])
+    assert problem.machines.units[is_cpu].tolist() == [1.0] * is_cpu.sum()
+    assert problem.machines.units[~is_cpu].min() >= 2
+    assert problem.machines.inner[~is_cpu].max() < 1
+    assert np.isfinite(Exact()(problem, time_limit_s=20).value)
+    assert synthetic_problem(Recipe(seed=2, layers=8, types=4)).machines is None
+
+
+def test_layers_have_fractions_of_their_own_where_the_recipe_says_so() -> None:
+    plain, own = (synthetic_problem(Recipe(seed=2, layers=12, types=3, own_fractions=told)) for told in (False, True))
+    assert (plain.layer_compute_parallel, plain.layer_data_parallel) == (None, None)
+    for fractions in (own.layer_compute_parallel, own.layer_data_parallel):
+        assert fractions is not None
+        assert fractions.shape == (12, 3)
+        assert 0 <= fractions.min() < fractions.max() <= 1
+    assert np.array_equal(plain.compute_s, own.compute_s)
+    found = Exact()(own, time_limit_s=20)
+    assert found.bound == found.value

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from staged_onnx import BACKEND, parse, read, run_whole
+from staged_onnx import BACKEND, cut_evenly, parse, read, run_staged, run_whole
 
 from heterps_compile.errors import GraphError, HeterpsError
 from heterps_compile.frontends.onnx import import_onnx
@@ -179,6 +179,21 @@ def test_what_a_nested_body_captures_counts_too() -> None:
         }>
     }""")
     assert wiring(graph) == "Abs x -> p; Loop n keep x p -> y"
+
+
+def test_a_branch_may_return_an_initialiser_of_its_own() -> None:
+    model = parse("""g (float[2] x, bool c) => (float[2] y) {
+        y = If(c) <
+            then_branch = t () => (float[2] a) <float[2] a = {1, 2}> { },
+            else_branch = e () => (float[2] b) { b = Neg(x) }
+        >
+    }""")
+    graph = import_onnx(model)
+    for chosen, expected in ((True, [1.0, 2.0]), (False, [-5.0, -6.0])):
+        inputs = {"x": np.array([5, 6], np.float32), "c": np.array(chosen)}
+        (got,) = run_staged(graph, cut_evenly(graph, 1), inputs)
+        assert got.tolist() == expected
+        assert run_whole(model, inputs)[0].tolist() == expected
 
 
 def test_constants_made_by_nodes_are_parameters_not_nodes() -> None:

@@ -18,12 +18,14 @@ from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.cost.profile import LayerPoint
 from heterps_compile.ir.graph import Graph, Node, OpKind, Value
 from heterps_compile.ir.layers import Layer, LayerGraph
-from heterps_compile.passes import choose_schedule
-from heterps_compile.passes.choose_schedule import ChooseSchedule, micro_batch_counts
+from heterps_compile.passes.choose_schedule import ChooseSchedule
 from heterps_compile.passes.drafts import Provisioned, Scheduled, advance
 from heterps_compile.passes.pipeline import run_passes
-from heterps_compile.plan.plan import PlannedStage, Schedule
+from heterps_compile.plan.plan import Schedule
+from heterps_compile.plan.planned_stage import PlannedStage
 from heterps_compile.plan.request import Request
+from heterps_compile.schedule import shortest_step
+from heterps_compile.schedule.load import micro_batch_counts
 
 MIB = 1 << 20
 
@@ -58,13 +60,18 @@ def scheduled(
     batch: int = 64,
     fixed: bool = False,
     mode: str = "inference",
+    reading: str | None = None,
     launch_s: float = 0.0,
     latency_s: float = 0.0,
     operations: int = 10,
     measured: tuple[LayerPoint, ...] = (),
     links: tuple[Link, ...] = (),
+    sync_s: tuple[float, ...] = (),
 ) -> Scheduled:
-    """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations, or so measured."""
+    """Choose for stages of (seconds of a batch, replicas), each one layer of so many operations, or so measured.
+
+    Stages with ``sync_s`` sum gradients for so long, and for half of that wait for messages.
+    """
     count = len(stages)
     names = [f"layer{i}" for i in range(count)]
     values = [Value(f"v{i}", "float32", (batch, 1)) for i in range(count + 1)]
@@ -88,7 +95,7 @@ def scheduled(
         Provisioned,
         graph=graph,
         cluster=pool,
-        request=Request(mode=mode),
+        request=Request(mode=mode, reading=reading),
         layers=layers,
         costs=costs,
         measurements=measurements,
@@ -100,7 +107,9 @@ def scheduled(
                 layers=(names[i],),
                 replicas=replicas,
                 compute_s=time_s,
-                data_s=latency_s * ((i > 0) + (i < count - 1)),
+                data_s=latency_s * ((i > 0) + (i < count - 1)) + (sync_s[i] / 2 if sync_s else 0),
+                sync_s=sync_s[i] / 2 if sync_s else 0,
+                sync_hops_s=sync_s[i] / 2 if sync_s else 0,
                 received_bytes=int(i > 0),
                 sent_bytes=int(i < count - 1),
                 memory=MemoryParts(0, 0, 0, 64 * MIB),
@@ -198,9 +207,13 @@ def test_long_ways_between_stages_make_gpipe_the_shorter_one():
 
 
 def test_a_step_that_is_hardly_longer_gives_way_to_less_memory():
-    schedule = chosen((3.0, 1), (3.0, 1), mode="training", batch=8, latency_s=0.001)
+    schedule = chosen((3.0, 1), (3.0, 1), mode="training", batch=8, latency_s=0.001, reading="steady-state")
     assert schedule.name == "1f1b"
     assert "1f1b takes 3.38 s and holds 24 MiB of activations, gpipe 3.38 s and 128 MiB" in schedule.reason
+
+
+def test_where_the_step_is_minimised_the_shortest_is_taken():
+    assert chosen((3.0, 1), (3.0, 1), mode="training", batch=8, latency_s=0.001).name == "gpipe"
 
 
 def test_a_link_between_two_types_is_the_way_between_their_stages():
@@ -247,9 +260,18 @@ def test_counts_divide_the_batch_and_stop_at_32_or_8_per_replica():
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("stages", [((0.7, 3), (0.2, 1), (0.5, 2)), ((1.0, 1), (0.1, 1)), ((0.1, 5), (1.0, 2))])
 def test_counts_skipped_by_the_lower_bound_change_nothing(mode, stages, monkeypatch):
-    quick = chosen(*stages, batch=60, mode=mode, launch_s=1e-3)
-    monkeypatch.setattr(choose_schedule, "_shortest_step_s", lambda *_args, **_kwargs: 0.0)
-    assert chosen(*stages, batch=60, mode=mode, launch_s=1e-3) == quick
+    sums = tuple(0.2 * replicas for _, replicas in stages) if mode == "training" else ()
+    quick = chosen(*stages, batch=60, mode=mode, launch_s=1e-3, sync_s=sums)
+    monkeypatch.setattr(shortest_step, "least_step_s", lambda *_args, **_kwargs: 0.0)
+    assert chosen(*stages, batch=60, mode=mode, launch_s=1e-3, sync_s=sums) == quick
+
+
+def test_gradients_are_summed_once_however_many_micro_batches_there_are():
+    alone = chosen((3.0, 2), (3.0, 2), mode="training")
+    found = scheduled((3.0, 2), (3.0, 2), mode="training", sync_s=(0.5, 0.25))
+    assert found.schedule.micro_batches == alone.micro_batches > 1
+    assert found.schedule.step_s == pytest.approx(alone.step_s + 0.5)  # stage 1 sums before stage 0 has ended
+    assert [stage.all_reduce_s for stage in found.stages] == [0.5, 0.25]
 
 
 def test_a_stage_holds_the_activations_of_the_micro_batches_under_way():
@@ -291,6 +313,11 @@ def test_a_plan_tells_what_the_times_of_its_micro_batches_were_read_off():
     alone = scheduled((2.0, 1), measured=(point(64, 2.0),)).times
     assert alone is not None
     assert alone.micro_batch_notes(["any"], 4) == (
-        "micro-batches on 'any': in proportion to their samples, as one batch alone was measured (64)",
+        "micro-batches on 'any': in proportion to their samples, as one batch alone was measured (64); the part that "
+        "does not shrink takes two (heterps-compile profile --batches N,N)",
     )
     assert alone.micro_batch_notes(["any"], 1) == alone.micro_batch_notes(["other"], 4) == ()
+    other = scheduled((2.0, 1), measured=(point(32, 2.0),)).times
+    assert other is not None
+    (told,) = other.micro_batch_notes(["any"], 1)
+    assert "one batch alone was measured (32)" in told

@@ -10,7 +10,7 @@ from typing import Any
 import highspy
 import numpy as np
 import pytest
-from drafts import DRAFT
+from drafts import DRAFT, posing
 from small_problems import small_problem
 
 from heterps_compile.cost.evaluate import evaluate_one
@@ -116,8 +116,8 @@ def test_every_method_gives_a_plan_soon_after_its_time_and_starts_no_solver(meth
     problem = replace(asked_for(PROBLEMS["small"], objective), min_throughput=0.0)
     run, started = highspy.Highs.run, list[int]()
     monkeypatch.setattr(highspy.Highs, "run", lambda solver: started.append(clock.asked_afterwards) or run(solver))
-    draft = replace(DRAFT, problem=problem, request=replace(DRAFT.request, time_limit_s=LIMIT_S, objective=objective))
-    for patience in (3, 25):
+    draft = replace(posing(problem), request=replace(DRAFT.request, time_limit_s=LIMIT_S, objective=objective))
+    for patience in (5, 25):
         clock = stop_after(patience)
         result = PlaceLayers(method=method)(draft).search
         assert clock.asked_afterwards <= MOST_ASKED_AFTERWARDS
@@ -161,7 +161,9 @@ def test_a_solver_gets_what_is_left_and_no_more(monkeypatch, stop_after):
 
     monkeypatch.setattr(highspy.Highs, "setOptionValue", noted)
     monkeypatch.setattr(deadline_module, "time", SimpleNamespace(monotonic=monotonic))
-    problem = synthetic_problem(Recipe(1, 12, 3, limited=True))
+    problem = synthetic_problem(
+        Recipe(1, 40, 8, limited=True, tight_memory=True)
+    )  # memory counts too, so no table of units
     problem = replace(problem, objective="throughput", budget_per_hour=2 * float(problem.price_per_hour.sum()))
     prove(problem, Deadline.after(1000.0), seed_placements(problem, None))
     assert given

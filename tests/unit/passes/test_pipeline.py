@@ -127,10 +127,10 @@ def test_a_draft_at_a_later_step_keeps_what_it_has_and_no_more() -> None:
 
 def test_a_pass_fills_in_what_its_steps_differ_in() -> None:
     assert [filled_in(*steps_of(step)) for step in DEFAULT] == [
-        ("layers",), ("costs",), ("times", "problem"), ("search", "tried", "other"), ("stages",),
-        ("stages", "parameter_servers"), ("schedule", "stages"), ("partition", "runnable"),
+        ("layers",), ("costs",), ("costs", "times", "problem", "open_tables"), ("search", "tried", "other"),
+        ("stages",), ("stages", "parameter_servers", "tables"), ("schedule", "stages"), ("partition", "runnable"),
     ]  # fmt: skip
-    assert filled_in(Draft, Posed) == ("layers", "costs", "times", "problem")
+    assert filled_in(Draft, Posed) == ("layers", "costs", "times", "problem", "open_tables")
     assert filled_in(*steps_of(Reverse())) == ("layers",)
 
 

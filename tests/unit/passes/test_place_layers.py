@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drafts import DRAFT
+from drafts import DRAFT, posing
 from reviewed import MODEL, POOL, REQUEST, graph, plan
 from small_problems import plain_problem
 
@@ -18,13 +18,14 @@ from heterps_compile.passes.placement.baselines.fixed import CpuOnly
 from heterps_compile.passes.placement.methods import find_method
 from heterps_compile.passes.placement.proof.certificate import certify
 from heterps_compile.plan.fingerprint import make_fingerprints
-from heterps_compile.plan.plan import PlannedStage
+from heterps_compile.plan.placed_stages import placement_of
+from heterps_compile.plan.planned_stage import PlannedStage
 
 PROBLEM = plain_problem([[1.0, 9.0], [9.0, 1.0]], [1.0, 1.0])
 
 
 def place(problem: Problem, pass_method: str, /, **request: object) -> SearchResult:
-    draft = replace(DRAFT, problem=problem)
+    draft = posing(problem)
     draft = replace(draft, request=replace(draft.request, **request))  # type: ignore[arg-type] # fields by name
     placed = PlaceLayers(pass_method)(draft)
     return placed.search
@@ -46,7 +47,7 @@ def test_the_better_plan_of_the_proof_is_the_result_and_the_result_says_so() -> 
 def test_the_better_plan_of_another_method_is_the_result() -> None:
     found = PlaceLayers("cpu-only", proof_s=0.0)
     problem = plain_problem([[9.0, 1.0]], [1.0, 1.0])
-    placed = found(replace(DRAFT, problem=problem, baselines=("cpu-only", "gpu-only", "heuristic")))
+    placed = found(replace(posing(problem), baselines=("cpu-only", "gpu-only", "heuristic")))
     assert (placed.search.placement.types, placed.search.found_by) == ((1,), "gpu-only")
     assert [(row.method, row.value > placed.search.value) for row in placed.tried] == [
         ("cpu-only", True),
@@ -67,7 +68,7 @@ class Forgetful:
 def test_an_old_plan_is_kept_by_a_method_that_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heterps_compile.passes.place_layers.find_method", lambda _name: Forgetful())
     old = stages(("cpu", ("layer0",)), ("gpu", ("layer1",)))
-    draft = replace(DRAFT, problem=PROBLEM, warm_start=old, request=replace(DRAFT.request, time_limit_s=1e-9))
+    draft = replace(posing(PROBLEM), warm_start=old, request=replace(DRAFT.request, time_limit_s=1e-9))
     placed = PlaceLayers("forgetful")(draft)
     assert (placed.search.placement, placed.search.found_by) == (Placement((0, 1)), "warm start")
 
@@ -125,7 +126,7 @@ def stages(*groups: tuple[str, tuple[str, ...]]) -> tuple[PlannedStage, ...]:
 
 def test_an_old_plan_is_where_the_search_begins() -> None:
     old = stages(("cpu", ("layer0",)), ("gpu", ("layer1",)))
-    draft = replace(DRAFT, problem=PROBLEM, warm_start=old)
+    draft = replace(posing(PROBLEM), warm_start=old)
     placed = PlaceLayers("gpu-only")(draft)
     assert placed.search.placement == Placement((0, 1))
 
@@ -133,7 +134,7 @@ def test_an_old_plan_is_where_the_search_begins() -> None:
 def test_the_cuts_of_an_old_plan_are_kept() -> None:
     three = plain_problem([[1.0], [1.0], [1.0]], [1.0])
     old = stages(("cpu", ("layer0", "layer1")), ("cpu", ("layer2",)))
-    assert warm_start_of(three, old) == Placement((0, 0, 0), (2,))
+    assert placement_of(three, warm_start_of(three, old)) == Placement((0, 0, 0), (2,))
 
 
 def test_equal_layers_are_dealt_evenly_but_an_old_plan_that_is_as_good_stays_as_it_is() -> None:
@@ -142,7 +143,7 @@ def test_equal_layers_are_dealt_evenly_but_an_old_plan_that_is_as_good_stays_as_
     equal = plain_problem([[1.0]] * 4 + [[5.0]], [1.0], **edges, **limits)
     names = equal.layer_names
     old = stages(("cpu", names[:1]), ("cpu", names[1:4]), ("cpu", names[4:]))
-    draft = replace(DRAFT, problem=equal)
+    draft = posing(equal)
     dealt, kept = (PlaceLayers("exact")(replace(draft, warm_start=start)).search for start in ((), old))
     assert dealt.placement.starts() == (0, 2, 4)
     assert (kept.placement.starts(), kept.found_by, kept.value) == ((0, 1, 4), "warm start", dealt.value)

@@ -23,6 +23,8 @@ FLOOR = 2_000_000.0
 def plan(**options: object) -> Plan:
     model, inputs = EXAMPLES["ctrdnn"](batch=4096)
     options = {"mode": "training", "min_throughput": FLOOR, "min_stages": 2, "method": "exact", **options}
+    if options["mode"] == "training":
+        options.setdefault("reading", "steady-state")  # which servers and rules are known in
     return compile_model(model, inputs, verify=False, **options).plan
 
 
@@ -46,7 +48,7 @@ def test_parameter_servers_carry_twice_the_parameters_of_every_replica_in_the_ti
 
 def test_two_replicas_need_servers_and_one_needs_none() -> None:
     cost = server_cost(DRAFT.layers, DRAFT.costs, ParameterServer(0.5, "the vendor", "2026-01-01", 1.0))
-    whole = StageDetail(0, len(DRAFT.layers.layers), 0, 1, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+    whole = StageDetail(0, len(DRAFT.layers.layers), 0, 1, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0)
     assert cost.cores([whole]) == 0
     two = replace(whole, replicas=2)
     assert cost.cores([two]) == 2 * 2 * sum(cost.gradient_bytes) > 0  # both push and pull; a byte a second
@@ -54,7 +56,7 @@ def test_two_replicas_need_servers_and_one_needs_none() -> None:
 
 def test_servers_count_for_price_value_and_budget() -> None:
     cost = server_cost(DRAFT.layers, DRAFT.costs, ParameterServer(0.5, "the vendor", "2026-01-01", 1.0))
-    whole = StageDetail(0, len(DRAFT.layers.layers), 0, 1, 1.0, 1.0, 0.0, 0.0, 0.0, 2.0)
+    whole = StageDetail(0, len(DRAFT.layers.layers), 0, 1, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0)
     found = PlacementDetail((whole,), 2.0 / 3600 / 100 * 1e6, 100.0, 2.0, Fault(0))
     with_ten = cost.added_to(replace(DRAFT.problem, budget_per_hour=math.inf), found, 10)
     assert with_ten.price_per_hour == found.price_per_hour + 5.0

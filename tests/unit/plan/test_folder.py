@@ -274,7 +274,7 @@ def test_the_readme_reads_well(golden, written):
 
 
 def test_the_readme_of_a_plan_for_training_says_how_to_train(tmp_path):
-    plan = replace(PLAN, request=replace(PLAN.request, mode="training"))
+    plan = replace(PLAN, request=replace(PLAN.request, mode="training", reading="steady-state"))
     text = readme(write_folder(tmp_path / "out", plan, write_two_stages))
     assert "heterps-compile run path/to/this/folder --train train.py --data data.parquet" in text
 

@@ -12,7 +12,7 @@ from plans import PLAN, VERSIONS, as_read, with_stage
 from heterps_compile.errors import PlanError
 from heterps_compile.packages import SHAPE_PLANS, installed_versions
 from heterps_compile.plan.file import from_json, to_json
-from heterps_compile.plan.plan import Artifact, Plan, Scoring, Verification
+from heterps_compile.plan.plan import Artifact, ParameterServers, Plan, Scoring, ServedTables, Verification
 
 FILES = ((Artifact("stage_0.onnx", "d" * 64),), (Artifact("stage_1.onnx", "e" * 64),))
 SCORING = Scoring(
@@ -23,7 +23,8 @@ SCORING = Scoring(
     artifacts=((Artifact("stage_0_scoring.onnx", "f" * 64),), FILES[1]),
     verification=Verification(1e-7, 1e-7, 1e-4, 1),
 )
-SAVED = replace(PLAN, artifacts=FILES, scoring=SCORING)
+TABLES = ServedTables(("emb.weight",), ("emb",), 1, 1_280_000, 8192, 0.001, 0.0)
+SAVED = replace(PLAN, artifacts=FILES, scoring=SCORING, tables=TABLES, parameter_servers=ParameterServers(2))
 
 
 def edited(path: str, value: object) -> str:
@@ -84,14 +85,14 @@ def test_another_process_with_another_hash_seed_gives_the_same_bytes(tmp_path):
 
 
 def test_every_layer_stands_on_a_line_of_its_own():
-    lines = [line.strip().rstrip(",") for line in to_json(SAVED).splitlines()]
+    lines = [line.strip().rstrip(",") for line in to_json(replace(SAVED, tables=None)).splitlines()]
     assert '{"name": "fc1", "fingerprint": "00000000000b-1b0000000000-2b0000000000"}' in lines
     assert [sum(f'"{name}"' in line for line in lines) for name in ("emb", "fc1", "fc2")] == [1, 1, 1]
 
 
 def test_the_file_is_printable_ascii_whatever_the_names():
     name = 'a"b\n\x1b[31m\u202e\x7f\u00e9\U0001f600'
-    text = to_json(with_stage(SAVED, 0, layers=(name,)))
+    text = to_json(with_stage(replace(SAVED, tables=None), 0, layers=(name,)))
     assert set(text) <= {chr(c) for c in range(32, 127)} | {"\n"}
     assert from_json(text, "plan.json").stages[0].layers == (name,)
 
@@ -160,6 +161,10 @@ def test_a_plan_that_does_not_say_what_made_it_was_made_by_what_is_installed():
         ("estimates.one_batch_alone.bubble", 0.5, "0.5, but the other estimates give 0.5641"),
         ("estimates.stages[0].data_s", 0.008, "16000.0, but the slowest stage gives 8000.0 samples/s"),
         ("estimates.value", 0.06, "estimates.value: 0.06, but the other estimates give 0.0503472"),
+        ("decisions.tables", None, "decisions.tables: null, and estimates.tables is not"),
+        ("decisions.tables.servers", 7, "decisions.tables.servers: 7, of 2 parameter servers in all"),
+        ("decisions.tables.layers", ["fc9"], "decisions.tables.layers[0]: no stage has the layer 'fc9'"),
+        ("estimates.tables.price_per_hour", 9.0, "9.0, of 0.0 for all servers"),
         ("decisions.schedule.micro_batches", 5, "micro_batches: 5 micro-batches do not divide a batch of 64"),
         ("decisions", [], "decisions: Input should be a valid dictionary"),
         ("estimates.stages[0]", ..., "estimates.stages: 1 estimate for 2 stages"),

@@ -4,6 +4,7 @@ from typing import get_args
 import pytest
 from plans import PLAN
 
+from heterps_compile.cost.memory import OPTIMIZERS
 from heterps_compile.plan import schema
 from heterps_compile.plan.file import render, to_json
 from heterps_compile.plan.request import MODES, OBJECTIVES, PROVISIONERS, SYNCHRONISATIONS
@@ -20,6 +21,7 @@ def test_the_published_schema_is_that_of_the_classes():
     [
         (schema.Objective, OBJECTIVES),
         (schema.Mode, MODES),
+        (schema.Optimizer, OPTIMIZERS),
         (schema.Provisioner, PROVISIONERS),
         (schema.Synchronisation, SYNCHRONISATIONS),
         (schema.ScheduleName, SCHEDULES),

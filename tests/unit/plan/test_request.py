@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from heterps_compile.errors import InputError
+from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.plan.request import make_request
 
 
@@ -56,3 +56,13 @@ def test_as_many_stages_at_most_as_at_least_are_exactly_so_many() -> None:
     assert make_request("USD", min_stages=2, max_stages=2).max_stages == 2
     with pytest.raises(InputError, match="at least 3 and at most 2 stages are asked for; no plan has both"):
         make_request("USD", min_stages=3, max_stages=2)
+
+
+def test_an_optimizer_is_for_training():
+    with pytest.raises(InputError, match="'sgd' is for training"):
+        make_request("USD", optimizer="sgd")
+    with pytest.raises(UnknownNameError, match="lion"):
+        make_request("USD", mode="training", optimizer="lion")
+    asked = make_request("USD", mode="training", optimizer="sgd")
+    assert (asked.trains_with, asked.purpose) == ("sgd", "training with sgd")
+    assert make_request("USD").trains_with is None

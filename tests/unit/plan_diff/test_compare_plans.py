@@ -101,7 +101,7 @@ def test_options_are_compared_one_by_one():
     changes = heterps_compile.diff(PLAN, replace(PLAN, request=request, cluster="mine"))
     assert [(s.name, s.old, s.new) for s in changes.settings] == [
         ("cluster", "heterps-paper", "mine"),
-        ("method", "rl", "exact"),
+        ("method", "best", "exact"),
         ("pins", "embedding=cpu", ""),
     ]
 

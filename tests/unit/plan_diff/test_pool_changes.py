@@ -1,8 +1,9 @@
 from dataclasses import fields, replace
+from types import MappingProxyType
 
 from plans import PLAN
 
-from heterps_compile.cluster.devices import DeviceType, Link
+from heterps_compile.cluster.devices import DeviceType, KindRate, Link
 from heterps_compile.escape import printable
 from heterps_compile.plan_diff.compare_plans import diff
 from heterps_compile.plan_diff.pool_changes import compare_pools, told_together
@@ -45,7 +46,8 @@ def test_a_change_that_rounding_hides_is_told_in_full():
 
 
 def test_every_field_of_a_device_type_counts():
-    other = {str: "other", int: 1, float: 0.123, tuple: ("other",)}
+    rates = MappingProxyType({"gemm": KindRate(1e-5, 1e9, 1e9, 2.0, 0.1)})
+    other = {str: "other", int: 2, bool: True, float: 0.123, tuple: ("other",), MappingProxyType: rates}
     for field in fields(DeviceType):
         if field.name not in ("name", "peak_flops"):
             assert changed(**{field.name: other[type(getattr(V100, field.name))]}), field.name

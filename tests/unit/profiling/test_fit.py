@@ -44,3 +44,17 @@ def test_a_link_that_scatters_has_errors():
     assert link.latency_s == pytest.approx(50e-6, rel=0.2)
     assert 1e-6 < link.latency_s_error < 50e-6
     assert 1e7 < link.bytes_per_s_error < 1e9
+
+
+def test_a_fraction_out_of_range_is_held_and_told():
+    above = fit_parallel_fraction({1: [1.0, 1.0], 2: [0.4, 0.4]})
+    assert (above.value, above.unclipped) == (1.0, pytest.approx(1.2))
+    below = fit_parallel_fraction({1: [1.0, 1.0], 2: [1.5, 1.5]})
+    assert (below.value, below.unclipped) == (0.0, pytest.approx(-1.0))
+    assert fit_parallel_fraction({1: [1.0, 1.0], 2: [0.6, 0.6]}).unclipped is None
+
+
+def test_how_uncertain_the_time_of_one_unit_is_counts():
+    steady, shaky = (fit_parallel_fraction({1: once, 2: [0.6] * 4}) for once in ([1.0] * 4, [0.8, 1.0, 1.0, 1.2]))
+    assert steady.error == pytest.approx(0, abs=1e-9)
+    assert 0.05 < shaky.error < 0.3

@@ -73,6 +73,21 @@ def test_training_has_backwards():
     assert all(p.backward.median_s > 0 and p.accumulate.median_s > 0 for p in points)
 
 
+def test_a_profile_of_a_precision_is_measured_for_plans_of_it_alone(tmp_path):
+    profile = profile_model(read, replace(QUICK, mode="training", precision="bf16", batches=(4,)))
+    assert from_json(to_json(profile), "the file").devices[0].precision == "bf16"
+    (tmp_path / "profile.json").write_text(to_json(profile))
+    for precision, found in (
+        ("bf16", "core': 4 measured"),
+        ("fp32", "of bf16, and the plan is for fp32: layers that compute"),
+    ):
+        compiled = heterps_compile.compile(
+            MODEL, (IDS,), dynamic_shapes=FREE, batch=4, cluster="local", method="greedy", mode="training",
+            profile=tmp_path / "profile.json", precision=precision, verify=False,
+        )  # fmt: skip
+        assert any(found in note for note in compiled.plan.notes), compiled.plan.notes
+
+
 def test_the_file_reads_back_and_compile_takes_it(tmp_path):
     profile = profile_model(read, QUICK)
     assert from_json(to_json(profile), "the file") == profile
@@ -239,6 +254,9 @@ def test_replicas_and_the_link_are_measured():
     assert device.link.latency_s < 1
     for fitted in (device.compute_parallel, device.data_parallel):
         assert fitted is None or 0 <= fitted.value <= 1
+    several = device.compute_parallel is not None  # one core tells nothing of replicas
+    assert all((layer.compute_parallel is not None) is several for layer in device.layers)
+    assert [layer.data_parallel is not None for layer in device.layers] == [several, False, False]  # who reads the ids
 
 
 def test_a_replica_that_fails_is_told_with_its_reason(monkeypatch):

@@ -34,7 +34,36 @@ def test_training_shows_forward_and_backward_together():
     assert "5 ms" in shown(trained)
 
 
+def test_one_batch_alone_is_told():
+    alone = replace(PROFILE, devices=(device(layer("a", point(8, 2e-3))),))
+    assert "one batch was measured, 8: other sizes are taken in proportion" in shown(alone)
+    assert "one batch was measured" not in shown(PROFILE)
+
+
 def test_names_cannot_play_tricks_on_the_terminal():
     hostile = replace(CPU, layers=(replace(CPU.layers[0], name="\x1b[2Jlayer"),))
     text = shown(replace(PROFILE, model="\x1b]0;x", devices=(hostile,)))
     assert "\x1b" not in text
+
+
+def test_fractions_of_layers_are_told_with_those_that_have_none_and_those_held_in_range():
+    first, second = CPU.layers
+    own = replace(first, compute_parallel=Fitted(0.4, 0.05, (1, 2)))
+    alike = replace(second, compute_parallel=Fitted(0.85, 0.1, (1, 2)))
+    text = shown(replace(PROFILE, devices=(replace(CPU, layers=(own, alike)),)))
+    assert "0.40 ±0.05" in text
+    assert (
+        "1 of 2 layers have an alpha of their own; 1 take the 0.80 of the whole, from which theirs differs by no more "
+        "than its error: layer b\n"
+    ) in text
+    assert "1 and 2 units tell one alpha of a layer, and not whether it holds for more" in text
+    above = replace(second, compute_parallel=Fitted(1.0, 0.01, (1, 2, 4), 1.08))
+    text = shown(replace(PROFILE, devices=(replace(CPU, layers=(above,)),)))
+    assert "alpha was fitted below 0 or above 1, and is held at 0 or 1: layer b 1.08\n" in text
+    assert "Amdahl" not in text
+    unsure = replace(CPU, layers=(own,), compute_parallel=Fitted(0.8, 0.5, (1, 2)))
+    assert "differs from that of the pool's type by more than its error" in shown(replace(PROFILE, devices=(unsure,)))
+
+
+def test_layers_that_were_not_measured_among_replicas_are_told():
+    assert "the alpha of single layers was not measured: every replica would hold the model twice" in shown(PROFILE)

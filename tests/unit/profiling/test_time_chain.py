@@ -9,12 +9,14 @@ from torch_models import bert, skip_net, small_ctrdnn
 
 from heterps_compile.api import read_model
 from heterps_compile.backends.torch.backend import TorchBackend
+from heterps_compile.cost.precision import FULL
 from heterps_compile.cost.profile import Timing
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.ir.partition import cut_graph
 from heterps_compile.passes.group_layers import group_nodes
 from heterps_compile.profiling.chain import Passes, Repeats, TimingSetup, call_time, correct, time_chain
 from heterps_compile.profiling.clock import choose_clock, make_clock, timing
+from heterps_compile.runtime.pipeline.autocast import Autocast
 
 BACKEND = TorchBackend()
 
@@ -23,6 +25,30 @@ def ticking():
     """Return a clock that ticks once whenever it is read."""
     ticks = itertools.count()
     return lambda: float(next(ticks))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_in_a_precision_every_stage_runs_under_autocast(training):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    graph = read_model(model, (torch.ones(2, 4),), None, batch=None, shapes={}, dynamic_shapes=None)
+    partition = cut_graph(graph, [[0, 1], [2]])
+    made = []
+
+    def seen(stage):
+        def run(*values):
+            made.append(stage(*values))
+            return made[-1]
+
+        return run
+
+    stages = [seen(stage) for stage in BACKEND.build(graph, partition)]
+    passes = Passes(graph, partition, stages, ticking(), Autocast("bf16", torch.device("cpu")))
+    inputs = {graph.inputs[0]: torch.ones(2, 4)}
+    if training:
+        passes.train(inputs, grads_at_hand=False)
+    else:
+        passes.infer(inputs)
+    assert [value.dtype for values in made for value in values] == [torch.bfloat16] * 2
 
 
 def read(built):
@@ -43,7 +69,9 @@ def test_gradients_of_the_chain_are_those_of_the_whole(build):
         for parameter in graph.source.tensors.values():
             parameter.grad = None
         with BACKEND.reproducible(graph, 0):
-            Passes(graph, partition, stages, ticking()).train(inputs, grads_at_hand=False)
+            Passes(graph, partition, stages, ticking(), Autocast(FULL, torch.device("cpu"))).train(
+                inputs, grads_at_hand=False
+            )
         gradients.append({n: p.grad.clone() for n, p in graph.source.tensors.items() if p.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
     assert gradients[0]

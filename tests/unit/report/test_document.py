@@ -22,11 +22,12 @@ def test_the_keys_are_these():
         "format_version", "model", "directory", "cluster", "currency", "mode", "backend", "method", "seed", "batch",
         "precision",
         "min_throughput_samples_per_s", "budget_per_hour", "objective", "bound", "bound_holds_for", "gap",
+        "bound_of_all_orders",
         "evaluations", "found_by", "throughput_samples_per_s", "price_usd_per_hour", "usd_per_million_samples",
         "price_per_hour",
-        "price_per_million_samples", "stages", "layers", "schedule", "parameter_servers", "verification",
+        "price_per_million_samples", "stages", "layers", "schedule", "parameter_servers", "tables", "verification",
         "unused_devices", "replicated_parameters", "notes", "search_s", "total_s", "steady_state", "one_batch_alone",
-        "other_objective",
+        "other_objective", "idle_units",
     }  # fmt: skip
 
 
@@ -39,8 +40,8 @@ def test_the_keys_inside_are_these():
     assert set(found["one_batch_alone"]) == {"batch_s", "throughput_samples_per_s", "bubble"}
     assert set(found["schedule"]) == {"name", "micro_batches", "step_s", "bubble", "reason"}
     assert set(found["stages"][0]) == {
-        "device", "replicas", "layers", "time_s", "compute_s", "data_s", "throughput_samples_per_s", "memory_bytes",
-        "price_per_hour", "artifact", "files",
+        "device", "replicas", "layers", "time_s", "compute_s", "data_s", "all_reduce_s",
+        "throughput_samples_per_s", "memory_bytes", "recompute", "price_per_hour", "artifact", "files",
     }  # fmt: skip
     assert set(found["layers"][0]) == {
         "name", "kind", "stage", "device", "parameters", "parameter_bytes", "flops", "moved_bytes", "flop_per_byte",

@@ -3,10 +3,18 @@ from dataclasses import fields, replace
 import pytest
 from drafts import DRAFT, renamed
 
+from heterps_compile.cost.served_tables import Table
 from heterps_compile.passes.drafts import Draft, Emitted
 from heterps_compile.passes.fuse_stages import FuseStages
 from heterps_compile.passes.place_layers import PlaceLayers
+from heterps_compile.plan.plan import ServedTables
 from heterps_compile.report.draft_text import SECTIONS, draft_text, fields_text
+
+SERVED = replace(
+    DRAFT,
+    tables=ServedTables(("emb.weight",), ("emb",), 3, 3 * 10**10, 8192, 0.001, 0.12),
+    open_tables=(Table("other.weight", 10**9, {"emb": 4096}),),
+)
 
 
 def test_every_field_that_a_pass_can_fill_in_has_its_text():
@@ -16,7 +24,7 @@ def test_every_field_that_a_pass_can_fill_in_has_its_text():
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_every_field_reads_well(golden, name):
-    golden(f"report/draft_{name}.txt", fields_text("some-pass", [name], DRAFT))
+    golden(f"report/draft_{name}.txt", fields_text("some-pass", [name], SERVED))
 
 
 def test_stages_without_replicas_are_shown_without_their_numbers():

@@ -71,7 +71,7 @@ from heterps_compile.units import (
 )
 
 FAST = replace(REQUEST, min_throughput=400_000.0)  # more than a unit of a type reaches
-TRAINING = replace(REQUEST, mode="training", min_throughput=400.0, min_stages=3, pins=(("emb", "cpu"), ("fc2", "cpu")))
+TRAINING = replace(REQUEST, mode="training", min_throughput=300.0, min_stages=3, pins=(("emb", "cpu"), ("fc2", "cpu")))
 OPEN = replace(graph(), batch_symbol="N", bindings=MappingProxyType({"N": 64}))
 ONE = replace(graph(MODEL.replace("64x", "1x").replace("4096x1x", "4096x")), batch=1)
 SERVERS = replace(POOL, parameter_server=ParameterServer(SERVER_USD, "made up", "2026", 1e9))
@@ -128,7 +128,10 @@ def printed(print_, *args, **options) -> str:
 def test_the_cases_are_what_they_say():
     plans = {name: case(name).plan for name in CASES}
     assert max(stage.replicas for stage in plans["replicas"].stages) > 1
-    assert max(stage.replicas for stage in plans["training"].stages) > 1
+    assert max(stage.replicas for stage in plans["training"].stages) == 1  # the model's batch cannot be shared
+    assert max(stage.replicas for stage in plans["training through servers"].stages) > 1
+    step, plan = plans["training"].readings.one_batch_alone, plans["training"]
+    assert plan.value == pytest.approx(plan.price_at(step.throughput_samples_per_s))
     assert plans["several micro-batches"].schedule.micro_batches > 1
     assert plans["training, several micro-batches"].schedule.micro_batches > 1
     assert plans["training, interleaved"].schedule.name == "interleaved-1f1b"
@@ -175,7 +178,8 @@ def test_what_is_printed_of_a_plan(name):
     for stage in plan.stages:
         told = {key: show(value(plan, stage.index)) for key, (show, value) in OF_A_STAGE.items()}
         (line,) = (re.sub(" +", " ", line) for line in dump.splitlines() if f"  stage {stage.index}  " in line)
-        assert f"x{told['replicas']} compute {told['computation']} data {told['data']} in " in line
+        reduced = f", all-reduce {told['all-reduce']}" if stage.all_reduce_s else ""
+        assert f"x{told['replicas']} compute {told['computation']} data {told['data']}{reduced} in " in line
         assert f" memory {told['memory']} {told['USD/h']} USD/h " in line
     assert disagreements(re.sub(r"^ *stage \d.*$", "", dump, flags=re.MULTILINE), plan) == []
     if " a step" in plan.schedule.reason or " takes " in plan.schedule.reason:
@@ -288,7 +292,8 @@ def test_an_explanation(name):
     document, text = explanation_document(explained), printed(print_explanation, explained)
     choices, *_ = tables(text)
     (chosen,) = (row for row in choices[1] if "chosen" in row)
-    assert chosen[-2] == same_text(plan, "steady rate").removesuffix(" samples/s")
+    rate = "alone rate" if plan.request.minimises_step else "steady rate"
+    assert chosen[-2] == same_text(plan, rate).removesuffix(" samples/s")
     alone = {f"the layer alone on {choice['device']!r}": choice for choice in json.loads(document)["choices"]}
     for move in json.loads(document)["moves"]:
         if choice := alone.get(move["what"]):

@@ -91,8 +91,11 @@ def test_parameters_are_counted_in_elements_and_tied_ones_once():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "0.05 USD per million samples: no plan that keeps these 3 layers in this order is more than 0.69 %"),
-        ({"bound": PLAN.value}, "0.0503 USD per million samples: no plan that keeps these 3 layers in this order is"),
+        ({}, "0.05 USD per million samples (steady state): no plan that keeps these 3 layers in this order is"),
+        (
+            {"bound": PLAN.value},
+            "0.0503 USD per million samples (steady state): no plan that keeps these 3 layers in this",
+        ),
         ({"bound": 0.0}, "proven bound         none"),
         ({"verification": None}, "verified             no (--no-verify)"),
         ({"currency": "EUR"}, "price                2.90 EUR/h"),
@@ -112,9 +115,19 @@ def test_the_totals_say(changes, said):
 
 
 def test_a_training_run_below_the_floor_is_said_to_be_below_it():
-    rows = dict(plan_totals(replace(PLAN, request=replace(PLAN.request, mode="training", min_throughput=8000.0))))
+    asked = replace(PLAN.request, mode="training", reading="steady-state", min_throughput=8000.0)
+    rows = dict(plan_totals(replace(PLAN, request=asked)))
     assert rows["one batch alone"].endswith("(a training run's, where steps cannot overlap, below the floor)")
     assert rows["steady state"].endswith("(floor 8,000 samples/s, held here)")
+
+
+def test_a_plan_of_the_best_step_is_held_to_the_floor_there_and_says_what_the_steady_state_proves():
+    asked = replace(PLAN.request, mode="training", min_throughput=7000.0)
+    rows = dict(plan_totals(replace(PLAN, request=asked)))
+    assert rows["one batch alone"].endswith("cannot overlap) (floor 7,000 samples/s, held here)")
+    assert "floor" not in rows["steady state"]
+    assert rows["proven bound"].startswith("0.05 USD per million samples (one batch alone): no plan")
+    assert rows["proven bound"].endswith("; the steady state alone proves 0.01 USD per million samples")
 
 
 def test_the_latency_of_the_search_is_told_from_one_batch_alone():

@@ -130,6 +130,16 @@ def test_a_request_that_a_plan_meets_says_what_that_reaches():
     found = why_infeasible(graph(), cluster=POOL, min_throughput=100.0)
     assert found.is_feasible
     assert found.to_text().startswith("A plan exists: ")
+    assert found.to_text().endswith(", in the steady state\n")
+
+
+def test_a_training_is_held_to_its_step():
+    found = why_infeasible(graph(), cluster=POOL, mode="training", min_throughput=100.0)
+    assert found.to_text().endswith(", one batch alone\n")
+    steady = why_infeasible(graph(), cluster=POOL, mode="training", reading="steady-state", min_throughput=66_000.0)
+    missed = why_infeasible(graph(), cluster=POOL, mode="training", min_throughput=66_000.0)
+    assert (steady.is_feasible, missed.is_feasible, missed.is_proven) == (True, False, False)
+    assert "with one batch alone" in missed.blocking
 
 
 def test_a_request_that_makes_no_sense_is_an_error():

@@ -58,6 +58,12 @@ def test_the_decisive_number_makes_a_plan_with_the_pins_worth_as_much():
         pytest.fail("the price of the GPU does not decide")
 
 
+def test_beside_a_step_stands_no_value_of_the_steady_state():
+    found = cost(("gemm", "cpu"), request=Request(method="exact", mode="training"))
+    assert found.in_any_order == found.pinned.value
+    assert found.bound_of_all_orders <= found.bound <= found.pinned.value
+
+
 def test_pins_that_the_plan_keeps_to_cost_nothing():
     found = cost(("emb", "cpu"), request=REQUEST)
     assert (found.moved, found.change) == ((), 0.0)
@@ -99,6 +105,20 @@ def test_a_stale_plan_is_refused_unless_that_is_allowed():
     with pytest.raises(StalePlanError):
         pin_cost(posed, [("gemm", "cpu")])
     assert pin_cost(posed, [("gemm", "cpu")], allow_stale=True).plan.value > plan(FREE).value
+
+
+def test_where_another_order_has_a_better_plan_or_may_have_one_a_note_says_so():
+    found = cost(("gemm", "cpu"))
+    assert found.is_proven_for_all_orders
+    assert "order" not in text(found)
+    open_ = replace(found, bound_of_all_orders=0.9 * found.pinned.value)
+    assert "no plan with the pins in this order of the layers is cheaper" in text(open_)
+    assert "in the order of the plan's stages; another order with a plan that is cheaper was not ruled out" in text(
+        open_
+    )
+    better = replace(open_, in_any_order=0.9 * found.pinned.value)
+    assert "another order has a plan with the pins that is 10 % cheaper than the one shown" in text(better)
+    assert json.loads(pin_cost_document(better))["all_orders"]["value"] == better.in_any_order
 
 
 def test_it_is_printed_as_a_table_and_sentences(golden):

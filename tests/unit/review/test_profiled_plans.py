@@ -80,5 +80,5 @@ def test_a_plan_says_where_the_times_of_its_micro_batches_come_from(profile):
     said = [note for note in trained.notes if note.startswith("micro-batches on")]
     assert said == [
         "micro-batches on 'core': backward twice forward, in proportion to their samples, as one batch alone was "
-        "measured (4)"
+        "measured (4); the part that does not shrink takes two (heterps-compile profile --batches N,N)"
     ]

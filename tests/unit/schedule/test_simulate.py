@@ -42,6 +42,20 @@ def test_gradients_travel_back_over_the_same_link():
     assert timeline.makespan_s == 1.0 + 0.5 + 1.0 + 2.0 + 0.5 + 2.0
 
 
+def test_gradients_are_summed_when_all_replicas_of_a_stage_have_ended_and_hold_up_nobody():
+    """The drawing in ``schedule/simulate.py``, with half an all-reduce in stage 1."""
+    order = orders("gpipe", [2, 2], 2, training=True)
+    timeline = simulate(order, [1.0, 1.0], [1.0, 1.0], replicas=[2, 2], sync_s=[1.0, 0.5])
+    assert [(each.stage, each.start_s, each.end_s) for each in timeline.all_reduces] == [(0, 4.0, 5.0), (1, 3.0, 3.5)]
+    assert timeline.makespan_s == 5.0
+    assert timeline.bubble == pytest.approx(1 - (8 * 1.0 + 2 * 1.0 + 2 * 0.5) / (4 * 5.0))
+
+
+def test_a_stage_that_sums_for_long_ends_the_step_though_its_backward_was_not_the_last():
+    timeline = simulate(orders("gpipe", [1, 2], 1, training=True), [1.0, 1.0], [2.0, 2.0], sync_s=[0.0, 9.0])
+    assert timeline.makespan_s == 1.0 + 1.0 + 2.0 + 9.0
+
+
 def test_gpipe_holds_every_micro_batch_and_1f1b_one_per_stage_to_come():
     peaks = {
         name: simulate(orders(name, [1] * 4, 9, training=True), [1.0] * 4, [2.0] * 4).peak_in_flight

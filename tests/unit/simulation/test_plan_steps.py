@@ -14,6 +14,7 @@ from heterps_compile.cluster.load import load_cluster
 from heterps_compile.schedule.names import SCHEDULES
 from heterps_compile.simulation.chrome_trace import chrome_trace
 from heterps_compile.simulation.plan_steps import best_steps, plan_loads, possible_counts, simulate_plan
+from heterps_compile.units import trace_thread
 
 
 def test_the_plans_own_step_is_simulated_as_the_compiler_did():
@@ -58,6 +59,22 @@ def test_a_plan_alone_knows_the_delays_between_its_stages():
     loads = plan_loads(plan)
     assert simulate_plan(plan, loads, "gpipe", 2).step_s == pytest.approx(0.03 + 0.09 + 2 * 0.002)
     assert simulate_plan(plan, loads, "gpipe", 1).step_s == pytest.approx(2 * 0.08 + 2 * 0.005)
+
+
+def test_a_plan_alone_adds_the_all_reduce_of_its_last_stage_to_end():
+    stages = tuple(
+        replace(s, compute_s=0.04, data_s=0.002, replicas=2, sync_s=0.002, sync_hops_s=0.001, delay_s=0.0)
+        for s in TRAINED.stages[:1]
+    )
+    plan = replace(TRAINED, stages=stages)
+    step = simulate_plan(plan, plan_loads(plan), "gpipe", 2)
+    assert step.step_s == pytest.approx(0.04 + 0.003)  # two replicas take half the batch each
+    slices = [
+        event for event in json.loads(chrome_trace(plan, step))["traceEvents"] if event.get("cat") == "all-reduce"
+    ]
+    assert [(event["tid"], event["ts"], event["dur"]) for event in slices] == [
+        (trace_thread(i), 4e4, 3e3) for i in (0, 1)
+    ]
 
 
 TRAINED = large_findings(40, 4, training=True).plan

@@ -14,8 +14,8 @@ from heterps_compile.passes.placement.method import PlacementMethod
 from heterps_compile.passes.placement.methods import METHODS, find_method
 from heterps_compile.passes.placement.proof.certificate import certify
 
-SEARCHES = ("rl", "rl-rnn", "exact", "brute", "greedy", "genetic")
-GOOD = ("rl", "rl-rnn", "exact", "genetic")
+SEARCHES = ("best", "rl", "rl-rnn", "exact", "brute", "greedy", "genetic")
+GOOD = ("best", "rl", "rl-rnn", "exact", "genetic")
 LONG = ("rl", "rl-rnn")  # seconds a search
 SHORT = {"rl": Rl(rounds=6, kicks=30), "rl-rnn": RlRnn(rounds=6, kicks=30)}
 
@@ -109,5 +109,7 @@ def test_an_unknown_method_gives_the_nearest() -> None:
 
 
 def test_known_methods_are_named_in_their_order() -> None:
-    with pytest.raises(UnknownNameError, match=r"\(known: rl, rl-rnn, exact, brute, greedy, genetic, bayes, cpu-only"):
+    with pytest.raises(
+        UnknownNameError, match=r"\(known: best, rl, rl-rnn, exact, brute, greedy, genetic, bayes, cpu-only"
+    ):
         find_method("foo")

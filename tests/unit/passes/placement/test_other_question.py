@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from drafts import DRAFT
-from small_problems import small_problem
+from drafts import posing
+from small_problems import plain_problem, small_problem
 
 from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.layer_orders import LayerOrders
+from heterps_compile.cost.problem import Problem
 from heterps_compile.passes.place_layers import PlaceLayers
 from heterps_compile.passes.placement.baselines.brute import Brute
 from heterps_compile.passes.placement.other_question import answer_other, has_other_question
@@ -16,16 +19,36 @@ from heterps_compile.plan.request import Request
 FLOOR = replace(small_problem(11, layers=4, types=2, structure=False, memory=False), min_throughput=3.0)
 
 
+def in_one_order(problem: Problem) -> LayerOrders:
+    return LayerOrders(tuple(tuple(range(layer)) for layer in range(problem.layer_count)))
+
+
 @pytest.mark.parametrize(("objective", "other"), [("cost", "price"), ("price", "cost")])
 def test_it_is_the_plan_that_brute_force_finds_for_the_other_objective(objective: str, other: str) -> None:
     problem = replace(FLOOR, objective=objective)
-    answer = answer_other(problem, Brute()(problem), 60.0)
+    answer = answer_other(problem, in_one_order(problem), Brute()(problem), 60.0)
     best = Brute()(replace(problem, objective=other))
     assert (answer.objective, answer.is_proven) == (other, True)
     assert answer.value == pytest.approx(best.value)
     assert answer.price_per_hour == pytest.approx(
         detail(replace(problem, objective=other), best.placement).price_per_hour
     )
+
+
+def test_it_takes_the_layers_in_the_order_that_is_best_for_the_other_objective() -> None:
+    # two layers for each type, in turn: at the floor two units in another order, four in this one
+    turns = replace(
+        plain_problem([[1.0, 9.0], [9.0, 1.0]] * 2, [1.0, 1.0], min_throughput=1800.0),
+        edge_producer=np.zeros(0, np.int64),
+        edge_bytes=np.zeros(0),
+        edge_readers=np.zeros(0, np.int64),
+        edge_starts=np.zeros(1, np.int64),
+    )
+    own = Brute()(turns)
+    alone, free = (answer_other(turns, orders, own, 60.0) for orders in (in_one_order(turns), LayerOrders(((),) * 4)))
+    assert (alone.price_per_hour, free.price_per_hour) == (4.0, 2.0)
+    assert alone.is_proven
+    assert free.is_proven
 
 
 def test_there_is_none_without_a_floor_and_beside_a_time() -> None:
@@ -49,7 +72,7 @@ def test_there_is_none_without_a_floor_and_beside_a_time() -> None:
     ],
 )
 def test_where_it_is_not_looked_for_a_note_says_why(request_: Request, why: str) -> None:
-    placed = PlaceLayers()(replace(DRAFT, problem=FLOOR, request=request_))
+    placed = PlaceLayers()(replace(posing(FLOOR), request=request_))
     assert placed.other is None
     assert f"what --objective price would choose is not told: {why}" in placed.search.notes
 

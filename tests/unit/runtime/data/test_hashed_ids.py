@@ -1,6 +1,7 @@
 """Text becomes ids by the function of the documentation, in whatever way it is stored."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ from heterps_compile import hash_ids
 from heterps_compile.errors import InputError, UnknownNameError
 from heterps_compile.runtime.data import hashed_ids
 from heterps_compile.runtime.data.arrow import Conversion
+from heterps_compile.runtime.data.csv_file import CsvSource
 from heterps_compile.runtime.data.hashed_ids import TableRows
+from heterps_compile.runtime.data.identity import name_with_rows
+from heterps_compile.runtime.data.model_inputs import InputSpec
 from heterps_compile.runtime.data.open_source import open_source
 from heterps_compile.runtime.data.parquet import ParquetSource
 
@@ -103,6 +107,28 @@ def test_text_without_rows_other_kinds_and_columns_that_are_none_are_refused(wor
         open_source(f"{words[0]}?rows=9").read(0, 1, ["raw"])
     with pytest.raises(UnknownNameError, match="'plane'; did you mean 'plain'"):
         open_source(f"{words[0]}?rows=plane:9")
+
+
+def test_text_of_an_input_that_goes_into_one_table_has_its_rows_and_more_are_refused(words, tmp_path):
+    path, texts = words
+    wanted = {"plain": InputSpec("int64", (), 9), "raw": InputSpec("int64", (), 5)}
+    ids = hash_ids(texts, column="plain", rows=9).tolist()
+    assert open_source(str(path), wanted=wanted).read(0, 5, ["plain"])["plain"].tolist() == ids
+    assert name_with_rows(open_source(str(path), wanted=wanted), "w") == "w?rows=plain:9", "for whoever serves it"
+    assert name_with_rows(open_source(f"{path}?rows=plain:7", wanted=wanted), "w?rows=plain:7") == "w?rows=plain:7"
+    fewer = open_source(f"{path}?rows=plain:7", wanted=wanted).read(0, 5, ["plain"])["plain"].tolist()
+    assert fewer == hash_ids(texts, column="plain", rows=7).tolist(), "fewer rows than the table has are a choice"
+    (tmp_path / "w.csv").write_text("plain,n\nBerlin,1\nOslo,2\n")
+    csv = open_source(str(tmp_path / "w.csv"), wanted=wanted)
+    assert csv.read(0, 2, ["plain"])["plain"].tolist() == hash_ids(["Berlin", "Oslo"], column="plain", rows=9).tolist()
+    for name in (path, tmp_path / "w.csv"):
+        with pytest.raises(InputError, match=r"'plain' of .* hashed into 10 rows .*in a table of 9; leave rows= out"):
+            open_source(f"{name}?rows=10", wanted=wanted)
+    numbers = {"n": InputSpec("int64", (), 2)}
+    plain = {name: replace(spec, rows=None) for name, spec in numbers.items()}
+    (tmp_path / "n.csv").write_text("n\n1\n0\n")
+    parts = [CsvSource(tmp_path / "n.csv", wanted=found).parts() for found in (numbers, plain)]
+    assert parts[0] == parts[1], "tables of columns that are numbers change no digest"
 
 
 def test_rows_are_part_of_what_is_read_and_data_without_text_keep_their_digest(words):

@@ -43,10 +43,10 @@ def test_the_engines_of_the_help_are_those_that_there_are():
 def test_an_unknown_engine_and_an_option_of_another_are_told_in_one_sentence():
     with pytest.raises(UnknownNameError, match="unknown engine 'shh'; did you mean 'ssh'"):
         find_engine(asked("shh"))
-    done = CliRunner().invoke(command, ["launch", "m.heterps", "--on", "ssh", "--max-restarts", "2"])
+    done = CliRunner().invoke(command, ["launch", "m.heterps", "--on", "slurm", "--max-restarts", "2"])
     assert done.exit_code == 2
     assert (
-        "--max-restarts is for --on torchrun and --on kubernetes, and means nothing for --on ssh; leave it out"
+        "--max-restarts is for --on ssh and --on torchrun and --on ray and --on kubernetes, and means nothing"
         in done.stderr
     )
 

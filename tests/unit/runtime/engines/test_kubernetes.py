@@ -110,8 +110,9 @@ def manifest(job: Any, **options: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_a_replicated_job_for_every_device_type_with_its_nodes_and_a_pod_for_every_rank(tmp_path):
-    job = make_job(train="t.py", checkpoint=str(tmp_path), threads=2)
-    found = manifest(job, storage="10Gi", max_restarts=3, limits=(("cpu", "memory=4Gi"),))
+    here = str(tmp_path)
+    job = make_job(directory=f"{here}/m.heterps", train=f"{here}/t.py", checkpoint=here, threads=2)
+    found = manifest(job, mount=here, storage="10Gi", max_restarts=3, limits=(("cpu", "memory=4Gi"),))
     first, second = found["JobSet"]["spec"]["replicatedJobs"]
     assert [(one["name"], one["template"]["spec"]["completions"]) for one in (first, second)] == [
         ("t0-cpu", 2), ("t1-v100", 1)
@@ -161,7 +162,7 @@ def test_what_a_pod_runs_makes_its_file_of_hosts_and_knows_its_number(part, inde
     environment |= {"FIRST": "localhost", "JOB_COMPLETION_INDEX": str(index), "PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     own = tmp_path / "own" / "hosts.toml"
-    assert done.stdout == f"-m|heterps_compile|run|{directory}|--hosts|{own}|--host|{host}|"
+    assert done.stdout == f"-m|heterps_compile|run|{directory}|--data|random|--hosts|{own}|--host|{host}|"
     check_hosts(read_hosts(own), job.prepared)
     assert not Path("/tmp/owned").exists()  # noqa: S108 - what the name would make a shell do
 

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 
@@ -16,6 +17,7 @@ from heterps_compile.errors import InputError, MissingPackageError
 from heterps_compile.runtime.engines.contract import need_installed
 from heterps_compile.runtime.engines.followed_file import FollowedFile
 from heterps_compile.runtime.engines.ray_cluster import Ray
+from heterps_compile.runtime.engines.ray_nodes import assigned, fill_nodes, too_few
 from heterps_compile.runtime.engines.ray_rank import ERR, OUT, RankProcess
 from heterps_compile.runtime.engines.told_once import ToldOnce
 
@@ -28,7 +30,17 @@ def test_a_bundle_for_every_rank_of_what_its_type_is_called_there():
         {"volta": 1.0, "CPU": 2.0},
         {"heterps_parameter-server": 1.0, "CPU": 2.0},
     ]
-    assert shlex.split(command.text) == ["python3", "-m", "heterps_compile", "run", HOSTILE]
+    assert shlex.split(command.text) == [
+        "python3",
+        "-m",
+        "heterps_compile",
+        "run",
+        HOSTILE,
+        "--data",
+        "random",
+        "--threads",
+        "2",
+    ]
     counted = Ray()._bundles(make_job(), counts_gpus=True)
     assert [bundle.get("GPU") for bundle in counted] == [None, None, 1.0]
 
@@ -44,6 +56,28 @@ def test_what_does_not_fit_is_told_before_anything_starts(monkeypatch):
     with pytest.raises(MissingPackageError, match="the engine ray needs ray, which is not installed: pip install"):
         need_installed(Ray())
     assert packages.EXTRAS["ray"] == ("ray",)
+
+
+def test_every_rank_goes_to_the_first_node_that_still_has_what_it_takes():
+    nodes = [("n1", {"cores": 1.0, "CPU": 4.0}), ("n2", {"volta": 2.0, "cores": 1.0, "CPU": 2.0})]
+    core, volta = {"cores": 1.0, "CPU": 1.0}, {"volta": 1.0, "CPU": 1.0}
+    assert assigned([core, volta], nodes) == ("n1", "n2")
+    assert fill_nodes([core, core, volta], nodes) == (("n1", 1), ("n2", 2))
+    assert fill_nodes([core, core, core], nodes) is None
+    assert fill_nodes([volta, volta, core], [("n2", nodes[1][1])]) is None  # its two CPUs are taken
+    assert too_few([core, volta], {"cores": 1.0, "CPU": 2.0, "volta": 1.0}) == ""
+    said = too_few([volta, volta], {"volta": 1.0, "CPU": 2.0}, free="free ")
+    assert said.startswith("the run takes 2 of 'volta', and the nodes of the Ray cluster have free 1; start nodes that")
+
+
+def test_a_rank_that_is_ended_is_gone():
+    rank = RankProcess()
+    rank.end()
+    process = rank._process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
+    rank.end()
+    assert process.returncode == -signal.SIGKILL
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def finished(rank: RankProcess) -> tuple[list[tuple[str, str]], int]:
@@ -77,7 +111,11 @@ def test_a_rank_has_the_secret_in_a_file_of_its_own_and_heeds_signals(tmp_path, 
     assert rank.poll() == ([], None)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as Ray does
     try:
-        rank.start(["run", HOSTILE], {"RANK": "2", "EXPECTED": SECRET}, f'secret = "{SECRET}"\n')
+        rank.start(
+            ["run", HOSTILE, "--data", "random", "--threads", "2"],
+            {"RANK": "2", "EXPECTED": SECRET},
+            f'secret = "{SECRET}"\n',
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     told = []

@@ -78,7 +78,7 @@ def test_what_a_node_runs_makes_its_file_of_hosts_and_knows_its_number(task, nod
     environment |= {"HETERPS_SECRET": "0123456789" * 4}
     done = subprocess.run(["bash", "-c", found["run"]], env=environment, capture_output=True, text=True, check=True)
     own = tmp_path / "own" / "hosts.toml"
-    end = f"--hosts|{own}|--host|{host}|none|"
+    end = f"--data|random|--hosts|{own}|--host|{host}|none|"
     assert done.stdout == f"-m|heterps_compile|run|{job.options.directory}|{end}"
     check_hosts(read_hosts(own), job.prepared)
     assert not Path("/tmp/owned").exists()  # noqa: S108 - what the name would make a shell do

@@ -59,7 +59,7 @@ def test_a_component_for_every_device_type_with_its_ranks():
 
 
 def test_whatever_a_path_holds_the_shell_takes_it_for_a_word(fakes):
-    job = make_job(directory=HOSTILE, words=("--data", HOSTILE))
+    job = make_job(directory=HOSTILE, data=HOSTILE)
     streams = Streams(io.StringIO(), io.StringIO())
     assert Slurm(shared=str(fakes), partitions=TYPES).start(job, streams) == 0
     out = streams.out.getvalue()

@@ -1,4 +1,5 @@
 import io
+import os
 import shlex
 
 import pytest
@@ -10,6 +11,7 @@ from heterps_compile.runtime.engines.contract import Streams, need_installed
 from heterps_compile.runtime.engines.ssh import Ssh
 from heterps_compile.runtime.engines.torchrun import Torchrun
 
+READS = ("--data", "random")
 FAKE = """#!/bin/sh
 echo "$@" >> "$SSH_LOG"
 for last; do :; done
@@ -35,7 +37,7 @@ def started(engine, job) -> tuple[int, str]:
 
 
 def test_every_host_is_sent_its_words_quoted_and_no_secret(fake_ssh, tmp_path):
-    job = make_job(hosts=write_hosts(tmp_path, 2, 1), words=("--steps", "3"), directory=HOSTILE)
+    job = make_job(hosts=write_hosts(tmp_path, 2, 1), steps=3, directory=HOSTILE)
     code, out = started(Ssh(python="/opt/my python"), job)
     assert code == 0
     for number in (1, 2):
@@ -48,7 +50,20 @@ def test_every_host_is_sent_its_words_quoted_and_no_secret(fake_ssh, tmp_path):
     ]
     words = shlex.split(printed[1].text)
     assert words[-3:-1] == ["--", "127.0.0.2"]
-    there = ["p", "-m", "heterps_compile", "run", HOSTILE, "--steps", "3", "--hosts", job.options.hosts, "--host", "2"]
+    there = [
+        "p",
+        "-m",
+        "heterps_compile",
+        "run",
+        HOSTILE,
+        *READS,
+        "--steps",
+        "3",
+        "--hosts",
+        job.options.hosts,
+        "--host",
+        "2",
+    ]
     assert shlex.split(words[-1]) == ["p", "-m", "heterps_compile.runtime.engines.with_input", *there]
     assert SECRET not in fake_ssh.read_text() + "".join(one.text for one in printed)
 
@@ -77,6 +92,21 @@ def test_what_does_not_fit_is_told_before_anything_starts(tmp_path, monkeypatch)
         need_installed(Ssh())
 
 
+def test_a_run_that_is_elastic_is_printed_as_it_begins_and_its_hosts_may_have_room(tmp_path):
+    keeps = {"train": "t.py", "checkpoint": str(tmp_path / "ck"), "every": 5}
+    job = make_job(hosts=write_hosts(tmp_path, 4, 1, 1), **keeps)
+    engine = Ssh(no_check=True, elastic=(1, 2), max_restarts=1)
+    engine.check(job)
+    (one,) = engine.write(job)
+    assert one.title == "127.0.0.1: stage 0, replica 0; stage 0, replica 1; stage 1, replica 0"
+    assert "--deal 127.0.0.1=3 " in one.text
+    few = make_job(hosts=write_hosts(tmp_path, 1, 1), **keeps)
+    with pytest.raises(RunError, match="2 hosts with 2 slots cannot run 3 processes: 1 more is missing"):
+        engine.write(few)
+    with pytest.raises(InputError, match="--host starts the ranks of one host, and a run goes on with all of them"):
+        engine.check(make_job(hosts=write_hosts(tmp_path, 2, 1), host=1, **keeps))
+
+
 def test_by_hand_the_line_of_one_host_can_be_asked_for(tmp_path):
     job = make_job(hosts=write_hosts(tmp_path, 2, 1), host=2)
     (one,) = ByHand().write(job)
@@ -96,7 +126,8 @@ def test_agents_of_torchrun_meet_at_the_first_host_and_go_on_from_the_last_check
     agent = words[words.index("heterps_compile.runtime.engines.torchrun_agent") : words.index("--")]
     assert {"--nnodes=2", "--nproc-per-node=1", "--rdzv-endpoint=127.0.0.1:4000", "--max-restarts=2"} <= set(agent)
     assert words[words.index("run") :] == [
-        "run", "/data/m.heterps", "--resume", "--hosts", keeps["hosts"], "--host", "2"
+        "run", "/data/m.heterps", "--train", os.path.abspath("t.py"), *READS, "--checkpoint", keeps["checkpoint"],
+        "--resume", "--hosts", keeps["hosts"], "--host", "2"
     ]  # fmt: skip
     assert "--nproc-per-node=2" in first.text
     assert "--resume" not in Torchrun().write(make_job(**keeps))[0].text

@@ -180,13 +180,45 @@ def test_an_onnx_model_keeps_its_graph_and_gets_the_weights(onnx_model, tmp_path
     assert load_file(tmp_path / "t.safetensors").keys() == {*new, "shape"}
 
 
+def test_an_onnx_model_becomes_a_program_with_its_batch_open(onnx_model, tmp_path):
+    model, folder, new = onnx_model
+    made = export_checkpoint(folder, tmp_path / "t.pt2", model=model)
+    program = torch.export.load(made.path)
+    assert program.state_dict.keys() == new.keys()
+    assert made.fixed == ()
+    for samples in (2, 5):
+        x = torch.rand(samples, 3)
+        (found,) = program.module()(x)
+        torch.testing.assert_close(found, (x @ new["a.weight"] + new["a.bias"]) @ new["b.weight"])
+
+
+def test_what_an_exporter_merged_and_what_constant_nodes_hold_is_written_by_its_own_name(tmp_path):
+    onnx = pytest.importorskip("onnx", reason="onnx is an extra")
+    run = pytest.importorskip("onnxruntime").InferenceSession
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y)
+        <float[3] "a.weight" = {1, 1, 1}> {
+        n = BatchNormalization(x, "a.weight", "a.weight", "a.weight", "a.weight")
+        c = Constant<value = float[3] {1, 2, 3}>() y = Add(n, c)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    folder = tmp_path / "step-000002"
+    folder.mkdir()
+    new = {name: torch.full((3,), value) for name, value in (("a.weight", 2.0), ("a.running_var", 4.0), ("c", 5.0))}
+    write_stage(folder, 0, new, None)
+    write_state(folder, replace(STATE, stages=(0,), tied=()))
+    made = export_checkpoint(folder, tmp_path / "t.onnx", model=tmp_path / "m.onnx")
+    assert made.kept == ("a.running_mean",)
+    (found,) = run(tmp_path / "t.onnx").run(None, {"x": torch.ones(2, 3).numpy()})
+    assert torch.allclose(torch.from_numpy(found), torch.tensor(7.0))  # (1 - 1) / 2 * 2 + 2 + 5
+
+
 @pytest.mark.parametrize(
     ("name", "model", "fault"),
     [
         ("m.bin", None, "is no kind of model that is written: .safetensors, .onnx, .pt2"),
         ("m.onnx", None, r"is a graph with its weights: name the model that was compiled \(--model"),
-        ("m.pt2", None, "a program of torch.export is a pickle on disk, which is not read here"),
-        ("m.safetensors", "x.pt2", "is a pickle on disk, which is not read here"),
+        ("m.pt2", None, r"is a graph with its weights: name the model that was compiled \(--model .*give its program"),
+        ("m.safetensors", "x.pt2", "'x.pt2' is not read: torch.export.load unpickles what is in such a file"),
         ("m.onnx", Net(0), r"needs the graph of the module; give model=torch.export.export"),
         ("m.safetensors", nn.Linear(2, 2), r"step-000002 has \d+ tensors that the model has not \('emb.weight', "),
         ("gone/m.safetensors", None, "there is no such folder"),

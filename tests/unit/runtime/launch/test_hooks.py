@@ -34,9 +34,10 @@ def test_hooks_are_told_what_happened_and_can_change_nothing():
         view.step = 6  # type: ignore[misc]
     with pytest.raises(TypeError, match="does not support item assignment"):
         view.metrics["loss"] = 0.0  # type: ignore[index]
-    stepped = then.view(5, None, StepTaken(0.25, StepResult(0.25, gradient_norm=2.0, is_skipped=True), 0.5))
+    stepped = then.view(5, None, StepTaken(StepResult(0.25, 2.0, None, True, {"click": 0.25}), 0.5))
     hooks(on_step=seen.append).after_step(stepped)
     assert seen[-1] is stepped
+    assert dict(stepped.losses) == {"click": 0.25}
     assert (stepped.loss, stepped.gradient_norm, stepped.is_skipped, stepped.step_s) == (0.25, 2.0, True, 0.5)
     assert (then.view(5, None).metrics, FollowUps(batch=30).view(5, None).epoch) == ({}, None)
 

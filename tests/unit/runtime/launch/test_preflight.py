@@ -8,6 +8,7 @@ import pytest
 from plans import PLAN
 from torch.distributed import HashStore
 
+from heterps_compile.cost.memory import MemoryParts
 from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.preflight import agree, statement
 from heterps_compile.runtime.launch.prepare import (
@@ -152,3 +153,27 @@ def test_how_many_steps_a_run_has(samples, given, steps):
 def test_a_run_without_steps_is_refused(samples, said):
     with pytest.raises(RunError, match=said):
         count_steps(samples, replace(OPTIONS, train="train.py"), 16)
+
+
+def test_an_average_of_the_weights_says_its_memory_and_the_stage_that_has_not_so_much():
+    options = replace(OPTIONS, train="train.py", ema=0.99)
+    parts = MemoryParts(2**30, 0, 0, 0, safety_factor=1.0)
+    stages = tuple(replace(stage, memory=parts) for stage in PLAN.stages)
+    devices = tuple(replace(device, memory_bytes=3 * 2**30) for device in PLAN.devices)
+
+    def told(plan) -> list[str]:
+        return [
+            line
+            for line in header(replace(PREPARED, plan=plan), options, ["cpu"] * len(PLAN.stages))
+            if "average" in line or "needs" in line
+        ]
+
+    (fits,) = told(replace(PLAN, stages=stages, devices=devices))
+    assert "(EMA, decay 0.99), up to 1 GiB on a replica, and as much again in validations" in fits
+    small = tuple(replace(device, memory_bytes=3 * 2**30 - 1) for device in devices)
+    lines = told(replace(PLAN, stages=stages, devices=small))
+    assert len(lines) == 1 + len(stages)
+    assert (
+        f"stage 0 needs 3 GiB with it on {PLAN.stages[0].device!r}, which has 3 GiB (planned without it: 1 GiB)"
+        in lines[1]
+    )

@@ -13,7 +13,7 @@ from heterps_compile.runtime.launch.rank_context import Result
 from heterps_compile.runtime.launch.run_report import print_summary
 from heterps_compile.runtime.launch.watch import Supervision, Watch, post_fault
 
-SHOW = SimpleNamespace(last_loss=0.5, summary=lambda: None)
+SHOW = SimpleNamespace(last_loss="0.5", tables=None, summary=lambda: None)
 RESULT = Result(0, 10_000, 8)
 
 

@@ -16,16 +16,17 @@ from heterps_compile.errors import RunError
 from heterps_compile.runtime.launch.checkpoint_collective import Checkpoints
 from heterps_compile.runtime.launch.checkpoint_folder import step_name
 from heterps_compile.runtime.launch.checkpoint_format import SERVERS_NAME, read_state
+from heterps_compile.runtime.launch.checkpoint_start import find_start
 from heterps_compile.runtime.launch.prepare import Prepared, places_of
 from heterps_compile.runtime.launch.run_options import RunOptions
 from heterps_compile.runtime.launch.server_options import ServerOptions
 from heterps_compile.runtime.launch.server_rates import ServerRates
-from heterps_compile.runtime.launch.table_states import tables_of_stages
+from heterps_compile.runtime.launch.table_states import refuse_other_growth, tables_of_stages
 from heterps_compile.runtime.launch.training_file import Training
 from heterps_compile.runtime.pipeline.layout import StepShape, make_layout
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.optimizers import sparse_optimizer
-from heterps_compile.runtime.servers.spec import ServerSpec
+from heterps_compile.runtime.servers.spec import Growth, ServerSpec
 
 ROWS, WIDTH, LR = 7, 3, 0.5
 ONE_STAGE = replace(PLAN, stages=(replace(PLAN.stages[0], backend="torch", replicas=1),), hashes={"model": "ab" * 32})
@@ -120,6 +121,25 @@ class Session:
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
         table = self.table.detach() if self.client is None else self.direct.weights()
         return table, self.dense.detach()
+
+
+def test_a_table_that_has_grown_and_grows_no_more_is_refused_before_anything_starts(tmp_path):
+    session = Session(tmp_path, 2, "sgd").train(1)
+    start = session.save()
+    refuse_other_growth(start, (), with_state=True)
+    with pytest.raises(RunError, match=r"table 'emb' grows, and the checkpoint has no ids of its rows"):
+        refuse_other_growth(start, ("e*",), with_state=True)
+    spec = session.client.spec
+    grown = replace(spec, tables=tuple(replace(table, growth=Growth()) for table in spec.tables))
+    Client(grown, 0, link=DirectServers(grown)).save(start / SERVERS_NAME)
+    refuse_other_growth(start, ("emb",), with_state=True)
+    with pytest.raises(RunError, match=r"table 'emb' in .* has grown: .* go on with --grow-tables"):
+        refuse_other_growth(start, ("other",), with_state=True)
+    with pytest.raises(RunError, match=r"or they are not taken with weights alone"):
+        refuse_other_growth(start, ("emb",), with_state=False)
+    options = RunOptions(directory="m", train="t.py", data="x", checkpoint=str(tmp_path / "ck"), resume=True)
+    with pytest.raises(RunError, match="has grown"):  # as the command asks before it starts a process
+        find_start(PREPARED, options)
 
 
 PAIRS = list(itertools.product(range(4), range(4)))

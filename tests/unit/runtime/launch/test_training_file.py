@@ -1,6 +1,8 @@
 """A user's training file."""
 
 import traceback
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +11,8 @@ from torch import nn
 from heterps_compile.errors import InputError, RunError
 from heterps_compile.runtime.data.sample_source import Columns
 from heterps_compile.runtime.launch.faults import exception_cause
-from heterps_compile.runtime.launch.loop import checked_loss
-from heterps_compile.runtime.launch.progress import ProgressRecorder
+from heterps_compile.runtime.launch.loop import checked_loss, watched_weight
+from heterps_compile.runtime.launch.progress import READING, ProgressRecorder
 from heterps_compile.runtime.launch.training_file import (
     Training,
     check_training_file,
@@ -146,6 +148,30 @@ def test_what_a_function_raises_says_where(tmp_path):
     assert exception_cause(raised.value).endswith("in prepare() of the training file")
 
 
+def test_weights_of_samples_are_asked_for_by_name_and_watched_over():
+    def sample_weight(batch: Any) -> torch.Tensor:
+        assert progress.now().doing == READING
+        return batch["importance"]
+
+    plain = Training(loss=lambda outputs, batch: outputs, optimizer=torch.optim.SGD)
+    progress = ProgressRecorder()
+    weigh = watched_weight(replace(plain, sample_weight=sample_weight), progress)
+    assert weigh is not None
+    assert weigh({"importance": torch.ones(2)}).tolist() == [1.0, 1.0]
+    with pytest.raises(InputError, match=r"no column 'importance' \(it has 'x'\)") as caught:
+        weigh({"x": torch.ones(2)})
+    assert caught.value.__notes__[0].startswith("in sample_weight() of the training file, line ")
+    assert watched_weight(plain, progress) is None
+
+
+def test_a_loss_that_is_not_finite_is_told_by_its_name(tmp_path):
+    training = read(tmp_path, GOOD.replace("outputs.mean()", "{'fit': outputs.mean(), 'size': outputs.sum() / 0}"))
+    with pytest.raises(RunError, match=r"^the loss 'size' is inf in step None, micro-batch None; look at the data"):
+        checked_loss(training.loss, ProgressRecorder(), is_scaled=False)(torch.ones(2), {})
+    found = checked_loss(training.loss, ProgressRecorder(), is_scaled=True)(torch.ones(2), {})
+    assert list(found) == ["fit", "size"], "in float16 the step is skipped instead"
+
+
 LOSS, OPTIMIZER = "def loss(outputs, batch): ...\n", "def optimizer(parameters): ...\n"
 BOTH = LOSS + OPTIMIZER
 LOCAL = "def schedular(optimizer):\n    scheduler = made(optimizer)\n    return scheduler\n"
@@ -158,6 +184,8 @@ LOCAL = "def schedular(optimizer):\n    scheduler = made(optimizer)\n    return 
         (BOTH + "def prepair(batch): ...\n", "'prepair' (line 3) that nothing calls, and no 'prepare'"),
         (BOTH + "lr_schedule = lambda o: o\n", "'lr_schedule' (line 3) that nothing calls, and no 'scheduler'"),
         (BOTH + "def prepare_batch(b): ...\n", "'prepare_batch' (line 3) that nothing calls, and no 'prepare'"),
+        (BOTH + "def weights(batch): ...\n", "'weights' (line 3) that nothing calls, and no 'sample_weight'; call it"),
+        (BOTH + "def sample_weight(outputs, batch): ...\n", "cannot be called as sample_weight(batch), which is how"),
         (BOTH + "class Scheduler: ...\n", "'Scheduler' (line 3) that nothing calls"),
         (OPTIMIZER + "def lose(o, b): ...\n", "'lose' (line 2) that nothing calls, and no 'loss'; call it loss("),
         (LOSS + "def optimiser(p): ...\n" + LOCAL, "'optimiser' (line 2) that nothing calls, and no 'optimizer'"),

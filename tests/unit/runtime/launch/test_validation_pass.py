@@ -24,6 +24,7 @@ from heterps_compile.runtime.launch.validation_data import ValidationData
 from heterps_compile.runtime.launch.validation_pass import ValidationPass, pass_shape
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.runtime.pipeline.read_stage import read_stage
+from heterps_compile.runtime.pipeline.recorder import StepResult
 from heterps_compile.schedule.order import Phase
 
 SAMPLES = 46
@@ -164,7 +165,7 @@ def passes_of(rank: int, folder: Path) -> list[Any]:
     step = StepShape(schedule="1f1b", micro_batches=4, batch=8)
     shared = SharedLoss(make_layout(plan, training=True, replicas=(2, 2), step=step), rank)
     asked = shared.is_wanted(rank == 1), shared.is_wanted(False)
-    return [made, asked, shared.of_all(0.1 if rank >= 2 else None), alone(folder) if rank == 0 else []]
+    return [made, asked, shared.of_all(StepResult(0.1 if rank >= 2 else None)).loss, alone(folder) if rank == 0 else []]
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,21 @@
+from collections import Counter
+from itertools import product
+
+import numpy as np
 import pytest
 
-from heterps_compile.runtime.pipeline.layout import deal_micro_batches, largest_remainder
+from heterps_compile.runtime.pipeline.layout import deal_micro_batches
 
 
 @pytest.mark.parametrize(
     ("count", "speeds", "dealt"),
     [
         (7, (1, 1), "0 1 0 1 0 1 0"),
-        (7, (2, 1), "0 1 0 0 0 1 0"),
-        (7, (3, 2, 2), "0 1 2 0 1 2 0"),
-        (7, (1, 3), "1 0 1 1 1 0 1"),
+        (7, (2, 1), "0 0 1 0 0 1 0"),
+        (7, (3, 2, 2), "0 1 2 0 0 1 2"),
+        (7, (1, 3), "1 1 0 1 1 1 0"),
         (4, (5,), "0 0 0 0"),
+        (6, (10, 10, 1), "0 1 0 1 0 2"),
     ],
 )
 def test_the_drawing(count, speeds, dealt):
@@ -23,7 +28,13 @@ def test_equal_speeds_take_turns(count, width):
     assert deal_micro_batches(count, [0.3] * width) == tuple(i % width for i in range(count))
 
 
-def test_counts_are_within_one_of_the_shares_and_none_is_lost():
-    counts = largest_remainder(10, [1, 1, 1, 4.5])
-    assert counts == (2, 1, 1, 6)
-    assert sum(counts) == 10
+def test_the_slowest_replica_is_done_as_early_as_it_can_be():
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        width = int(rng.integers(2, 4))
+        count, speeds = int(rng.integers(width, 8)), rng.choice([1, 2, 3, 5, 10], width).tolist()
+        dealt = Counter(deal_micro_batches(count, speeds))
+        every = [each for each in product(range(1, count + 1), repeat=width) if sum(each) == count]
+        least_s = min(max(n / speed for n, speed in zip(each, speeds, strict=True)) for each in every)
+        assert set(dealt) == set(range(width))  # every replica has something to learn from
+        assert max(dealt[i] / speed for i, speed in enumerate(speeds)) == pytest.approx(least_s)

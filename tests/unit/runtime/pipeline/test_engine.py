@@ -108,6 +108,17 @@ def _dropping(rank: int) -> list[Trained | None]:
     return [*made, train(rank, dropping_stages(), "y", (1, 1), plain_loss, seed=1)]
 
 
+def _recomputing(rank: int) -> list[Trained | None]:
+    """Train with stages that keep their activations and that compute them again, by turns."""
+    dropped = [
+        train(rank, dropping_stages(), "y", widths, plain_loss, recompute=recompute)
+        for widths in ((1, 1), (2, 1))
+        for recompute in (False, True)
+    ]
+    odd = [train(rank, odd_stages(), "y early unused", (1, 1, 1), odd_loss, recompute=one) for one in (False, True)]
+    return [*dropped, *odd]
+
+
 def _narrow(rank: int) -> list[Trained | None]:
     wires = ("float32", "float16", "bfloat16")
     return [train(rank, odd_stages(), "y early unused", (2, 1, 1), odd_loss, wire=wire) for wire in wires]
@@ -161,6 +172,11 @@ def test_masks_of_dropout_depend_on_the_seed_and_not_on_the_widths(by_rank):
     one, *others, seeded = (merged([of_rank["dropping"][place] for of_rank in by_rank]) for place in range(6))
     assert [difference(other, one) < 1e-9 for other in others] == [True] * 4
     assert difference(seeded, one) > 1e-2
+
+
+def test_stages_that_recompute_train_to_the_very_bits_of_those_that_keep_their_activations(by_rank):
+    runs = [merged([of_rank["recomputing"][place] for of_rank in by_rank]) for place in range(6)]
+    assert [again == kept for kept, again in zip(runs[::2], runs[1::2], strict=True)] == [True] * 3
 
 
 def test_a_narrow_wire_stays_near(by_rank):
@@ -324,6 +340,7 @@ def _everything(rank: int) -> dict[str, Any]:
     return {
         "odd": _odd(rank),
         "dropping": _dropping(rank),
+        "recomputing": _recomputing(rank),
         "narrow": _narrow(rank),
         "sparse": _sparse(rank),
         "heard": _heard(rank) if rank < 2 else None,

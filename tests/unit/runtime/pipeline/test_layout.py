@@ -5,6 +5,7 @@ from plans import PLAN
 
 from heterps_compile.errors import RunError, UnknownNameError
 from heterps_compile.plan.plan import Plan, Schedule
+from heterps_compile.plan.planned_stage import TypeReplicas
 from heterps_compile.runtime.pipeline.layout import Layout, StepShape, make_layout
 from heterps_compile.schedule.order import Action, Phase
 
@@ -46,7 +47,7 @@ def test_micro_batches_take_turns_and_the_order_is_the_schedule_s():
 
 def test_speeds_deal_in_proportion():
     layout = make_layout(plan_of(2, 1), training=True, speeds=[[3, 1], [1]], step=StepShape(schedule="gpipe"))
-    assert drawn(layout) == ["F0 F1 F3 B0 B1 B3", "F2 B2", "F0 F1 F2 F3 B0 B1 B2 B3"]
+    assert drawn(layout) == ["F0 F1 F2 B0 B1 B2", "F3 B3", "F0 F1 F2 F3 B0 B1 B2 B3"]
 
 
 def test_what_is_given_goes_before_the_plan():
@@ -119,3 +120,31 @@ def test_orders_that_wait_for_each_other_in_a_circle_are_refused(monkeypatch):
 def test_an_unknown_schedule_is_told_with_the_known_ones():
     with pytest.raises(UnknownNameError, match="did you mean 'gpipe'"):
         make_layout(plan_of(1, 1), training=True, step=StepShape(schedule="gpip"))
+
+
+def several_types(*micro_batch_s: float, counts: tuple[int, ...] = (1, 1)) -> Plan:
+    names = [(f"type {i}", "gpu" if i else "cpu") for i in range(len(counts))]
+    mixed = tuple(
+        TypeReplicas(name, kind, count, 1 / len(counts), 1.0, 0.0, 1.0, time_s / 3, time_s * 2 / 3)
+        for (name, kind), count, time_s in zip(names, counts, micro_batch_s, strict=True)
+    )
+    plan = plan_of(sum(counts), 1, micro_batches=8)
+    first = replace(plan.stages[0], device="type 0", kind="cpu", mixed=mixed)
+    return replace(plan, stages=(first, plan.stages[1]))
+
+
+def test_replicas_of_several_types_are_dealt_micro_batches_by_their_planned_speed():
+    layout = make_layout(several_types(1.0, 3.0, counts=(1, 2)), training=True)
+    assert layout.assignment[0].count(0) == 6  # 6 in 6 s, and one of 3 s on each of the others
+    assert set(layout.assignment[0]) == {0, 1, 2}
+    assert layout.assignment[1] == (0,) * 8
+    told = make_layout(several_types(1.0, 3.0), training=True, speeds=[[1, 1], [1]])
+    assert told.assignment[0].count(0) == 4
+
+
+@pytest.mark.parametrize(
+    "asked", [{"replicas": [3, 1]}, {"replicas": [2], "step": StepShape(schedule="interleaved-1f1b")}]
+)
+def test_other_replicas_of_such_a_stage_are_refused(asked):
+    with pytest.raises(RunError, match=r"stage 0 is planned for 1 x type 0 \+ 1 x type 1"):
+        make_layout(several_types(1.0, 3.0), training=True, **asked)

@@ -16,6 +16,7 @@ from heterps_compile.runtime.launch.server_rank import growing
 from heterps_compile.runtime.servers.client import Client
 from heterps_compile.runtime.servers.growing_shard import Initial
 from heterps_compile.runtime.servers.optimizers import Adagrad
+from heterps_compile.runtime.servers.saved_counts import SavedCounts
 from heterps_compile.runtime.servers.saved_tables import export_tables
 from heterps_compile.runtime.servers.server import Server
 from heterps_compile.runtime.servers.spec import Growth, ServerSpec, TableSpec
@@ -114,7 +115,13 @@ def test_a_checkpoint_goes_on_with_other_servers_and_tells_the_rows(tmp_path):
     first = Worker(spec_in(tmp_path, growth)).train(*steps[:3])
     first.client.save(tmp_path / "saved")
     (told,) = json.loads((tmp_path / "saved" / "servers.json").read_text())["tables"]
-    assert told["grown"] == {"rows": len(first.ids()), "new": 6, "evicted": 6 - len(first.ids())}
+    rows = len(first.ids())
+    assert told["grown"] == {"rows": rows, "new": 6, "evicted": 6 - rows, "waiting": 4}
+    counted = []
+    first.client.on_counts = lambda step, counts: counted.append((step, counts))
+    for _ in range(2):
+        first.client.close()  # counts once where nothing was pushed since
+    assert counted == [(3, [SavedCounts(3, rows, 6, 6 - rows, 4)])]
     resumed = Worker(spec_in(tmp_path, growth, 3, resume=tmp_path / "saved", first_step=3)).train(*steps[3:])
     assert resumed.ids() == whole.ids()
     assert torch.equal(resumed.look_up([*FAR, 1, 2]), whole.look_up([*FAR, 1, 2]))

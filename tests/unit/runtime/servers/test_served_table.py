@@ -8,6 +8,7 @@ from torch.nn import functional as F  # noqa: N812 - the name everybody knows it
 
 import heterps_compile
 from heterps_compile.backends.torch.read_stage import read_stage
+from heterps_compile.backends.torch.recomputing import Recomputing
 from heterps_compile.errors import RunError
 from heterps_compile.examples import EXAMPLES
 from heterps_compile.runtime.servers.client import Client
@@ -117,6 +118,27 @@ def test_two_tables_of_different_widths_train_as_one_process_does(tmp_path):
     torch.testing.assert_close(servers.weights(0), whole.one.weight.detach(), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(servers.weights(1), whole.two.weight.detach(), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(model.head.weight, whole.head.weight, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("prefetches", [False, True])
+def test_a_forward_that_is_repeated_for_its_backward_pulls_its_rows_once(tmp_path, prefetches):
+    found = []
+    for how in ("kept", "repeated"):
+        (tmp_path / how).mkdir()
+        model, _, servers, client = served_model(tmp_path / how)
+        if prefetches:
+            model.register_forward_pre_hook(lambda _, x, client=client: client._get_rows([0, 1], [x[0], x[0]]))
+        run = Recomputing(model) if how == "repeated" else model
+        for step in range(2):
+            client.before_step(step)
+            made = [run(ids(8, 3, below=20 - micro_batch))[0] for micro_batch in range(3)]
+            for y in made:
+                y.square().mean().backward()
+            client.after_backward(step)
+        found.append((servers.requests, servers.weights(0), servers.weights(1), model.head.weight.grad))
+    kept, repeated = found
+    assert kept[0] == repeated[0]
+    assert all(torch.equal(a, b) for a, b in zip(kept[1:], repeated[1:], strict=True))
 
 
 def test_the_look_ups_of_a_micro_batch_are_one_request_a_server(tmp_path):

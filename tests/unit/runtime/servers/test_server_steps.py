@@ -181,9 +181,9 @@ def test_a_request_survives_its_way():
 
 def test_bytes_that_are_no_request_are_refused():
     noise = torch.full((64,), 7, dtype=torch.uint8)
-    with pytest.raises(RunError, match="no request of version 2"):
+    with pytest.raises(RunError, match="no request of version 3"):
         request_bytes(noise, "float32")
-    with pytest.raises(RunError, match="no request of version 2"):
+    with pytest.raises(RunError, match="no request of version 3"):
         unpack_request(noise)
     with pytest.raises(RunError, match="71 bytes of a request that should have another length"):
         unpack_request(pack_request(Kind.PULL, 0, 0, [np.array([1])])[:-1])

@@ -33,6 +33,7 @@ STEP = RankStep(
     messages=2,
     rss_bytes=1000,
     peak_rss_bytes=2000,
+    losses={"click": 0.125, "margin": math.inf},
 )
 SPANS = RankSpans(
     3, 8, (Ran(1, 0, "forward", 12.5, 12.6),), (Received(0, 4096, 12.4, 12.5, 0),), (Waited("receive", 12.4, 12.5),)

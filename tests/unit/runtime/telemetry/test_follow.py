@@ -10,10 +10,16 @@ import pytest
 from told_runs import BYTES, PACE_S, RANKS, SLOT_S, STEP_S, recorders, tell_step, told_run
 
 from heterps_compile.errors import InputError, RunError
-from heterps_compile.runtime.telemetry.events import RankValidation
+from heterps_compile.runtime.telemetry.events import RankTables, RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.punch_hole import release
-from heterps_compile.runtime.telemetry.step_log import StepLog, step_record, validation_record
+from heterps_compile.runtime.telemetry.step_log import (
+    StepLog,
+    decision_record,
+    step_record,
+    tables_record,
+    validation_record,
+)
 from heterps_compile.runtime.telemetry.step_report import stage_link_bytes, step_report
 
 
@@ -155,7 +161,9 @@ def test_every_key_of_the_log_is_documented(tmp_path):
     lines = page.split("## The log")[1].split("##")[0].splitlines()
     cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
     documented = [name for cell in cells for name in re.findall("`([a-z_]+)`", cell)]
-    assert documented == [*step_record(report), *validation_record(RankValidation(0, 2, 50, {"loss": 0.5}, 0.25))]
+    validated = validation_record(RankValidation(0, 2, 50, {"loss": 0.5}, 0.25))
+    counted = tables_record(RankTables(0, 2, 1, 1, 64, {}))
+    assert documented == [*step_record(report), *validated, *counted, *decision_record(0.0, "goes on")]
 
 
 def test_a_loss_that_is_no_number_is_text_in_the_log(tmp_path):

@@ -15,11 +15,11 @@ from told_runs import PACE_S, RANKS, SLOT_S, STEP_S, recorders, told_run
 
 from heterps_compile.console import make_console
 from heterps_compile.errors import InputError, MissingPackageError, RunError
-from heterps_compile.runtime.telemetry.events import WAITS, RankValidation
+from heterps_compile.runtime.telemetry.events import WAITS, RankTables, RankValidation
 from heterps_compile.runtime.telemetry.follow import RunFollower
 from heterps_compile.runtime.telemetry.live_view import LINE_EVERY_S, LiveView, rank_table, step_line, validation_line
-from heterps_compile.runtime.telemetry.run_summary import SummaryOfSteps, comparison_table, summary_lines
-from heterps_compile.runtime.telemetry.step_log import StepLog
+from heterps_compile.runtime.telemetry.run_summary import SummaryOfSteps, comparison_table, summary_lines, table_lines
+from heterps_compile.runtime.telemetry.step_log import StepLog, step_record
 from heterps_compile.runtime.telemetry.tensorboard import TensorBoardLog, scalars
 
 DEVICES = {0: "cpu", 1: "v100"}
@@ -97,6 +97,30 @@ def test_validations_are_told_by_rank_0_and_stand_in_the_log(tmp_path):
     assert screen.getvalue().startswith("validation after step 2/4: loss 0.5")
 
 
+def test_what_tables_hold_is_told_in_the_log_and_at_the_end(tmp_path):
+    made = recorders(tmp_path / "ranks")
+    numbers = {"rows": 1500, "new": 900, "evicted": 400, "waiting": 30}
+    told = RankTables(0, 4, servers=2, copies=2, size_bytes=2**20, tables={"emb": numbers})
+    made[0].counted(told)
+    for recorder in made.values():
+        recorder.close()
+    follower = RunFollower(tmp_path / "ranks", len(RANKS))
+    assert follower.poll() == []
+    assert (follower.take_tables(), follower.take_tables()) == ([told], [])
+    with closing(StepLog(tmp_path / "log.jsonl")) as log:
+        log.add_tables(told)
+    assert json.loads((tmp_path / "log.jsonl").read_text()) == {
+        "tables": {"emb": numbers}, "after_steps": 4, "servers": 2, "copies": 2, "size_bytes": 2**20,
+    }  # fmt: skip
+    assert table_lines(told) == [
+        "tables on 2 parameter servers: 1 MiB of rows and the state of their optimizer, every row on 2: 2 MiB in all",
+        "table 'emb': 1,500 rows, of which 30 wait to be admitted; 900 new and 400 evicted since the run began",
+    ]
+    assert table_lines(replace(told, copies=1, tables={})) == [
+        "tables on 2 parameter servers: 1 MiB of rows and the state of their optimizer"
+    ]
+
+
 def test_a_step_is_one_line(followed):
     _, reports = followed
     assert step_line(reports[1], 4) == (
@@ -109,6 +133,14 @@ def test_a_step_is_one_line(followed):
     assert step_line(replace(reports[1], stage_s={0: 0.1}), 4, left_s=0).endswith("bubble 56 %")
     clipped = replace(reports[1], gradient_norm=1.23456)
     assert step_line(clipped, 4).startswith("step 2/4, loss 0.5, gradient norm 1.235, 100 samples/s")
+    named = replace(reports[1], losses={"click": 0.4375, "loss": 0.0625})
+    assert step_line(named, 4).startswith("step 2/4, loss 0.5 (click 0.4375, loss 0.0625), 100 samples/s")
+    assert {tag: number for tag, number in scalars(named).items() if "loss" in tag} == {
+        "run/loss": 0.5,
+        "loss/click": 0.4375,
+        "loss/loss": 0.0625,
+    }
+    assert step_record(named)["losses"] == {"click": 0.4375, "loss": 0.0625}
     rates = replace(reports[1], learning_rates=(0.001, 0.01, 0.001))
     assert step_line(rates, 4).startswith("step 2/4, loss 0.5, learning rate 0.001, 0.01, 100 samples/s")
     assert step_line(replace(reports[1], loss=None), None) == (

@@ -39,6 +39,72 @@ def test_means_are_weighted_by_samples_and_the_loss_is_always_there():
     assert list(computed(None)) == ["loss"]
 
 
+def each(outputs: Tensor, batch: Any) -> Tensor:
+    return (outputs - batch["label"]).square()
+
+
+def weight(batch: Any) -> Tensor:
+    return 1 + 2 * batch["label"]
+
+
+def test_losses_by_name_are_metrics_beside_their_sum():
+    found = computed(None, of=MetricsOfSamples(lambda o, b: {"fit": loss(o, b), "loss": o.mean()}, None))
+    assert list(found) == ["loss", "loss/fit", "loss/loss"]
+    assert found["loss"] == pytest.approx(found["loss/fit"] + found["loss/loss"], rel=1e-6)
+    assert found["loss/fit"] == computed(None)["loss"]
+
+
+def test_where_samples_have_weights_every_mean_is_weighted():
+    right = BinaryAccuracy()
+
+    def metrics(outputs, batch):
+        right.update(outputs, batch["label"])
+        return {"positive": (outputs > 0.5).float(), "right": right}
+
+    made = MetricsOfSamples(lambda o, b: {"fit": each(o, b)}, metrics, weight)
+    first, second = computed(None, of=made), computed(None, of=made)
+    assert first == second
+    outputs, labels = (torch.cat(parts) for parts in zip(*((o, b["label"]) for o, b in batches()), strict=True))
+    weights = weight({"label": labels}).double()
+    fit = float((weights * (outputs - labels).square()).sum() / weights.sum())
+    assert first["loss"] == first["loss/fit"] == pytest.approx(fit, rel=1e-6)
+    assert first["positive"] == pytest.approx(float(weights[outputs > 0.5].sum() / weights.sum()))
+    assert first["right"] == float(BinaryAccuracy()(outputs, labels)), "an object weights samples itself"
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (
+            MetricsOfSamples(each, lambda o, b: {"m": o.mean()}, weight),
+            "gives a tensor of shape [] for 4 samples as the metric 'm', and samples have weights; give one value for",
+        ),
+        (MetricsOfSamples(each, lambda o, b: {"m": 0.5}, weight), "gives a float for 4 samples as the metric 'm'"),
+        (MetricsOfSamples(loss, None, weight), "the loss gives a tensor of shape [] for 4 samples, and the training"),
+        (
+            MetricsOfSamples(each, None, lambda b: torch.zeros(len(b["label"]))),
+            "0 for each of the 11 validation samples",
+        ),
+        (
+            MetricsOfSamples(each, None, lambda b: torch.full((len(b["label"]),), float(len(b["label"]) - 3.5))),
+            "gives -0.5 for sample 8 of the validation data; a weight",
+        ),
+        (
+            MetricsOfSamples(lambda o, b: {"fit": loss(o, b)}, lambda o, b: {"loss/fit": 1}),
+            "has a metric 'loss/fit', which is what loss() gives over the validation data",
+        ),
+        (
+            MetricsOfSamples(lambda o, b: {f"of {len(o)}": loss(o, b)}, None),
+            "the loss gives 'of 3' here, and 'of 4' before; give the same names for every micro-batch",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_loss_or_a_weight_in_a_validation_is_said(of, said):
+    with pytest.raises(RunError) as caught:
+        computed(None, of=of)
+    assert said in str(caught.value)
+
+
 def test_objects_of_torchmetrics_see_every_sample_once_in_every_validation():
     auc, accuracy = BinaryAUROC(), BinaryAccuracy()
 

@@ -72,7 +72,8 @@ def test_a_climb_finds_the_best_of_a_small_problem() -> None:
     archive.add_placements(seed_placements(problem, None))
     source = Blind([uniform_proposal(problem, problem.min_throughput)])
     climbing = Climbing(kicks=60, patience=60)
-    Climb(problem, archive, climbing, np.random.default_rng(0), Deadline.after(None)).run(source)
+    for _ in Climb(problem, archive, climbing, np.random.default_rng(0), Deadline.after(None)).steps(source):
+        pass
     assert archive.best.value == pytest.approx(Brute()(problem).value)
     assert source.lessons == 3
 
@@ -83,6 +84,7 @@ def test_a_climb_without_time_leaves_the_archive_as_it_is() -> None:
     archive.add_placements([Placement((0,) * 7)])
     before = archive.best.value
     source = Blind([uniform_proposal(problem, problem.min_throughput)])
-    Climb(problem, archive, Climbing(), np.random.default_rng(0), Deadline.after(-1.0)).run(source)
+    for _ in Climb(problem, archive, Climbing(), np.random.default_rng(0), Deadline.after(-1.0)).steps(source):
+        pass
     assert archive.best.value <= before
     assert archive.evaluations < 40

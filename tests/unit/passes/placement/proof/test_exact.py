@@ -7,8 +7,7 @@ import pytest
 from small_problems import letters, plain_problem
 
 from heterps_compile.cost.evaluate import evaluate_one
-from heterps_compile.cost.pose import FREE_PRICE_PER_HOUR
-from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Placement, Problem
 from heterps_compile.cost.synthetic import Recipe, synthetic_problem
 from heterps_compile.errors import HeterpsError, InfeasibleError, InputError
 from heterps_compile.passes.deadline import Deadline

@@ -1,7 +1,6 @@
 """How far stages reach, and the cheapest paths over the furthest segments, with the answers in sight."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +8,11 @@ from small_problems import plain_problem
 
 from heterps_compile.cost.problem import Placement, Problem
 from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.placement.compiled_loops import compiled
 from heterps_compile.passes.placement.geometry import Chain
 from heterps_compile.passes.placement.proof import longest_segments
 from heterps_compile.passes.placement.proof.effort import MarchEffort
-from heterps_compile.passes.placement.proof.longest_segments import LongestSegments, ReplicaRanges, compiled
+from heterps_compile.passes.placement.proof.longest_segments import LongestSegments, ReplicaRanges
 from heterps_compile.passes.placement.proof.march import March, TimeRange
 
 SIX = plain_problem([[1.0]] * 6, [1.0])  # a second a layer, all of it divided by replicas
@@ -52,8 +52,17 @@ def test_an_end_that_sends_too_much_is_stepped_back_from() -> None:
 
 
 def test_two_replicas_that_must_synchronise_reach_no_less_than_one_alone() -> None:
-    synchronises = replace(SIX, sync_s=np.full((6, 1), 0.9))  # 1.4 s a layer for two, 1 s for one
-    assert ends(synchronises, 2, 3.0) == [3, 4, 5, 6, 6, 6]
+    synchronises = replace(SIX, sync_s=np.full((6, 1), 2.8))  # 1.4 s a layer for two, 1 s for one
+    assert ends(synchronises, 2, 3.0) == [2, 3, 4, 5, 6, 6]
+    one_and_two = LongestSegments(Chain(synchronises)).ends(entries((1, 1), (2, 2)), 3.0)
+    assert one_and_two.tolist() == 2 * [[3, 4, 5, 6, 6, 6]]
+
+
+def test_several_counts_together_synchronise_as_the_least_and_divide_as_the_most() -> None:
+    synchronises = replace(SIX, sync_s=np.full((6, 1), 1.2))  # 0.6 s a layer for two, 0.8 for three, 0.9 for four
+    own = LongestSegments(Chain(synchronises))
+    assert own.ends(entries((2, 4)), 1.3)[0].tolist() == ends(synchronises, 2, 1.3) == [2, 3, 4, 5, 6, 6]
+    assert own.ends(entries((3, 4)), 1.3)[0].tolist() == ends(synchronises, 3, 1.3) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_time_a_little_shorter_begins_from_the_ends_before() -> None:
@@ -68,17 +77,6 @@ def test_several_threads_find_the_same_ends(monkeypatch: pytest.MonkeyPatch) -> 
     alone = LongestSegments(Chain(SIX)).ends(every, 1.0).tolist()
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert LongestSegments(Chain(SIX), MarchEffort(threads_from=1)).ends(every, 1.0).tolist() == alone
-
-
-def test_a_folder_that_cannot_be_written_only_costs_the_next_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])  # as where nothing is writable
-    longest_segments._compiled.cache_clear()
-    try:
-        assert ends(SIX, 1, 2.0) == [2, 3, 4, 5, 6, 6]
-    finally:
-        longest_segments._compiled.cache_clear()
 
 
 def prices(*of_entries: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -38,7 +38,7 @@ from heterps_compile.passes.placement.proof.why_infeasible import explain_infeas
         ({"min_stages": 2, "max_stages": 1}, "at least 2 and at most 1 stage exclude each other"),
         (
             {"weight_bytes": np.array([2.0**31, 1.0])},
-            "layer 'layer0' needs 2 GiB, and the largest type it may run on, 'cpu', has 954 MiB; "
+            "layer 'layer0' needs at least 2 GiB, and the largest type it may run on, 'cpu', has 954 MiB; "
             "use a smaller batch, or add a type with more memory",
         ),
         (
@@ -47,7 +47,7 @@ from heterps_compile.passes.placement.proof.why_infeasible import explain_infeas
                 "memory_bytes": np.array([2.0**30, 2.0**32]),
                 "allowed": np.array([[True, False], [True, True]]),
             },
-            "layer 'layer0' needs 2 GiB, and the largest type it may run on, 'cpu', has 1 GiB; "
+            "layer 'layer0' needs at least 2 GiB, and the largest type it may run on, 'cpu', has 1 GiB; "
             "'gpu', which has 4 GiB, is ruled out: drop the pin or the pair (--pin, --forbid)",
         ),
         (

@@ -1,0 +1,71 @@
+"""``heterps-compile calibrate``: measure a unit of this machine once, as a pool that plans can be made for.
+
+Left out: measuring and fitting (``profiling/calibration/``).
+"""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heterps_compile.fit_lines import terminal_width
+from heterps_compile.plan.command_options import CALIBRATE, HERE
+
+from . import options
+from .output import ProgressLine, check_file_target, printing, quiet_libraries, result_stream
+
+
+@click.command("calibrate")
+@options.takes(CALIBRATE)
+@click.pass_context
+def calibrate(ctx: click.Context, /, **_: Any) -> None:
+    """Measure a unit of this machine once, and write it as a pool that plans can be made for.
+
+    Small networks of every kind of work are run at several sizes, some minutes in all. A start, an arithmetic and a
+    memory rate are fitted for each kind; estimates of layers that nobody measured are made of these. The unit is free
+    in the file until you write what it costs.
+
+    \b
+    Examples:
+      heterps-compile calibrate
+      heterps-compile calibrate --device cuda:0 --name a10 -o a10.toml
+      heterps-compile model.onnx --cluster calibrated.toml
+    """  # noqa: D301 - click keeps the lines of a paragraph that begins with a backspace
+    with options.asked_of(ctx, CALIBRATE, HERE) as asked:
+        output, name = asked["output"], asked["name"]
+        check_file_target(output)
+        with (
+            result_stream() as stream,
+            quiet_libraries(verbose=False),
+            closing(ProgressLine(sys.stderr, wanted=True)) as progress,
+        ):
+            from heterps_compile.console import make_console  # noqa: PLC0415 - rich
+            from heterps_compile.packages import PYTORCH, need  # noqa: PLC0415 - as what follows
+            from heterps_compile.plan.whole_file import check_writable, write_whole  # noqa: PLC0415 - pydantic
+
+            need("calibrating", PYTORCH)
+            check_writable(Path(output))
+            from heterps_compile.profiling.calibration.calibrate import calibrate_unit  # noqa: PLC0415 - torch
+            from heterps_compile.profiling.calibration.calibration_words import (  # noqa: PLC0415 - rich
+                print_calibration,
+            )
+            from heterps_compile.profiling.calibration.pool_entry import check_name, pool_text  # noqa: PLC0415 - torch
+            from heterps_compile.profiling.profile_model import Settings  # noqa: PLC0415 - as above
+
+            check_name(name)
+            settings = Settings(
+                devices=(asked["device"],),
+                least_s=0.2,
+                with_replicas=not asked["no_replicas"],
+                with_link=not asked["no_link"],
+                **asked.some("backend", "threads", "repeats", "clock"),
+            )
+            found = calibrate_unit(settings, on_progress=progress.show)
+            write_whole(Path(output), pool_text(found, name))
+            progress.close()
+            with printing(f"the rates (the file {output!r} is written all the same)"):
+                print_calibration(make_console(stream, terminal_width(stream)), found)
+                stream.write(f"\nwritten to {output}\n")
+                stream.flush()

@@ -1,0 +1,106 @@
+"""Choose machines for a model, and compile it for those that are chosen."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from heterps_compile.api import compile as compile_
+from heterps_compile.api import read_model
+from heterps_compile.backends.find import differentiating_backend
+from heterps_compile.cluster.pool_toml import pool_toml
+from heterps_compile.compiled_model import CompiledModel
+from heterps_compile.cost.memory import USUAL_OPTIMIZER
+from heterps_compile.cost.precision import FULL
+from heterps_compile.ir.graph import Graph
+from heterps_compile.ir.laws import verify_graph
+from heterps_compile.offers import Catalogue, read_catalogue
+from heterps_compile.offers.offer import CURRENCY
+from heterps_compile.plan.request import make_request
+from heterps_compile.progress import OnProgress, watching
+
+from .goal import Goal
+from .search import EFFORT, Answer, SearchEffort, choose_machines
+from .step_times import StepTimes
+
+POOL_NAME = "pool.toml"
+"""The file beside a plan that has the machines it was made for, with their prices."""
+
+
+def choose(
+    model: Any,
+    goal: Goal,
+    catalogue: Catalogue | str | Path | None = None,
+    *,
+    example_inputs: tuple[Any, ...] = (),
+    shapes: Mapping[str, int] | None = None,
+    precision: str = FULL,
+    optimizer: str = USUAL_OPTIMIZER,
+    seed: int = 0,
+    effort: SearchEffort = EFFORT,
+    on_progress: OnProgress | None = None,
+) -> Answer:
+    """Return the best set of machines to train a model on.
+
+    Args:
+        model: What ``heterps_compile.compile`` takes.
+        goal: Samples, batches, deadline, budget.
+        catalogue: Offers, or the file they are read from; None for the built-in catalogue.
+        example_inputs: Of a PyTorch model.
+        shapes: Numbers of other dynamic dimensions by name.
+        precision: What the run computes in.
+        optimizer: Whose states it holds.
+        seed: Of the searches.
+        effort: How many sets plans are searched for.
+        on_progress: Called as the work proceeds.
+
+    Raises:
+        HeterpsError: where the model or the catalogue cannot be read, or no set is found that keeps all limits.
+
+    Examples:
+        >>> import torch
+        >>> from heterps_compile.machines import Goal, choose
+        >>> model, batch = torch.nn.Linear(64, 8), torch.ones(128, 64)
+        >>> answer = choose(model, Goal(1e9, (1024,), deadline_s=3600.0), example_inputs=(batch,))
+        >>> answer.best.machines.count
+        1
+    """
+    offers = catalogue if isinstance(catalogue, Catalogue) else read_catalogue(catalogue)
+    request = make_request(CURRENCY, mode="training", objective="throughput", precision=precision, optimizer=optimizer)
+
+    def read(batch: int) -> Graph:
+        graph = read_model(model, example_inputs, batch=batch, shapes=shapes)
+        verify_graph(graph)
+        return graph
+
+    with watching(on_progress) as watch:
+        watch.begin("machines", 0, 1)
+        return choose_machines(offers, StepTimes(read, request, seed), goal, effort)
+
+
+def compile_for(
+    model: Any,
+    answer: Answer,
+    directory: str | Path,
+    *,
+    force: bool = False,
+    backend: str | None = None,
+    **asked: Any,
+) -> CompiledModel:
+    """Compile a model for the machines that were chosen, and write the folder, with the pool's file in it.
+
+    Args:
+        model: That the machines were chosen for.
+        answer: With the machines.
+        directory: The folder.
+        force: Whether a folder that no compilation wrote may be replaced.
+        backend: What the stages run on; None for what trains.
+        asked: Further keywords of ``heterps_compile.compile``.
+
+    Raises:
+        HeterpsError: as ``compile`` and ``save`` do.
+    """
+    pool = replace(answer.best.machines.pool(), source=POOL_NAME)
+    asked |= {"mode": "training", "objective": "throughput", "batch": answer.best.batch}
+    compiled = compile_(model, cluster=pool, backend=backend or differentiating_backend().name, must_save=True, **asked)
+    return compiled.save(directory, force=force, beside={POOL_NAME: pool_toml(pool)})

@@ -1,0 +1,194 @@
+"""What a choice of machines is to reach: so many samples, by when, for how much, with how many machines.
+
+Left out: how a goal is judged (``outlook.py``).
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+
+from heterps_compile.errors import InputError
+from heterps_compile.escape import short
+from heterps_compile.offers.offer import CURRENCY
+from heterps_compile.transient.lifetime import Exponential, Lifetime, Weibull
+from heterps_compile.units import NUMBER, counted, plain_number
+
+HOUR_S = 3600.0
+MOST_MACHINES = 16
+"""In a set, where a user names no other limit."""
+
+_MOST_OF_MACHINES = 256
+_MOST_SAMPLES = 1e18
+_MOST_BATCHES = 16
+_UNITS_S = {"s": 1.0, "min": 60.0, "h": HOUR_S, "d": 24 * HOUR_S}
+_DURATION = re.compile(rf"\s*({NUMBER})\s*([A-Za-z]*)\s*", re.ASCII)
+_MONEY = re.compile(rf"\s*({NUMBER})\s*([A-Z]{{3}})?\s*", re.ASCII)
+_FORM = "give one number with one unit of s, min, h or d, such as 36h"
+
+
+USUAL_LIFETIME = Weibull(shape=0.53, scale_h=115.0)
+"""Of a transient machine, where a user names no other: 7.8 % are gone within an hour, 35 % within a day."""
+
+USUAL_START_UP_S = 180.0
+"""Until a machine in the place of a lost one computes, where a user names no other time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transience:
+    """How transient machines come and go.
+
+    Attributes:
+        lifetime: How long one lives.
+        start_up_s: From when one is asked for until it computes.
+    """
+
+    lifetime: Lifetime = USUAL_LIFETIME
+    start_up_s: float = USUAL_START_UP_S
+
+    def __post_init__(self) -> None:
+        """Refuse a start-up that is no time."""
+        if not 0 <= self.start_up_s < float("inf"):
+            raise InputError(f"a machine starts up within {self.start_up_s:g} s; the time must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is asked of a set of machines.
+
+    Attributes:
+        samples: That are to be trained on, over all epochs.
+        batches: Samples in one step: every one that may be chosen, ascending.
+        deadline_s: By when it must be done; None for no deadline.
+        budget: What it may cost in all, in US dollars; None for no limit.
+        most_machines: In a set.
+        spot: Whether transient machines may be chosen too.
+        transience: How long these live, and how long another takes to start.
+
+    Raises:
+        InputError: where a number makes no sense, or there is neither a deadline nor a budget.
+    """
+
+    samples: float
+    batches: tuple[int, ...]
+    deadline_s: float | None = None
+    budget: float | None = None
+    most_machines: int = MOST_MACHINES
+    spot: bool = False
+    transience: Transience = field(default_factory=Transience)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.samples <= _MOST_SAMPLES:
+            raise InputError(f"{self.samples:g} samples are to be trained on; give 1 to {_MOST_SAMPLES:g} (--samples)")
+        if not 1 <= self.most_machines <= _MOST_OF_MACHINES:
+            raise InputError(
+                f"a set of at most {self.most_machines} machines is asked for; give 1 to {_MOST_OF_MACHINES} "
+                "(--max-machines)"
+            )
+        if self.deadline_s is None and self.budget is None:
+            raise InputError("neither a deadline nor a budget is given; name one (--deadline 24h, --budget '300 USD')")
+        if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):
+            raise InputError(f"the deadline is {self.deadline_s:g} s; it must be above 0 and finite")
+        if self.budget is not None and not 0 < self.budget < float("inf"):
+            raise InputError(f"the budget is {self.budget:g} {CURRENCY}; it must be above 0 and finite")
+        if not self.batches or min(self.batches) < 1:
+            raise InputError(f"the batches are {list(self.batches)}; give one of 1 sample or more (--batch)")
+
+    @property
+    def minimises_money(self) -> bool:
+        """Return whether the cheapest set is wanted, as where there is a deadline; else the fastest."""
+        return self.deadline_s is not None
+
+    @property
+    def better(self) -> str:
+        """Return what a better set is."""
+        return "cheaper" if self.minimises_money else "faster"
+
+    def with_batch(self, batch: int) -> "Goal":
+        """Return the goal with one batch."""
+        return replace(self, batches=(batch,))
+
+    def steps(self, batch: int) -> float:
+        """Return how many steps of a batch all samples take."""
+        return max(1.0, self.samples / batch)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of "24h", "90 min", "2 d" or "3600 s".
+
+    Raises:
+        InputError: where it is no positive time with one unit.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or match[2] not in _UNITS_S:
+        raise InputError(f"{short(text)} is no time: {_FORM}")
+    seconds = float(match[1]) * _UNITS_S[match[2]]
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"{short(text)} is no time above 0: {_FORM}")
+    return seconds
+
+
+def parse_lifetime(text: str) -> Lifetime:
+    """Return the law of "20h" (at a constant rate, so long in the mean) or "20h,0.6" (Weibull: scale and shape).
+
+    Raises:
+        InputError: where it is neither.
+    """
+    scale, comma, shape = text.partition(",")
+    scale_h = parse_duration(scale) / HOUR_S
+    if not comma:
+        return Exponential(scale_h)
+    if not re.fullmatch(rf"\s*{NUMBER}\s*", shape, re.ASCII):
+        raise InputError(
+            f"{short(text)} is no lifetime: give a mean such as 20h, or a Weibull's scale and shape, 20h,0.6"
+        )
+    return Weibull(float(shape), scale_h)
+
+
+def parse_money(text: str) -> float:
+    """Return the US dollars of "300 USD" or "300".
+
+    Raises:
+        InputError: where it is no positive amount, or in another currency.
+    """
+    match = _MONEY.fullmatch(text)
+    if match is None:
+        raise InputError(f"{short(text)} is no amount of money: give one such as '300 {CURRENCY}'")
+    if match[2] not in (None, CURRENCY):
+        raise InputError(f"{short(text)} is in {match[2]}, and offers are priced in {CURRENCY}; give it in {CURRENCY}")
+    amount = float(match[1])
+    if not 0 < amount < float("inf"):
+        raise InputError(f"{short(text)} is no amount above 0; give one such as '300 {CURRENCY}'")
+    return amount
+
+
+def batches_between(least: int, most: int) -> tuple[int, ...]:
+    """Return the batches of a range that are tried: the least, its doubles, and the most.
+
+    Raises:
+        InputError: where they are too many.
+    """
+    batch, found = least, [least]
+    while batch * 2 < most:
+        batch *= 2
+        found.append(batch)
+    if most > found[-1]:
+        found.append(most)
+    if len(found) > _MOST_BATCHES:
+        raise InputError(
+            f"the batches from {least} to {most} are {len(found)} doublings; give a range of {_MOST_BATCHES}"
+        )
+    return tuple(found)
+
+
+def format_duration(seconds: float) -> str:
+    """Print a time that people wait for: "2.1 d", "5.3 h", "12 min"."""
+    for size, unit in ((2 * 24 * HOUR_S, "d"), (HOUR_S, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / _UNITS_S[unit]:,.3g} {unit}"
+    return f"{plain_number(float(f'{seconds:.3g}'))} s"
+
+
+def described(goal: Goal) -> str:
+    """Say what a goal asks: "2e+09 samples within 24 h, on 16 machines at the most"."""
+    limits = [] if goal.deadline_s is None else [f"within {format_duration(goal.deadline_s)}"]
+    limits += [] if goal.budget is None else [f"for {goal.budget:,.2f} {CURRENCY}"]
+    return f"{goal.samples:g} samples {' and '.join(limits)}, on {counted(goal.most_machines, 'machine')} at the most"

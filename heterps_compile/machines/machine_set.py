@@ -1,0 +1,51 @@
+"""A set of machines: so many of one offer, or of two, each bought on demand or as transient machines.
+
+Left out: what a set takes for a step (``step_times.py``), which sets are looked at (``sets.py``).
+"""
+
+from dataclasses import dataclass
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.offers import Rental, pool_of
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSet:
+    """Machines that are rented together.
+
+    Attributes:
+        parts: What is rented and how many of it, each offer once.
+    """
+
+    parts: tuple[tuple[Rental, int], ...]
+
+    @property
+    def count(self) -> int:
+        """Return how many machines there are."""
+        return sum(count for _, count in self.parts)
+
+    @property
+    def price_per_hour(self) -> float:
+        """Return what all machines cost an hour, used or not."""
+        return sum(rental.price_per_hour * count for rental, count in self.parts)
+
+    @property
+    def has_spot(self) -> bool:
+        """Return whether some machines may be taken away."""
+        return any(rental.spot for rental, _ in self.parts)
+
+    @property
+    def title(self) -> str:
+        """Return what messages call it: "4 x aws p3.8xlarge in us-east-1 (v100 x 4)"."""
+        return " + ".join(f"{count} x {title_of(rental)}" for rental, count in self.parts)
+
+    def pool(self, name: str = "machines") -> Cluster:
+        """Return the machines as a pool."""
+        return pool_of(dict(self.parts), name)
+
+
+def title_of(rental: Rental) -> str:
+    """Return what messages call a machine: provider, name, region, its GPUs and whether it is transient."""
+    offer = rental.offer
+    units = f"{offer.gpu} x {offer.gpus}" if offer.gpu else f"{offer.cores} cores"
+    return f"{offer.title} ({units}{', spot' if rental.spot else ''})"

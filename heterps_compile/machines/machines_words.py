@@ -1,0 +1,212 @@
+"""The answer of ``machines`` for people and for programs: text with tables, and one JSON document.
+
+Left out: the picture (``report/machines_page.py``).
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heterps_compile.escape import printable
+from heterps_compile.offers.offer import CURRENCY
+from heterps_compile.units import counted, format_money, format_percent, format_seconds, rate_number
+
+from .goal import described, format_duration
+from .outlook import PREDICTION_ERROR
+from .search import Answer, Option, excess, hours, whole
+
+FORMAT = "heterps-compile machines"
+VERSION = 1
+
+
+def print_answer(console: Console, answer: Answer) -> None:
+    """Print the set that wins and why, those that come next, the first that fails, and the front."""
+    for line in told(answer):
+        console.print(Text(printable(line)))
+    console.print()
+    console.print(_table(answer, rows(answer)))
+    console.print()
+    console.print(Text("no other set that was searched beats these in both time and money:"))
+    console.print(_table(answer, [("", option) for option in answer.front]))
+    for note in answer.notes:
+        console.print(Text(printable(f"note: {note}")))
+
+
+def told(answer: Answer) -> Iterator[str]:
+    """Yield in sentences what wins, why, how good it is, and what fails."""
+    best, goal, outlook = answer.best, answer.goal, answer.best.outlook
+    yield f"asked: {described(goal)}"
+    dates = sorted({rental.offer.price_date.isoformat() for rental, _ in best.machines.parts})
+    price = f"{format_money(best.machines.price_per_hour)} {CURRENCY}/h"
+    yield f"rent {best.machines.title}: {price}, as it was on {' and '.join(dates)}"
+    yield (
+        f"time {format_duration(outlook.median_s)} in the median, {format_duration(outlook.most_s)} in nine of ten "
+        f"runs; money {format_money(outlook.median_money)} and {format_money(outlook.most_money)} {CURRENCY}"
+    )
+    yield (
+        f"plan: {best.step.words}, {counted(best.step.micro_batches, 'micro-batch')} of a batch of {best.batch:,} "
+        f"samples by {best.step.schedule}; {format_seconds(best.step.step_s)} a step, "
+        f"{rate_number(best.samples_per_s)} samples/s"
+    )
+    yield why(answer)
+    yield how_good(answer)
+    if answer.failing is not None:
+        yield what_fails(answer)
+
+
+def why(answer: Answer) -> str:
+    """Return why the set wins: by how much the next best is worse, and in what it differs."""
+    goal, best = answer.goal, answer.best
+    if not answer.runners_up:
+        return f"why: of {counted(answer.searched, 'set')} whose plans were searched for, no other keeps all limits"
+    following = answer.runners_up[0]
+    value, other = best.outlook.value(goal), following.outlook.value(goal)
+    worse = "dearer" if goal.minimises_money else "slower"
+    price = following.machines.price_per_hour / best.machines.price_per_hour - 1
+    rate = following.samples_per_s / best.samples_per_s - 1
+    return (
+        f"why: the next best, {following.machines.title}, is {format_percent(100 * (other / value - 1))} {worse}: an "
+        f"hour of it costs {_change(price)}, and it makes {_change(rate)} samples/s"
+    )
+
+
+def how_good(answer: Answer) -> str:
+    """Return what is proven of the answer."""
+    sets = f"of {counted(answer.looked_at, 'set')} of one kind, or of two as stages of one pipeline"
+    better = answer.goal.better
+    if answer.gap <= 0:
+        return f"bound: none {sets} is {better} by its bound"
+    searched = f"plans were searched for on {answer.searched}"
+    if answer.left:
+        searched += f", and not on {answer.left} whose bounds would allow a better one"
+    return f"bound: none {sets} can be more than {format_percent(100 * answer.gap)} {better}; {searched}"
+
+
+def what_fails(answer: Answer) -> str:
+    """Return the first set that fails, by how much, and what would let it in."""
+    option, goal = answer.failing, answer.goal
+    if option is None:
+        return ""
+    outlook, best = option.outlook, answer.best.outlook
+    over = {
+        "deadline": f"the deadline by {format_percent(100 * _over(outlook.most_s, goal.deadline_s))} "
+        f"(--deadline {hours(outlook.most_s)})",
+        "budget": f"the budget by {format_percent(100 * _over(outlook.most_money, goal.budget))} "
+        f"(--budget '{whole(outlook.most_money)} {CURRENCY}')",
+    }
+    gain = 1 - outlook.value(goal) / best.value(goal)
+    would = (
+        f"would be {format_percent(100 * gain)} {goal.better}, and" if gain > 0 else "comes nearest of those that fail:"
+    )
+    verb = "misses" if gain > 0 else "it misses"
+    return f"fails: {option.machines.title} {would} {verb} {' and '.join(over[name] for name in option.fails)}"
+
+
+def _over(value: float, limit: float | None) -> float:
+    return 0.0 if limit is None else value / limit - 1
+
+
+def _change(change: float) -> str:
+    if abs(change) < 5e-4:
+        return "as much" if change == 0 else "about as much"
+    return f"{format_percent(100 * abs(change))} {'more' if change > 0 else 'less'}"
+
+
+def rows(answer: Answer) -> list[tuple[str, Option]]:
+    """Return the options that are told in a table, and what each is."""
+    found = [("chosen", answer.best), *((f"next {n}", o) for n, o in enumerate(answer.runners_up, 1))]
+    return found if answer.failing is None else [*found, ("fails", answer.failing)]
+
+
+def _table(answer: Answer, options: Sequence[tuple[str, Option]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    named = any(name for name, _ in options)
+    if named:
+        table.add_column("")
+    table.add_column("machines")
+    several = len(answer.goal.batches) > 1
+    heads = ["batch"] * several + [f"{CURRENCY}/h", "samples/s", "time", "9 of 10", CURRENCY, "9 of 10"]
+    for head in heads:
+        table.add_column(head, justify="right")
+    for name, option in options:
+        outlook = option.outlook
+        table.add_row(
+            *([name] if named else []),
+            Text(printable(option.machines.title)),
+            *([f"{option.batch:,}"] if several else []),
+            format_money(option.machines.price_per_hour),
+            rate_number(option.samples_per_s),
+            format_duration(outlook.median_s),
+            format_duration(outlook.most_s),
+            format_money(outlook.median_money),
+            format_money(outlook.most_money),
+        )
+    return table
+
+
+def answer_document(answer: Answer, directory: str | None = None) -> str:
+    """Return the answer as one JSON document; times in seconds, money in US dollars."""
+    goal = answer.goal
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "asked": {
+            "samples": goal.samples,
+            "batches": list(goal.batches),
+            "deadline_s": goal.deadline_s,
+            "budget_usd": goal.budget,
+            "max_machines": goal.most_machines,
+            "spot": goal.spot,
+        },
+        "chosen": _option(answer.best),
+        "runners_up": [_option(option) for option in answer.runners_up],
+        "fails": None if answer.failing is None else _option(answer.failing) | {"excess": excess(answer.failing, goal)},
+        "front": [_option(option) for option in answer.front],
+        "bound": {("usd" if goal.minimises_money else "seconds"): answer.bound, "gap": answer.gap},
+        "sets": {
+            "looked_at": answer.looked_at,
+            "searched": answer.searched,
+            "left": answer.left,
+            "kinds": answer.kinds,
+        },
+        "prediction_error": PREDICTION_ERROR,
+        "told": list(told(answer)),
+        "notes": list(answer.notes),
+        "folder": directory,
+    }
+    return json.dumps(document, indent=2)
+
+
+def _option(option: Option) -> dict[str, Any]:
+    outlook, step = option.outlook, option.step
+    return {
+        "machines": [
+            {
+                "provider": rental.offer.provider,
+                "region": rental.offer.region,
+                "instance": rental.offer.instance,
+                "gpu": rental.offer.gpu,
+                "units": rental.offer.units,
+                "spot": rental.spot,
+                "count": count,
+                "usd_per_hour": rental.price_per_hour,
+                "price_date": rental.offer.price_date.isoformat(),
+                "source": rental.offer.source,
+            }
+            for rental, count in option.machines.parts
+        ],
+        "batch": option.batch,
+        "usd_per_hour": option.machines.price_per_hour,
+        "step_s": step.step_s,
+        "samples_per_s": option.samples_per_s,
+        "stages": [{"units": units, "machines": part} for units, part in step.stages],
+        "micro_batches": step.micro_batches,
+        "schedule": step.schedule,
+        "time_s": {"median": outlook.median_s, "most": outlook.most_s},
+        "usd": {"median": outlook.median_money, "most": outlook.most_money},
+        "breaks": list(option.fails),
+    }

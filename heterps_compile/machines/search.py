@@ -1,0 +1,365 @@
+"""Choose a set of machines: the cheapest that meets a deadline, or the fastest within a budget.
+
+Every set has a bound on its step that costs nothing, and with it bounds on time and money. Plans are searched for
+
+1. on the sets of one kind that no other of them beats by its likely time and money, which make the front;
+2. on those that are likely to be the best, until none is likely to be better than what was found;
+3. on the sets of one and of two kinds whose bounds may still beat that, the best bound first.
+
+The third ends where no bound that is left is below the best value found. It ends sooner where the effort is spent. The
+least bound of all sets, those that were searched too, as a quick search proves nothing, says how much better a set may
+be. Nothing depends on a clock, so that a seed gives the same answer again.
+
+Left out: what is told of it (``machines_words.py``), the plan that is written (``compile``).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.offers import Catalogue, Offer, assumed
+from heterps_compile.progress import tell
+from heterps_compile.units import counted, format_money, format_percent
+
+from .goal import Goal, described, format_duration
+from .machine_set import MachineSet
+from .outlook import Outlook, outlook_of, steady_outlook
+from .sets import Candidate, kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
+from .step_times import StepFound, StepTimes
+
+RUNNERS_UP = 3
+_GAP = 1e-9  # relative, of values that are equal but for rounding
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEffort:
+    """How many sets plans are searched for.
+
+    Attributes:
+        front: Of those that are likely to be on the front.
+        likely: Of those that are likely to be better than the best found.
+        bound: Of those whose bounds may be.
+    """
+
+    front: int = 24
+    likely: int = 16
+    bound: int = 60
+
+
+EFFORT = SearchEffort()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """A set of machines whose plan was searched for.
+
+    Attributes:
+        machines: What is rented.
+        batch: Samples in a step.
+        step: The best step found.
+        outlook: Time and money of the whole run.
+        fails: Which limits it does not keep: "deadline", "budget".
+    """
+
+    machines: MachineSet
+    batch: int
+    step: StepFound
+    outlook: Outlook
+    fails: tuple[str, ...]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return its throughput."""
+        return self.batch / self.step.step_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The set that is chosen, and what it was chosen from.
+
+    Attributes:
+        goal: What was asked.
+        best: The set that wins.
+        runners_up: The next best that keep all limits.
+        failing: The best of those that keep not all limits and would be better; None where none would be.
+        front: Sets that no other one found beats in both time and money, the fastest first.
+        bound: A value that no set of one or two kinds of these offers is below; the best's own where that is proven.
+        looked_at: Sets whose bounds are known.
+        searched: Sets whose plans were searched for.
+        left: Sets whose bounds are better than the best, and whose plans were not searched for.
+        kinds: Offers that no other dominates, each way of buying by itself.
+        notes: What the user should know, in sentences.
+    """
+
+    goal: Goal
+    best: Option
+    runners_up: tuple[Option, ...]
+    failing: Option | None
+    front: tuple[Option, ...]
+    bound: float
+    looked_at: int
+    searched: int
+    left: int
+    kinds: int
+    notes: tuple[str, ...]
+
+    @property
+    def gap(self) -> float:
+        """Return by which part a set may still be better than the best."""
+        value = self.best.outlook.value(self.goal)
+        return max(0.0, 1 - self.bound / value) if value > 0 else 0.0
+
+
+class _Found:
+    """The options that were searched for."""
+
+    def __init__(self, times: StepTimes, goal: Goal) -> None:
+        self._times, self._goal = times, goal
+        self.options: dict[tuple[MachineSet, int], Option | str] = {}
+
+    def search(self, candidate: Candidate) -> None:
+        """Search for the plan of a set, unless that was done."""
+        key = (candidate.machines, candidate.batch)
+        if key in self.options:
+            return
+        step = self._times.searched(*key)
+        if isinstance(step, str):
+            self.options[key] = step
+            return
+        used, step = step.on_what_it_uses(candidate.machines)
+        try:
+            outlook = outlook_of(
+                used, step.step_s, candidate.batch, self._goal, self._checkpoint_s(used, candidate.batch)
+            )
+        except InfeasibleError as error:
+            self.options[key] = str(error)
+            return
+        self.options[key] = Option(used, candidate.batch, step, outlook, outlook.misses(self._goal))
+
+    def _checkpoint_s(self, machines: MachineSet, batch: int) -> float:
+        """Return how long all wait for a checkpoint: its bytes at the rate at which one unit talks to storage."""
+        slowest = min(device.input_bytes_per_s for device in machines.pool().device_types)
+        return self._times.state_bytes(batch) / slowest if machines.has_spot else 0.0
+
+    def is_known(self, candidate: Candidate) -> bool:
+        return (candidate.machines, candidate.batch) in self.options
+
+    @property
+    def plans(self) -> list[Option]:
+        """Return what was found, of one set with one batch the best."""
+        best: dict[tuple[MachineSet, int], Option] = {}
+        for option in self.options.values():
+            if isinstance(option, Option):
+                key = (option.machines, option.batch)
+                if key not in best or option.step.step_s < best[key].step.step_s:
+                    best[key] = option
+        return list(best.values())
+
+    @property
+    def best(self) -> float:
+        """Return the best value of those that keep all limits; inf where none does."""
+        return min((o.outlook.value(self._goal) for o in self.plans if not o.fails), default=float("inf"))
+
+
+def choose_machines(catalogue: Catalogue, times: StepTimes, goal: Goal, effort: SearchEffort = EFFORT) -> Answer:
+    """Return the best set of machines of a catalogue's offers.
+
+    Args:
+        catalogue: The offers.
+        times: What steps of the model take.
+        goal: What is asked.
+        effort: How many plans are searched for.
+
+    Raises:
+        InfeasibleError: where no set was found that keeps all limits; says what would help.
+        InputError: where no offer has a data sheet.
+    """
+    all_kinds, unknown = kinds_of(catalogue.offers, spot=goal.spot)
+    if not all_kinds:
+        raise InputError(f"no data sheet is known of any of the {counted(len(catalogue.offers), 'offer')}")
+    kinds = undominated(all_kinds)
+    tell("bounding sets of machines", fraction=0.0)
+    singles = sets_of_one_kind(kinds, times, goal)
+    if not singles:
+        raise InfeasibleError(f"the model runs on none of the {counted(len(kinds), 'kind')} of machines")
+    found = _Found(times, goal)
+    most = effort.front + effort.likely + effort.bound
+    _search_all(found, _likely_front(singles, goal)[: effort.front], most)
+    _search_likely(found, singles, goal, effort.likely, most)
+    pairs = sets_of_two_kinds(all_kinds, times, goal, found.best)
+    open_sets = [each for each in singles if _bound(each, goal, keeps=True) < float("inf")]
+    open_sets += pairs.found
+    bound = _search_by_bound(found, open_sets, goal, effort.bound, most)
+    left = sum(not found.is_known(each) and _bound(each, goal) < found.best * (1 - _GAP) for each in open_sets)
+    if found.best == float("inf"):
+        raise _nothing_found(found, goal)
+    return _answer(
+        found,
+        goal,
+        bound,
+        left=left + pairs.more,
+        looked_at=len(singles) + len(pairs.found) + pairs.more,
+        kinds=len(kinds),
+        notes=_notes(catalogue.offers, unknown, catalogue.notes, times, goal),
+    )
+
+
+def _search_all(found: _Found, candidates: Iterable[Candidate], most: int) -> None:
+    for candidate in candidates:
+        found.search(candidate)
+        tell(f"searching plans on {candidate.machines.count} machines", fraction=len(found.options) / most)
+
+
+def _search_likely(found: _Found, singles: Sequence[Candidate], goal: Goal, effort: int, most: int) -> None:
+    """Search for the plans of sets in the order of their likely values, until none is likely to be better."""
+    keeping = [(value, number) for number, each in enumerate(singles) if (value := _likely(each, goal)) < float("inf")]
+    left = effort
+    for value, number in sorted(keeping):
+        if not left or value >= found.best * (1 - _GAP):
+            return
+        if not found.is_known(singles[number]):
+            left -= 1
+            _search_all(found, [singles[number]], most)
+
+
+def _search_by_bound(found: _Found, candidates: Sequence[Candidate], goal: Goal, effort: int, most: int) -> float:
+    """Search for the plans of sets in the order of their bounds; return the least of all bounds."""
+    order = sorted((_bound(each, goal), each.machines.count, number) for number, each in enumerate(candidates))
+    left = effort
+    for value, _, number in order:
+        if not left or value >= found.best * (1 - _GAP):
+            break
+        if not found.is_known(candidates[number]):
+            left -= 1
+            _search_all(found, [candidates[number]], most)
+    return order[0][0] if order else float("inf")
+
+
+def _likely(candidate: Candidate, goal: Goal) -> float:
+    """Return the value that a set is likely to have; inf where it is likely to break a limit."""
+    outlook = steady_outlook(candidate.machines.price_per_hour, candidate.likely_s, candidate.batch, goal)
+    return float("inf") if outlook.misses(goal) else outlook.value(goal)
+
+
+def _bound(candidate: Candidate, goal: Goal, *, keeps: bool = False) -> float:
+    """Return a value that a set cannot be below; inf where its bounds break a limit and it has to keep them."""
+    outlook = steady_outlook(candidate.machines.price_per_hour, candidate.least_s, candidate.batch, goal)
+    return float("inf") if keeps and outlook.misses(goal) else outlook.value(goal)
+
+
+def _likely_front(singles: Sequence[Candidate], goal: Goal) -> list[Candidate]:
+    """Return the sets that no other is likely to beat in both time and money, the best first."""
+    told = [(steady_outlook(each.machines.price_per_hour, each.likely_s, each.batch, goal), each) for each in singles]
+    ordered = sorted(enumerate(told), key=lambda one: (one[1][0].median_s, one[1][0].median_money, one[0]))
+    front: list[Candidate] = []
+    cheapest = float("inf")
+    for _, (outlook, each) in ordered:
+        if outlook.median_money < cheapest * (1 - 1e-6):
+            cheapest = outlook.median_money
+            front.append(each)
+    return sorted(front, key=lambda each: (_likely(each, goal), each.machines.count))
+
+
+def _answer(
+    found: _Found, goal: Goal, bound: float, *, left: int, looked_at: int, kinds: int, notes: tuple[str, ...]
+) -> Answer:
+    ranked = sorted(found.plans, key=lambda o: (o.outlook.value(goal), o.machines.count, o.machines.title, o.batch))
+    keeping = [option for option in ranked if not option.fails]
+    best = keeping[0]
+    failing = next((o for o in ranked if o.fails and o.outlook.value(goal) < best.outlook.value(goal)), None)
+    if failing is None:  # none would be better: the one that fails by the least
+        failing = min((o for o in ranked if o.fails), key=lambda o: excess(o, goal), default=None)
+    others = _unlike(best, keeping[1:])
+    rentals = [rental for option in (best, *others[:RUNNERS_UP]) for rental, _ in option.machines.parts]
+    taken = dict.fromkeys(words for rental in rentals for words in assumed(rental.offer))
+    return Answer(
+        goal, best, tuple(others[:RUNNERS_UP]), failing, tuple(front_of(found.plans)),
+        min(bound, best.outlook.value(goal)), looked_at, len(found.options), left, kinds, (*taken, *notes),
+    )  # fmt: skip
+
+
+def _unlike(best: Option, others: Sequence[Option]) -> list[Option]:
+    """Return options that differ from each other and from the best in more than the region of a machine."""
+    seen, found = {_looks(best)}, []
+    for option in others:
+        if _looks(option) not in seen:
+            seen.add(_looks(option))
+            found.append(option)
+    return found
+
+
+def _looks(option: Option) -> tuple[object, ...]:
+    parts = tuple(
+        (r.offer.provider, r.offer.instance, r.offer.gpu, r.spot, count) for r, count in option.machines.parts
+    )
+    return parts, option.batch
+
+
+def excess(option: Option, goal: Goal) -> float:
+    """Return by which part an option exceeds the limit that it breaks by the most; 0 where it keeps all."""
+    late = 0.0 if goal.deadline_s is None else option.outlook.most_s / goal.deadline_s - 1
+    dear = 0.0 if goal.budget is None else option.outlook.most_money / goal.budget - 1
+    return max(late, dear, 0.0)
+
+
+def front_of(options: Iterable[Option]) -> list[Option]:
+    """Return the options that no other beats in both time and money, the fastest first."""
+    ordered = sorted(options, key=lambda o: (o.outlook.median_s, o.outlook.median_money, o.machines.title))
+    front: list[Option] = []
+    for option in ordered:
+        if not front or option.outlook.median_money < front[-1].outlook.median_money * (1 - _GAP):
+            front.append(option)
+    return front
+
+
+def _nothing_found(found: _Found, goal: Goal) -> InfeasibleError:
+    """Return the error that says what comes nearest, and what would help."""
+    if not found.plans:
+        reasons = [reason for reason in found.options.values() if isinstance(reason, str)]
+        why = f": {reasons[0]}" if reasons else ""
+        return InfeasibleError(
+            f"the model fits none of the {counted(len(found.options), 'set')} of machines looked at{why}"
+        )
+    nearest = min(found.plans, key=lambda option: excess(option, goal))
+    outlook = nearest.outlook
+    limits = {
+        "deadline": f"takes {format_duration(outlook.most_s)} in nine of ten runs (--deadline {hours(outlook.most_s)})",
+        "budget": f"costs {format_money(outlook.most_money)} USD in nine of ten runs "
+        f"(--budget '{whole(outlook.most_money)} USD')",
+    }
+    faults = " and ".join(limits[name] for name in nearest.fails)
+    more = "" if goal.most_machines >= 256 or "deadline" not in nearest.fails else ", or more machines (--max-machines)"
+    return InfeasibleError(
+        f"no set was found for {described(goal)}: the nearest, {nearest.machines.title}, {faults}; allow that{more}"
+    )
+
+
+def hours(seconds: float) -> str:
+    """Return a time as ``--deadline`` takes it, rounded up."""
+    return f"{-(-seconds * 100 // 3600) / 100:g}h"
+
+
+def whole(money: float) -> str:
+    """Return money as ``--budget`` takes it, rounded up."""
+    return f"{-(-money * 100 // 1) / 100:.2f}"
+
+
+def _notes(offers: Sequence[Offer], unknown: int, told: Sequence[str], times: StepTimes, goal: Goal) -> tuple[str, ...]:
+    """Return what the user should know of the offers and of the times."""
+    notes = list(told)
+    if unknown:
+        notes.append(f"{counted(unknown, 'offer')} of the catalogue have GPUs without a data sheet and are left out")
+    if goal.spot:
+        law = goal.transience.lifetime
+        start_up = format_duration(goal.transience.start_up_s)
+        notes.append(
+            f"transient machines are taken to live {format_duration(law.quantile(0.5) * 3600)} in the median, "
+            f"{format_percent(100 * law.lost_within(1.0))} of them no hour, and to start up within {start_up}: say "
+            "what you know of yours (--lifetime, --start-up)"
+        )
+    fixed = [batch for batch in goal.batches if not times.is_divisible(batch)]
+    if fixed:
+        notes.append(
+            f"the model fixes its batch at {fixed[0]}: replicas cannot share it, and more machines hardly help"
+        )
+    return tuple(notes)

@@ -1,0 +1,182 @@
+"""Which sets of machines there are: offers that no other dominates, in every number, alone and in pairs.
+
+An offer is dominated by another that has as many units of the same kind, no less memory, no slower networks, and costs
+no more; each way of buying is by itself. Nothing is lost by leaving such an offer out of sets of one kind, as no step
+depends on where machines stand. Pairs stand in one region of one provider, where the network between them is known, and
+are of units that differ; there, dominance is among the region's own.
+
+Left out: sets of three kinds, pairs of different regions, pairs whose units are of one kind.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from heterps_compile.cluster.devices import DeviceType
+from heterps_compile.cost.problem import Floats
+from heterps_compile.errors import UnknownNameError
+from heterps_compile.offers import Offer, Rental, device_of
+from heterps_compile.progress import check
+
+from .goal import Goal
+from .machine_set import MachineSet
+from .outlook import steady_outlook
+from .step_times import StepTimes
+
+_KEPT = 4  # sets of two kinds that are listed one by one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """An offer, how it is bought, and the units it has.
+
+    Attributes:
+        rental: What is rented.
+        device: Its units as a device type, of one machine.
+    """
+
+    rental: Rental
+    device: DeviceType
+
+    @property
+    def units(self) -> int:
+        """Return how many units a machine has."""
+        return self.rental.offer.units
+
+    @property
+    def unit(self) -> tuple[object, ...]:
+        """Return what tells its units from others: the data sheet and the memory."""
+        return self.rental.offer.gpu, self.device.memory_bytes
+
+    def dominates(self, other: "Kind") -> bool:
+        """Return whether nothing speaks for the other; both have as many units of one kind."""
+        mine, others = self.device, other.device
+        return (
+            self.rental.price_per_hour <= other.rental.price_per_hour
+            and mine.memory_bytes >= others.memory_bytes
+            and mine.network_bytes_per_s >= others.network_bytes_per_s
+            and mine.inner_bytes_per_s >= others.inner_bytes_per_s
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A set of machines with a batch, and what is known of it before any search.
+
+    Attributes:
+        machines: The set.
+        batch: Samples in a step.
+        least_s: A lower bound on its step.
+        likely_s: What its step is likely to be.
+    """
+
+    machines: MachineSet
+    batch: int
+    least_s: float
+    likely_s: float
+
+
+def kinds_of(offers: Sequence[Offer], *, spot: bool) -> tuple[list[Kind], int]:
+    """Return offers in every way they are bought, and how many have GPUs without a data sheet, which are left out."""
+    kinds, unknown = [], 0
+    for offer in offers:
+        try:
+            kinds.append(Kind(Rental(offer), device_of(offer)))
+        except UnknownNameError:
+            unknown += 1
+            continue
+        if spot and offer.spot_per_hour is not None:
+            kinds.append(Kind(Rental(offer, spot=True), device_of(offer, spot=True)))
+    return kinds, unknown
+
+
+def undominated(kinds: Sequence[Kind]) -> list[Kind]:
+    """Return the kinds that no other dominates, the cheapest first; of equal ones the first."""
+    groups: defaultdict[object, list[Kind]] = defaultdict(list)
+    for kind in sorted(kinds, key=_by_price):
+        group = groups[kind.rental.offer.gpu, kind.units, kind.rental.spot]
+        if not any(kept.dominates(kind) for kept in group):
+            group.append(kind)
+    return sorted((kind for group in groups.values() for kind in group), key=_by_price)
+
+
+def _by_price(kind: Kind) -> tuple[object, ...]:
+    device, rental = kind.device, kind.rental
+    better = (-device.network_bytes_per_s, -device.inner_bytes_per_s, -device.memory_bytes)
+    return rental.price_per_hour, *better, rental.name, rental.spot
+
+
+def sets_of_one_kind(kinds: Sequence[Kind], times: StepTimes, goal: Goal) -> list[Candidate]:
+    """Return every number of machines of every kind with every batch, those left out on which the model cannot run."""
+    found = []
+    counts = np.arange(1, goal.most_machines + 1)
+    for batch in goal.batches:
+        for kind in kinds:
+            units = (counts * kind.units).astype(np.float64)
+            least_s = times.least_s(kind.device, units, batch)
+            if not np.isfinite(least_s[0]):
+                continue
+            likely_s = times.likely_s(kind.device, units, batch)
+            found += [
+                Candidate(MachineSet(((kind.rental, int(count)),)), batch, float(least), float(likely))
+                for count, least, likely in zip(counts, least_s, likely_s, strict=True)
+            ]
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """Sets of two kinds whose bounds keep all limits and are better than some value.
+
+    Attributes:
+        found: Of two kinds with a batch the few of the best bounds.
+        more: How many others there are, none of a better bound than those of its kinds.
+    """
+
+    found: tuple[Candidate, ...]
+    more: int
+
+
+def sets_of_two_kinds(kinds: Sequence[Kind], times: StepTimes, goal: Goal, best: float) -> Pairs:
+    """Return the sets of two kinds whose bound keeps all limits and is better than some value."""
+    regions: defaultdict[object, list[Kind]] = defaultdict(list)
+    for kind in kinds:
+        regions[kind.rental.offer.provider, kind.rental.offer.region].append(kind)
+    pairs = [(n, m) for n in range(1, goal.most_machines) for m in range(1, goal.most_machines - n + 1)]
+    if not pairs:
+        return Pairs((), 0)
+    counts, others = np.array(pairs, np.float64).T
+    found, more = list[Candidate](), 0
+    known: dict[object, Floats] = {}
+    for region in regions.values():
+        check()
+        for kind, other in combinations(undominated(region), 2):
+            if kind.unit[0] == other.unit[0]:
+                continue
+            price = counts * kind.rental.price_per_hour + others * other.rental.price_per_hour
+            for batch in goal.batches:
+                key = (kind.unit, kind.units, other.unit, other.units, batch)
+                if key not in known:
+                    units = counts * kind.units, others * other.units
+                    known[key] = times.least_of_two_s(kind.device, units[0], other.device, units[1], batch)
+                least_s = known[key]
+                values = _values(price, least_s, batch, goal)
+                places = np.flatnonzero(values < best)
+                more += max(0, len(places) - _KEPT)
+                for place in places[np.argsort(values[places], kind="stable")[:_KEPT]].tolist():
+                    parts = ((kind.rental, pairs[place][0]), (other.rental, pairs[place][1]))
+                    found.append(Candidate(MachineSet(parts), batch, float(least_s[place]), float(least_s[place])))
+    return Pairs(tuple(found), more)
+
+
+def _values(price: Floats, least_s: Floats, batch: int, goal: Goal) -> Floats:
+    """Return [N], what sets cannot be better than by their bounds; inf where these break a limit."""
+    unit = steady_outlook(1.0, 1.0, batch, goal)  # all of these are in proportion to price and step
+    money = unit.median_money * price * least_s
+    value = money if goal.minimises_money else unit.median_s * least_s
+    late = np.zeros(len(price), np.bool_) if goal.deadline_s is None else unit.most_s * least_s > goal.deadline_s
+    dear = np.zeros(len(price), np.bool_) if goal.budget is None else unit.most_money * price * least_s > goal.budget
+    return np.asarray(np.where(late | dear, np.inf, value), np.float64)

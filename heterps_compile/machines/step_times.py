@@ -1,0 +1,231 @@
+"""What a step of a model takes on a set of machines: a bound that costs nothing, a likely time, and a searched plan.
+
+All three are of the cost model that every plan uses: a set is a pool of its machines, posed as any other problem.
+
+- The **bound** shares all computing freely among all units, with nothing to wait for and nothing to send. For units of
+  two types it is the linear programme ``min t, sum over l of x_l a_l <= t k_a, sum over l of (1 - x_l) b_l <= t k_b``,
+  solved by dealing layers in the order of ``a_l / b_l``.
+- The **likely** time is that of replicas of the whole model: the bound and their all-reduce.
+- The **searched** plan is the best step found over placements, replicas, micro-batches and schedules by the search
+  over steps, begun from the simple plans. A step depends neither on prices nor on who rents the machines out, so that
+  sets of the same hardware are searched once.
+
+Left out: the search that proves (``compile`` runs it on the set that is chosen), stages whose replicas differ.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cost.allowed import allowed_types
+from heterps_compile.cost.layer_times import layer_times
+from heterps_compile.cost.memory import layer_parameters_bytes
+from heterps_compile.cost.pose import gradient_bytes, network_of
+from heterps_compile.cost.problem import Floats
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.ir.graph import Graph
+from heterps_compile.offers.as_device import data_sheet
+from heterps_compile.offers.offer import CURRENCY
+from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.drafts import Annotated, Draft, Layered, Posed
+from heterps_compile.passes.pipeline import run_to
+from heterps_compile.passes.place_layers import steps_of
+from heterps_compile.passes.placement.steps.minimise_step import search_steps
+from heterps_compile.passes.placement.steps.step_search import StepEffort
+from heterps_compile.plan.request import Request
+
+from .machine_set import MachineSet
+
+QUICK = StepEffort(starts=4, rounds=3, neighbours=60, simulations=4, actions=20_000)
+"""How hard a set is searched while sets are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFound:
+    """The best step that was found on a set of machines.
+
+    Attributes:
+        step_s: Of a whole batch.
+        stages: Units of every stage, and which part of the set they belong to.
+        micro_batches: In the step.
+        schedule: That they follow.
+    """
+
+    step_s: float
+    stages: tuple[tuple[int, int], ...]
+    micro_batches: int
+    schedule: str
+
+    def on_what_it_uses(self, machines: MachineSet) -> tuple[MachineSet, "StepFound"]:
+        """Return the machines of a set that the plan uses, and the step on these."""
+        used = Counter[int]()
+        for units, part in self.stages:
+            used[part] += units
+        kept = [part for part in range(len(machines.parts)) if used[part]]
+        parts = tuple(
+            (rental, -(-used[part] // rental.offer.units)) for part in kept for rental, _ in [machines.parts[part]]
+        )
+        return MachineSet(parts), replace(self, stages=tuple((units, kept.index(part)) for units, part in self.stages))
+
+    @property
+    def words(self) -> str:
+        """Return the plan in words: "8 replicas", "3 stages of 4, 8 and 4 units"."""
+        units = [str(count) for count, _ in self.stages]
+        if len(units) == 1:
+            return "1 unit" if units == ["1"] else f"{units[0]} replicas"
+        return f"{len(units)} stages of {', '.join(units[:-1])} and {units[-1]} units"
+
+
+class StepTimes:
+    """Steps of training one model on sets of machines.
+
+    Attributes:
+        searches: How many plans were searched for.
+    """
+
+    def __init__(self, read: Callable[[int], Graph], request: Request, seed: int = 0) -> None:
+        """Begin; ``read`` returns the model for a batch, ``request`` says how it is trained."""
+        self._read, self._seed = read, seed
+        self._request = replace(request, mode="training", objective="throughput")
+        self._layered: dict[int, Layered] = {}
+        self._work: dict[object, Floats] = {}
+        self._gradients: dict[int, float] = {}
+        self._found: dict[object, StepFound | str] = {}
+        self.searches = 0
+
+    def is_divisible(self, batch: int) -> bool:
+        """Return whether replicas can share the batch."""
+        return self._draft(batch).graph.batch_symbol is not None
+
+    def least_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
+        """Return [N], lower bounds on the steps of every plan on so many units of a type; inf where it cannot run."""
+        work_s = float(self.work_s(device, batch).sum())
+        return np.asarray(work_s / units if self.is_divisible(batch) else np.full(len(units), work_s), np.float64)
+
+    def least_of_two_s(
+        self, device: DeviceType, units: Floats, other: DeviceType, others: Floats, batch: int
+    ) -> Floats:
+        """Return [N], the same for units of two types together."""
+        work_s, other_s = self.work_s(device, batch), self.work_s(other, batch)
+        if not self.is_divisible(batch):  # there is one micro-batch, which layer after layer takes on one unit
+            return np.full(len(units), np.minimum(work_s, other_s).sum())
+        return least_shared_s(work_s, other_s, units, others)
+
+    def likely_s(self, device: DeviceType, units: Floats, batch: int) -> Floats:
+        """Return [N], what replicas of the whole model would take: the bound and their all-reduce."""
+        least_s = self.least_s(device, units, batch)
+        if not self.is_divisible(batch):
+            return least_s
+        network, size_bytes = network_of(_pool((device,)), device.name), self._gradient_bytes(batch)
+        reduced_s = [network.all_reduce_s(size_bytes, int(count)) for count in units]
+        return np.asarray(least_s + np.array(reduced_s), np.float64)
+
+    def searched(self, machines: MachineSet, batch: int, effort: StepEffort = QUICK) -> StepFound | str:
+        """Return the best step found on a set, or in a sentence why there is none."""
+        parts = self._hardware(machines)
+        key = (batch, tuple(map(_key, parts)), effort)
+        if key not in self._found:
+            self._found[key] = self._search(parts, batch, effort)
+        return self._found[key]
+
+    def work_s(self, device: DeviceType, batch: int) -> Floats:
+        """Return [L], what every layer computes for a batch on one unit; inf where it may not run there."""
+        alone = replace(device, max_units=1, units_per_machine=1, whole_machines=False, network_bytes_per_s=1e9)
+        unit = replace(alone, name="unit", price_per_hour=1.0, price_source="", price_date="")
+        key = (batch, _key(unit))
+        if key not in self._work:
+            draft = self._draft(batch, (unit,))
+            times = layer_times(
+                draft.layers, draft.costs, draft.cluster,
+                training=True, precision=self._request.precision,
+            )  # fmt: skip
+            usable = allowed_types(draft.layers, draft.cluster, (), (), draft.costs)
+            self._work[key] = np.where(usable, times.compute_s, np.inf)[:, 0]
+        return self._work[key]
+
+    def state_bytes(self, batch: int) -> float:
+        """Return what a training holds of its parameters, their gradients and states: no checkpoint has more."""
+        draft = self._draft(batch)
+        optimizer = self._request.optimizer
+        found = (layer_parameters_bytes(draft.layers, i, c, optimizer=optimizer) for i, c in enumerate(draft.costs))
+        return float(sum(found))
+
+    def _gradient_bytes(self, batch: int) -> float:
+        if batch not in self._gradients:
+            draft = self._draft(batch)
+            found = (gradient_bytes(draft.layers, i, cost) for i, cost in enumerate(draft.costs))
+            self._gradients[batch] = float(sum(found))
+        return self._gradients[batch]
+
+    def _search(self, parts: Sequence[DeviceType], batch: int, effort: StepEffort) -> StepFound | str:
+        self.searches += 1
+        try:
+            posed = run_to(self._draft(batch, parts), Posed)
+        except InfeasibleError as error:
+            return str(error)
+        found = search_steps(steps_of(posed), [], Deadline.after(None), effort=effort, seed=self._seed)
+        if found.plan is None:
+            return "no plan was found that its units have memory for"
+        plan, names = found.plan, [device.name for device in parts]
+        types = [posed.problem.type_names[plan.placement.types[first]] for first in plan.placement.starts()]
+        stages = tuple((units, names.index(name)) for units, name in zip(plan.step.units, types, strict=True))
+        return StepFound(plan.step.step_s, stages, plan.step.micro_batches, plan.step.schedule)
+
+    def _draft(self, batch: int, parts: Sequence[DeviceType] = ()) -> Annotated:
+        """Return the annotated model for a batch on a pool of some types."""
+        if batch not in self._layered:
+            opened = Draft(graph=self._read(batch), cluster=_pool(parts or (data_sheet(""),)), request=self._request)
+            self._layered[batch] = run_to(opened, Layered)
+        return run_to(replace(self._layered[batch], cluster=_pool(parts or (data_sheet(""),))), Annotated)
+
+    def _hardware(self, machines: MachineSet) -> tuple[DeviceType, ...]:
+        """Return the types of a set without what no step depends on: names, prices, and where they were read."""
+        return tuple(
+            replace(device, name=f"part-{number}", price_per_hour=1.0, price_source="", price_date="")
+            for number, device in enumerate(machines.pool().device_types)
+        )
+
+
+def _pool(devices: Sequence[DeviceType]) -> Cluster:
+    return Cluster("machines", "", CURRENCY, tuple(devices))
+
+
+def _key(device: DeviceType) -> tuple[object, ...]:
+    """Return what device types are told apart by."""
+    values = (getattr(device, field.name) for field in fields(device))
+    return tuple(tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in values)
+
+
+def least_shared_s(work_s: Floats, other_s: Floats, units: Floats, others: Floats) -> Floats:
+    """Return [N], the least time in which units of two types compute all layers, dealt freely; O(N L).
+
+    Args:
+        work_s: [L], of every layer on one unit of the first type; inf where it may not run.
+        other_s: [L], the same of the second type.
+        units: [N], how many there are of the first.
+        others: [N], and of the second.
+    """
+    only, only_other = np.isinf(other_s), np.isinf(work_s)
+    if np.any(only & only_other):
+        return np.full(len(units), np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(only, -np.inf, np.where(only_other, np.inf, work_s / np.maximum(other_s, 1e-300)))
+    order = np.argsort(ratio, kind="stable")
+    first = np.where(only_other, 0.0, work_s)[order]  # what is dealt last to the first type never is
+    second = np.where(only, 0.0, other_s)[order]
+    low, high = int(only.sum()), len(order) - int(only_other.sum())
+    done = np.concatenate([[0.0], np.cumsum(first)])[low : high + 1]
+    left = second.sum() - np.concatenate([[0.0], np.cumsum(second)])[low : high + 1]
+    excess = done[None, :] / units[:, None] - left[None, :] / others[:, None]
+    at = np.clip((excess <= 0).sum(axis=1) - 1, 0, max(len(done) - 2, 0))
+    rows = np.arange(len(units))
+    if len(done) == 1:
+        return np.asarray(np.maximum(done[0] / units, left[0] / others), np.float64)
+    here, there = excess[rows, at], excess[rows, at + 1]
+    part = np.clip(np.where(there > here, -here / np.where(there > here, there - here, 1.0), 0.0), 0.0, 1.0)
+    done_s = (done[at] + part * (done[at + 1] - done[at])) / units
+    left_s = (left[at] + part * (left[at + 1] - left[at])) / others
+    return np.asarray(np.maximum(done_s, left_s), np.float64)

@@ -1,0 +1,1 @@
+"""The command predict: what a step of a given plan takes, and its parts."""

@@ -1,0 +1,119 @@
+"""How large a micro-batch of a plan with given costs is, and which of several plans: those of the shortest step.
+
+Left out: the schedule, which is 1F1B; micro-batches of several sizes.
+"""
+
+from dataclasses import replace
+
+from heterps_compile.cost.evaluate import FLOOR_TOLERANCE
+from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.place_given import PlacedGiven
+from heterps_compile.plan.request import Request
+from heterps_compile.problem_file.given_plan import MOST_ACTIONS, GivenPlan
+from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
+from heterps_compile.problem_file.problem_laws import shown
+from heterps_compile.schedule.load import micro_batch_counts
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
+from heterps_compile.schedule.shortest_step import INFERENCE_SCHEDULES, TRAINING_SCHEDULES
+from heterps_compile.units import counted, format_rate, format_seconds
+
+from .predict_step import Prediction, predict_step
+
+
+def choose_of_rivals(
+    problem: GivenProblem, placed: PlacedGiven, objective: str
+) -> tuple[PlacedGiven, GivenPlan, Prediction]:
+    """Return what was placed with the plan of the shortest step; that plan divided, and its prediction.
+
+    Raises:
+        InfeasibleError: where no plan fits its units, however its batch is divided.
+    """
+    rivals = placed.rivals or ((placed.plan, placed.value),)
+    steps = [(*divided, value) for plan, value in rivals if (divided := choose_micro_batch(problem, plan)) is not None]
+    if not steps:
+        raise InfeasibleError(_too_large(problem, placed.plan))
+    plan, prediction, value = min(steps, key=lambda step: step[1].step_s)
+    notes = placed.notes
+    if value > rivals[0][1]:
+        currency = problem.known_pool.currency
+        best = OBJECTIVES[objective].describe(rivals[0][1], problem.batch, currency)
+        notes = (*notes, f"a plan of {best} takes {format_seconds(steps[0][1].step_s)} a step, and this one less")
+    return replace(placed, plan=plan, value=value, notes=notes), plan, prediction
+
+
+def choose_of_steps(
+    problem: GivenProblem, placed: PlacedGiven, request: Request
+) -> tuple[PlacedGiven, GivenPlan, Prediction]:
+    """Return what was placed for its step with the plan of the best predicted one; that plan, and its prediction.
+
+    Raises:
+        InfeasibleError: where no plan fits its units, or none reaches the floor.
+    """
+    objective, best, shortest_s = OBJECTIVES[request.objective], None, float("inf")
+    for plan, price_per_hour in placed.steps:
+        for schedule in (TRAINING_SCHEDULES if problem.training else INFERENCE_SCHEDULES)[::-1]:  # 1F1B holds less
+            divided = choose_micro_batch(problem, replace(plan, schedule=schedule))
+            if divided is None:
+                continue
+            step_s = divided[1].step_s
+            shortest_s = min(shortest_s, step_s)
+            paid = objective.paid(price_per_hour, rate(problem.batch, step_s))
+            rank = (step_s if paid is None else paid, step_s)
+            if step_s <= _longest_step_s(problem, request) and (best is None or rank < best[0]):
+                best = rank, divided
+    if shortest_s == float("inf"):
+        raise InfeasibleError(_too_large(problem, placed.plan))
+    if best is None:
+        floor, reached = format_rate(request.min_throughput), format_rate(rate(problem.batch, shortest_s))
+        raise InfeasibleError(
+            f"problem {shown(problem.name)}: no plan was found that reaches the floor of {floor} with "
+            f"{ONE_BATCH_ALONE}: the quickest predicted step makes {reached}; ask for less (--min-throughput), or for "
+            f"--reading steady-state"
+        )
+    (value, _), (plan, prediction) = best
+    return replace(placed, plan=plan, value=value, bound=min(placed.bound, value)), plan, prediction
+
+
+def _longest_step_s(problem: GivenProblem, request: Request) -> float:
+    """Return how long a step may last by the floor; inf without one."""
+    floor = request.min_throughput
+    return problem.batch / floor * (1 + FLOOR_TOLERANCE) if floor > 0 else float("inf")
+
+
+def choose_micro_batch(problem: GivenProblem, plan: GivenPlan) -> tuple[GivenPlan, Prediction] | None:
+    """Return the plan with the best size of a micro-batch that fits, and its prediction; None where none fits.
+
+    Where no usual size fits, the largest that does is taken. Batches of one replica each are never divided.
+    """
+    if problem.batch_of == REPLICA:
+        return plan, predict_step(problem, plan)
+    widest = max(stage.width for stage in plan.stages)
+    counts = [count for count in micro_batch_counts(plan.batch, widest) if count <= _most(plan)]
+    predicted = [_divided(problem, plan, count) for count in counts]
+    fitting = [pair for pair in predicted if pair[1].fits]
+    if fitting:
+        return min(fitting, key=lambda pair: pair[1].step_s)
+    smaller = (count for count in range(counts[-1] + 1, _most(plan) + 1) if plan.batch % count == 0)
+    found = (_divided(problem, plan, count) for count in smaller)
+    return next((pair for pair in found if pair[1].fits), None)
+
+
+def _divided(problem: GivenProblem, plan: GivenPlan, count: int) -> tuple[GivenPlan, Prediction]:
+    divided = replace(plan, micro_batch=plan.batch // count)
+    return divided, predict_step(problem, divided)
+
+
+def _most(plan: GivenPlan) -> int:
+    """Return how many micro-batches can be simulated."""
+    return min(plan.batch, MOST_ACTIONS // len(plan.stages))
+
+
+def _too_large(problem: GivenProblem, plan: GivenPlan) -> str:
+    """Say what does not fit with the smallest micro-batch that there is."""
+    smallest = max(count for count in range(1, _most(plan) + 1) if plan.batch % count == 0)
+    divided, prediction = _divided(problem, plan, smallest)
+    return (
+        f"problem {shown(problem.name)}: with the smallest micro-batch, of {counted(divided.micro_batch, 'sample')}, "
+        f"{prediction.notes[0]}; ask for more stages (--min-stages {len(plan.stages) + 1}) or types with more memory"
+    )

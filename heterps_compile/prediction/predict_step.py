@@ -1,0 +1,309 @@
+"""What a step of a given plan takes, and its parts, from the times of its layers.
+
+A step is one batch alone: its schedule is simulated with every replica's own times and the ways between stages; behind
+its last backward a stage adds up its gradients, then its units update their weights::
+
+    stage 0, gpu      | F0 F1 B0 F2 B1 .  B2 ====== uu     === all-reduce of the stage's two replicas
+    stage 0, slow gpu | F3 -- .  .  B3 -- .  ====== uu     uu  update
+    stage 1           | .  F0 B0 F1 ...       uu
+
+The parts add up to the step, each is what it lengthens the step by, in this order: the busiest replica's work, fill and
+drain, transfers, all-reduce, update, overhead.
+
+Of k replicas of a stage each takes ``k (1 - alpha) + alpha`` times as long for a layer as one alone would, so that
+together they do a batch in ``C (1 - alpha) + C alpha / k``, as the search has it (``cost/replicas.py``).
+
+Of a problem whose batches are of one replica each (``batch_of: "replica"``) there is no step: batches follow one
+another without a flush, and what is predicted is the time from one to the next, the longest of what stages take over
+their replicas, their all-reduce, and every link (PipeDream, SOSP 2019, section 3.1)::
+
+    batch_s = max over stages and links of ( sum of layers / k,  2 (k - 1) S / bandwidth / k,  bytes / bandwidth )
+
+There every transfer has a link to itself.
+
+Left out: links that transfers of several stages share, an all-reduce that begins before the last backward, memory that
+a framework holds besides.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from heterps_compile.errors import InputError
+from heterps_compile.problem_file.given_plan import GivenPlan, GivenReplicas, GivenStage, faults, stage_of_layers
+from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem, GivenTimes
+from heterps_compile.problem_file.message_times import all_reduce_s, in_one_machine, transfer_s
+from heterps_compile.problem_file.problem_laws import shown
+from heterps_compile.schedule.mixed_stage import EQUAL, MixedStage, mixed_stage
+from heterps_compile.schedule.names import orders
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, STEADY_STATE, rate
+from heterps_compile.schedule.simulate import Timeline, simulate_mixed
+from heterps_compile.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a step is made of; they add up to it."""
+
+    busiest_s: float
+    fill_s: float
+    transfers_s: float
+    all_reduce_s: float
+    update_s: float
+    overhead_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Return the sum."""
+        return self.busiest_s + self.fill_s + self.transfers_s + self.all_reduce_s + self.update_s + self.overhead_s
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrediction:
+    """A stage.
+
+    Attributes:
+        stage: As the plan has it.
+        busy_s: Work of its busiest replica.
+        forward_s, backward_s: One micro-batch on its slowest replica.
+        all_reduce_s, update_s: Behind its last backward.
+        transfer_s: One micro-batch to the next stage; 0 of the last.
+        held_bytes: By replicas of every kind, the most that one unit holds at once.
+        memory_bytes: By replicas of every kind, what one unit has.
+    """
+
+    stage: GivenStage
+    busy_s: float
+    forward_s: float
+    backward_s: float
+    all_reduce_s: float
+    update_s: float
+    transfer_s: float
+    held_bytes: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A step of a plan.
+
+    Attributes:
+        reading: ``"one batch alone"``, or ``"steady state"`` of batches of one replica.
+        parts: Of the step, or of the time from a batch to the next.
+        batch: Samples.
+        micro_batches: In a step.
+        bubble: Share of the replicas' time in which they wait, from the first action to the last.
+        stages: In the order of the pipeline.
+        notes: What the reader should know of the numbers.
+    """
+
+    reading: str
+    parts: Parts
+    batch: int
+    micro_batches: int
+    bubble: float
+    stages: tuple[StagePrediction, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Return the time of the step, or from a batch to the next."""
+        return self.parts.step_s
+
+    @property
+    def fits(self) -> bool:
+        """Return whether every unit has room for what it holds."""
+        return all(
+            held <= there
+            for stage in self.stages
+            for held, there in zip(stage.held_bytes, stage.memory_bytes, strict=True)
+        )
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return samples of a batch over that time."""
+        return rate(self.batch, self.step_s)
+
+
+def predict_step(problem: GivenProblem, plan: GivenPlan) -> Prediction:
+    """Return what a step of a plan takes; O(micro-batches * stages * replicas).
+
+    Raises:
+        InputError: where the plan is none of the problem, or the problem names no pool.
+    """
+    for fault in faults(problem, plan):
+        raise InputError(f"the plan: {fault}")
+    work = [_StageWork(problem, stage, plan.micro_batch) for stage in plan.stages]
+    ways_s = _ways_s(problem, plan)
+    if problem.batch_of == REPLICA:
+        return _batches_of_replicas(problem, plan, work, ways_s)
+    mixed = [each.mixed(plan.micro_batches) for each in work]
+    order = orders(plan.schedule, [stage.width for stage in plan.stages], plan.micro_batches, training=problem.training)
+    alone = simulate_mixed(order, mixed)
+    timeline = simulate_mixed(order, mixed, transfer_s=ways_s) if any(ways_s) else alone
+    ends_s = _ends_s(timeline)
+    reduced_s = max(end_s + each.all_reduce_s for end_s, each in zip(ends_s, work, strict=True))
+    updated_s = max(end_s + each.all_reduce_s + each.update_s for end_s, each in zip(ends_s, work, strict=True))
+    busiest_s = max(each.busiest_s for each in mixed)
+    parts = Parts(
+        busiest_s=busiest_s,
+        fill_s=alone.makespan_s - busiest_s,
+        transfers_s=timeline.makespan_s - alone.makespan_s,
+        all_reduce_s=reduced_s - timeline.makespan_s,
+        update_s=updated_s - reduced_s,
+        overhead_s=problem.step_overhead_s,
+    )
+    stages = tuple(
+        each.predicted(way_s, times.busiest_s, peak / timeline.chunks)
+        for each, way_s, times, peak in zip(work, [*ways_s, 0.0], mixed, timeline.peak_in_flight, strict=True)
+    )
+    notes = tuple(_memory_notes(stages))
+    return Prediction(ONE_BATCH_ALONE, parts, plan.batch, plan.micro_batches, timeline.bubble, stages, notes)
+
+
+class _StageWork:
+    """What a stage's replicas do with a micro-batch, one entry for each replica."""
+
+    def __init__(self, problem: GivenProblem, stage: GivenStage, micro_batch: int) -> None:
+        self.problem, self.stage, self.micro_batch = problem, stage, micro_batch
+        kinds = [_KindWork(problem, stage, each, micro_batch) for each in stage.replicas]
+        self.kinds = kinds
+        each_replica = [kind for kind in kinds for _ in range(kind.replicas.count)]
+        self.forward_s = [kind.forward_s for kind in each_replica]
+        self.backward_s = [kind.backward_s for kind in each_replica]
+        self.update_s = max(kind.update_s for kind in kinds)
+        self.parameter_bytes = max(kind.parameter_bytes for kind in kinds)
+        self.all_reduce_s = all_reduce_s(problem, stage.replicas, self.parameter_bytes) if problem.training else 0.0
+
+    def mixed(self, micro_batches: int) -> MixedStage:
+        """Return the replicas with the micro-batches that each takes."""
+        return mixed_stage(self.forward_s, self.backward_s, micro_batches, self.stage.feed)
+
+    def predicted(self, way_s: float, busy_s: float, held: float) -> StagePrediction:
+        """Return the stage, of which a replica holds so many micro-batches at once."""
+        pool = self.problem.known_pool
+        return StagePrediction(
+            stage=self.stage,
+            busy_s=busy_s,
+            forward_s=max(self.forward_s),
+            backward_s=max(self.backward_s),
+            all_reduce_s=self.all_reduce_s,
+            update_s=self.update_s,
+            transfer_s=way_s,
+            held_bytes=tuple(kind.held_bytes(held) for kind in self.kinds),
+            memory_bytes=tuple(pool.device_type(kind.replicas.device).memory_bytes for kind in self.kinds),
+        )
+
+
+class _KindWork:
+    """One replica of a kind: its times and bytes are the sums of its layers'."""
+
+    def __init__(self, problem: GivenProblem, stage: GivenStage, replicas: GivenReplicas, micro_batch: int) -> None:
+        self.problem, self.replicas, self.micro_batch = problem, replicas, micro_batch
+        times = [problem.layers[i].by_group[replicas.device, replicas.tensor_parallel] for i in stage.layers]
+        slower = [self._slower(each, stage.width) for each in times]
+        self.forward_s = sum(f * each.forward_time_s(micro_batch) for f, each in zip(slower, times, strict=True))
+        self.backward_s = sum(f * each.backward_time_s(micro_batch) for f, each in zip(slower, times, strict=True))
+        self.update_s = sum(each.update_s for each in times)
+        self.parameter_bytes = sum(each.parameter_bytes for each in times)
+        kept = [each.activation_bytes_per_sample for each in times]
+        self.sample_bytes = sum(kept) if problem.training else max(kept)
+
+    def _slower(self, times: GivenTimes, width: int) -> float:
+        """Return k (1 - alpha) + alpha, by which a micro-batch takes longer than alone, with k replicas."""
+        if self.problem.batch_of == REPLICA:
+            return 1.0
+        alpha = times.parallel(self.problem.known_pool.device_type(times.device).compute_parallel)
+        return width * (1 - alpha) + alpha
+
+    def held_bytes(self, micro_batches: float) -> float:
+        """Return what a unit holds with so many micro-batches under way."""
+        kept = self.sample_bytes * self.micro_batch * micro_batches
+        return self.parameter_bytes * self.problem.held_per_parameter + kept
+
+
+def _ways_s(problem: GivenProblem, plan: GivenPlan) -> list[float]:
+    """Return the ways [S - 1] of one micro-batch from every stage to the next; a value passes through those between."""
+    stage_of = stage_of_layers(problem, plan.stages)
+    sent_bytes = [0.0] * len(plan.stages)
+    for edge in problem.edges:
+        made = stage_of[problem.position[edge.producer]]
+        last = max(stage_of[problem.position[reader]] for reader in edge.readers)
+        for stage in range(made, last):
+            sent_bytes[stage] += edge.bytes_per_sample * plan.micro_batch
+    inside: list[bool] | list[None] = [None] * len(plan.stages)
+    if problem.batch_of != REPLICA:
+        inside = in_one_machine(problem, [stage.replicas for stage in plan.stages])
+    return [
+        transfer_s(problem, stage.replicas, following.replicas, size_bytes, in_one_machine=is_inside)
+        for (stage, following), size_bytes, is_inside in zip(pairwise(plan.stages), sent_bytes, inside, strict=False)
+    ]
+
+
+def _ends_s(timeline: Timeline) -> list[float]:
+    """Return when every stage has ended its last action."""
+    ends_s = [0.0] * len(timeline.replicas)
+    for span in timeline.spans:
+        ends_s[span.action.stage] = max(ends_s[span.action.stage], span.end_s)
+    return ends_s
+
+
+def _batches_of_replicas(
+    problem: GivenProblem, plan: GivenPlan, work: Sequence[_StageWork], ways_s: Sequence[float]
+) -> Prediction:
+    """Return the time from a batch to the next where each is of one replica, as the module has it."""
+    if plan.micro_batches > 1:
+        raise InputError(
+            f"the plan: it divides a batch in {plan.micro_batches} micro-batches, and the problem's batches are of one "
+            f"replica each, which takes them whole; leave micro_batch out"
+        )
+    # replicas that differ share batches in proportion to their speed where the stage is fed so
+    shares_s = [_shared_s(each) for each in work]
+    busiest_s = max(shares_s)
+    reduced_s = max(busiest_s, *(each.all_reduce_s for each in work))
+    moved_s = max(reduced_s, problem.directions * max(ways_s, default=0.0))
+    parts = Parts(busiest_s, 0.0, moved_s - reduced_s, reduced_s - busiest_s, 0.0, problem.step_overhead_s)
+    widths = [stage.width for stage in plan.stages]
+    stages = tuple(
+        each.predicted(way_s, share_s, -(-sum(widths[number:]) // widths[number]))
+        for number, (each, way_s, share_s) in enumerate(zip(work, [*ways_s, 0.0], shares_s, strict=True))
+    )
+    worked_s = sum(share_s * width for share_s, width in zip(shares_s, widths, strict=True))
+    bubble = 1 - worked_s / (sum(widths) * parts.step_s) if parts.step_s > 0 else 0.0
+    notes = (
+        "every replica works on batches of its own, which follow one another without a flush",
+        *_undivided_notes(problem, plan),
+        *_memory_notes(stages),
+    )
+    return Prediction(STEADY_STATE, parts, plan.batch, 1, max(0.0, bubble), stages, notes)
+
+
+def _shared_s(work: _StageWork) -> float:
+    """Return the time from a batch to the next of a stage whose replicas take batches by turns, or by speed."""
+    times_s = [sum(each) for each in zip(work.forward_s, work.backward_s, strict=True)]
+    if work.stage.feed == EQUAL or min(times_s) <= 0:
+        return max(times_s) / len(times_s)
+    return 1 / sum(1 / time_s for time_s in times_s)
+
+
+def _undivided_notes(problem: GivenProblem, plan: GivenPlan) -> Iterator[str]:
+    """Yield which parallel fractions of the pool are not looked at."""
+    pool = problem.known_pool
+    for name in sorted({each.device for stage in plan.stages if stage.width > 1 for each in stage.replicas}):
+        alpha = pool.device_type(name).compute_parallel
+        if alpha < 1:
+            yield (
+                f"the compute_parallel of {shown(name)}, {alpha:g}, is not looked at: batches of one replica each are "
+                f"not divided among replicas"
+            )
+
+
+def _memory_notes(stages: Sequence[StagePrediction]) -> Iterator[str]:
+    """Yield which stages do not fit their units."""
+    for number, stage in enumerate(stages):
+        for kind, held, there in zip(stage.stage.replicas, stage.held_bytes, stage.memory_bytes, strict=True):
+            if held > there:
+                yield (
+                    f"stage {number} holds {format_bytes(held)} on {shown(kind.device)}, which has "
+                    f"{format_bytes(there)}: it does not fit"
+                )

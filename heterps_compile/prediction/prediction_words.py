@@ -1,0 +1,140 @@
+"""A predicted step, printed for people and for programs.
+
+Left out: the prediction (``predict_step.py``).
+"""
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from heterps_compile.console import add_numbers, add_text, note_text, plain_table
+from heterps_compile.escape import printable, shorten
+from heterps_compile.problem_file.given_plan import GivenPlan, GivenStage
+from heterps_compile.problem_file.given_problem import GivenProblem
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE
+from heterps_compile.units import counted, format_bytes, format_rate, format_seconds, format_share
+
+from .predict_step import Prediction
+
+FORMAT_VERSION = 1
+_STAGES_SHOWN = 40
+_LONGEST_NAME = 40
+
+_PARTS = (
+    ("busiest_s", "busiest replica"),
+    ("fill_s", "fill and drain"),
+    ("transfers_s", "transfers"),
+    ("all_reduce_s", "all-reduce"),
+    ("update_s", "update"),
+    ("overhead_s", "overhead"),
+)
+
+
+def print_prediction(console: Console, problem: GivenProblem, plan: GivenPlan, prediction: Prediction) -> None:
+    """Print the step, its parts and what every stage does in it."""
+    is_step = prediction.reading == ONE_BATCH_ALONE
+    what = "step" if is_step else "a batch every"
+    console.print(
+        Text(
+            f"{_name(problem.name)}: {'training' if problem.training else 'inference'}, batch {plan.batch}, "
+            f"{counted(prediction.micro_batches, 'micro-batch')} of {plan.micro_batch}, "
+            f"{counted(len(plan.stages), 'stage')}{f', {plan.schedule}' if is_step else ''}"
+        )
+    )
+    console.print(
+        Text(
+            f"{prediction.reading}: {what} {format_seconds(prediction.step_s)}, "
+            f"{format_rate(prediction.samples_per_s)}, bubble {format_share(prediction.bubble)}"
+        )
+    )
+    console.print()
+    parts = plain_table()
+    add_text(parts, "part", no_wrap=True)
+    add_numbers(parts, "time", "share")
+    for key, words in _PARTS:
+        time_s = getattr(prediction.parts, key)
+        share = time_s / prediction.step_s if prediction.step_s > 0 else 0.0
+        parts.add_row(words, format_seconds(time_s), format_share(share))
+    console.print(parts)
+    console.print()
+    stages = plain_table()
+    add_numbers(stages, "stage")
+    add_text(stages, "replicas")
+    add_numbers(stages, "layers", "forward", "backward", "busy", "all-reduce", "to the next", "holds")
+    for number, each in enumerate(prediction.stages[:_STAGES_SHOWN]):
+        cells = [
+            f"{number}",
+            _replicas(each.stage),
+            f"{len(each.stage.layers)}",
+            *map(format_seconds, (each.forward_s, each.backward_s, each.busy_s, each.all_reduce_s, each.transfer_s)),
+            format_bytes(max(each.held_bytes)),
+        ]
+        stages.add_row(*map(Text, cells))
+    console.print(stages)
+    if len(plan.stages) > _STAGES_SHOWN:
+        console.print(Text(f"… {len(plan.stages) - _STAGES_SHOWN} more stages; --json shows all"))
+    for note in (*problem.assumptions, *prediction.notes):
+        console.print(note_text(note))
+
+
+def _name(name: str) -> str:
+    return shorten(printable(name), _LONGEST_NAME)
+
+
+def _replicas(stage: GivenStage) -> str:
+    """Say who replicates a stage: ``"2 x v100, 1 x 4 t4"``."""
+    said = (
+        f"{each.count} x {f'{each.tensor_parallel} ' if each.tensor_parallel > 1 else ''}{_name(each.device)}"
+        for each in stage.replicas
+    )
+    return ", ".join(said) + (" by speed" if len(stage.replicas) > 1 and stage.feed == "speed" else "")
+
+
+def prediction_document(problem: GivenProblem, plan: GivenPlan, prediction: Prediction) -> str:
+    """Return the prediction as a JSON document; its keys are a promise."""
+    return json.dumps(prediction_record(problem, plan, prediction), indent=2, allow_nan=False)
+
+
+def prediction_record(problem: GivenProblem, plan: GivenPlan, prediction: Prediction) -> dict[str, Any]:
+    """Return what the JSON document says."""
+    rate = prediction.samples_per_s
+    return {
+        "format_version": FORMAT_VERSION,
+        "problem": problem.name,
+        "mode": "training" if problem.training else "inference",
+        "reading": prediction.reading,
+        "batch": plan.batch,
+        "batch_of": problem.batch_of,
+        "micro_batch": plan.micro_batch,
+        "micro_batches": prediction.micro_batches,
+        "schedule": plan.schedule,
+        "step_s": prediction.step_s,
+        "samples_per_s": None if rate == float("inf") else rate,
+        "bubble": prediction.bubble,
+        "parts": {key: getattr(prediction.parts, key) for key, _ in _PARTS},
+        "stages": [
+            {
+                "layers": len(each.stage.layers),
+                "replicas": [
+                    {
+                        "device": kind.device,
+                        "count": kind.count,
+                        "tensor_parallel": kind.tensor_parallel,
+                        "held_bytes": round(held),
+                    }
+                    for kind, held in zip(each.stage.replicas, each.held_bytes, strict=True)
+                ],
+                "feed": each.stage.feed,
+                "forward_s": each.forward_s,
+                "backward_s": each.backward_s,
+                "busy_s": each.busy_s,
+                "all_reduce_s": each.all_reduce_s,
+                "update_s": each.update_s,
+                "transfer_s": each.transfer_s,
+            }
+            for each in prediction.stages
+        ],
+        "notes": [*problem.assumptions, *prediction.notes],
+    }

@@ -1,0 +1,1 @@
+"""Cost-only problems: layers with given times, a pool and a request, read from a file."""

@@ -1,0 +1,117 @@
+"""What messages between stages and among replicas take, in a problem with given costs.
+
+A message takes what the problem's table of measured transfers says for its size, else the latency and the rate of what
+connects the two types in the pool. Between replicas of several types the slowest pair counts. Gradients of k replicas
+take what a table of measured all-reduces says, else that of rings inside of machines and between them
+(``cost/all_reduce.py``); units of a group with tensor parallelism add up their own parts side by side. Replicas of
+several types are one ring over the slowest link.
+
+Stages fill the machines of a type with their units, one stage after the other. Where two that follow one another stand
+in one machine, a message between them goes inside of it; else it goes over the machines' cards, which the replicas of a
+stage in one machine share: they work alike, and send at the same time.
+
+Left out: links that several stages share, machines with units of several types.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from heterps_compile.cost.all_reduce import Network
+from heterps_compile.cost.pose import network_of, network_of_types
+
+from .given_plan import GivenReplicas
+from .given_problem import GivenProblem
+
+
+def transfer_s(
+    problem: GivenProblem,
+    senders: Sequence[GivenReplicas],
+    receivers: Sequence[GivenReplicas],
+    size_bytes: float,
+    *,
+    in_one_machine: bool | None = None,
+) -> float:
+    """Return the time of a message from a replica of one stage to one of the next.
+
+    Args:
+        problem: Whose pool and measured messages count.
+        senders: Replicas of the one stage.
+        receivers: Of the other.
+        size_bytes: Of the message.
+        in_one_machine: Whether both stages stand in one; None where machines are not looked at, and every message has
+            a card to itself.
+    """
+    if not size_bytes:
+        return 0.0
+    return max(
+        _message_s(problem, sender, receiver, size_bytes, in_one_machine=in_one_machine)
+        for sender in senders
+        for receiver in receivers
+    )
+
+
+def _message_s(
+    problem: GivenProblem,
+    sender: GivenReplicas,
+    receiver: GivenReplicas,
+    size_bytes: float,
+    *,
+    in_one_machine: bool | None,
+) -> float:
+    pair = sender.device, receiver.device
+    for measured in problem.transfers:
+        if measured.between in (pair, pair[::-1]):
+            return measured.time_s(size_bytes)
+    if in_one_machine:
+        device = problem.known_pool.device_type(sender.device)
+        return device.inner_latency_s + size_bytes / device.inner_bytes_per_s
+    sides = [problem.known_pool.link(*pair), problem.known_pool.link(*pair[::-1])]
+    at_once = 1
+    if in_one_machine is not None:
+        at_once = max(min(each.count, group_network(problem, each).units_per_machine) for each in (sender, receiver))
+    return max(side.latency_s for side in sides) + at_once * size_bytes / min(side.bytes_per_s for side in sides)
+
+
+def in_one_machine(problem: GivenProblem, stages: Sequence[Sequence[GivenReplicas]]) -> list[bool]:
+    """Return [S - 1], whether all units of a stage and of the next stand in one machine."""
+    taken: dict[str, int] = {}
+    machines = [_machine(problem, replicas, taken) for replicas in stages]
+    return [here is not None and here == there for here, there in pairwise(machines)]
+
+
+def _machine(problem: GivenProblem, replicas: Sequence[GivenReplicas], taken: dict[str, int]) -> tuple[str, int] | None:
+    """Return the type and the number of the machine that all units of a stage stand in; None where there is none."""
+    machine = None
+    for each in replicas:
+        of_machine = problem.known_pool.device_type(each.device).units_per_machine
+        first = taken.get(each.device, 0)
+        taken[each.device] = first + each.units
+        if len(replicas) == 1 and of_machine > 1 and first // of_machine == (first + each.units - 1) // of_machine:
+            machine = each.device, first // of_machine
+    return machine
+
+
+def all_reduce_s(problem: GivenProblem, replicas: Sequence[GivenReplicas], size_bytes: float) -> float:
+    """Return the time to add up gradients of so many bytes, held by one unit of every replica."""
+    count = sum(each.count for each in replicas)
+    if count < 2 or not size_bytes:
+        return 0.0
+    devices = sorted({each.device for each in replicas})
+    tables = [each for each in problem.all_reduces if each.units == count and each.device in devices]
+    if len(tables) == len(devices):
+        return max(each.time_s(size_bytes) for each in tables)
+    if len(replicas) == 1:
+        return group_network(problem, replicas[0]).all_reduce_s(size_bytes, count)
+    return network_of_types(problem.known_pool, devices).all_reduce_s(size_bytes, count)
+
+
+def group_network(problem: GivenProblem, group: GivenReplicas) -> Network:
+    """Return what connects replicas of one kind; units of a group that stand in one machine share its card."""
+    of_unit = network_of(problem.known_pool, group.device)
+    of_machine = of_unit.units_per_machine
+    return replace(
+        of_unit,
+        seconds_per_byte=of_unit.seconds_per_byte * min(group.tensor_parallel, of_machine),
+        units_per_machine=max(1, of_machine // group.tensor_parallel),
+    )

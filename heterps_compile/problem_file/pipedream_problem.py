@@ -1,0 +1,112 @@
+"""PipeDream's profile graphs as problems: their nodes are layers, in training forward and backward apart.
+
+A graph is of one accelerator and one mini-batch: the times hold for every device type of the pool that is no CPU, and a
+batch of the problem is one mini-batch, one sample of it. With ``batch_of`` ``"replica"``, as PipeDream has it, every
+replica works on mini-batches of its own.
+
+Left out: the text of a graph (``frontends/pipedream.py``).
+"""
+
+from collections import deque
+from pathlib import Path
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.errors import InputError
+from heterps_compile.frontends.pipedream import ProfiledNode, parse_profile
+from heterps_compile.frontends.workload import read_text
+
+from .given_problem import (
+    HELD_IN_INFERENCE,
+    HELD_IN_TRAINING,
+    REPLICA,
+    GivenEdge,
+    GivenLayer,
+    GivenProblem,
+    GivenTimes,
+)
+from .problem_laws import verify_given
+
+
+def read_pipedream(path: str | Path, pool: Cluster, *, mode: str = "training", batch_of: str = REPLICA) -> GivenProblem:
+    """Read a graph as a problem.
+
+    Args:
+        path: A file.
+        pool: The device types.
+        mode: ``"training"`` or ``"inference"``.
+        batch_of: Whose a mini-batch is.
+
+    Raises:
+        InputError: where the file cannot be read, is no graph, has a cycle, or the pool has no accelerator.
+    """
+    path = Path(path)
+    nodes, edges = parse_profile(read_text(path), path)
+    devices = [device.name for device in pool.device_types if device.kind != "cpu"]
+    if not devices:
+        raise InputError(
+            f"the pool {pool.name!r} has no GPU or NPU, and a PipeDream graph has times of an accelerator alone"
+        )
+    training = mode == "training"
+    known = {node.id for node in nodes}
+    readers: dict[int, set[int]] = {}
+    for source, target in edges:
+        for end in (source, target):
+            if end not in known:
+                raise InputError(f"workload file {str(path)!r}: an edge names node{end}, which does not exist")
+        readers.setdefault(source, set()).add(target)
+    ordered = _in_order(nodes, readers, path)
+    names = {node.id: f"node{node.id}" for node in nodes}
+    problem = GivenProblem(
+        name=path.name.split(".")[0],
+        layers=tuple(
+            GivenLayer(names[node.id], tuple(_times(node, device, training=training) for device in devices))
+            for node in ordered
+        ),
+        edges=tuple(
+            GivenEdge(
+                names[node.id], tuple(names[reader] for reader in sorted(readers[node.id])), node.activation_bytes
+            )
+            for node in ordered
+            if readers.get(node.id)
+        ),
+        pool=pool,
+        asked={"mode": mode},
+        batch=1,
+        batch_of=batch_of,
+        held_per_parameter=HELD_IN_TRAINING if training else HELD_IN_INFERENCE,
+        assumptions=(
+            "a sample is a mini-batch of the graph's profile",
+            f"its times hold on {', '.join(map(repr, devices))}",
+        ),
+    )
+    verify_given(problem)
+    return problem
+
+
+def _times(node: ProfiledNode, device: str, *, training: bool) -> GivenTimes:
+    backward_s = node.backward_ms / 1e3 if training else 0.0
+    return GivenTimes(
+        device, 1, (1,), (node.forward_ms / 1e3,), (backward_s,), 0.0, node.parameter_bytes, node.activation_bytes
+    )
+
+
+def _in_order(nodes: list[ProfiledNode], readers: dict[int, set[int]], path: Path) -> list[ProfiledNode]:
+    """Return the nodes in a topological order, of those that are ready the one that was ready first."""
+    by_id = {node.id: node for node in nodes}
+    waiting = dict.fromkeys(by_id, 0)
+    for targets in readers.values():
+        for target in targets:
+            waiting[target] += 1
+    ready = deque(sorted(identity for identity, count in waiting.items() if count == 0))
+    ordered = []
+    while ready:
+        identity = ready.popleft()
+        ordered.append(by_id[identity])
+        for target in sorted(readers.get(identity, ())):
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                ready.append(target)
+    if len(by_id) != len(nodes) or len(ordered) != len(by_id):
+        what = "two nodes have one id" if len(by_id) != len(nodes) else "its edges form a cycle"
+        raise InputError(f"workload file {str(path)!r}: {what}")
+    return ordered

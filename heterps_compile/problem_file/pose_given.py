@@ -1,0 +1,242 @@
+"""Reduce a problem with given costs to the arrays that every search method sees.
+
+Every device type of the pool that has times of a layer is a type of the search, in groups of the fewest units that most
+layers have times for: a group is its unit there, with the price of all of its units. Times are those of a whole batch,
+forward and backward, with the update, which every replica does whole. Memory is that of the type that needs the most of
+it, with the activations of one sample: how large a micro-batch may be is decided later. Layers keep the order of the
+file.
+
+Left out: the search (``passes/place_given.py``); other degrees of tensor parallelism than the least, measured messages,
+and the step overhead, which `predict` counts.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from heterps_compile.cluster.devices import Cluster, DeviceType
+from heterps_compile.cost.all_reduce import Machines, Network, endless_s
+from heterps_compile.cost.mixed_units import MixedPlacement
+from heterps_compile.cost.pose import has_own_ways, way_tables
+from heterps_compile.cost.problem import FREE_PRICE_PER_HOUR, Floats, Placement, Problem
+from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.plan.request import Request
+from heterps_compile.schedule.mixed_stage import BY_SPEED, EQUAL
+
+from .given_plan import GivenPlan, GivenReplicas, GivenStage
+from .given_problem import STEP, GivenProblem, GivenTimes
+from .message_times import group_network
+from .problem_laws import shown
+
+_REFUSED = {
+    "pins": "--pin",
+    "forbidden": "--forbid",
+    "precision": "--precision",
+    "provisioner": "--provisioner",
+    "tables": "--tables",
+}
+"""Options of a request that ask for what a problem with given costs does not have."""
+
+_TimesTable = Sequence[Sequence[GivenTimes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class PosedGiven:
+    """The arrays, and the group of units that each of their types is.
+
+    Attributes:
+        problem: The arrays.
+        groups: [T], one replica of each type.
+    """
+
+    problem: Problem
+    groups: tuple[GivenReplicas, ...]
+
+
+def pose_given(given: GivenProblem, request: Request) -> PosedGiven:
+    """Return the arrays of a problem; O(layers * types + edges + types^2).
+
+    Raises:
+        InputError: where the problem's batches are of one replica each, or the request asks for what it does not have.
+        InfeasibleError: where no device type has times.
+    """
+    if given.batch_of != STEP:
+        raise InputError(
+            f"problem {shown(given.name)}: its batches are of one replica each, which are planned for the objective "
+            f"throughput, not for {request.objective!r}"
+        )
+    for name, words in _REFUSED.items():
+        if getattr(request, name) != getattr(Request(), name):
+            raise InputError(f"problem {shown(given.name)}: {words} means nothing for given costs; leave it out")
+    pool = given.known_pool
+    groups = _groups(given, pool)
+    seconds_per_byte, latency_s = way_tables(pool, [group.device for group in groups])
+    networks = [group_network(given, each) for each in groups]
+    times = [[layer.by_group.get((each.device, each.tensor_parallel)) for each in groups] for layer in given.layers]
+    allowed = np.array([[each is not None for each in row] for row in times])
+    for layer, row in zip(given.layers, allowed, strict=True):
+        if not row.any():
+            raise InfeasibleError(
+                f"problem {shown(given.name)}: no type of the pool has times of layer {shown(layer.name)} for a group "
+                "that other layers have too; give it times on one"
+            )
+    devices = [pool.device_type(each.device) for each in groups]
+    offers = [_offer(device, each.tensor_parallel) for device, each in zip(devices, groups, strict=True)]
+    together = np.array([offer.together for offer in offers], np.int64)
+    edges = [(edge, [given.position[reader] for reader in edge.readers]) for edge in given.edges]
+    starts = np.zeros(len(edges) + 1, np.int64)
+    np.cumsum([len(set(readers)) for _, readers in edges], out=starts[1:])
+    work_s = _of_each(
+        times, lambda each: each.forward_time_s(given.batch) + each.backward_time_s(given.batch), math.inf
+    )
+    update_s = _of_each(times, lambda each: each.update_s, 0.0)
+    compute_s = work_s + update_s
+    if not np.all(np.any(np.isfinite(compute_s) & (compute_s > 0), axis=0)):
+        raise InputError(
+            f"problem {shown(given.name)}: its layers take no time on a device type; there is nothing to plan"
+        )
+    weight_bytes = np.array([max(each.parameter_bytes for each in row if each is not None) for row in times])
+    kept = np.array([max(each.activation_bytes_per_sample for each in row if each is not None) for row in times])
+    none = np.zeros(0, np.int64)
+    has_ways = has_own_ways(pool)
+    problem = Problem(
+        layer_names=tuple(layer.name for layer in given.layers),
+        type_names=tuple(each.device for each in groups),
+        type_kinds=tuple(device.kind for device in devices),
+        layer_kinds=("other",) * len(given.layers),
+        batch=given.batch,
+        compute_s=compute_s,
+        data_s=np.zeros(compute_s.shape),
+        layer_compute_parallel=_own_fractions(times, devices, work_s, compute_s),
+        sync_s=np.outer(
+            weight_bytes * given.training, [endless_s(1.0, network.seconds_per_byte) for network in networks]
+        ),
+        compute_parallel=np.array([device.compute_parallel for device in devices]),
+        data_parallel=np.array([device.data_parallel for device in devices]),
+        edge_producer=np.array([given.position[edge.producer] for edge, _ in edges], np.int64),
+        edge_bytes=np.array([edge.bytes_per_sample * given.batch * given.directions for edge, _ in edges], np.float64),
+        edge_readers=np.array([reader for _, readers in edges for reader in sorted(set(readers))], np.int64),
+        edge_starts=starts,
+        uncuttable=np.zeros(len(given.layers) + 1, np.bool_),
+        seconds_per_byte=seconds_per_byte.min(axis=1),
+        latency_s=latency_s.min(axis=1),
+        price_per_hour=np.array([offer.price_per_hour for offer in offers]),
+        max_units=np.array([offer.most for offer in offers], np.int64),
+        memory_bytes=np.array([device.memory_bytes for device in devices]),
+        weight_bytes=weight_bytes * given.held_per_parameter,
+        activation_bytes=kept,
+        keeps_activations=given.training,
+        tied_first=none,
+        tied_second=none,
+        tied_bytes=np.zeros(0),
+        allowed=allowed,
+        min_throughput=request.min_throughput,
+        min_stages=request.min_stages,
+        max_stages=len(given.layers) if request.max_stages is None else request.max_stages,
+        objective=request.objective,
+        budget_per_hour=math.inf if request.budget_per_hour is None else request.budget_per_hour,
+        link_seconds_per_byte=seconds_per_byte if has_ways else None,
+        link_latency_s=latency_s if has_ways else None,
+        currency=pool.currency,
+        machines=_machines(networks) if given.training else None,
+        rented_together=together if np.any(together > 1) else None,
+    )
+    return PosedGiven(problem, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What groups of a type are rented as: so many together at most so often, each at its part of their price."""
+
+    price_per_hour: float
+    together: int
+    most: int
+
+
+def _offer(device: DeviceType, degree: int) -> _Offer:
+    """Return what a pool offers of groups of so many units; a machine pays units too that no group has room in."""
+    price, of_machine = device.price_per_hour or FREE_PRICE_PER_HOUR, device.rented_together
+    if of_machine == 1:
+        return _Offer(degree * price, 1, device.max_units // degree)
+    machines = device.max_units // of_machine
+    if degree > of_machine:
+        each = -(-degree // of_machine)
+        return _Offer(each * of_machine * price, 1, machines // each)
+    inside = of_machine // degree
+    return _Offer(of_machine * price / inside, inside, machines * inside)
+
+
+def _of_each(times: _TimesTable, number: Callable[[GivenTimes], float], without: float) -> Floats:
+    """Return [L, T], a number of every entry of times."""
+    return np.array([[without if each is None else number(each) for each in row] for row in times])
+
+
+def _own_fractions(
+    times: _TimesTable, devices: Sequence[DeviceType], work_s: Floats, compute_s: Floats
+) -> Floats | None:
+    """Return [L, T], what replicas divide of layers: alpha of forward and backward, nothing of the update.
+
+    None where every layer has the fraction of its type.
+    """
+    of_type = np.array([device.compute_parallel for device in devices])
+    own = np.array(
+        [
+            [alpha if each is None else each.parallel(alpha) for each, alpha in zip(row, of_type, strict=True)]
+            for row in times
+        ]
+    )
+    works = np.isfinite(compute_s) & (compute_s > 0)
+    divided = own * np.divide(work_s, compute_s, out=np.ones_like(own), where=works)
+    return None if np.array_equal(divided, np.broadcast_to(of_type, divided.shape)) else divided
+
+
+def _groups(given: GivenProblem, pool: Cluster) -> tuple[GivenReplicas, ...]:
+    """Return one replica of every type that has times: of the fewest units that most layers have times for."""
+    degrees: dict[str, dict[int, int]] = {}
+    for layer in given.layers:
+        for device, degree in layer.by_group:
+            of_device = degrees.setdefault(device, {})
+            of_device[degree] = of_device.get(degree, 0) + 1
+    named = [device.name for device in pool.device_types if device.name in degrees]
+    if not named:
+        raise InfeasibleError(
+            f"problem {shown(given.name)}: the pool {shown(pool.name)} has no type that times are given on"
+        )
+    return tuple(
+        GivenReplicas(name, 1, min(degrees[name], key=lambda degree: (-degrees[name][degree], degree)))
+        for name in named
+    )
+
+
+def _machines(networks: list[Network]) -> Machines | None:
+    """Return in which machines the groups of every type stand; None where each is one."""
+    if all(network.units_per_machine == 1 for network in networks):
+        return None
+    return Machines(
+        np.array([float(network.units_per_machine) for network in networks]),
+        np.array([network.inner_seconds_per_byte / network.seconds_per_byte for network in networks]),
+    )
+
+
+def mixed_plan_of(given: GivenProblem, posed: PosedGiven, placement: MixedPlacement) -> GivenPlan:
+    """Return the plan of a placement whose stages may have several types, fed by speed; its batch is undivided."""
+    stages = []
+    for (begin, end), units in zip(pairwise((*placement.starts, len(given.layers))), placement.units, strict=True):
+        kinds = tuple(replace(group, count=count) for group, count in zip(posed.groups, units, strict=True) if count)
+        stages.append(GivenStage(tuple(range(begin, end)), kinds, BY_SPEED if len(kinds) > 1 else EQUAL))
+    return GivenPlan(tuple(stages), given.batch, given.batch)
+
+
+def plan_of(given: GivenProblem, posed: PosedGiven, placement: Placement, replicas: list[int]) -> GivenPlan:
+    """Return the plan of a placement with so many replicas of each stage, its batch undivided."""
+    starts = (*placement.starts(), len(placement.types))
+    stages = []
+    for (begin, end), count in zip(pairwise(starts), replicas, strict=True):
+        group = posed.groups[placement.types[begin]]
+        stages.append(
+            GivenStage(tuple(range(begin, end)), (GivenReplicas(group.device, count, group.tensor_parallel),))
+        )
+    return GivenPlan(tuple(stages), given.batch, given.batch)

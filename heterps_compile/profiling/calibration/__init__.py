@@ -1,0 +1,1 @@
+"""Calibration: a unit of this machine measured once, as an entry of a pool."""

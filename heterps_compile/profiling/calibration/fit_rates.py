@@ -1,0 +1,183 @@
+"""Fit start, arithmetic and memory rate of every kind of work to times of layers.
+
+The time of a layer is taken to be the sum over the kinds of its nodes of ``operations * start + FLOPs / rate + bytes /
+memory rate`` (``cost/roofline.py``): linear in what is looked for. Errors are relative, and none of the numbers is
+negative. The sum of absolute errors counts rather than that of their squares (by weights that are found again some
+times), since a few layers that a cache helps should not bend what holds for the others. The backward is a factor of
+each kind on its forward, and for tables the bytes of their gradients, made whole, over a rate; fitted likewise.
+
+The forward of inference, which keeps nothing for a backward, is a factor of each kind on that of training, fitted to
+the same networks in inference. A kind that few of these layers have stays near 1: it counts one layer that takes as
+long.
+
+How far off that is, is measured by leaving out one network after the other.
+
+Left out: caches; curves that bend.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import median
+
+import numpy as np
+
+from heterps_compile.cluster.devices import KindRate
+from heterps_compile.cost.layer_cost import KindWork
+from heterps_compile.cost.problem import Floats
+
+_ROUNDS = 12
+_LEAST_ERROR = 0.02  # of weights: an error below counts as this
+_PARTS = 3  # start, arithmetic, memory
+
+
+@dataclass(frozen=True, slots=True)
+class TimedWork:
+    """A layer that was timed.
+
+    Attributes:
+        network: That it is of.
+        kind: Of its anchor, for the table of errors.
+        work: Of its nodes, by kind.
+        forward_s: Measured.
+        backward_s: Measured; 0 in inference.
+    """
+
+    network: str
+    kind: str
+    work: tuple[KindWork, ...]
+    forward_s: float
+    backward_s: float
+
+
+def fit_rates(timed: Sequence[TimedWork], dtype: str = "float32") -> Mapping[str, KindRate]:
+    """Return the rates of all kinds of work among the layers; each with its error on networks left out.
+
+    Args:
+        timed: Layers of several networks.
+        dtype: That they compute in.
+    """
+    rates = _fit(timed, dtype)
+    errors: dict[str, list[float]] = {}
+    for network in dict.fromkeys(each.network for each in timed):
+        others = _fit([each for each in timed if each.network != network], dtype)
+        for each in timed:
+            if each.network == network and all(work.kind in others for work in each.work):
+                errors.setdefault(each.kind, []).append(abs(forward_time_s(others, each.work) / each.forward_s - 1))
+    return {
+        kind: replace(rate, error=median(errors.get(kind) or [_own_error(timed, rates, kind)]))
+        for kind, rate in rates.items()
+    }
+
+
+def fit_inference(rates: Mapping[str, KindRate], timed: Sequence[TimedWork]) -> Mapping[str, KindRate]:
+    """Return rates with what a forward takes in inference over that in training, by kind.
+
+    Args:
+        rates: Of training.
+        timed: Layers in inference; those with work of a kind without a rate are left out.
+    """
+    known = [each for each in timed if all(work.kind in rates for work in each.work)]
+    rows = np.zeros((len(known), len(rates)))
+    column = {kind: i for i, kind in enumerate(rates)}
+    for row, each in enumerate(known):
+        for work in each.work:
+            rows[row, column[work.kind]] += forward_time_s(rates, [work]) / each.forward_s
+    factors = _least_absolute(np.concatenate([rows, np.eye(len(rates))]))
+    return {kind: replace(rate, inference=float(factors[column[kind]])) for kind, rate in rates.items()}
+
+
+def forward_time_s(rates: Mapping[str, KindRate], work: Sequence[KindWork]) -> float:
+    """Return the forward of some work at measured rates."""
+    return sum(
+        each.operations * rates[each.kind].start_s
+        + each.flops / rates[each.kind].flops_per_s
+        + (each.moved_bytes + each.parameter_bytes) / rates[each.kind].bytes_per_s
+        for each in work
+    )
+
+
+def _own_error(timed: Sequence[TimedWork], rates: Mapping[str, KindRate], kind: str) -> float:
+    """Return the error on what was fitted, of a kind that one network alone has, or that is no anchor."""
+    own = [each for each in timed if any(work.kind == kind for work in each.work)]
+    return median(abs(forward_time_s(rates, each.work) / each.forward_s - 1) for each in own)
+
+
+def _fit(timed: Sequence[TimedWork], dtype: str) -> dict[str, KindRate]:
+    kinds = sorted({work.kind for each in timed for work in each.work})
+    column = {kind: i for i, kind in enumerate(kinds)}
+    does = np.zeros((len(timed), len(kinds), _PARTS))
+    for row, each in enumerate(timed):
+        for work in each.work:
+            does[row, column[work.kind]] += (work.operations, work.flops, work.moved_bytes + work.parameter_bytes)
+    forward_s = np.array([each.forward_s for each in timed])
+    costs = _least_absolute(does.reshape(len(timed), -1) / forward_s[:, None]).reshape(-1, _PARTS)
+    parts_s = (does * costs).sum(axis=2)
+    trained = np.array([each.backward_s > 0 for each in timed])
+    tables = np.zeros((len(timed), len(kinds)))
+    for row, each in enumerate(timed):
+        for work in each.work:
+            tables[row, column[work.kind]] += work.table_bytes
+    backward = np.zeros((2, len(kinds)))
+    if np.any(trained):
+        backward_s = np.array([each.backward_s for each in timed])[trained]
+        makes = np.concatenate([parts_s, tables], axis=1)[trained]
+        backward = _least_absolute(makes / backward_s[:, None]).reshape(2, -1)
+    return {
+        kind: KindRate(
+            float(costs[i, 0]),
+            _rate(costs[i, 1]),
+            _rate(costs[i, 2]),
+            float(backward[0, i]),
+            0.0,
+            dtype,
+            _rate(backward[1, i]),
+        )
+        for i, kind in enumerate(kinds)
+    }
+
+
+def _rate(cost_s: float) -> float:
+    return 1 / float(cost_s) if cost_s > 0 else inf
+
+
+def _least_absolute(rows: Floats) -> Floats:
+    """Return x >= 0 for which ``rows @ x`` is nearest to 1 everywhere, by the sum of absolute differences."""
+    weights = np.ones(len(rows))
+    found = np.zeros(rows.shape[1])
+    for _ in range(_ROUNDS):
+        found = _non_negative(rows * weights[:, None], weights)
+        weights = 1 / np.sqrt(np.maximum(np.abs(rows @ found - 1), _LEAST_ERROR))
+    return found
+
+
+def _non_negative(rows: Floats, wanted: Floats) -> Floats:
+    """Return the non-negative least squares of ``rows @ x = wanted``: the active-set method of Lawson and Hanson."""
+    scale = np.linalg.norm(rows, axis=0)
+    used = np.flatnonzero(scale > 0)
+    scaled = rows[:, used] / scale[used]
+    chosen = np.zeros(len(used), np.bool_)
+    found = np.zeros(len(used))
+    for _ in range(3 * len(used) + 1):
+        gain = scaled.T @ (wanted - scaled @ found)
+        gain[chosen] = -inf
+        best = int(np.argmax(gain)) if len(gain) else -1
+        if best < 0 or gain[best] <= 1e-10 * np.linalg.norm(wanted):
+            break
+        chosen[best] = True
+        while True:
+            trial = np.zeros(len(used))
+            trial[chosen] = np.linalg.lstsq(scaled[:, chosen], wanted, rcond=None)[0]
+            if np.all(trial[chosen] > 0):
+                break
+            falling = chosen & (trial <= 0)
+            step = np.min(found[falling] / (found[falling] - trial[falling] + 1e-300))
+            found = found + step * (trial - found)
+            chosen &= found > 1e-12 * max(1.0, float(np.max(found)))
+            if not np.any(chosen):
+                trial = np.zeros(len(used))
+                break
+        found = trial
+    result = np.zeros(rows.shape[1])
+    result[used] = found / scale[used]
+    return result

@@ -1,0 +1,52 @@
+"""Money against time of the sets of machines whose plans were searched for: a picture.
+
+The front is drawn as steps and the set that is chosen as a star.
+"""
+
+from heterps_compile.machines.goal import HOUR_S, format_duration
+from heterps_compile.machines.search import Answer, Option
+from heterps_compile.offers.offer import CURRENCY
+from heterps_compile.units import format_count, format_money
+
+from .pareto import Axis, star
+from .svg import WIDTH, Picture, legend, line, listed, picture, text
+
+_LEFT, _RIGHT, _HEIGHT, _TICK = 80.0, 40.0, 280.0, 60.0
+
+
+def machine_front(answer: Answer, *, width: float = WIDTH) -> Picture:
+    """Draw US dollars over hours, both logarithmic and in the median."""
+    chosen = answer.best
+    others = [option for option in answer.runners_up if option not in answer.front]
+    options = [*answer.front, *others, *([] if answer.failing is None else [answer.failing])]
+    told = [("p4", f"chosen: {chosen.machines.title}"), ("p0", "no other set that was searched beats it in both")]
+    told += [("soft", "a set that another one beats, or that comes next")] if others else []
+    parts, top = legend(told, width)
+    parts.append(text(12, top + 8, f"{CURRENCY} over hours, each in the median", "soft"))
+    top += 28
+    hours = [option.outlook.median_s / HOUR_S for option in (chosen, *options)]
+    across = Axis(hours, _LEFT, width - _RIGHT)
+    up = Axis([option.outlook.median_money for option in (chosen, *options)], top + _HEIGHT, top)
+    for value in across.ticks(round((width - _LEFT) / _TICK)):
+        parts += [line(across(value), top, across(value), top + _HEIGHT, "grid")]
+        parts += [text(across(value), top + _HEIGHT + 18, format_count(value), "soft small", "middle")]
+    for value in up.ticks(round(_HEIGHT / _TICK)):
+        parts += [line(_LEFT, up(value), width - _RIGHT, up(value), "grid")]
+        parts += [text(_LEFT - 8, up(value) + 4, format_money(value), "soft small", "end")]
+    corners = [(across(o.outlook.median_s / HOUR_S), up(o.outlook.median_money)) for o in answer.front]
+    path = f"M{corners[0][0]:.1f} {corners[0][1]:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in corners[1:])
+    parts.append(f'<path class="edge s0" d="{path}"/>')
+    for option in options:
+        x, y = across(option.outlook.median_s / HOUR_S), up(option.outlook.median_money)
+        colour = "p0" if option in answer.front else "soft"
+        parts.append(f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
+    x, y = across(chosen.outlook.median_s / HOUR_S), up(chosen.outlook.median_money)
+    parts.append(f'<path class="p4" d="{star(x, y, 10)}"/>')
+    below, height = listed([_words(option) for option in answer.front], width, top + _HEIGHT + 28)
+    return picture("machines", "Money against time", height, [*parts, *below], width=width)
+
+
+def _words(option: Option) -> str:
+    outlook = option.outlook
+    money = f"{format_money(outlook.median_money)} {CURRENCY}"
+    return f"{option.machines.title}: {format_duration(outlook.median_s)}, {money}"

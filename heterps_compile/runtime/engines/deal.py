@@ -1,0 +1,183 @@
+"""Which machines run how many processes of a run, and what its widths are where they are too few for those asked for.
+
+Ranks fill machines in order. Stages of 2 and 1 replicas on machines of 1, 3 and 1 slots::
+
+    ranks            | 0        | 1 2       |
+    machine (slots)  | a (1)    | b (3)     | c (1)
+    deal             | a=1, b=2                        c takes no part
+
+Where the widths asked for do not fit, every stage begins with one replica, and the slowest is widened for as long as
+there is room: no other widths that fit are faster by the times of the plan, and none as fast take fewer processes.
+
+Left out: which machines there are, and what is done about it (``going_on.py``); how fast a machine is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from heterps_compile.errors import HeterpsError
+from heterps_compile.escape import printable
+from heterps_compile.plan.plan import Plan
+from heterps_compile.runtime.launch.hosts_file import Host
+from heterps_compile.runtime.launch.prepare import Prepared, prepare
+from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.pipeline.layout import Layout
+from heterps_compile.units import counted
+
+Deal = tuple[tuple[str, int], ...]
+"""Machines in the order of the ranks, with the processes of each."""
+
+Fill = Callable[[Prepared, Sequence[Host]], Deal | None]
+"""Deals the processes of a run to machines; None where they do not take them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """A run on the machines that there are.
+
+    Attributes:
+        options: Of the run, with the widths that fit.
+        prepared: What was worked out of them.
+        deal: Of its processes.
+    """
+
+    options: RunOptions
+    prepared: Prepared
+    deal: Deal
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the replicas of every position."""
+        return self.prepared.layout.widths
+
+
+def fill_in_order(prepared: Prepared, hosts: Sequence[Host]) -> Deal | None:
+    """Deal processes to hosts in their order; where that does not fit, with the hosts in the order of the stages."""
+    types = [_types_of(prepared, rank) for rank in range(prepared.world_size)]
+    order = list(dict.fromkeys(name for of_rank in types for name in of_rank))
+    by_type = sorted(hosts, key=lambda host: order.index(host.device) if host.device in order else len(order))
+    found = _fill(types, hosts)
+    return _fill(types, by_type) if found is None and all(host.device for host in hosts) else found
+
+
+def _fill(types: Sequence[frozenset[str]], hosts: Sequence[Host]) -> Deal | None:
+    """Give every rank to the first host from that of the rank before on that takes it, which leaves most to others."""
+    counts = [0] * len(hosts)
+    at = 0
+    for wanted in types:
+        while at < len(hosts) and not (counts[at] < hosts[at].slots and _takes(hosts[at], wanted)):
+            at += 1
+        if at == len(hosts):
+            return None
+        counts[at] += 1
+    return tuple((host.address, count) for host, count in zip(hosts, counts, strict=True) if count)
+
+
+def _takes(host: Host, wanted: frozenset[str]) -> bool:
+    return host.device is None or wanted <= {host.device}
+
+
+def _types_of(prepared: Prepared, rank: int) -> frozenset[str]:
+    """Return the device types that a rank's stages are planned for; none of a parameter server."""
+    place = prepared.places[rank]
+    return frozenset(prepared.plan.stages[stage].of_replica(place.replica)[0] for stage in place.stages)
+
+
+def widest(
+    wanted: Sequence[int], time_s: Callable[[int, int], float], fits: Callable[[tuple[int, ...]], bool]
+) -> tuple[int, ...] | None:
+    """Return the widths asked for where they fit, else the fastest that do, with the fewest processes; None for none.
+
+    Args:
+        wanted: Replicas of every position; none gets more.
+        time_s: Of a step, by position and replicas of it; no longer with more.
+        fits: Whether there is room; there is for fewer where there is for more.
+    """
+    if fits(tuple(wanted)):
+        return tuple(wanted)
+    widths = (1,) * len(wanted)
+    if not fits(widths):
+        return None
+    best = widths
+    while True:
+        times = [time_s(position, width) for position, width in enumerate(widths)]
+        if max(times) < max(time_s(position, width) for position, width in enumerate(best)):
+            best = widths
+        slowest = times.index(max(times))
+        widths = (*widths[:slowest], widths[slowest] + 1, *widths[slowest + 1 :])
+        if widths[slowest] > wanted[slowest] or not fits(widths):
+            return best
+
+
+def step_time_s(plan: Plan, layout: Layout) -> Callable[[int, int], float]:
+    """Return what a position's replicas take for a step, by the plan's times of a micro-batch.
+
+    A plan without these is taken to be balanced: a position takes the time of its planned replicas.
+    """
+    positions = len(layout.widths)
+    alone = [
+        sum(stage.micro_batch_forward_s + stage.micro_batch_backward_s for stage in plan.stages[position::positions])
+        for position in range(positions)
+    ]
+    if not all(alone):
+        alone = [float(plan.stages[position].replicas) for position in range(positions)]
+    return lambda position, width: alone[position] * -(-layout.micro_batches // width)
+
+
+def deal_widths(wanted: Prepared, options: RunOptions, hosts: Sequence[Host], fill: Fill) -> Dealt | None:
+    """Return a run with the widths asked for, or with fewer where the machines do not take them; None where none fit.
+
+    Args:
+        wanted: The run as asked for.
+        options: Its options.
+        hosts: The machines that there are.
+        fill: Deals processes to them.
+    """
+    tried: dict[tuple[int, ...], Dealt] = {}
+
+    def fits(widths: tuple[int, ...]) -> bool:
+        found = deal_as_asked(with_widths(wanted, options, widths), hosts, fill)
+        if found is not None:
+            tried[widths] = found
+        return found is not None
+
+    widths = widest(wanted.layout.widths, step_time_s(wanted.plan, wanted.layout), fits)
+    return None if widths is None else tried[widths]
+
+
+def deal_as_asked(run: tuple[RunOptions, Prepared] | None, hosts: Sequence[Host], fill: Fill) -> Dealt | None:
+    """Return a run on machines with the widths that it has; None where they do not take it."""
+    deal = None if run is None else fill(run[1], hosts)
+    return None if run is None or deal is None else Dealt(*run, deal)
+
+
+def with_widths(wanted: Prepared, options: RunOptions, widths: tuple[int, ...]) -> tuple[RunOptions, Prepared] | None:
+    """Return a run with other widths; None where the plan does not run with them."""
+    if widths == wanted.layout.widths:
+        return options, wanted
+    try:
+        changed = replace(options, replicas=widths)
+        return changed, prepare(changed, checked_sha256=wanted.plan_sha256)
+    except HeterpsError:
+        return None
+
+
+def lacking(prepared: Prepared, hosts: Sequence[Host]) -> str:
+    """Say why machines do not take a run even with one replica of every stage, or with the widths that are asked for.
+
+    Args:
+        prepared: The run, with the least widths that would do.
+        hosts: The machines that there are.
+    """
+    slots = sum(host.slots for host in hosts)
+    have = f"{counted(len(hosts), 'host')} with {counted(slots, 'slot')}"
+    fewer = prepared.world_size - slots
+    if fewer > 0:
+        are = "is" if fewer == 1 else "are"
+        return f"{have} cannot run {prepared.world_size} processes: {fewer} more {are} missing"
+    for rank in range(prepared.world_size):
+        wanted = _types_of(prepared, rank)
+        if not any(_takes(host, wanted) for host in hosts):
+            stage = prepared.places[rank].stages[0]
+            return f"{have}, none of which has {printable(' and '.join(sorted(wanted)))!r} for stage {stage}"
+    return f"{have} do not take {prepared.world_size} processes in the order of the stages"

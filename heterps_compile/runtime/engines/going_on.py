@@ -1,0 +1,470 @@
+"""A run over several machines that goes on: after a failure, with other widths, when a machine comes or goes.
+
+::
+
+    machines   deal  ->  ranks start  ->  watched  -> ........................ 0: over
+                ^                          |  a machine comes, or somebody asks: ranks stop after a step,
+                |                          |  with a checkpoint
+                +---- from the checkpoint -+  a machine or a rank is lost: from the last one
+
+Ranks are asked to stop once they have kept a checkpoint, so never while they begin. What they did after the checkpoint
+that they go on from is gone with them: every sample counts once. The first Ctrl-C while they stop for other widths ends
+the run there.
+
+Left out: what machines are (``machines.py``), which widths fit them (``deal.py``), how often and how long
+(``elastic_limits.py``).
+"""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from heterps_compile.errors import SIGNALLED, HeterpsError, RunError, RunKilledError
+from heterps_compile.escape import one_line, printable
+from heterps_compile.runtime.launch.checkpoint_folder import STATE_NAME, find_checkpoints, holding_checkpoints
+from heterps_compile.runtime.launch.checkpoint_start import check_same_model
+from heterps_compile.runtime.launch.hosts_file import Host
+from heterps_compile.runtime.launch.prepare import Prepared, prepare
+from heterps_compile.runtime.launch.resize import Resize, ResizeRequests, hosting_requests
+from heterps_compile.runtime.launch.run_options import RunOptions
+from heterps_compile.runtime.launch.stop_signals import RESIZED_BY, collecting_signals
+from heterps_compile.runtime.telemetry.step_log import append_decisions
+from heterps_compile.units import counted
+
+from .contract import Job, Streams
+from .deal import Deal, Dealt, deal_as_asked, deal_widths, step_time_s, with_widths
+from .elastic_limits import Absences, Limits
+from .followed import POLL_S
+from .machines import Asking, Left, Machines
+
+
+def go_on(machines: Machines, job: Job, limits: Limits, streams: Streams) -> int:
+    """Start a run, follow it to the end, and start it again where that is due.
+
+    Args:
+        machines: It runs on.
+        job: As asked for.
+        limits: How often, and on how many.
+        streams: Take what its ranks print, and what is decided.
+
+    Returns:
+        What this process is to exit with.
+
+    Raises:
+        HeterpsError: where it cannot be started, or ended with a fault that no rank told.
+    """
+    with collecting_signals() as caught, hosting_requests(job.options) as requests:
+        return _Run(machines, job, limits, streams, _Heard(caught, requests)).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What comes from outside: signals to this process, and requests for other widths."""
+
+    signals: list[int]
+    requests: ResizeRequests | None
+
+
+class _Run:
+    """A run from its first start to its end.
+
+    ``_wanted`` has the widths that were asked for, which a start may lack machines for.
+    """
+
+    def __init__(self, machines: Machines, job: Job, limits: Limits, streams: Streams, heard: _Heard) -> None:
+        self._machines, self._limits, self._streams, self._heard = machines, limits, streams, heard
+        self._wanted = Dealt(job.options, job.prepared, job.options.deal)
+        self._absences = Absences(limits)
+        self._restarts = self._changes = 0
+        self._silent: set[str] = set()
+        self._decisions: list[tuple[float, str]] = []
+        self._before: tuple[str, int] | None = None
+
+    def run(self) -> int:
+        dealt = self._wanted
+        if self._limits.elastic is not None:
+            dealt = self._gathered(dealt)
+            if dealt.widths != self._wanted.widths:
+                self._say(f"begins with {self._shown(dealt)} in place of {self._widths(self._wanted)}")
+        while True:
+            left, change = self._follow(dealt)
+            signals = self._heard.signals
+            if not any(left.codes) and left.error is None:
+                break
+            if signals:
+                return self._end(left, SIGNALLED + signals[0] if left.is_for_other_widths else left.code)
+            if change is not None and left.is_for_other_widths:
+                self._changes += 1
+                dealt = self._resumed(change)
+                continue
+            if self._restarts >= self._limits.max_restarts:
+                if self._restarts:
+                    self._say(f"no further restart: {self._restarts} of {self._limits.max_restarts} are done")
+                return self._end(left, left.code)
+            dealt = self._restarted(dealt, change or dealt, left)
+        if self._restarts or self._changes:
+            self._say(
+                f"done, after {counted(self._restarts, 'restart')} and {counted(self._changes, 'change')} of widths"
+            )
+            self._log_decisions()
+        return 0
+
+    # ---- one start
+
+    def _follow(self, dealt: Dealt) -> tuple[Left, Dealt | None]:
+        """Start the ranks and wait until they have left; return how, and what they are to go on with."""
+        signals, passed_on = self._heard.signals, 0
+        self._before = _last_checkpoint(dealt.options)
+        started = self._machines.start(Job(dealt.options, dealt.prepared), dealt.deal, self._streams)
+        look = _Look(self._machines, self._limits)
+        change: Dealt | None = None
+        is_told = False
+        try:
+            while not started.poll():
+                if len(signals) > passed_on:
+                    if not is_told or passed_on:
+                        started.tell(signals[passed_on])
+                    passed_on += 1
+                change = self._asked_for(dealt, change) or change
+                if change is None and not signals and self._limits.elastic is not None:
+                    change = self._found(dealt, look)
+                if (
+                    change is not None
+                    and not is_told
+                    and not signals
+                    and _last_checkpoint(dealt.options) != self._before
+                ):
+                    started.tell(RESIZED_BY)
+                    is_told = True
+                time.sleep(POLL_S)
+        finally:
+            look.close()
+            left = started.close()
+            self._log_decisions()
+        return left, change
+
+    def _asked_for(self, dealt: Dealt, change: Dealt | None) -> Dealt | None:
+        """Look for a request to go on otherwise, and answer it; return what the run goes on with."""
+        requests = self._heard.requests
+        wanted = None if requests is None else requests.next()
+        if requests is None or wanted is None:
+            return None
+        if change is not None or self._heard.signals:
+            requests.answer("it is being stopped or resized already", refused=True)
+            return None
+        try:
+            asked, found = self._checked(wanted)
+        except HeterpsError as error:
+            requests.answer(str(error), refused=True)
+            return None
+        until = self._until(dealt)
+        requests.answer(f"{self._widths(dealt)} until {until}, then {_listed(found.widths)}", refused=False)
+        self._say(f"resized: {self._shown(dealt)} until {until}, then {self._shown(found)}")
+        self._wanted = asked
+        return found
+
+    def _checked(self, resize: Resize) -> tuple[Dealt, Dealt]:
+        """Return the run that a request asks for, and as it is dealt to the machines.
+
+        Raises:
+            HeterpsError: where it cannot be.
+        """
+        before = self._wanted
+        if before.options.every is None:
+            raise RunError(
+                "over several machines a run changes its widths once it has kept a checkpoint, and this one keeps none "
+                "before its end (--every N); end it (Ctrl-C), and start it again with --resume and other --replicas"
+            )
+        options = replace(resize.applied(before.options), batch=before.prepared.layout.batch)
+        asked = Dealt(options, prepare(options), ())
+        check_same_model(before.prepared, asked.prepared)
+        hosts = self._answering(time.sleep) if self._limits.elastic is not None else self._machines.listed()
+        found = deal_as_asked((options, asked.prepared), hosts, self._fill)
+        if found is None:
+            raise RunError(self._lacking(asked.prepared, hosts))
+        return asked, found
+
+    def _found(self, dealt: Dealt, look: "_Look") -> Dealt | None:
+        """Look for machines that have come or gone; return what the run goes on with, if that is better for it."""
+        using = [name for name, _ in dealt.deal]
+        there = look.there(using, self._absences)
+        self._absences = look.absences or self._absences
+        if look.trouble:
+            self._say(f"the run goes on with the hosts that it has: {look.trouble}")
+        if there is None:
+            return None
+        names = {host.address for host in there}
+        gone = [name for name in using if name not in names]
+        found, lack = self._fitting_elastic(there)
+        if found is None:
+            if gone:
+                self._say(f"{', '.join(gone)} left, and {lack}: the run goes on with the hosts that it has")
+            return None
+        if not gone and not _is_wider(self._wanted, found, dealt):
+            return None
+        came = [name for name, _ in found.deal if name not in using]
+        why = [f"{', '.join(which)} {word}" for which, word in ((came, "came"), (gone, "left")) if which]
+        self._say(
+            f"{' and '.join(why) or 'the hosts have other slots'}: {self._shown(dealt)} until {self._until(dealt)}, "
+            f"then {self._shown(found)}"
+        )
+        return found
+
+    # ---- between two
+
+    def _restarted(self, failed: Dealt, wanted: Dealt, left: Left) -> Dealt:
+        """Return what the run goes on with after a failure.
+
+        Args:
+            failed: What ran.
+            wanted: What it was to go on with.
+            left: How it left.
+
+        Raises:
+            RunError: where machines are missing for too long.
+        """
+        self._restarts += 1
+        self._absences = self._absences.lose(left.lost, time.monotonic())
+        for name in left.lost:
+            times = self._absences.times[name]
+            rest_s = self._absences.rest_s(times)
+            self._say(f"{name} is lost for the {_ordinal(times)} time: it is not asked for {rest_s:g} s")
+        self._wait_for_checkpoints()
+        found = self._gathered(wanted)
+        start = _last_checkpoint(found.options)
+        where = "the beginning" if start is None else printable(start[0])
+        self._say(
+            f"restart {self._restarts} of {self._limits.max_restarts}, from {where}: {self._shown(failed)} before, "
+            f"{self._shown(found)} now"
+        )
+        return self._resumed(found)
+
+    def _wait_for_checkpoints(self) -> None:
+        """Wait until no rank of a machine that was cut off holds the folder of checkpoints: it ends by itself."""
+        deadline_s = time.monotonic() + self._machines.patience_s
+        told = False
+        while time.monotonic() < deadline_s:  # then the ranks that start say who holds it
+            try:
+                with holding_checkpoints(self._wanted.options.checkpoint):
+                    return
+            except RunError:
+                if not told:
+                    self._say("waiting until ranks that were cut off have ended: one still holds the checkpoints")
+                told = True
+            self._pause(self._limits.look_s)
+
+    def _gathered(self, before: Dealt) -> Dealt:
+        """Wait until there are machines that take the run; return it on these.
+
+        Raises:
+            RunError: where they do not come in time.
+        """
+        deadline_s = time.monotonic() + self._machines.patience_s
+        told = ""
+        while True:
+            hosts = self._answering(self._pause)
+            found, lack = self._fitting(before, hosts)
+            if found is not None:
+                return found
+            if not told:
+                told = f"{lack}; waiting for up to {self._machines.patience_s:g} s for others"
+                self._say(told)
+            if time.monotonic() > deadline_s:
+                raise RunError(f"{lack}, and no others came within {self._machines.patience_s:g} s: the run has ended")
+            self._pause(self._limits.look_s)
+
+    def _fitting(self, before: Dealt, hosts: Sequence[Host]) -> tuple[Dealt | None, str]:
+        """Return the run on machines that are there, or what they lack."""
+        if self._limits.elastic is None:
+            listed = {host.address for host in self._machines.listed()}
+            absent = sorted(listed - {host.address for host in hosts})
+            if absent:
+                return None, f"missing: {', '.join(absent)}"
+            fits = self._machines.fill(before.prepared, hosts) is not None
+            return (before, "") if fits else (None, self._machines.lacking(before.prepared, hosts))
+        return self._fitting_elastic(hosts)
+
+    def _fitting_elastic(self, hosts: Sequence[Host]) -> tuple[Dealt | None, str]:
+        """Return the run on machines that are there, with the widths that fit, or what they lack for the least."""
+        short = self._limits.short_of(len(hosts))
+        if short:
+            return None, short
+        wanted = self._wanted
+        found = deal_widths(wanted.prepared, wanted.options, hosts, self._fill)
+        if found is not None:
+            return found, ""
+        least = with_widths(wanted.prepared, wanted.options, (1,) * len(wanted.widths))
+        return None, self._lacking(wanted.prepared if least is None else least[1], hosts)
+
+    def _fill(self, prepared: Prepared, hosts: Sequence[Host]) -> Deal | None:
+        """Deal the processes of a run to machines, no more than the most; None where these do not take them."""
+        deal = self._machines.fill(prepared, hosts)
+        return deal if self._limits.takes(deal) else None
+
+    def _lacking(self, prepared: Prepared, hosts: Sequence[Host]) -> str:
+        """Say why machines do not take a run."""
+        deal = self._machines.fill(prepared, hosts)
+        if deal is None:
+            return self._machines.lacking(prepared, hosts)
+        return (
+            f"{prepared.world_size} processes would take {counted(len(deal), 'host')}, more than {self._limits.words}"
+        )
+
+    def _answering(self, wait: Callable[[float], None]) -> tuple[Host, ...]:
+        """Return the machines that are there and do not rest.
+
+        Args:
+            wait: Waits so many seconds for their answers.
+        """
+        hosts = self._absences.awake(self._machines.listed(), time.monotonic())
+        asking = self._machines.ask(hosts)
+        try:
+            while (answered := asking.answered()) is None:
+                wait(POLL_S)
+        finally:
+            asking.close()
+        silent = {host.address for host in hosts} - answered
+        for name in sorted(silent - self._silent - self._absences.times.keys()):  # of one that was lost it is told
+            self._say(f"{name} gives no answer, and takes no part for now")
+        self._silent = silent
+        return tuple(host for host in hosts if host.address in answered)
+
+    def _pause(self, duration_s: float) -> None:
+        """Wait; end where somebody asks this process to.
+
+        Raises:
+            RunKilledError: then.
+        """
+        until_s = time.monotonic() + duration_s
+        while time.monotonic() < until_s:
+            if self._heard.signals:
+                name = signal.Signals(self._heard.signals[0]).name
+                raise RunKilledError(
+                    f"stopped by {name} while no ranks ran; go on with --resume", self._heard.signals[0]
+                )
+            time.sleep(min(POLL_S, duration_s))
+
+    def _resumed(self, dealt: Dealt) -> Dealt:
+        """Return a run that goes on from its last checkpoint; with weights to begin with, where there is none yet."""
+        self._wanted = _resumed(self._wanted)
+        return _resumed(dealt)
+
+    def _end(self, left: Left, code: int) -> int:
+        if left.error is not None:
+            raise left.error
+        return code
+
+    # ---- words
+
+    def _shown(self, dealt: Dealt) -> str:
+        where = ", ".join(f"{name}={count}" for name, count in dealt.deal)
+        hosts = f" on {counted(len(dealt.deal), 'host')} ({where})" if where else ""
+        return f"{self._widths(dealt)}{hosts}"
+
+    def _widths(self, dealt: Dealt) -> str:
+        return f"replicas {_listed(dealt.widths)}"
+
+    def _until(self, dealt: Dealt) -> str:
+        """Say when ranks stop for other widths: at once where they have kept a checkpoint, so have all begun."""
+        has_begun = _last_checkpoint(dealt.options) != self._before
+        return "this step is done" if has_begun else f"the next checkpoint (--every {dealt.options.every})"
+
+    def _say(self, sentence: str) -> None:
+        text = one_line(printable(sentence))
+        with suppress(OSError, ValueError):  # who read it has left: the run goes on
+            self._streams.err.write(f"{text}\n")
+            self._streams.err.flush()
+        self._decisions.append((time.time(), text))
+
+    def _log_decisions(self) -> None:
+        """Add what was decided to the log; only while no rank writes to it."""
+        if self._wanted.options.log is not None:
+            append_decisions(Path(self._wanted.options.log), self._decisions)
+        self._decisions.clear()
+
+
+class _Look:
+    """Looks now and then for machines that have come or gone, without waiting for their answers."""
+
+    def __init__(self, machines: Machines, limits: Limits) -> None:
+        self._machines, self._limits = machines, limits
+        self._due_s = 0.0
+        self._asking: Asking | None = None
+        self._listed: tuple[Host, ...] = ()
+        self._judged: tuple[Host, ...] = ()
+        self._last_trouble = self.trouble = ""
+        self.absences: Absences | None = None
+
+    def there(self, using: Sequence[str], absences: Absences) -> tuple[Host, ...] | None:
+        """Return the machines that a run uses or that answer, in their order; None where that is no news."""
+        now_s = time.monotonic()
+        self.absences, self.trouble = None, ""
+        if self._asking is None:
+            if now_s < self._due_s:
+                return None
+            self._due_s = now_s + self._limits.look_s
+            try:
+                self._listed = self._machines.listed()
+            except HeterpsError as error:
+                told, self._last_trouble = self._last_trouble, str(error)
+                self.trouble = "" if told == str(error) else str(error)
+                return None
+            self._asking = self._machines.ask(
+                absences.awake([host for host in self._listed if host.address not in using], now_s)
+            )
+        answered = self._asking.answered()
+        if answered is None:
+            return None
+        self.close()
+        known = {*using, *answered}
+        silent = [host.address for host in absences.awake(self._listed, now_s) if host.address not in known]
+        self.absences = absences.silent(silent, now_s)
+        there = tuple(host for host in self._listed if host.address in known)
+        if there == self._judged:
+            return None
+        self._judged = there
+        return there
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
+
+
+def _is_wider(wanted: Dealt, found: Dealt, dealt: Dealt) -> bool:
+    """Tell whether what was found is what was asked for and the run has less, or is faster by the plan's times."""
+    if found.widths == dealt.widths:
+        return False
+    time_s = step_time_s(wanted.prepared.plan, wanted.prepared.layout)
+    of_step = [max(time_s(at, width) for at, width in enumerate(one.widths)) for one in (found, dealt)]
+    return found.widths == wanted.widths or of_step[0] < of_step[1]
+
+
+def _resumed(dealt: Dealt) -> Dealt:
+    options = dealt.options
+    if options.weights is not None and _last_checkpoint(options) is None:
+        return dealt  # it begins again with these weights
+    resumes = options.checkpoint is not None
+    return replace(dealt, options=replace(options, resume=resumes, weights=None))
+
+
+def _last_checkpoint(options: RunOptions) -> tuple[str, int] | None:
+    """Return the name of the last checkpoint, and when it was finished; None for none."""
+    if options.checkpoint is None:
+        return None
+    with suppress(OSError):
+        found = find_checkpoints(Path(options.checkpoint))
+        return (found[-1].name, (found[-1] / STATE_NAME).stat().st_mtime_ns) if found else None
+    return None
+
+
+def _listed(widths: Sequence[int]) -> str:
+    return ", ".join(map(str, widths))
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"{number}{ending}"

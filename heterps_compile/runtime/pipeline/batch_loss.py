@@ -1,0 +1,154 @@
+"""The loss of a batch on a rank of the last stage: what is trained of every micro-batch, and the means that are told.
+
+A batch has M micro-batches of as many samples each. Without weights the trained loss is the mean over the micro-batches
+of what ``loss()`` gives; with ``sample_weight()`` it is the weighted mean over all samples of the batch::
+
+    trained     (1 / M) sum_m loss(m)         sum_i w_i l_i / W     with  W = sum_i w_i  over the whole batch
+    backward    begins with 1 / M             begins with 1 / W, of the sum of w_i l_i over the micro-batch
+
+W is known before the first backward: the ranks of the last stage read all their micro-batches as a step begins, and
+add their weights up with one all-reduce. So gradients need no more division after it, and clipping, scaling for
+float16 and parameter servers see those of the weighted mean.
+
+Every micro-batch has a place of its own in what is summed over the ranks, and the sum is rounded once: the means told
+are the same bits on every rank and under every layout.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heterps_compile.errors import RunError
+from heterps_compile.runtime.loss_values import (
+    LossValues,
+    loss_values,
+    refuse_other_names,
+    sample_weights,
+    sum_of,
+    total_weight,
+)
+
+from .layout import Layout
+from .rank_group import Group, share_names
+from .rank_parts import Loss, SampleWeight
+
+ColumnsOf = Callable[[int], Mapping[str, Tensor]]
+"""Returns the columns of a micro-batch."""
+
+
+class BatchLoss:
+    """Losses of one step after the other, on a rank of the last stage.
+
+    Attributes:
+        divisor: What the losses that are trained are divided by: the count of micro-batches, or the batch's weight.
+        is_weighted: Whether samples have weights, so that :meth:`weigh` is called as a step begins.
+    """
+
+    def __init__(self, loss: Loss, sample_weight: SampleWeight | None, layout: Layout, rank: int) -> None:
+        """Take the functions of the training file.
+
+        Args:
+            loss: Of a micro-batch.
+            sample_weight: Of its samples; None for the plain mean.
+            layout: Of the ranks.
+            rank: This one.
+        """
+        self._loss, self._weight, self._rank = loss, sample_weight, rank
+        self._micro_batches, self._size, self._samples = layout.micro_batches, layout.micro_batch_size, layout.batch
+        self.divisor: float = layout.micro_batches
+        self.is_weighted = sample_weight is not None
+        self._names: tuple[str, ...] | None = None
+        self._is_agreed = False
+        self._told: dict[int, list[Tensor]] = {}
+        self._weights: dict[int, Tensor] = {}
+
+    def weigh(self, micro_batch: int, columns: Mapping[str, Tensor]) -> None:
+        """Ask for the weights of the samples of a micro-batch.
+
+        Raises:
+            RunError: where they are none.
+        """
+        assert self._weight is not None, "asked where samples have weights"  # noqa: S101 - see is_weighted
+        first = micro_batch * self._size
+        self._weights[micro_batch] = sample_weights(self._weight(columns), self._size, first, "the step")
+
+    def sum_weights(self, group: Group | None) -> None:
+        """Add up the weights of the whole batch, once all micro-batches of this rank have theirs.
+
+        Args:
+            group: The replicas of the last stage; None where there is one.
+
+        Raises:
+            RunError: where all of them are zero, on every rank of the group.
+        """
+        totals = torch.zeros(self._micro_batches, dtype=torch.float64)
+        for micro_batch, weights in self._weights.items():
+            totals[micro_batch] = weights.sum()
+        if group is not None:
+            group.sum(totals).wait()
+        self.divisor = total_weight(totals.tolist(), f"the {self._samples:,} samples of the step")
+
+    def of(self, micro_batch: int, outputs: Any, columns: Mapping[str, Tensor]) -> Tensor:
+        """Return the loss of a micro-batch that is trained, to be divided by :attr:`divisor`.
+
+        Raises:
+            RunError: where ``loss()`` gives something else than a loss, or other names than before.
+        """
+        found = loss_values(self._loss(outputs, columns), self._size if self.is_weighted else None)
+        names = self._names
+        if names is None:
+            self._names = names = tuple(found.parts)
+        refuse_other_names(found.parts, names, ("here", "before"))
+        if not found.total.requires_grad:
+            raise RunError("the loss depends on no parameter, so that there is nothing to train; compute it with torch")
+        trained = self._weighed(micro_batch, found)
+        parts = [trained.parts[name].detach() for name in names]
+        self._told[micro_batch] = [trained.total.detach(), *parts]
+        return trained.total
+
+    def _weighed(self, micro_batch: int, found: LossValues) -> LossValues:
+        if not self.is_weighted:
+            return found
+        weights = self._weights.pop(micro_batch)
+
+        def weighed(values: Tensor) -> Tensor:
+            wide = values.to(torch.promote_types(values.dtype, torch.float32))
+            return (wide * weights.to(wide)).sum()
+
+        return LossValues(weighed(found.total), {name: weighed(part) for name, part in found.parts.items()})
+
+    def means(self, group: Group | None) -> tuple[float, dict[str, float]]:
+        """Return the loss of the whole batch and those that have names, and begin the next one.
+
+        Args:
+            group: The replicas of the last stage; None where there is one.
+
+        Raises:
+            RunError: where the replicas have losses of other names.
+        """
+        names = self._agree(group)
+        table = torch.zeros(self._micro_batches, 1 + len(names), dtype=torch.float64)
+        for micro_batch, told in self._told.items():
+            table[micro_batch] = torch.tensor([one.item() for one in told], dtype=torch.float64)
+        self._told.clear()
+        if group is not None:
+            group.sum(table).wait()
+        loss, *others = (sum_of(column) / self.divisor for column in table.T.tolist())
+        return loss, dict(zip(names, others, strict=True))
+
+    def _agree(self, group: Group | None) -> Sequence[str]:
+        """Return the names of the losses, which in the first step are agreed on with the other replicas."""
+        assert self._names is not None, "a rank of the last stage has a micro-batch"  # noqa: S101
+        if group is None or self._is_agreed:
+            return self._names
+        first, *others = share_names(group, self._names, self._rank)
+        for replica, names in enumerate(others, 1):
+            refuse_other_names(names, first, (f"on replica {replica} of the last stage", "on replica 0"))
+        self._is_agreed = True
+        if self._names != first:
+            places = [0, *(1 + self._names.index(name) for name in first)]
+            self._told = {key: [told[place] for place in places] for key, told in self._told.items()}
+            self._names = first
+        return first

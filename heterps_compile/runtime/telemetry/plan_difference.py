@@ -1,0 +1,236 @@
+"""Why steps took longer than the plan says, or less long: parts that add up to the difference.
+
+The plan's step is simulated again with what was measured in place of what was planned, one cause after the other, the
+one first that by itself changes the step most. What each adds is its part of the difference::
+
+    planned                                        27 ms
+    stage 1 as measured                  + 12  ->  39 ms
+    the optimizer, between two steps     +  2  ->  41 ms
+    data that stage 0 waited for         + 0.5 ->  41.5 ms
+    measured, from step to step                    42.5 ms    1 ms is not explained
+
+A cause is what a rank does by itself: it computes, waits for its data or for rows of served tables, runs what lies
+between actions and between steps. How ranks wait for one another follows from these. A step of training begins and
+ends in the first stage, so what lies between steps counts there; in inference a step takes what the slowest stage
+takes for it. What follows from none of these is not explained: messages that take longer than planned, sums of
+gradients.
+
+Measured numbers are means, since medians do not add up. Left out: runs that are not as their plan says.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from heterps_compile.plan.plan import Plan
+from heterps_compile.plan.planned_stage import PlannedStage
+from heterps_compile.schedule.load import MicroBatch, StageLoad, simulate_step
+from heterps_compile.units import counted, format_seconds
+
+DATA, PULL, RUNTIME, DIVIDING, OTHER, UNEXPLAINED = "data", "pull", "runtime", "dividing", "other", "unexplained"
+"""Causes beside stages and what is told to lie between steps."""
+
+_ALIKE = 0.02  # of the planned time; less than timers and the system's other work make
+_TOLD = 0.05  # of the difference; smaller parts are told together
+_FACTOR_FROM = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageMeans:
+    """What a stage took for a micro-batch and a step, in the mean over its replicas.
+
+    Attributes:
+        forward_s, backward_s: Computing of one micro-batch.
+        own_s: Of one micro-batch, what its ranks did beside computing without waiting for other ranks: :data:`DATA`,
+            :data:`PULL`, :data:`RUNTIME`.
+        between_s: Of one step, what lay between it and the one before, by what it was, on the replica that took
+            longest.
+    """
+
+    forward_s: float
+    backward_s: float
+    own_s: Mapping[str, float] = field(default_factory=dict)
+    between_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MeanStep:
+    """What was measured of a step, in the mean over many.
+
+    Attributes:
+        pace_s: From step to step.
+        stages: By index.
+    """
+
+    pace_s: float
+    stages: Mapping[int, StageMeans]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The difference between the step that was measured and the one that was planned.
+
+    Attributes:
+        planned_s: From step to step.
+        measured_s: As above.
+        parts_s: By cause, in the order they were put in: ``"stage 1"``, :data:`DATA`, ``"optimizer"`` and so on. They
+            and what is not explained add up to the difference.
+    """
+
+    planned_s: float
+    measured_s: float
+    parts_s: Mapping[str, float]
+
+    @property
+    def all_s(self) -> float:
+        """Return the whole difference."""
+        return self.measured_s - self.planned_s
+
+    @property
+    def unexplained_s(self) -> float:
+        """Return what no part explains."""
+        return self.all_s - sum(self.parts_s.values())
+
+
+def plan_difference(plan: Plan, planned_s: float, mean: MeanStep) -> Difference | None:
+    """Return why steps took another time than planned; None where the plan has no times, or stages told of nothing.
+
+    Args:
+        plan: That the run was as.
+        planned_s: What it promises from step to step.
+        mean: What was measured.
+    """
+    known = all(stage.micro_batch_forward_s > 0 for stage in plan.stages)
+    if not known or planned_s <= 0 or set(mean.stages) != {stage.index for stage in plan.stages}:
+        return None
+    causes = [_stage(index) for index in sorted(mean.stages)]
+    causes += dict.fromkeys(cause for stage in mean.stages.values() for cause in (*stage.own_s, *stage.between_s))
+    before_s = _step_s(plan, mean, frozenset())
+    alone_s = {cause: _step_s(plan, mean, frozenset({cause})) - before_s for cause in causes}
+    parts_s = {DIVIDING: before_s - planned_s} if abs(before_s - planned_s) > 1e-9 * planned_s else {}
+    put_in: set[str] = set()
+    for cause in sorted(causes, key=lambda cause: -abs(alone_s[cause])):
+        put_in.add(cause)
+        step_s = _step_s(plan, mean, frozenset(put_in))
+        parts_s[cause], before_s = step_s - before_s, step_s
+    return Difference(planned_s, mean.pace_s, MappingProxyType(parts_s))
+
+
+def difference_lines(plan: Plan, mean: MeanStep, difference: Difference, sharing: str = "") -> list[str]:
+    """Return the difference in words: the whole, the largest cause with its numbers, the others, and what is left.
+
+    Args:
+        plan: The plan.
+        mean: What was measured.
+        difference: Between the two.
+        sharing: What shares the machine's cores, in words; "" for nothing.
+    """
+    measured, planned = format_seconds(difference.measured_s), format_seconds(difference.planned_s)
+    took = f"a step took {measured} in the mean, planned {planned}"
+    also = f"; {sharing}" if sharing else ""
+    if abs(difference.all_s) <= _ALIKE * difference.planned_s:
+        return [f"as planned: {took}"]
+    ratio = difference.measured_s / difference.planned_s
+    if ratio >= _FACTOR_FROM:
+        head = f"{ratio:.1f} times the planned time"
+    else:
+        head = f"{100 * abs(ratio - 1):.0f} % {'slower' if ratio > 1 else 'faster'} than planned"
+    parts_s = {**difference.parts_s, UNEXPLAINED: difference.unexplained_s}
+    largest, *others = sorted(parts_s, key=lambda cause: -parts_s[cause] * difference.all_s)
+    parts = [(_NAMES.get(cause, cause), parts_s[cause]) for cause in others]
+    told = [(name, time_s) for name, time_s in parts if abs(time_s) >= _TOLD * abs(difference.all_s)]
+    small_s = sum(time_s for _, time_s in parts) - sum(time_s for _, time_s in told)
+    told += [("the rest", small_s)] if abs(small_s) >= _TOLD * abs(difference.all_s) / len(parts) else []
+    parts_told = "".join(f"; {name} {_signed(time_s)}" for name, time_s in told)
+    first = f"{_words(plan, mean, largest)} ({_signed(parts_s[largest])} of {_signed(difference.all_s)})"
+    return [f"{head} ({took}): {first}{parts_told}{also}"]
+
+
+_NAMES: Mapping[str, str] = MappingProxyType({
+    DATA: "waiting for data",
+    PULL: "waiting for rows of served tables",
+    RUNTIME: "what lies between actions",
+    DIVIDING: "dividing the batch into micro-batches",
+    UNEXPLAINED: "not explained (messages, sums of gradients)",
+    "optimizer": "the optimizer",
+    "validation": "validations",
+    "checkpoint": "checkpoints",
+    "hooks": "hooks of the training file",
+    "outputs": "writing outputs",
+    OTHER: "what else lies between steps",
+})  # fmt: skip
+
+
+def _words(plan: Plan, mean: MeanStep, cause: str) -> str:
+    """Return a cause with the numbers that were measured of it."""
+    for stage in plan.stages:
+        if cause == _stage(stage.index):
+            found = mean.stages[stage.index]
+            measured_s = found.forward_s + found.backward_s
+            planned_s = stage.micro_batch_forward_s + stage.micro_batch_backward_s
+            return f"{cause} computed {format_seconds(measured_s)} a micro-batch, planned {format_seconds(planned_s)}"
+    if cause == UNEXPLAINED:
+        return "no rank's own work explains it, so it is messages, sums of gradients and what is not measured"
+    longest = max(mean.stages, key=lambda index: _of(mean.stages[index], cause))
+    time_s = _of(mean.stages[longest], cause)
+    if cause == DIVIDING:
+        count = counted(plan.schedule.micro_batches, "micro-batch")
+        return f"a step has {count}, and the plan's steady state is of whole batches"
+    if cause in (DATA, PULL):
+        what = "data" if cause == DATA else "rows of served tables"
+        return f"stage {longest} waited {format_seconds(time_s)} a micro-batch for {what}"
+    if cause == RUNTIME:
+        return f"stage {longest} spent {format_seconds(time_s)} a micro-batch between its actions"
+    return f"{_NAMES.get(cause, cause)} took {format_seconds(time_s)} between two steps"
+
+
+def _of(stage: StageMeans, cause: str) -> float:
+    return stage.own_s.get(cause, stage.between_s.get(cause, 0.0))
+
+
+def _stage(index: int) -> str:
+    return f"stage {index}"
+
+
+def _step_s(plan: Plan, mean: MeanStep, put_in: frozenset[str]) -> float:
+    """Return the time from step to step with some causes as they were measured, and all else as it was planned."""
+    count, training = plan.schedule.micro_batches, plan.request.mode == "training"
+    loads, between_s = [], []
+    for stage in plan.stages:
+        found = mean.stages[stage.index]
+        forward_s, backward_s = stage.micro_batch_forward_s, stage.micro_batch_backward_s
+        if _stage(stage.index) in put_in:
+            forward_s, backward_s = found.forward_s, found.backward_s
+        forward_s += sum(time_s for cause, time_s in found.own_s.items() if cause in put_in)
+        micro_batch = MicroBatch(count, forward_s, backward_s, delay_s=stage.micro_batch_delay_s)
+        loads.append(StageLoad(stage.replicas, (micro_batch,), types=_types(stage, micro_batch)))
+        between_s.append(sum(time_s for cause, time_s in found.between_s.items() if cause in put_in))
+    if training:
+        return simulate_step(plan.schedule.name, loads, count, training=True).makespan_s + between_s[0]
+    return max(_busy_s(load, count) + between for load, between in zip(loads, between_s, strict=True))
+
+
+def _types(stage: PlannedStage, mean: MicroBatch) -> tuple[StageLoad, ...]:
+    """Return the replicas by device type where a stage has several, as much slower as their mean is than planned."""
+    planned_s = (stage.micro_batch_forward_s, stage.micro_batch_backward_s)
+    forward, backward = (
+        now / then if then else 1.0 for now, then in zip((mean.forward_s, mean.backward_s), planned_s, strict=True)
+    )
+    return tuple(
+        StageLoad(
+            each.replicas,
+            (MicroBatch(mean.count, each.micro_batch_forward_s * forward, each.micro_batch_backward_s * backward),),
+        )
+        for each in stage.mixed
+    )
+
+
+def _busy_s(load: StageLoad, count: int) -> float:
+    """Return how long a step keeps the busiest replica of a stage in inference, or each where all are alike."""
+    if load.types:
+        return load.dealt(count, training=False).busiest_s
+    return load.known[0].forward_s * count / load.replicas
+
+
+def _signed(time_s: float) -> str:
+    return f"{'-' if time_s < 0 else '+'}{format_seconds(abs(time_s))}"

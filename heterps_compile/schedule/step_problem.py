@@ -1,0 +1,421 @@
+"""What is known of steps beside the arrays of a problem, and bounds on the steps of many plans at once.
+
+A :class:`~heterps_compile.cost.problem.Problem` knows batches that are taken whole. A step divides one: what a layer
+takes of a part of it, forward and backward apart, the ways between stages and the messages of an all-reduce are here.
+
+For a number M of micro-batches a stage's replicas are only worth being as many as make its busiest one take fewer of
+them: k is one of ceil(M / n), as a micro-batch lasts no shorter with more replicas (``load.py``). For a placement those
+units are tried that let no stage's busiest replica work longer than some time, over all such times; each choice is
+bounded as in ``shortest_step.py``. The choice of the lowest bound is no bound of the placement: other units, between
+these, may be better by a little.
+
+Left out: the simulation (``simulate.py``), the search (``passes/placement/steps``).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from heterps_compile.cluster.devices import Cluster
+from heterps_compile.cost.all_reduce import Network
+from heterps_compile.cost.evaluate import to_placement
+from heterps_compile.cost.layer_times import LayerTimes
+from heterps_compile.cost.memory import MemoryParts
+from heterps_compile.cost.pose import network_of
+from heterps_compile.cost.problem import Bools, Floats, Ints, Placement, Problem
+from heterps_compile.cost.replicas import StageWork
+from heterps_compile.cost.roofline import TRAINING_FACTOR
+from heterps_compile.cost.segments import FlatStages, flatten_stages
+
+from .load import ROUNDS_OF_REPLICAS, USUAL_MICRO_BATCHES, StageLoad, micro_batch_counts
+
+_MOST_TIMES = 32
+"""Of the times that units are chosen by, for one placement and one number of micro-batches."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartTimes:
+    """What one of equal parts of a batch takes, [L, T] each; 0 where a type cannot run a layer."""
+
+    forward_s: Floats
+    backward_s: Floats
+    accumulate_s: Floats
+
+    @property
+    def whole_s(self) -> Floats:
+        """Return forward and backward, gradients made anew."""
+        return np.asarray(self.forward_s + self.backward_s, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class StepProblem:
+    """A problem, and what steps of its plans are made of.
+
+    Attributes:
+        problem: The problem.
+        training: Whether there are backwards.
+        is_divisible: Whether the batch can be divided into micro-batches.
+        times: Of layers; None where launches of operations are all that dividing a batch does not shrink.
+        again_s: [L, T], what every further micro-batch pays again, where there are no ``times``.
+        networks: [T], what connects replicas.
+        own_latency_s: [T], of a message of a unit.
+        memory: Returns what a replica holds of a stage of layers from one to before another, a batch undivided; None
+            where that is not known, or every unit has room for the whole model.
+        ways: Seconds per byte and latency [T, T] between stages, where these delay and do not occupy them; None where
+            they are those of the problem, and part of its data movement.
+        known_parts: What :meth:`parts` has computed, which holds for the same layers with other prices and limits too.
+    """
+
+    problem: Problem
+    training: bool
+    is_divisible: bool
+    times: LayerTimes | None
+    again_s: Floats | None
+    networks: tuple[Network, ...]
+    own_latency_s: Floats
+    memory: Callable[[int, int], MemoryParts] | None = None
+    ways: tuple[Floats, Floats] | None = None
+    known_parts: dict[int, PartTimes] = field(default_factory=dict, repr=False)
+
+    def counts(self, most_replicas: int) -> list[int]:
+        """Return the numbers of micro-batches worth trying where a stage has at most so many replicas."""
+        return micro_batch_counts(self.problem.batch, most_replicas) if self.is_divisible else [1]
+
+    @cached_property
+    def way_seconds_per_byte(self) -> Floats:
+        """Return [T, T], between two stages, of the slower side."""
+        if self.ways is not None:
+            return np.maximum(self.ways[0], self.ways[0].T)
+        return self._slower(self.problem.seconds_per_byte, self.problem.link_seconds_per_byte)
+
+    @cached_property
+    def way_latency_s(self) -> Floats:
+        """Return [T, T], of a message between two stages, of the slower side."""
+        if self.ways is not None:
+            return np.maximum(self.ways[1], self.ways[1].T)
+        return self._slower(self.problem.latency_s, self.problem.link_latency_s)
+
+    @staticmethod
+    def _slower(of_types: Floats, of_pairs: Floats | None) -> Floats:
+        sides = np.repeat(of_types[:, None], len(of_types), axis=1) if of_pairs is None else of_pairs
+        return np.asarray(np.maximum(sides, sides.T), np.float64)
+
+    @cached_property
+    def all_counts(self) -> list[int]:
+        """Return those worth trying with any replicas that the pool has."""
+        return self.counts(int(min(self.problem.max_units.max(initial=1), self.problem.batch)))
+
+    def counts_near(self, count: int) -> list[int]:
+        """Return a number of micro-batches with the next lower and higher one worth trying."""
+        counts = sorted({*self.all_counts, count})
+        place = counts.index(count)
+        return counts[max(0, place - 1) : place + 2]
+
+    def takes(self, count: int, most_replicas: Floats) -> Bools:
+        """Return whether so many micro-batches are among the counts of plans with at most so many replicas a stage."""
+        is_usual = count <= np.maximum(USUAL_MICRO_BATCHES, ROUNDS_OF_REPLICAS * most_replicas)
+        return np.asarray(is_usual & ((count >= most_replicas) | (self.all_counts[-1] < most_replicas)))
+
+    def with_memory(self, placement: Placement, loads: Sequence[StageLoad]) -> tuple[StageLoad, ...]:
+        """Return the loads of a placement's stages with what they hold, where memory may bind."""
+        if self.memory is None:
+            return tuple(loads)
+        starts = placement.starts()
+        ends = (*starts[1:], self.problem.layer_count)
+        return tuple(
+            load.holding(self.memory(first, end), float(self.problem.memory_bytes[placement.types[first]]))
+            for load, first, end in zip(loads, starts, ends, strict=True)
+        )
+
+    def parts(self, count: int) -> PartTimes:
+        """Return what one of so many parts of a batch takes."""
+        if count not in self.known_parts:
+            self.known_parts[count] = self._part_times(count)
+        return self.known_parts[count]
+
+    def _part_times(self, count: int) -> PartTimes:
+        problem, usable = self.problem, np.isfinite(self.problem.compute_s)
+        if self.times is None:
+            again_s = 0.0 if self.again_s is None else self.again_s
+            once_s = np.where(usable, problem.compute_s, 0.0)
+            whole_s = np.where(usable, (once_s - again_s) / count + again_s, 0.0)
+            share = 1 / TRAINING_FACTOR if self.training else 1.0
+            return PartTimes(whole_s * share, whole_s * (1 - share), whole_s * (1 - share))
+        found = np.zeros((3, *usable.shape))
+        for layer, type_ in zip(*np.nonzero(usable), strict=True):
+            phases = self.times.phases(int(layer), int(type_), count)
+            found[:, layer, type_] = phases.forward_s, phases.backward_s, phases.accumulate_s
+        return PartTimes(found[0], found[1], found[2])
+
+    def shrinks_by(self, count: int) -> float:
+        """Return the least that so many parts take together of what the whole does, over all layers; 1 at most.
+
+        Below 1, which measured times may be, a step can be shorter than a batch in the steady state.
+        """
+        whole, part = self.parts(1), self.parts(count)
+        parts_s = count * (part.forward_s + np.minimum(part.backward_s, part.accumulate_s))
+        known = whole.whole_s > 0
+        return float(np.min(np.where(known, parts_s / np.where(known, whole.whole_s, 1.0), 1.0), initial=1.0))
+
+    def steps(self, types: Ints, cuts: Bools) -> "StepsOfPlacements":
+        """Return the stages of placements [B, L] for the bounds of their steps."""
+        return StepsOfPlacements(self, types, cuts)
+
+
+def step_problem(
+    problem: Problem,
+    times: LayerTimes,
+    cluster: Cluster,
+    memory: Callable[[int, int], MemoryParts] | None = None,
+    *,
+    is_divisible: bool,
+) -> StepProblem:
+    """Return the steps of a problem that was posed of layers on a pool; the arguments are the fields by that name."""
+    networks = tuple(network_of(cluster, name) for name in problem.type_names)
+    latency_s = np.array([times.pool.device_type(name).network_latency_s for name in problem.type_names])
+    return StepProblem(problem, times.training, is_divisible, times, None, networks, latency_s, memory)
+
+
+def plain_step_problem(problem: Problem, again_s: Floats, *, training: bool) -> StepProblem:
+    """Return the steps of a problem without a pool, such as a drawn one: a divisible batch, networks as it has them."""
+    sides = zip(problem.seconds_per_byte.tolist(), problem.latency_s.tolist(), strict=True)
+    networks = tuple(Network(per_byte, latency_s) for per_byte, latency_s in sides)
+    return StepProblem(
+        problem, training, is_divisible=True, times=None, again_s=again_s, networks=networks,
+        own_latency_s=problem.latency_s,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatches:
+    """What one of so many micro-batches takes in stages with given units; arrays are of one shape [..., S].
+
+    Attributes:
+        count: In the step.
+        units: Replicas.
+        forward_s, backward_s: Of one of them on one replica.
+        moving_s: Part of the forward in which data moves and nothing is computed.
+        sync_s: The all-reduce.
+        batch_s: ET, of a batch in the steady state.
+    """
+
+    count: int
+    units: Floats
+    forward_s: Floats
+    backward_s: Floats
+    moving_s: Floats
+    sync_s: Floats
+    batch_s: Floats
+
+    @property
+    def own_s(self) -> Floats:
+        """Return how long the busiest replica works."""
+        return np.asarray(np.ceil(self.count / self.units) * (self.forward_s + self.backward_s), np.float64)
+
+    def changed(self, change: Callable[[Floats], Floats]) -> "MicroBatches":
+        """Return the same with all arrays changed alike: some of their cells, or other axes."""
+        names = ("units", "forward_s", "backward_s", "moving_s", "sync_s", "batch_s")
+        return MicroBatches(self.count, *(change(getattr(self, name)) for name in names))
+
+
+@dataclass(frozen=True, eq=False)
+class StageWorks:
+    """What N stages do with a batch, of whichever plans they are.
+
+    Attributes:
+        type: [N], of their devices.
+        work: [N], of a batch in the steady state.
+        messages: [N], of a batch, received and sent: 0, 1 or 2.
+        sums: Returns [N], the sums of a table [L, T] over the layers of every stage on its type.
+    """
+
+    type: Ints
+    work: StageWork
+    messages: Floats
+    sums: Callable[[Floats], Floats]
+
+    def micro_batches(self, of: StepProblem, count: int, units: Floats) -> MicroBatches:
+        """Return what one of so many micro-batches takes with units [N, K]."""
+        part, whole = of.parts(count), of.parts(1)
+        index = np.repeat(np.arange(len(self.type)), units.shape[1])
+        work, k = self.work.take(index), units.ravel()
+        sync_s = np.asarray(work.sync_time_s(k), np.float64)
+        data_s = work.data_time_s(k)
+        data_s = (data_s if work.shared_s is None else np.maximum(data_s, work.shared_s)) - sync_s
+        forward_s, backward_s, accumulate_s, whole_s = (
+            self.sums(table)[index] for table in (part.forward_s, part.backward_s, part.accumulate_s, whole.whole_s)
+        )
+        rounds = np.maximum(1.0, count / k)
+        backward_s = (backward_s + (rounds - 1) * accumulate_s) / rounds
+        own_s = forward_s + backward_s
+        latency_s = self.messages * of.own_latency_s[self.type]
+        compute_s = k * work.compute_time_s(k) / count + own_s - whole_s / count
+        data_s = (k * data_s + (count - 1) * latency_s[index]) / count
+        usual = 1 / TRAINING_FACTOR if of.training else 1.0
+        share = np.where(own_s > 0, forward_s / np.where(own_s > 0, own_s, 1.0), usual) if of.training else 1.0
+        busy_s = np.maximum(compute_s, data_s)
+        hops_s = self._hops(of, units).ravel()
+        batch_s = work.time_s(k)
+        found = (
+            busy_s * share, busy_s * (1 - share), (busy_s - compute_s) * share, sync_s + hops_s * (sync_s > 0), batch_s
+        )  # fmt: skip
+        return MicroBatches(count, units, *(np.asarray(each, np.float64).reshape(units.shape) for each in found))
+
+    def _hops(self, of: StepProblem, units: Floats) -> Floats:
+        found = np.zeros(units.shape)
+        if of.training and np.any(of.problem.sync_s > 0):
+            for type_ in np.unique(self.type):
+                rows = self.type == type_
+                network = of.networks[type_]
+                of_units = {k: network.hops_s(int(k)) for k in np.unique(units[rows])}
+                found[rows] = np.vectorize(of_units.__getitem__, otypes=[np.float64])(units[rows])
+        return found
+
+
+class StepsOfPlacements:
+    """The stages of placements of one problem, in arrays padded to the most stages S of any.
+
+    Attributes:
+        flat: The stages, one after the other.
+        has: [B, S], whether a placement has so many stages.
+        type: [B, S], of their devices; 0 where there is no stage.
+    """
+
+    def __init__(self, of: StepProblem, types: Ints, cuts: Bools) -> None:
+        self.of, self._types, self._cuts = of, types, cuts
+        self.flat: FlatStages = flatten_stages(of.problem, types, cuts)
+        flat = self.flat
+        counts = np.diff(flat.offsets, append=len(flat.type))
+        self.has = np.arange(counts.max(initial=1)) < counts[:, None]
+        self.type: Ints = np.zeros(self.has.shape, np.int64)
+        self.type[self.has] = flat.type
+        stage_of = np.repeat(np.arange(len(flat.type)) - flat.offsets[flat.placement], flat.end - flat.first)
+        self._stage_of = stage_of.reshape(types.shape)
+
+    @cached_property
+    def way_bytes(self) -> Floats:
+        """Return [B, S], bytes of a batch that the next stage reads of a stage, in one direction."""
+        problem, stage_of = self.of.problem, self._stage_of
+        found = np.zeros(self.has.shape)
+        if not len(problem.edge_bytes):
+            return found
+        made = stage_of[:, problem.edge_producer]
+        next_reads = stage_of[:, problem.edge_readers] == np.repeat(made, np.diff(problem.edge_starts), axis=1) + 1
+        read = np.diff(problem.edge_starts) > 0
+        goes = np.zeros(made.shape, np.bool_)
+        goes[:, read] = np.maximum.reduceat(next_reads, problem.edge_starts[:-1][read], axis=1)
+        rows = np.broadcast_to(np.arange(len(stage_of))[:, None], made.shape)
+        size = np.broadcast_to(problem.edge_bytes / (2 if self.of.training else 1), made.shape)
+        np.add.at(found, (rows[goes], made[goes]), size[goes])
+        return found
+
+    def unit_choices(self, count: int) -> Floats:
+        """Return [K], the replicas worth trying for so many micro-batches, ascending."""
+        most = int(self.of.problem.max_units.max(initial=1))
+        return np.unique([-(-count // rounds) for rounds in range(1, count + 1)]).clip(1, most).astype(np.float64)
+
+    def micro_batches(self, count: int, units: Floats) -> MicroBatches:
+        """Return what micro-batches take with units [N, K] of the flat stages."""
+        return self._works.micro_batches(self.of, count, units)
+
+    @cached_property
+    def _works(self) -> "StageWorks":
+        flat = self.flat
+        messages = (flat.received_bytes > 0).astype(np.float64) + (flat.sent_bytes > 0)
+        return StageWorks(flat.type, flat.work, messages, self._sums)
+
+    def _sums(self, of_layers: Floats) -> Floats:
+        """Return [N], sums over the layers of every stage on its type."""
+        layers = np.arange(self._types.shape[1])
+        return np.asarray(np.add.reduceat(of_layers[layers, self._types].ravel(), self._starts), np.float64)
+
+    @cached_property
+    def _starts(self) -> Ints:
+        return np.asarray(self.flat.placement * self._types.shape[1] + self.flat.first, np.int64)
+
+    def delays(self, each: MicroBatches) -> Floats:
+        """Return the delays behind stages, shaped as what is given, [B, V, S]."""
+        if not self.way_bytes.any():
+            return np.zeros(each.forward_s.shape)
+        last = self.has.sum(axis=1) - 1
+        place = np.arange(self.has.shape[1])
+        is_end = (place == 0) | (place == last[:, None])
+        moving_s = each.moving_s / np.where(is_end, 1, 2)[:, None, :]
+        following = np.minimum(self.type[:, np.minimum(place + 1, len(place) - 1)], self.of.problem.type_count - 1)
+        pair = (self.type, following)
+        way_s = np.where(
+            (self.way_bytes > 0) & (place < last[:, None]),
+            self.of.way_latency_s[pair] + self.way_bytes * self.of.way_seconds_per_byte[pair] / each.count,
+            0.0,
+        )
+        after = np.zeros(moving_s.shape)
+        after[:, :, :-1] = moving_s[:, :, 1:]
+        return np.asarray(np.where(way_s[:, None, :] > 0, np.maximum(0.0, way_s[:, None, :] - moving_s - after), 0.0))
+
+    def least_steps_s(self, each: MicroBatches, delays_s: Floats) -> Floats:
+        """Return [B, V], lower bounds on the steps of stages [B, V, S], by the formulas of ``shortest_step.py``."""
+        training, has = self.of.training, self.has[:, None, :]
+        forward_s, backward_s = np.where(has, each.forward_s, 0.0), np.where(has, each.backward_s, 0.0)
+        sync_s = np.where(has, each.sync_s, 0.0)
+        turns = np.ceil(each.count / each.units)
+        stages = forward_s.shape[2]
+        rounds_s = np.zeros(forward_s.shape)
+        for stage in range(stages - 2, -1, -1):
+            after_s = (2 if training else 1) * delays_s[..., stage] + forward_s[..., stage + 1]
+            rounds_s[..., stage] = rounds_s[..., stage + 1] + after_s + backward_s[..., stage + 1]
+        begin_s, end_s, least_s = (np.zeros(forward_s.shape[:2]) for _ in range(3))
+        for stage in range(stages):
+            n, f, b, r = turns[..., stage], forward_s[..., stage], backward_s[..., stage], rounds_s[..., stage]
+            if training:
+                before_s = end_s + delays_s[..., stage - 1] + backward_s[..., stage - 1] if stage else 0.0
+                end_s = np.maximum(sync_s[..., stage], before_s)
+                busy_s = np.maximum(n * (f + b), np.maximum(f + r + n * b, n * f + r + b))
+            else:
+                busy_s = n * f + r
+            least_s = np.maximum(least_s, np.where(self.has[:, [stage]], begin_s + busy_s + end_s, 0.0))
+            begin_s = begin_s + f + delays_s[..., stage]
+        return least_s
+
+    def in_rows(self, each: MicroBatches) -> MicroBatches:
+        """Return what is of the flat stages, [N, K], placement by placement, [B, S, K]; stages that are none take 0."""
+
+        def padded(values: Floats) -> Floats:
+            found = np.zeros((*self.has.shape, values.shape[1]))
+            found[self.has] = values
+            return found
+
+        names = ("forward_s", "backward_s", "moving_s", "sync_s", "batch_s")
+        found = [padded(getattr(each, name)) for name in names]
+        units = padded(each.units)
+        units[~self.has] = 1.0
+        return MicroBatches(each.count, units, *found)
+
+    def choices(self, count: int) -> MicroBatches:
+        """Return [B, V, S]: units for every time that a stage's busiest replica may work, and what they take."""
+        flat, of = self.flat, self.of.problem
+        ks = self.unit_choices(count)
+        units = np.minimum(ks[None, :], np.maximum(of.max_units[flat.type], 1)[:, None])
+        each = self.in_rows(self.micro_batches(count, units))
+        own_s = each.own_s  # [B, S, K]
+        own_s[~self.has] = 0.0
+        times_s = np.sort(own_s.reshape(len(own_s), -1), axis=1)
+        if times_s.shape[1] > _MOST_TIMES:
+            places = np.unique(np.linspace(0, times_s.shape[1] - 1, _MOST_TIMES).astype(int))
+            times_s = times_s[:, places]
+        reaches = own_s[:, None, :, :] <= times_s[:, :, None, None] * (1 + 1e-12)
+        quickest = np.argmin(own_s, axis=2)[:, None, :]
+        chosen = np.where(reaches.any(axis=3), np.argmax(reaches, axis=3), quickest)
+        rows, stages = np.arange(len(own_s))[:, None, None], np.arange(own_s.shape[1])[None, None, :]
+        return each.changed(lambda values: values[rows, stages, chosen])
+
+    def placement(self, row: int) -> Placement:
+        """Return one of the placements."""
+        return to_placement(self._types[row], self._cuts[row])
+
+    def used_units(self, units: Floats) -> Floats:
+        """Return [B, V, T], units of every type."""
+        types = np.arange(self.of.problem.type_count)
+        mine = (self.type[:, :, None] == types) & self.has[:, :, None]
+        return np.asarray(np.einsum("bvs,bst->bvt", units, mine.astype(np.float64)), np.float64)

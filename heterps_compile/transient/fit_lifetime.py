@@ -1,0 +1,314 @@
+"""Lifetimes that were seen, laws fitted to them, and how far a law lies from them.
+
+A machine was seen to die at an age, between two ages, or was alive when it was last seen (censored). Laws are fitted
+by maximum likelihood, which takes all three as they are. Errors of parameters come from a sandwich: the scores of
+machines that were started or lost together are summed first, because such deaths are not independent, and take away
+what their number seems to promise.
+
+Left out: effects of hour, region and price; a law for each group of machines.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heterps_compile.errors import InputError, UnknownNameError
+
+from .lifetime import EarlyDeaths, Exponential, Hours, Lifetime, Weibull
+
+Parameters = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lifespan:
+    """What was seen of machines: alive at ``after_h``, gone at ``by_h``, ``count`` times.
+
+    ``by_h`` equal to ``after_h`` is an exact age, infinity is a machine that was alive when last seen. Machines of
+    one ``group`` were started or lost together; None is a group of its own.
+
+    Raises:
+        InputError: where the ages are negative, in the wrong order or no numbers, or the count is not positive.
+    """
+
+    after_h: float
+    by_h: float
+    count: float = 1.0
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.after_h < math.inf and self.after_h <= self.by_h and self.by_h > 0):
+            raise InputError(
+                f"a machine was alive at {self.after_h:g} h and gone at {self.by_h:g} h; "
+                "both must be numbers that are not negative, the second the later one"
+            )
+        if not 0 < self.count < math.inf:
+            raise InputError(f"{self.count:g} machines of one lifetime; the count must be positive")
+
+    @classmethod
+    def died(cls, hours: float, group: str | None = None) -> "Lifespan":
+        """Return a machine that was lost at an age."""
+        return cls(hours, hours, 1.0, group)
+
+    @classmethod
+    def alive(cls, hours: float, group: str | None = None) -> "Lifespan":
+        """Return a machine that was alive when it was last seen."""
+        return cls(hours, math.inf, 1.0, group)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLifetime:
+    """A law with the errors of what was fitted.
+
+    Attributes:
+        law: The law of greatest likelihood.
+        parameters: What was fitted, by name.
+        errors: The standard error of each, in parts of it; groups count as one.
+        log_likelihood: Of all that was seen.
+        deaths: How many of the machines were seen to die.
+        machines: How many there were.
+    """
+
+    law: Lifetime
+    parameters: dict[str, float]
+    errors: dict[str, float]
+    log_likelihood: float
+    deaths: float
+    machines: float
+
+    @property
+    def information(self) -> float:
+        """Return Akaike's criterion with its correction for few machines; the least is the best fit."""
+        fitted = len(self.parameters)
+        few = 2 * fitted * (fitted + 1) / max(self.machines - fitted - 1, 1)
+        return 2 * fitted - 2 * self.log_likelihood + few
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    names: tuple[str, ...]
+    law: Callable[[Parameters], Lifetime]
+    start: Callable[[float, float], Sequence[float]]
+
+
+def _share(logit: float) -> float:
+    return 1 / (1 + math.exp(-max(min(logit, 500.0), -500.0)))
+
+
+def _exponential(logs: Parameters) -> Lifetime:
+    return Exponential(math.exp(logs[0]))
+
+
+def _weibull(logs: Parameters) -> Lifetime:
+    return Weibull(math.exp(logs[0]), math.exp(logs[1]))
+
+
+def _early_deaths(logs: Parameters) -> Lifetime:
+    return EarlyDeaths(_share(logs[0]), Exponential(math.exp(logs[1])), Exponential(math.exp(logs[2])))
+
+
+FAMILIES = {
+    "exponential": _Family(("mean_h",), _exponential, lambda mean, _: (math.log(mean),)),
+    "weibull": _Family(("shape", "scale_h"), _weibull, lambda mean, _: (math.log(0.8), math.log(mean))),
+    "early-deaths": _Family(
+        ("share", "early_h", "late_h"),
+        _early_deaths,
+        lambda mean, dead: (math.log(0.3 * dead / (1 - 0.3 * dead)), math.log(mean / 10), math.log(mean)),
+    ),
+}
+"""The laws that can be fitted, by name; positive parameters as logarithms, a share as its logit."""
+
+
+def fit_lifetime(seen: Iterable[Lifespan], family: str = "auto") -> FittedLifetime:
+    """Fit a law to lifetimes by maximum likelihood.
+
+    Args:
+        seen: The machines.
+        family: A name of ``FAMILIES``; "auto" fits all of them and takes the one of the least corrected Akaike
+            criterion.
+
+    Raises:
+        InputError: where nothing was seen, or no machine was seen to die.
+        UnknownNameError: where no such law is known.
+    """
+    spans = tuple(seen)
+    if family != "auto" and family not in FAMILIES:
+        raise UnknownNameError("law of lifetimes", family, ("auto", *FAMILIES))
+    if not spans:
+        raise InputError("no lifetimes are given; a law needs one machine at the least that was seen to die")
+    deaths = sum(span.count for span in spans if span.by_h < math.inf)
+    machines = sum(span.count for span in spans)
+    if deaths == 0:
+        alive_h = sum(span.count * span.after_h for span in spans)
+        raise InputError(
+            f"none of {machines:g} machines was seen to die in {alive_h:g} h; a law needs one death at the least"
+        )
+    names = tuple(FAMILIES) if family == "auto" else (family,)
+    return min((_fitted(spans, FAMILIES[name], deaths, machines) for name in names), key=lambda fit: fit.information)
+
+
+def _fitted(spans: tuple[Lifespan, ...], family: _Family, deaths: float, machines: float) -> FittedLifetime:
+    ages = np.array([span.after_h if math.isinf(span.by_h) else (span.after_h + span.by_h) / 2 for span in spans])
+    counts = np.array([span.count for span in spans])
+    start = np.array(family.start(max(float(ages @ counts), 1e-9) / deaths, deaths / machines))
+    likelihood = _Likelihood(spans, family)
+    best = _maximised(likelihood, start)
+    law = family.law(best)
+    values = {
+        name: _share(log) if name == "share" else math.exp(log)
+        for name, log in zip(family.names, best.tolist(), strict=True)
+    }
+    spread = _sandwich(likelihood, best)
+    # of a logit: d share / share = (1 - share) d logit
+    errors = {
+        name: error * (1 - values[name] if name == "share" else 1.0)
+        for name, error in zip(family.names, spread.tolist(), strict=True)
+    }
+    return FittedLifetime(law, values, errors, likelihood(best), deaths, machines)
+
+
+class _Likelihood:
+    """The logarithm of the likelihood of what was seen, as a function of the parameters."""
+
+    def __init__(self, spans: tuple[Lifespan, ...], family: _Family) -> None:
+        after = np.array([span.after_h for span in spans])
+        by = np.array([span.by_h for span in spans])
+        self._exact = after == by
+        self._after, self._by = after, np.where(np.isinf(by), 0.0, by)
+        self._is_alive = np.isinf(by)
+        self._counts = np.array([span.count for span in spans])
+        self._family = family
+        names = [span.group for span in spans]
+        index = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name is not None))}
+        own = itertools.count(len(index))
+        self._groups = np.array([index[name] if name is not None else next(own) for name in names])
+
+    def of_each(self, logs: Parameters) -> Parameters:
+        """Return the part of every row."""
+        try:
+            law = self._family.law(logs)
+        except (OverflowError, InputError):
+            return np.full(len(self._counts), -np.inf)
+        alive = law.survival(self._after)
+        gone = np.where(self._is_alive, 0.0, law.survival(self._by))
+        with np.errstate(all="ignore"):
+            died = law.density(np.where(self._exact, self._by, 1.0))
+            part = np.log(np.where(self._exact, died, np.maximum(alive - gone, 0.0)))
+        return self._counts * np.where(np.isnan(part), -np.inf, part)
+
+    def __call__(self, logs: Parameters) -> float:
+        return float(np.sum(self.of_each(logs)))
+
+    def of_groups(self, logs: Parameters) -> Parameters:
+        """Return the part of every group of machines."""
+        return np.bincount(self._groups, weights=self.of_each(logs)).astype(np.float64)
+
+
+def _maximised(function: Callable[[Parameters], float], start: Parameters) -> Parameters:
+    """Return where a function of a few numbers is greatest, by the simplex of Nelder and Mead, begun anew twice."""
+    best = start
+    for size in (0.5, 0.1, 0.02):
+        corners = np.vstack([best, best + size * np.eye(len(start))])
+        values = np.array([function(corner) for corner in corners])
+        for _ in range(400 * len(start)):
+            order = np.argsort(-values, kind="stable")
+            corners, values = corners[order], values[order]
+            if np.abs(corners[1:] - corners[0]).max() < 1e-9:
+                break
+            centre = corners[:-1].mean(axis=0)
+            moved = partial(lambda centre, worst, by: centre + by * (centre - worst), centre, corners[-1])
+            corner, value = _better(function, moved, values)
+            if corner is None:
+                corners[1:] = corners[0] + 0.5 * (corners[1:] - corners[0])
+                values[1:] = [function(other) for other in corners[1:]]
+            else:
+                corners[-1], values[-1] = corner, value
+        best = corners[np.argmax(values)]
+    return best
+
+
+def _better(
+    function: Callable[[Parameters], float], moved: Callable[[float], Parameters], values: Parameters
+) -> tuple[Parameters | None, float]:
+    """Return what takes the place of the worst corner, by reflection, expansion or contraction; None to shrink all."""
+    reflected = function(moved(1.0))
+    if reflected > values[0]:
+        expanded = function(moved(2.0))
+        return (moved(2.0), expanded) if expanded > reflected else (moved(1.0), reflected)
+    if reflected > values[-2]:
+        return moved(1.0), reflected
+    by = 0.5 if reflected > values[-1] else -0.5
+    contracted = function(moved(by))
+    return (moved(by), contracted) if contracted > max(reflected, values[-1]) else (None, 0.0)
+
+
+def _sandwich(likelihood: _Likelihood, best: Parameters, step: float = 1e-4) -> Parameters:
+    """Return the standard errors of the parameters, from the curvature and the scores of groups (Huber, White)."""
+    units = step * np.eye(len(best))
+    scores = np.array([(likelihood.of_groups(best + e) - likelihood.of_groups(best - e)) / (2 * step) for e in units])
+    curvature = np.array(
+        [
+            [
+                likelihood(best + a + b)
+                - likelihood(best + a - b)
+                - likelihood(best - a + b)
+                + likelihood(best - a - b)
+                for b in units
+            ]
+            for a in units
+        ]
+    ) / (4 * step**2)
+    try:
+        bread = np.linalg.inv(-curvature)
+    except np.linalg.LinAlgError:
+        return np.full(len(best), math.inf)
+    spread = np.diag(bread @ (scores @ scores.T) @ bread.T)
+    return np.where(np.isfinite(spread) & (spread >= 0), np.sqrt(np.abs(spread)), math.inf)
+
+
+def lost_shares(seen: Iterable[Lifespan]) -> tuple[Hours, Hours]:
+    """Return ages in hours at which machines were lost, ascending, and the share that is gone at each (Kaplan, Meier).
+
+    A death between two ages is counted at the later one.
+    """
+    spans = tuple(seen)
+    ages = np.array(sorted({span.by_h for span in spans if span.by_h < math.inf}))
+    by = np.array([span.by_h for span in spans])
+    last = np.array([span.by_h if span.by_h < math.inf else span.after_h for span in spans])
+    counts = np.array([span.count for span in spans])
+    at_risk = np.array([counts[last >= age].sum() for age in ages])
+    died = np.array([counts[by == age].sum() for age in ages])
+    return ages, 1 - np.cumprod(1 - died / at_risk) if len(ages) else np.zeros(0)
+
+
+def distance_of(law: Lifetime, seen: Iterable[Lifespan]) -> float:
+    """Return the distance of Kolmogorov and Smirnov between a law and what was seen, where anything was seen.
+
+    A law that ends all at a limit is to be given without it: what was censored there never died of itself.
+
+    Raises:
+        InputError: where no machine was seen to die.
+    """
+    spans = tuple(seen)
+    ages, shares = lost_shares(spans)
+    if len(ages) == 0:
+        raise InputError("no machine was seen to die; there is no distance to a law")
+    before = np.concatenate([[0.0], shares[:-1]])
+    # a death in an interval has an empirical share at its ends alone, an exact one just before it too
+    starts = {span.by_h: span.after_h for span in spans if span.by_h < math.inf}
+    starts_h = np.array([starts[age] for age in ages])
+    known = np.searchsorted(ages, starts_h, side="right")
+    at_start = np.where(starts_h == ages, before, np.concatenate([[0.0], shares])[known])
+    last_h = max(span.after_h for span in spans)
+    ends = np.array([last_h]) if last_h > ages[-1] else np.zeros(0)
+    gaps = [
+        np.abs(1 - law.survival(ages) - shares),
+        np.abs(1 - law.survival(starts_h) - at_start),
+        np.abs(1 - law.survival(ends) - shares[-1]),
+    ]
+    return float(np.max(np.concatenate(gaps)))

@@ -1,0 +1,148 @@
+"""What every search method is: it is asked for a trial, and told what came of it.
+
+A method is a function of its seed and of the calls it got, in their order: the same calls give the same trials again.
+Losses are minimised; a metric to be maximised is told with its sign turned.
+
+Left out: when a search ends, and how trials are run.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from heterps_compile.errors import InputError
+from heterps_compile.escape import short
+
+from .space import Config, Space, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """How long trials train.
+
+    Attributes:
+        least: The shortest trial, in the unit.
+        most: A whole trial.
+        eta: By how much the levels between them differ; one in ``eta`` trials is promoted.
+        unit: What is counted: steps, samples or epochs.
+    """
+
+    least: float
+    most: float
+    eta: int = 3
+    unit: str = "steps"
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            InputError: where they are no range of positive numbers, or ``eta`` is below 2.
+        """
+        if not 0 < self.least <= self.most < math.inf:
+            raise InputError(
+                f"trials train from {self.least:g} to {self.most:g} {self.unit}; the least must be above 0 and no more "
+                "than the most"
+            )
+        if self.eta < 2:
+            raise InputError(f"eta is {self.eta}; one trial in 2 or more is promoted")
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Return the lengths of trials, ascending: the most, and parts of it by powers of ``eta``."""
+        count = int(math.log(self.most / self.least) / math.log(self.eta) + 1e-9) + 1
+        return tuple(self.most / self.eta**power for power in reversed(range(count)))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What to run next.
+
+    Attributes:
+        number: From 0 on, in the order asked for.
+        config: The configuration.
+        vector: The configuration's place in the cube of the space.
+        fidelity: How far to train in all, in the unit of the search.
+        continues: Number of the trial, of the same configuration, whose checkpoint this one trains on from.
+    """
+
+    number: int
+    config: Config
+    vector: Vector
+    fidelity: float
+    continues: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a method would try: a vector, how far to train it, the trial it continues, and where the result belongs."""
+
+    vector: Vector
+    fidelity: float
+    continues: int | None = None
+    place: tuple[int, ...] = ()
+
+
+class Method(ABC):
+    """A search method, which keeps account of what it was asked for and told."""
+
+    def __init__(self, space: Space, fidelity: Fidelity, seed: int) -> None:
+        self.space = space
+        self.fidelity = fidelity
+        self.random = np.random.default_rng(seed)
+        self.open: dict[int, tuple[Trial, Proposal]] = {}
+        self.losses: dict[int, float] = {}
+        self.best: tuple[Trial, float] | None = None
+        self._asked = 0
+
+    def ask(self) -> Trial:
+        """Return the next trial; asking again before it is told is how trials run at once.
+
+        Raises:
+            InfeasibleError: where the space forbids whatever is drawn.
+        """
+        proposal = self.propose(self._asked)
+        config = self.space.config_at(proposal.vector)
+        trial = Trial(self._asked, config, proposal.vector, proposal.fidelity, proposal.continues)
+        self.open[trial.number] = trial, proposal
+        self._asked += 1
+        return trial
+
+    def tell(self, number: int, loss: float) -> None:
+        """Take the loss of a trial.
+
+        Raises:
+            InputError: where the trial is not running, or the loss is no finite number.
+        """
+        if not math.isfinite(loss):
+            raise InputError(f"trial {short(number)} reported {loss}; tell it as failed, or report a finite number")
+        self._close(number, loss)
+
+    def tell_failed(self, number: int) -> None:
+        """Take it that a trial has no result: it counts as worse than every other.
+
+        Raises:
+            InputError: where the trial is not running.
+        """
+        self._close(number, math.inf)
+
+    def _close(self, number: int, loss: float) -> None:
+        if number not in self.open:
+            known = "was told already" if number in self.losses else "was never asked for"
+            raise InputError(f"trial {short(number)} {known}; tell each trial once")
+        trial, proposal = self.open.pop(number)
+        self.losses[number] = loss
+        if math.isfinite(loss) and (
+            self.best is None or (-trial.fidelity, loss) < (-self.best[0].fidelity, self.best[1])
+        ):
+            self.best = trial, loss
+        self.learn(trial, proposal, loss)
+
+    @abstractmethod
+    def propose(self, number: int) -> Proposal:
+        """Return what to try as the trial of a number."""
+
+    @abstractmethod
+    def learn(self, trial: Trial, proposal: Proposal, loss: float) -> None:
+        """Take the loss of a trial, infinite where it failed."""

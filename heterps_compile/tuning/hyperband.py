@@ -1,0 +1,31 @@
+"""Hyperband (Li et al., JMLR 2018): brackets of random configurations, the best of each rung trained on."""
+
+from .ask_tell import Fidelity, Method, Proposal, Trial
+from .brackets import Brackets
+from .space import Space, Vector
+
+
+class Hyperband(Method):
+    """Draw the first rung of every bracket, and promote the best of a rung from their checkpoints."""
+
+    def __init__(self, space: Space, fidelity: Fidelity, seed: int) -> None:
+        super().__init__(space, fidelity, seed)
+        self._brackets = Brackets(fidelity)
+        self._vectors: dict[int, Vector] = {}
+
+    def propose(self, number: int) -> Proposal:
+        """Return a draw, or the next best of the rung below."""
+        bracket, rung = self._brackets.start()
+        fidelity = self._brackets.levels[bracket.first_level + rung]
+        continues = None
+        if rung:
+            below = sorted(bracket.results[rung - 1], key=lambda told: (told[1], told[0]))
+            continues = below[bracket.started[rung] - 1][0]
+        vector = self.space.draw(self.random) if continues is None else self._vectors[continues]
+        self._vectors[number] = vector
+        return Proposal(vector, fidelity, continues, (bracket.index, rung))
+
+    def learn(self, trial: Trial, proposal: Proposal, loss: float) -> None:
+        """Count the trial for its rung."""
+        bracket, rung = proposal.place
+        self._brackets.tell(bracket, rung, trial.number, loss)

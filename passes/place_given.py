@@ -1,0 +1,240 @@
+"""Plan a problem with given costs, for the objective of its request.
+
+Batches of a step are placed by the methods that place models, and proven as they are. Batches of one replica each are
+planned for throughput, on the one type of the pool that has times (``replicate_stages.py``). Stages of several device
+types are searched where they are asked for (``placement/mixed/``).
+
+Left out: how large a micro-batch is, which the simulated step decides (``prediction/choose_micro_batch.py``).
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heterps_compile.cost.evaluate import detail
+from heterps_compile.cost.objective import OBJECTIVES
+from heterps_compile.cost.problem import Placement, SearchResult
+from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.passes.deadline import Deadline, now_s
+from heterps_compile.plan.request import ALONE, Request
+from heterps_compile.problem_file.given_plan import GivenPlan
+from heterps_compile.problem_file.given_problem import REPLICA, GivenProblem
+from heterps_compile.problem_file.pose_given import PosedGiven, mixed_plan_of, plan_of, pose_given
+from heterps_compile.problem_file.problem_laws import shown
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE
+from heterps_compile.units import counted, format_percent
+
+from .place_given_steps import place_given_steps
+from .place_layers import run_method
+from .placement.method import proves
+from .placement.methods import find_method
+from .placement.mixed.mixed_search import search_mixed
+from .placement.proof.certificate import certify
+from .placement.proof.exact import Exact
+from .replicate_stages import replicate_stages
+
+THROUGHPUT = "throughput"
+_PROOF_S = 20.0
+_PLAIN_SHARE = 0.3  # of a time limit, for a plan whose stages have one type each
+_MOST_RIVALS = 12
+_MOST_STAGES = 8  # of plans whose steps are compared
+_STAGES_S = 1.0  # for the best plan of so many stages
+_GAIN = 1e-6  # relative
+_NO_GAIN = "stages of several device types were searched too, and none is better"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGiven:
+    """A plan of a problem with given costs.
+
+    Attributes:
+        plan: Stages and replicas; the batch undivided.
+        value: Of the objective, by the steady state.
+        bound: No plan of those that were looked at has a lower value.
+        holds_for: Which these are, in words.
+        method: That found it.
+        search_s: Seconds it took, the proof included.
+        notes: What the reader should know.
+        steps: Plans with their prices per hour, of which the one of the best step is to be taken, and whose value is
+            that of the step; none where the value is of the steady state.
+        rivals: Plans with their values, the best first, of which the one of the shortest step is to be taken. None is
+            worse than the best one whose stages have one type each, but for the throughput of training, whose steps do
+            not overlap. None where there is one plan alone.
+    """
+
+    plan: GivenPlan
+    value: float
+    bound: float
+    holds_for: str
+    method: str
+    search_s: float
+    notes: tuple[str, ...] = ()
+    rivals: tuple[tuple[GivenPlan, float], ...] = ()
+    steps: tuple[tuple[GivenPlan, float], ...] = ()
+
+
+def place_given(given: GivenProblem, request: Request) -> PlacedGiven:
+    """Return the best plan found, with a proven bound.
+
+    Args:
+        given: The problem.
+        request: What is asked for.
+
+    Raises:
+        InputError: where the request asks for what the problem does not have.
+        InfeasibleError: where no plan meets the request.
+        UnknownNameError: for an unknown method.
+    """
+    began, deadline, mixed_stages = now_s(), Deadline.after(request.time_limit_s), request.mixed_stages
+    if request.reading == ALONE and (mixed_stages or given.batch_of == REPLICA):
+        what = "batches of one replica each are" if given.batch_of == REPLICA else "--mixed-stages is"
+        raise InputError(
+            f"problem {shown(given.name)}: {what} looked at in the steady state alone; leave out --reading {ALONE}"
+        )
+    if given.batch_of == REPLICA and request.objective == THROUGHPUT:
+        if mixed_stages:
+            raise InputError(
+                f"problem {shown(given.name)}: --mixed-stages is not looked at where batches are of one replica each; "
+                "leave it out"
+            )
+        return _of_replicas(given, request, began, deadline)
+    posed = pose_given(given, request)
+    method = find_method(request.method)
+    share_s = None if request.time_limit_s is None else request.time_limit_s * (_PLAIN_SHARE if mixed_stages else 1.0)
+    found = run_method(method, posed.problem, seed=request.seed, time_limit_s=share_s)
+    of_counts = _of_stage_counts(posed, found, deadline) if given.training and request.objective == THROUGHPUT else []
+    if mixed_stages:
+        return replace(_mixed(given, posed, found, of_counts, deadline), search_s=now_s() - began)
+    if isinstance(found, InfeasibleError):
+        raise found
+    if not proves(method):
+        found = certify(posed.problem, found, min(_PROOF_S, max(0.0, deadline.left_s())))
+    if request.reading == ALONE:
+        placed = _for_step(given, posed, found, [placement for placement, _ in of_counts], deadline)
+        return replace(placed, search_s=now_s() - began)
+    rivals = [(found.placement, found.value), *of_counts]
+    plans = tuple((_plan(given, posed, placement), value) for placement, value in sorted(rivals, key=lambda r: r[1]))
+    return PlacedGiven(
+        _plan(given, posed, found.placement),
+        found.value,
+        found.bound,
+        "plans that keep the layers in this order, in the steady state",
+        found.method,
+        now_s() - began,
+        found.notes,
+        plans if of_counts else (),
+    )
+
+
+def _for_step(
+    given: GivenProblem, posed: PosedGiven, found: SearchResult, of_counts: list[Placement], deadline: Deadline
+) -> PlacedGiven:
+    """Return plans for their steps, from the best plans of the steady state."""
+    steps = place_given_steps(given, posed, [found.placement, *of_counts], deadline, seed=found.seed)
+    most = counted(steps.most_micro_batches, "micro-batch")
+    return PlacedGiven(
+        steps.plans[0][0],
+        np.inf,
+        steps.bound,
+        f"plans that keep the layers in this order, in at most {most}, {ONE_BATCH_ALONE}",
+        found.method,
+        0.0,
+        found.notes,
+        steps=steps.plans,
+    )
+
+
+def _plan(given: GivenProblem, posed: PosedGiven, placement: Placement) -> GivenPlan:
+    stages = detail(posed.problem, placement).stages
+    return plan_of(given, posed, placement, [stage.replicas for stage in stages])
+
+
+def _of_stage_counts(
+    posed: PosedGiven, found: SearchResult | InfeasibleError, deadline: Deadline
+) -> list[tuple[Placement, float]]:
+    """Return the best plans of one stage, of two and so on, with their values: their steps may be shorter."""
+    problem, plans = posed.problem, []
+    if isinstance(found, InfeasibleError):
+        return []
+    most = min(problem.max_stages, problem.layer_count, _MOST_STAGES)
+    for count in range(problem.min_stages, most + 1):
+        asked = replace(problem, min_stages=count, max_stages=count)
+        own = run_method(Exact(), asked, time_limit_s=max(0.0, min(_STAGES_S, deadline.left_s())))
+        if isinstance(own, SearchResult) and own.placement != found.placement:
+            plans.append((own.placement, own.value))
+    return plans
+
+
+def _mixed(
+    given: GivenProblem,
+    posed: PosedGiven,
+    plain: SearchResult | InfeasibleError,
+    of_counts: list[tuple[Placement, float]],
+    deadline: Deadline,
+) -> PlacedGiven:
+    """Return the best plan whose stages may have several device types, from the best one without such stages."""
+    start = plain.placement if isinstance(plain, SearchResult) else None
+    most = plain.value * (1 + _GAIN) if isinstance(plain, SearchResult) else np.inf
+    found = search_mixed(posed.problem, start, min(_PROOF_S, max(0.0, deadline.left_s())))
+    if not found.plans:
+        if isinstance(plain, InfeasibleError) and np.isinf(found.bound):
+            raise InfeasibleError(f"{plain}; stages of several device types do not help")
+        raise InfeasibleError(
+            f"{plain}; with stages of several device types none was found in the time, and none proven impossible "
+            "(--time-limit)"
+        )
+    if isinstance(plain, SearchResult):
+        gain = 1 - found.value / plain.value
+        better = f"{format_percent(100 * gain)} {OBJECTIVES[posed.problem.objective].better}"
+        note = f"{better} than the best plan found whose stages have one type each" if gain > _GAIN else _NO_GAIN
+    else:
+        note = f"no plan was found whose stages have one type each: {plain}"
+    no_worse = [(plan, value) for plan, value in found.plans if value <= most or of_counts]
+    plans = [(mixed_plan_of(given, posed, plan), value) for plan, value in no_worse[:_MOST_RIVALS]]
+    plans += [(_plan(given, posed, placement), value) for placement, value in of_counts]
+    rivals = tuple(sorted(plans, key=lambda rival: rival[1]))
+    return PlacedGiven(
+        rivals[0][0],
+        found.value,
+        found.bound,
+        "plans that keep the layers in this order, with one device type or several in a stage, in the steady state",
+        "mixed-stages",
+        0.0,
+        (note,),
+        rivals,
+    )
+
+
+def _of_replicas(given: GivenProblem, request: Request, began: float, deadline: Deadline) -> PlacedGiven:
+    for words, asked in (
+        ("--min-throughput", request.min_throughput),
+        ("--budget", request.budget_per_hour),
+        ("--min-stages", request.min_stages > 1),
+        ("--max-stages", request.max_stages),
+        ("--pin", request.pins),
+        ("--forbid", request.forbidden),
+        ("--method", request.method != Request().method),
+        ("--seed", request.seed),
+    ):
+        if asked:
+            raise InputError(
+                f"problem {shown(given.name)}: {words} is not looked at where batches are of one replica each; leave "
+                "it out"
+            )
+    devices = {device for layer in given.layers for device, _ in layer.by_group}
+    if len(devices) != 1:
+        raise InputError(
+            f"problem {shown(given.name)} has times on {', '.join(map(shown, sorted(devices)[:8]))}; batches of one "
+            "replica each are planned on one device type: give a pool with one of them"
+        )
+    [device] = devices
+    found = replicate_stages(given, device, given.known_pool.device_type(device).max_units, deadline)
+    every = "all divisions of the layers into stages" if found.is_every_order else "the orders that were looked at"
+    return PlacedGiven(
+        found.plan,
+        found.batch_s,
+        found.bound_s,
+        f"{every} ({found.down_sets:,} down-sets)",
+        "replicate-stages",
+        now_s() - began,
+    )

@@ -1,0 +1,143 @@
+"""Plans of a problem with given costs for their steps: what is minimised is one batch alone.
+
+The search over steps of models (``placement/steps/``) has the times of the problem that `predict` has: of micro-batches
+of every size as they were measured, of ways between stages, which delay and occupy nobody, of sums of gradients.
+It leaves out what `predict` has besides (measured messages, stages that share a machine, updates, the overhead of a
+step), so that the plans which it came by are predicted too, and the best of these is taken
+(``prediction/choose_micro_batch.py``).
+
+The bound is of a problem that has nothing by which a predicted step could be shorter: where messages were measured, or
+stages may stand in one machine, ways take no time; where all-reduces were, neither do these; a layer has the fewest
+bytes that any type has; and where small micro-batches are faster than their share, replicas divide all of a layer.
+
+Left out: stages of several device types, batches of one replica each, both of which are known in the steady state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heterps_compile.cost.problem import Placement
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes.deadline import Deadline
+from heterps_compile.problem_file.given_plan import GivenPlan
+from heterps_compile.problem_file.given_problem import GivenProblem
+from heterps_compile.problem_file.message_times import group_network
+from heterps_compile.problem_file.pose_given import PosedGiven, plan_of
+from heterps_compile.schedule.readings import ONE_BATCH_ALONE, rate
+from heterps_compile.schedule.step_problem import PartTimes, StepProblem
+from heterps_compile.units import format_rate
+
+from .placement.steps.minimise_step import search_steps
+from .placement.steps.step_closing import close_steps
+from .placement.steps.step_plans import SteppedPlan
+
+_MOST_PLANS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSteps:
+    """Plans for their steps.
+
+    Attributes:
+        plans: With the price per hour of each, the best by the search first.
+        bound: No step of a plan that keeps the order has a lower value; 0 where none is proven.
+        most_micro_batches: Of the plans that the bound is of.
+    """
+
+    plans: tuple[tuple[GivenPlan, float], ...]
+    bound: float
+    most_micro_batches: int
+
+
+def place_given_steps(
+    given: GivenProblem, posed: PosedGiven, starts: Sequence[Placement], deadline: Deadline, *, seed: int
+) -> GivenSteps:
+    """Return plans of short steps, found from some placements, and a bound of all.
+
+    Raises:
+        InfeasibleError: where none of them reaches the floor.
+    """
+    of = _steps(given, posed)
+    found = search_steps(of, starts, deadline, seed=seed)
+    if found.plan is None:
+        floor, reached = posed.problem.min_throughput, rate(posed.problem.batch, found.shortest_s)
+        raise InfeasibleError(
+            f"no plan was found that reaches the floor of {format_rate(floor)} with {ONE_BATCH_ALONE}: the quickest "
+            f"step makes {format_rate(reached)}; ask for less (--min-throughput), or for --reading steady-state"
+        )
+    least = _least(given, of)
+    bound = close_steps(least, found.plan, deadline).bound
+    ranked = sorted({id(plan): plan for plan in (found.plan, *found.others)}.values(), key=lambda plan: plan.rank)
+    plans = tuple((_given(given, posed, plan), plan.price_per_hour) for plan in ranked[:_MOST_PLANS])
+    return GivenSteps(plans, max(0.0, bound), of.all_counts[-1])
+
+
+def _given(given: GivenProblem, posed: PosedGiven, plan: SteppedPlan) -> GivenPlan:
+    own = plan_of(given, posed, plan.placement, list(plan.step.units))
+    return replace(own, schedule=plan.step.schedule, micro_batch=given.batch // plan.step.micro_batches)
+
+
+def _steps(given: GivenProblem, posed: PosedGiven) -> StepProblem:
+    """Return what steps of the problem are made of; data occupies no stage, as in the prediction."""
+    problem, groups = posed.problem, posed.groups
+    none = np.zeros(problem.type_count)
+    side, late = (
+        (problem.seconds_per_byte[:, None] + none, problem.latency_s[:, None] + none)
+        if problem.link_seconds_per_byte is None or problem.link_latency_s is None
+        else (problem.link_seconds_per_byte, problem.link_latency_s)
+    )
+    pool = given.known_pool
+    times = [[layer.by_group.get((each.device, each.tensor_parallel)) for each in groups] for layer in given.layers]
+    of_type = [pool.device_type(each.device).compute_parallel for each in groups]
+    alpha = np.array(
+        [[a if each is None else each.parallel(a) for each, a in zip(row, of_type, strict=True)] for row in times]
+    )
+
+    def part(count: int) -> PartTimes:
+        samples = given.batch / count
+        forward_s = np.array([[0.0 if each is None else each.forward_time_s(samples) for each in row] for row in times])
+        backward_s = np.array(
+            [[0.0 if each is None else each.backward_time_s(samples) for each in row] for row in times]
+        )
+        return PartTimes(forward_s, backward_s, backward_s)
+
+    of = StepProblem(
+        problem, given.training, is_divisible=True, times=None, again_s=None,
+        networks=tuple(group_network(given, each) for each in groups), own_latency_s=none, ways=(side, late),
+    )  # fmt: skip
+    known = {count: part(count) for count in sorted({1, *of.all_counts})}
+    worked = replace(
+        problem,
+        compute_s=np.where(np.isfinite(problem.compute_s), known[1].whole_s, np.inf),
+        layer_compute_parallel=alpha,
+        seconds_per_byte=none,
+        latency_s=none,
+        link_seconds_per_byte=None,
+        link_latency_s=None,
+    )
+    return replace(of, problem=worked, known_parts=known)
+
+
+def _least(given: GivenProblem, of: StepProblem) -> StepProblem:
+    """Return the steps without what a predicted step may be shorter by."""
+    problem, pool = of.problem, given.known_pool
+    ways, sync_s, alpha = of.ways, problem.sync_s, problem.layer_compute_parallel
+    if given.transfers or any(device.units_per_machine > 1 for device in pool.device_types):
+        ways = (np.zeros((problem.type_count,) * 2), np.zeros((problem.type_count,) * 2))
+    if min(of.shrinks_by(count) for count in of.all_counts) < 1:
+        alpha = np.ones(problem.compute_s.shape)
+    known = [[each.parameter_bytes for each in layer.times] for layer in given.layers]
+    least, most = (np.array([float(function(row)) for row in known]) for function in (min, max))
+    fewer = np.divide(least, most, out=np.ones_like(least), where=most > 0)
+    sync_s = sync_s * (0.0 if given.all_reduces else fewer[:, None])
+    kept = np.array([min(each.activation_bytes_per_sample for each in layer.times) for layer in given.layers])
+    weight_bytes = least * given.held_per_parameter
+    return replace(
+        of,
+        ways=ways,
+        problem=replace(
+            problem, sync_s=sync_s, layer_compute_parallel=alpha, weight_bytes=weight_bytes, activation_bytes=kept
+        ),
+    )

@@ -1,0 +1,112 @@
+"""Loops that numba compiles to machine code, which is kept on disk: only their first start on a machine compiles.
+
+The code lies beside the bytecode; where that folder is read-only, in the user's cache (``~/.cache/numba``); or where
+``NUMBA_CACHE_DIR`` says. Where none of them can be written, every process compiles again, and a warning of the logger
+says so.
+
+Compiling takes some seconds, so a loop that is wanted later is compiled by a process of its own meanwhile::
+
+    this process  |== proof ==|== proof ==|== the loop ==|
+    another           |= compiles, keeps =|
+
+Left out: code for another processor or numba, which is compiled where it is called, as the first time.
+"""
+
+import atexit
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+from heterps_compile.escape import printable
+from heterps_compile.logger import LOG
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return the machine code of a function; it is compiled, or read from disk, when it is called."""
+    return cast("Callable[_P, _R]", _dispatcher(function))
+
+
+@cache
+def _dispatcher(function: Callable[..., object]) -> Callable[..., object]:
+    import numba  # noqa: PLC0415  # takes a third of a second
+
+    try:
+        made = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # no folder to keep it in
+        LOG.warning(
+            "the compiled search loop %r cannot be kept: neither %s nor the user's cache can be written; every process "
+            "compiles it again, which takes seconds; NUMBA_CACHE_DIR names another folder",
+            function.__name__,
+            printable(str(Path(inspect.getfile(function)).parent)),
+        )
+        made = numba.njit(nogil=True, error_model="numpy")(function)
+    return cast("Callable[..., object]", made)
+
+
+def is_kept(function: Callable[..., object]) -> bool:
+    """Return whether code of a function was kept since its source was written."""
+    folder, source = _folder(function), Path(inspect.getfile(function))
+    kept = () if folder is None else folder.glob(f"{source.stem}.{function.__qualname__}-*.nbi")
+    return any(index.stat().st_mtime >= source.stat().st_mtime for index in kept)
+
+
+def _folder(function: Callable[..., object]) -> Path | None:
+    """Return where code of a function is kept; None where it cannot be."""
+    path = cast("Any", _dispatcher(function)).stats.cache_path
+    return None if path is None else Path(path)
+
+
+class CompiledBeside:
+    """A loop that another process compiles, unless it is kept already or has to be compiled in every process.
+
+    Where that process fails, the loop counts as ready and is compiled where it is called. Where this process ends
+    first, the other goes on, so that the next start finds the code.
+    """
+
+    def __init__(self, function: Callable[..., object], module: str, call: str) -> None:
+        """Begin.
+
+        Args:
+            function: The loop.
+            module: In which ``call`` is.
+            call: A function without parameters that calls the loop as it will be called here.
+        """
+        self._process: subprocess.Popen[bytes] | None = None
+        if is_kept(function) or _folder(function) is None:
+            return
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 -- names of this package alone
+                [sys.executable, "-P", "-c", f"from {module} import {call}; {call}()"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as fault:
+            LOG.debug("no process could be started to compile the search loop: %s", printable(str(fault)))
+        else:
+            atexit.register(self._leave)
+
+    def is_ready(self, wait_s: float = 0.0) -> bool:
+        """Return whether the loop can be called without compiling it here; wait so long at most."""
+        if self._process is None:
+            return True
+        try:
+            status = self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return False
+        LOG.debug("another process compiled the search loop: status %d", status)
+        self._process = None
+        atexit.unregister(self._leave)
+        return True
+
+    def _leave(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.returncode = 0  # else Popen warns of a process that still runs

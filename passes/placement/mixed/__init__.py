@@ -1,0 +1,1 @@
+"""Stages whose replicas are of several device types."""

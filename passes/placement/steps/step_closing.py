@@ -1,0 +1,271 @@
+r"""Branch and bound over the plans of a step: the lowest bounds first, until no plan can be better than the best known.
+
+A branch is the first stages of a plan, for a number of micro-batches, each a segment with a class of replicas
+(``step_segments.py``); further branches add one stage::
+
+    micro-batches      8                    4
+                    /     \                 |
+    stage 0       a:0-3   a:0-5 x 2-3      ...         x 2-3: as many replicas
+                  /    \
+    stage 1    b:3-6   a:3-6 ...
+
+A branch's bound has the delays, rounds and sums of gradients of its stages as ``schedule/shortest_step.py`` adds them
+up, and of the rest the least of ``step_bound.py``. A branch with all layers is a plan but for the replicas within its
+classes: all of them are bounded, and those that may be better than the best plan simulated. The lowest bound of a
+branch that is still open is one of all plans; where none is left, the best plan is the optimum.
+
+Left out: plans whose placement breaks a limit in the steady state; with measured times of small micro-batches these
+may exist, and stay open.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from heapq import heappop, heappush
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from heterps_compile.cost.evaluate import to_arrays
+from heterps_compile.cost.problem import Floats, Ints
+from heterps_compile.cost.whole_machines import rented_units
+from heterps_compile.passes.deadline import Deadline
+from heterps_compile.passes.placement.geometry import Runs
+from heterps_compile.passes.placement.proof.trivial_bounds import GAP
+from heterps_compile.schedule.step_problem import StepProblem
+
+from .step_bound import StepTimes, step_times
+from .step_plans import SteppedPlan, StepPlan, feasible, of_units, simulated, values_of
+from .step_segments import StepSegments, classes
+
+
+@dataclass(frozen=True, slots=True)
+class ClosingEffort:
+    """How hard to try.
+
+    Attributes:
+        cells: Segments times classes of replicas for one number of micro-batches; problems with more are left alone.
+        branches: That are kept.
+        extended: Branches that are extended.
+        choices: Of replicas within the classes of one plan; plans with more stay open.
+        actions: Forwards and backwards that are simulated.
+    """
+
+    cells: int = 1_000_000
+    branches: int = 400_000
+    extended: int = 2_000
+    choices: int = 2_000
+    actions: int = 200_000
+
+
+CLOSING_EFFORT = ClosingEffort()
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What is proven.
+
+    Attributes:
+        plan: The best known, or a better one that was come upon.
+        bound: No plan has a lower value; minus infinity where that was not looked at.
+        branches: That were kept.
+    """
+
+    plan: SteppedPlan
+    bound: float
+    branches: int
+
+
+def close_steps(
+    of: StepProblem, plan: SteppedPlan, deadline: Deadline, effort: ClosingEffort = CLOSING_EFFORT
+) -> Closed:
+    """Return the best plan, from one that is known, and a bound on the value of every plan that keeps the order."""
+    segments = StepSegments(of)
+    if max(len(segments.type) * len(classes(of.problem, count)[0]) for count in of.all_counts) > effort.cells:
+        return Closed(plan, -np.inf, 0)
+    search = _Closing(segments, plan, deadline, effort)
+    bound = search.run()
+    return Closed(search.best, min(bound, search.best.value), search.kept)
+
+
+@dataclass(frozen=True, eq=False)
+class _Branches:
+    """Branches that one was extended to, or none where they have a first stage.
+
+    Attributes:
+        of: The plans of a number of micro-batches.
+        above: The branch that was extended, as its family and its place there; None for the one without stages.
+        segment, choice: [B], of the last stage, and the class of its replicas.
+        begin_s: [B], before the first forward of a next stage, without the delay to it.
+        end_s: [B], behind the last backward of the last stage.
+        fixed_s, growing_s: [B], bounds of the step: what further stages do not add to, and what they do.
+        paid: [B], price per hour.
+    """
+
+    of: StepTimes
+    above: "tuple[_Branches, int] | None"
+    segment: Ints
+    choice: Ints
+    begin_s: Floats
+    end_s: Floats
+    fixed_s: Floats
+    growing_s: Floats
+    paid: Floats
+
+    def path(self, place: int) -> list[tuple[int, int]]:
+        """Return segment and class of every stage of one of them, first to last."""
+        own = (int(self.segment[place]), int(self.choice[place]))
+        return [own] if self.above is None else [*self.above[0].path(self.above[1]), own]
+
+
+class _Closing:
+    """The branches that are open, and the best plan."""
+
+    def __init__(self, segments: StepSegments, plan: SteppedPlan, deadline: Deadline, effort: ClosingEffort) -> None:
+        self._segments, self.of, self._deadline, self._effort = segments, segments.of, deadline, effort
+        self.best, self.kept = plan, 0
+        self._open: list[tuple[float, int, _Branches, int]] = []
+        self._never_closed, self._actions = np.inf, 0
+        self._way_bytes = cache(self._way_bytes_at)
+
+    @property
+    def _most(self) -> float:
+        """Return the value at which a plan is no better than the best one."""
+        return self.best.value * (1 - GAP)
+
+    def run(self) -> float:
+        """Search; return the bound."""
+        for count in sorted(self.of.all_counts, key=lambda count: abs(count - self.best.step.micro_batches)):
+            if self._deadline.is_over:
+                return -np.inf
+            times = step_times(self._segments, count, self._most, self._deadline)
+            if times is not None:
+                self._extend(times, None, [])
+        extended = 0
+        while self._open and self._open[0][0] < self._most:
+            if extended >= self._effort.extended or self.kept > self._effort.branches or self._deadline.is_over:
+                return min(self._open[0][0], self._never_closed)
+            bound, _, branches, place = heappop(self._open)
+            path = branches.path(place)
+            if self._segments.end[path[-1][0]] == self._segments.chain.length:
+                self._try(branches.of, path, bound)
+            else:
+                extended += 1
+                self._extend(branches.of, (branches, place), path)
+        return min(self.best.value, self._never_closed)
+
+    def _extend(self, of: StepTimes, above: tuple[_Branches, int] | None, path: list[tuple[int, int]]) -> None:
+        """Keep the branches that one may be extended to, with bounds below the best plan."""
+        segments, times, problem = self._segments, of.times, self.of.problem
+        position = 0 if not path else int(segments.end[path[-1][0]])
+        here = slice(int(segments.rows[position]), int(segments.rows[position + 1]))
+        used = self._used(of, path)
+        ends, type_ = segments.end[here], segments.type[here]
+        is_last = ends == segments.chain.length
+        is_open = times.is_any[here] & (times.fewest[here] + used[type_][:, None] <= problem.max_units[type_][:, None])
+        is_open &= (len(path) + 1 + ~is_last <= problem.max_stages)[:, None]
+        is_open &= (~is_last | (len(path) + 1 >= problem.min_stages))[:, None]
+        row, choice = np.nonzero(is_open)
+        if not len(row):
+            return
+        segment = row + here.start
+        cell = (segment, choice)
+        forward_s, backward_s, both_s, sync_s = (
+            each[cell] for each in (times.forward_s, times.backward_s, times.both_s, times.sync_s)
+        )
+        begin_s, end_s, fixed_s, growing_s, paid = np.zeros((5, len(row)))
+        if above is not None:
+            delay_s = self._delays_s(of, path, segment, choice)
+            branches, place = above
+            last_backward_s = times.backward_s[path[-1]] + branches.end_s[place]
+            begin_s = branches.begin_s[place] + delay_s
+            end_s = delay_s + last_backward_s if self.of.training else end_s
+            both_ways = 2 if self.of.training else 1
+            growing_s = branches.growing_s[place] + both_ways * delay_s + both_s
+            fixed_s, paid = fixed_s + branches.fixed_s[place], paid + branches.paid[place]
+        rounds = times.rounds[choice]
+        if self.of.training:
+            end_s = np.maximum(sync_s, end_s)
+            fixed_s = np.maximum(fixed_s, begin_s + rounds * both_s + end_s)
+            fills_s = np.maximum(forward_s + rounds * backward_s, rounds * forward_s + backward_s)
+            growing_s = np.maximum(growing_s, begin_s + fills_s + end_s)
+        else:
+            growing_s = np.maximum(growing_s, begin_s + rounds * forward_s)
+        begin_s, paid = begin_s + forward_s, paid + times.price_per_hour[cell]
+        lasting_s = np.maximum(fixed_s, growing_s + times.after_s[segments.end[segment]])
+        lasting_s = np.maximum(lasting_s, times.least_s[cell])
+        bounds = of.least_values(problem, paid, lasting_s, segments.end[segment], self._most)
+        bounds = np.maximum(bounds, self._rented(of, used, segment, choice, lasting_s))
+        kept = np.flatnonzero(bounds < self._most)
+        found = _Branches(
+            of, above, segment[kept], choice[kept], begin_s[kept], end_s[kept], fixed_s[kept], growing_s[kept],
+            paid[kept],
+        )  # fmt: skip
+        for place, bound in enumerate(bounds[kept].tolist()):
+            self.kept += 1
+            heappush(self._open, (bound, self.kept, found, place))
+
+    def _used(self, of: StepTimes, path: list[tuple[int, int]]) -> Floats:
+        """Return [T], the units of the stages of a branch."""
+        used = np.zeros(self.of.problem.type_count)
+        for segment, choice in path:
+            used[self._segments.type[segment]] += of.times.fewest[segment, choice]
+        return used
+
+    def _rented(self, of: StepTimes, used: Floats, segment: Ints, choice: Ints, lasting_s: Floats) -> Floats:
+        """Return bounds of branches by the whole machines of their stages alone; minus infinity without such."""
+        problem = self.of.problem
+        if problem.rented_together is None:
+            return np.full(len(segment), -np.inf)
+        units = np.repeat(used[None, :], len(segment), axis=0)
+        units[np.arange(len(segment)), self._segments.type[segment]] += of.times.fewest[segment, choice]
+        return values_of(problem, np.asarray(rented_units(problem, units) @ problem.price_per_hour), lasting_s)
+
+    def _delays_s(self, of: StepTimes, path: list[tuple[int, int]], segment: Ints, choice: Ints) -> Floats:
+        """Return the least delays from the last stage of a branch to what may come next."""
+        segments, times = self._segments, of.times
+        before = path[-1][0]
+        position = int(segments.end[before])
+        size = self._way_bytes(int(segments.first[before]), position)[segments.end[segment]]
+        pair = (segments.type[before], segments.type[segment])
+        way_s = self.of.way_latency_s[pair] + size * self.of.way_seconds_per_byte[pair] / times.count
+        moving_s = times.moving_s[path[-1]] / (1 if len(path) == 1 else 2)
+        after_s = times.moving_s[segment, choice] / np.where(segments.end[segment] == segments.chain.length, 1, 2)
+        return np.where(size > 0, np.maximum(0.0, way_s - moving_s - after_s), 0.0)
+
+    def _way_bytes_at(self, first: int, position: int) -> Floats:
+        """Return [n + 1], what a stage from ``first`` to a position sends in one direction to one up to every end."""
+        sizes = np.zeros(self._segments.chain.length + 2)
+        for producer, readers, size in self._segments.values:
+            reader = np.searchsorted(readers, position)
+            if first <= producer < position and reader < len(readers):
+                sizes[readers[reader] + 1] += size / (2 if self.of.training else 1)
+        return np.cumsum(sizes)[:-1]
+
+    def _try(self, of: StepTimes, path: list[tuple[int, int]], bound: float) -> None:
+        """Bound the replicas within the classes of a plan, and simulate those that may be better than the best."""
+        segments = self._segments
+        runs = np.array([segment for segment, _ in path])
+        placement = segments.chain.placement(Runs(segments.first[runs], segments.end[runs], segments.type[runs]))
+        ranges = [range(int(of.times.fewest[cell]), int(of.times.most[cell]) + 1) for cell in path]
+        if prod(map(len, ranges)) > self._effort.choices or self._actions > self._effort.actions:
+            self._never_closed = min(self._never_closed, bound)
+            return
+        is_feasible = bool(feasible(self.of.problem, *to_arrays([placement]))[0])
+        for plan in self._in_order(of_units(self.of, placement, list(product(*ranges)), of.times.count)):
+            self._actions += 4 * len(plan.units) * plan.micro_batches
+            found = simulated(self.of, plan, self._most)
+            if found is None:
+                continue
+            if is_feasible:
+                self.best = found
+            else:
+                self._never_closed = min(self._never_closed, found.value)
+
+    def _in_order(self, plans: list[StepPlan]) -> Iterator[StepPlan]:
+        """Yield plans, best bound first, while these may be better than the best plan."""
+        for plan in plans:
+            if plan.value >= self._most:
+                return
+            yield plan

@@ -1,0 +1,78 @@
+"""What the nodes of a layer do by kind of work: dropout, attention that drops, concatenations, tables."""
+
+from dataclasses import replace
+
+import torch
+from sketch import sketch
+from torch import nn
+
+from heterps_compile.cost.layer_cost import KindWork, layer_costs
+from heterps_compile.frontends.torch_fx import import_torch
+from heterps_compile.ir.graph import DROPOUT, DROPPING_ATTENTION, Graph
+from heterps_compile.passes.group_layers import group_nodes
+
+ATTENTION = sketch("""
+    in q 2x3x5x4
+    in k 2x3x7x4
+    in v 2x3x7x4
+    attention mix : q k v -> y 2x3x5x4 flops=3360
+    elementwise drop : y -> z 2x3x5x4 flops=120
+    out z
+""")
+READ_AND_MADE = 4 * (2 * 120 + 2 * 168)
+WEIGHTS = 4 * 2 * 3 * 5 * 7
+
+
+def work(graph: Graph) -> dict[str, KindWork]:
+    return {each.kind: each for cost in layer_costs(group_nodes(graph)) for each in cost.by_kind}
+
+
+def test_an_attention_takes_exponentials_of_its_weights():
+    assert work(ATTENTION)["attention"] == KindWork("attention", 1, 3360, READ_AND_MADE + WEIGHTS, 0)
+
+
+def test_what_draws_is_a_kind_of_its_own():
+    drawing = replace(ATTENTION, nodes=tuple(replace(node, draws=True) for node in ATTENTION.nodes))
+    assert work(drawing).keys() == {DROPPING_ATTENTION, DROPOUT}
+    assert work(drawing)[DROPOUT] == KindWork(DROPOUT, 1, 120, 960, 0)
+
+
+def test_a_concatenation_starts_a_copy_for_each_part_and_none_for_indices():
+    graph = sketch("""
+        in x 4x8
+        par w 8x8
+        gemm fc : x w -> a 4x8 flops=512
+        move cat : a a x -> y 4x24
+        out y
+    """)
+    assert work(graph)["move"] == KindWork("move", 3, 0, 2 * 4 * 24 * 4, 0)
+    picks = sketch("""
+        in x 4x8
+        par w 8x8
+        gemm fc : x w -> a 4x8 flops=512
+        move pick : a x -> y 4x8
+        out y
+    """)
+    ids = {**picks.values, "x": replace(picks.values["x"], dtype="int64")}
+    assert work(replace(picks, values=ids))["move"].operations == 1
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.drop = nn.Linear(8, 8), nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.drop(self.enter(x))
+        p = 0.1 if self.training else 0.0
+        return nn.functional.scaled_dot_product_attention(y, y, y, dropout_p=p)
+
+
+def test_a_torch_model_draws_in_training_mode_alone():
+    def kinds(model: nn.Module) -> set[str]:
+        inputs = {"x": torch.zeros(2, 2, 5, 8)}
+        graph = import_torch(model, (), inputs, batch=None, shapes={}, dynamic_shapes=None)
+        return {kind for kind in work(graph) if kind in (DROPOUT, DROPPING_ATTENTION, "attention")}
+
+    assert kinds(Dropping().train()) == {DROPOUT, DROPPING_ATTENTION}
+    assert kinds(Dropping().eval()) == {"attention"}

@@ -1,0 +1,214 @@
+"""The choice of machines against all sets there are, its bounds against what is searched, and what it refuses."""
+
+import datetime as dt
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+from heterps_compile.api import read_model
+from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.machines import Goal
+from heterps_compile.machines.goal import Transience
+from heterps_compile.machines.machine_set import MachineSet
+from heterps_compile.machines.machines_words import answer_document, told
+from heterps_compile.machines.outlook import outlook_of
+from heterps_compile.machines.search import SearchEffort, choose_machines, excess
+from heterps_compile.machines.sets import kinds_of, sets_of_one_kind, sets_of_two_kinds, undominated
+from heterps_compile.machines.step_times import StepTimes, least_shared_s
+from heterps_compile.offers import Catalogue, Offer, Rental
+from heterps_compile.plan.request import make_request
+from heterps_compile.report.machines_page import machines_page
+from heterps_compile.transient.lifetime import Exponential
+
+GIB = 2**30
+V100 = Offer(
+    "aws",
+    "us-east-1",
+    "p3.2xlarge",
+    "v100",
+    1,
+    8,
+    61 * GIB,
+    16 * GIB,
+    10e9 / 8,
+    0.0,
+    3.06,
+    None,
+    dt.date(2026, 11, 1),
+    "here",
+)
+FOUR = replace(V100, instance="p3.8xlarge", gpus=4, inner_bytes_per_s=50e9, price_per_hour=12.24)
+T4 = replace(V100, instance="g4dn.xlarge", gpu="t4", price_per_hour=0.526)
+CPU = replace(
+    V100, instance="c5.large", gpu="", gpus=0, cores=4, memory_bytes=8 * GIB, gpu_memory_bytes=0.0, price_per_hour=0.2
+)
+
+
+def catalogue(*offers):
+    return Catalogue(offers, "a test")
+
+
+@pytest.fixture(scope="module")
+def times():
+    layers = [torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512), torch.nn.Linear(512, 8)]
+    model = torch.nn.Sequential(*layers)
+    read = {}
+
+    def graph(batch):
+        if batch not in read:
+            read[batch] = read_model(model, (torch.ones(4, 1024),), batch=batch)
+        return read[batch]
+
+    return StepTimes(graph, make_request("USD", mode="training"))
+
+
+def test_least_shared_time_is_the_linear_programme():
+    draw = np.random.default_rng(0)
+    for _ in range(25):
+        layers = int(draw.integers(1, 7))
+        work, other = draw.uniform(0.1, 5, layers), draw.uniform(0.1, 5, layers)
+        work[draw.random(layers) < 0.15] = np.inf
+        other[draw.random(layers) < 0.15] = np.inf
+        units, others = draw.integers(1, 9, 3).astype(float), draw.integers(1, 9, 3).astype(float)
+        got = least_shared_s(work, other, units, others)
+        if np.any(np.isinf(work) & np.isinf(other)):
+            assert np.all(np.isinf(got))
+            continue
+        most = [
+            (0.0, 0.0) if np.isinf(a) else (1.0, 1.0) if np.isinf(b) else (0.0, 1.0)
+            for a, b in zip(work, other, strict=True)
+        ]
+        a, b = np.where(np.isinf(work), 0, work), np.where(np.isinf(other), 0, other)
+        for k, m, value in zip(units, others, got, strict=True):
+            rows = [[*(a / k), -1.0], [*(-b / m), -1.0]]
+            best = linprog([0.0] * layers + [1.0], A_ub=rows, b_ub=[0.0, -b.sum() / m], bounds=[*most, (0, None)])
+            assert value == pytest.approx(best.fun, rel=1e-9)
+
+
+def test_no_step_is_below_its_bound(times):
+    goal = Goal(1e6, (256, 2048), deadline_s=1e9, most_machines=2)
+    kinds, _ = kinds_of([V100, FOUR, T4, CPU], spot=False)
+    candidates = [*sets_of_one_kind(kinds, times, goal), *sets_of_two_kinds(kinds, times, goal, float("inf")).found]
+    assert {len(each.machines.parts) for each in candidates} == {1, 2}
+    for each in candidates[::13]:
+        step = times.searched(each.machines, each.batch)
+        assert step.step_s >= each.least_s * (1 - 1e-9), each.machines.title
+
+
+def test_the_choice_is_the_best_of_all_sets(times):
+    offers = [V100, FOUR, T4]
+    everything = SearchEffort(100, 100, 1000)
+    kinds, _ = kinds_of(offers, spot=False)
+    unlimited = Goal(3e10, (1024,), deadline_s=1e12, most_machines=3)
+    sets = [*sets_of_one_kind(kinds, times, unlimited), *sets_of_two_kinds(kinds, times, unlimited, float("inf")).found]
+    looks = [outlook_of(each.machines, times.searched(each.machines, 1024).step_s, 1024, unlimited) for each in sets]
+    assert len(sets) == 9 + 6
+    middle = sorted(look.most_s for look in looks)[5]
+    answer = choose_machines(catalogue(*offers), times, replace(unlimited, deadline_s=middle), everything)
+    assert answer.best.outlook.median_money == pytest.approx(min(o.median_money for o in looks if o.most_s <= middle))
+    assert answer.best.outlook.most_s <= middle
+    assert answer.bound <= answer.best.outlook.median_money
+    middle = sorted(look.most_money for look in looks)[5]
+    within = replace(unlimited, deadline_s=None, budget=middle)
+    answer = choose_machines(catalogue(*offers), times, within, everything)
+    assert answer.best.outlook.median_s == pytest.approx(min(o.median_s for o in looks if o.most_money <= middle))
+    assert all(excess(option, within) == 0 for option in (answer.best, *answer.runners_up))
+    fronts = [(o.outlook.median_s, o.outlook.median_money) for o in answer.front]
+    assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(fronts))
+
+
+def test_little_effort_gives_a_bound_below_the_best(times):
+    goal = Goal(3e10, (1024,), deadline_s=1e6, most_machines=4)
+    little = choose_machines(catalogue(V100, FOUR, T4, CPU), times, goal, SearchEffort(1, 1, 0))
+    much = choose_machines(catalogue(V100, FOUR, T4, CPU), times, goal)
+    assert little.bound <= much.best.outlook.median_money <= little.best.outlook.median_money
+    assert choose_machines(catalogue(V100, FOUR, T4, CPU), times, goal).best.machines == much.best.machines
+
+
+def test_an_offer_that_another_dominates_is_left_out():
+    dearer = replace(V100, region="eu-1", price_per_hour=4.0)
+    faster = replace(V100, region="eu-2", price_per_hour=4.0, network_bytes_per_s=1e10)
+    kinds, unknown = kinds_of([dearer, V100, faster, FOUR, replace(V100, gpu="z80")], spot=False)
+    assert unknown == 1
+    assert [kind.rental.offer for kind in undominated(kinds)] == [V100, faster, FOUR]
+
+
+def test_two_kinds_stand_in_one_region_and_differ_in_their_units(times):
+    goal = Goal(1e6, (1024,), deadline_s=1e9, most_machines=2)
+    kinds, _ = kinds_of([V100, FOUR, T4, replace(CPU, region="eu")], spot=False)
+    pairs = sets_of_two_kinds(kinds, times, goal, float("inf"))
+    assert {each.machines.title for each in pairs.found} == {
+        "1 x aws g4dn.xlarge in us-east-1 (t4 x 1) + 1 x aws p3.2xlarge in us-east-1 (v100 x 1)",
+        "1 x aws g4dn.xlarge in us-east-1 (t4 x 1) + 1 x aws p3.8xlarge in us-east-1 (v100 x 4)",
+    }
+
+
+def test_machines_that_the_plan_leaves_idle_are_not_rented(times):
+    both = MachineSet(((Rental(T4), 2), (Rental(FOUR), 3)))
+    step = replace(times.searched(MachineSet(((Rental(V100), 1),)), 256), stages=((3, 1), (2, 1)))
+    used, moved = step.on_what_it_uses(both)
+    assert (used.parts, moved.stages) == (((Rental(FOUR), 2),), ((3, 0), (2, 0)))
+
+
+def test_what_nothing_meets_says_what_would(times):
+    with pytest.raises(
+        InfeasibleError,
+        match=r"within 0\.36 s, on 2 machines at the most: the nearest, .*--deadline.* allow that, or more machines",
+    ):
+        choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), deadline_s=0.36, most_machines=2))
+    with pytest.raises(
+        InfeasibleError, match=r"costs [\d.,]+ USD in nine of ten runs \(--budget '[\d.]+ USD'\); allow that$"
+    ):
+        choose_machines(catalogue(V100, T4), times, Goal(1e12, (1024,), budget=0.01))
+    with pytest.raises(InputError, match=r"no data sheet is known of any of the 1 offer$"):
+        choose_machines(catalogue(replace(V100, gpu="z80")), times, Goal(1e6, (8,), budget=1.0))
+
+
+def test_the_answer_is_told_in_sentences_and_as_json(times):
+    answer = choose_machines(catalogue(V100, FOUR, T4), times, Goal(3e10, (1024,), deadline_s=86400.0, most_machines=2))
+    lines = list(told(answer))
+    assert [line.partition(" ")[0] for line in lines] == ["asked:", "rent", "time", "plan:", "why:", "bound:", "fails:"]
+    assert lines[1].endswith(", as it was on 2026-11-01")
+    document = json.loads(answer_document(answer))
+    assert document["chosen"]["usd"]["median"] == answer.best.outlook.median_money
+    assert document["chosen"]["machines"][0]["price_date"] == "2026-11-01"
+    assert document["told"] == lines
+    page = machines_page(replace(answer, notes=("<script>alert(1)</script>",)))
+    assert page.count("<svg") == page.count("</svg>") == 1
+    assert "<script" not in page
+    assert page.count("<circle") >= len(answer.front)
+
+
+def test_transient_machines_are_cheaper_and_pay_for_their_losses(times):
+    spot = replace(T4, spot_per_hour=0.2)
+    goal = Goal(3e10, (1024,), deadline_s=3e6, most_machines=1, spot=True)
+    answer = choose_machines(catalogue(spot), times, goal)
+    best, other = answer.best, answer.runners_up[0]
+    assert [best.machines.has_spot, other.machines.has_spot] == [True, False]
+    assert best.step == other.step
+    assert best.outlook.median_s > other.outlook.median_s + goal.transience.start_up_s
+    assert best.outlook.median_money < other.outlook.median_money
+    often = replace(goal, transience=Transience(Exponential(0.05), 600.0))
+    assert not choose_machines(catalogue(spot), times, often).best.machines.has_spot
+    assert "7.77 % of them no hour" in answer.notes[-1]
+
+
+def test_a_set_that_stays_has_no_losses(times):
+    staying = MachineSet(((Rental(T4), 2),))
+    goal = Goal(1e9, (1000,), deadline_s=1.0)
+    outlook = outlook_of(staying, 0.001, 1000, goal, checkpoint_s=60.0)
+    assert (outlook.median_s, outlook.most_s) == (1000.0, pytest.approx(1128.0))
+    assert outlook.median_money == pytest.approx(1000 / 3600 * 2 * 0.526)
+
+
+def test_what_an_offer_does_not_say_is_told_of_those_that_are_chosen(times):
+    bare = replace(T4, network_bytes_per_s=0.0)
+    answer = choose_machines(catalogue(bare), times, Goal(1e6, (256,), deadline_s=1e6, most_machines=1))
+    assert answer.notes == (
+        "the catalogue does not say what network aws g4dn.xlarge in us-east-1 has; 625 MB/s is taken",
+    )

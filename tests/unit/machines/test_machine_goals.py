@@ -1,0 +1,84 @@
+"""What is asked of machines: times, money, batches, and what is refused."""
+
+import pytest
+
+from heterps_compile.errors import InputError
+from heterps_compile.machines import Goal
+from heterps_compile.machines.goal import (
+    Transience,
+    batches_between,
+    format_duration,
+    parse_duration,
+    parse_lifetime,
+    parse_money,
+)
+from heterps_compile.transient.lifetime import Exponential, Weibull
+
+
+def test_times_have_one_number_and_one_unit():
+    assert [parse_duration(text) for text in ("24h", "90 min", "2d", "3600 s", ".5h")] == [
+        86400,
+        5400,
+        172800,
+        3600,
+        1800,
+    ]
+    for text in ("24", "1h30min", "2 days 3 h", "h", "", "1 H", "24h "[:2] + "x"):
+        with pytest.raises(InputError, match=r"no time: give one number with one unit of s, min, h or d"):
+            parse_duration(text)
+    for text in ("0h", "-3h", "1e400h"):
+        with pytest.raises(InputError, match=r"no time above 0"):
+            parse_duration(text)
+
+
+def test_money_is_in_dollars():
+    assert [parse_money(text) for text in ("300 USD", "300", " 1e3 USD ")] == [300, 300, 1000]
+    with pytest.raises(InputError, match=r"'300 EUR' is in EUR, and offers are priced in USD; give it in USD"):
+        parse_money("300 EUR")
+    for text in ("0", "-5 USD", "5 USD/h", "much"):
+        with pytest.raises(InputError, match=r"no amount"):
+            parse_money(text)
+
+
+def test_a_range_of_batches_is_tried_in_doublings():
+    assert batches_between(512, 512) == (512,)
+    assert batches_between(1000, 5000) == (1000, 2000, 4000, 5000)
+    assert batches_between(1024, 4096) == (1024, 2048, 4096)
+    with pytest.raises(InputError, match=r"from 1 to 1000000 are 21 doublings; give a range of 16"):
+        batches_between(1, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({}, "neither a deadline nor a budget is given; name one"),
+        ({"samples": 0, "deadline_s": 1}, r"0 samples are to be trained on; give 1 to 1e\+18 \(--samples\)"),
+        ({"deadline_s": -1.0}, "the deadline is -1 s; it must be above 0"),
+        ({"budget": float("nan")}, "the budget is nan USD; it must be above 0"),
+        ({"deadline_s": 1, "most_machines": 0}, "at most 0 machines is asked for; give 1 to 256"),
+        ({"deadline_s": 1, "batches": ()}, "the batches are \\[\\]"),
+    ],
+)
+def test_a_goal_that_makes_no_sense_is_refused(asked, told):
+    with pytest.raises(InputError, match=told):
+        Goal(**{"samples": 1e6, "batches": (64,)} | asked)
+
+
+def test_times_are_printed_as_people_wait_for_them():
+    assert [format_duration(s) for s in (5.25, 60, 5400, 48 * 3600, 30 * 86400)] == [
+        "5.25 s",
+        "1 min",
+        "1.5 h",
+        "2 d",
+        "30 d",
+    ]
+
+
+def test_a_lifetime_is_a_mean_or_a_weibull():
+    assert parse_lifetime("20h") == Exponential(20.0)
+    assert parse_lifetime("1d, 0.6") == Weibull(0.6, 24.0)
+    for text in ("20", "20h,", "20h,much", ",0.5", "20h,0", "20h,-1"):
+        with pytest.raises(InputError):
+            parse_lifetime(text)
+    with pytest.raises(InputError, match=r"starts up within -1 s"):
+        Transience(start_up_s=-1.0)

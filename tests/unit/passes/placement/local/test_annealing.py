@@ -1,0 +1,131 @@
+"""Annealing: what the loop prices is what ``evaluate`` says, and what it finds."""
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from small_problems import linked, on_machines, rented_whole, small_problem, with_shared_storage
+
+from heterps_compile.cost.evaluate import Fault, evaluate, evaluate_one, slowest_batch_s, to_placement
+from heterps_compile.cost.problem import Problem
+from heterps_compile.passes.deadline import NO_DEADLINE, Deadline
+from heterps_compile.passes.placement.baselines.brute import Brute
+from heterps_compile.passes.placement.compiled_loops import compiled
+from heterps_compile.passes.placement.learned.rl import Rl, RlSearch
+from heterps_compile.passes.placement.local import annealing as module
+from heterps_compile.passes.placement.local.annealing import Anneal, Annealing, drawing
+from heterps_compile.passes.placement.local.annealing_loops import Cooling, Donors, anneal
+from heterps_compile.passes.placement.local.archive import Archive
+from heterps_compile.passes.placement.local.sampling import draw_plans, stage_rules, uniform_proposal
+from heterps_compile.passes.placement.local.segment_table import segment_table
+from heterps_compile.passes.placement.simple_plans import seed_placements
+
+STILL, NONE = Cooling(0, 1.0, 1.0, 1.0, 1.0), np.zeros((0, 4), np.int64)
+NO_DONORS = Donors(NONE, NONE, np.zeros(0, np.int64))
+SHORT = Annealing(changes=2_000, at_once=1_000)
+
+
+def begin(problem: Problem, deadline: Deadline = NO_DEADLINE, how: Annealing = SHORT) -> tuple[Archive, Anneal]:
+    archive = Archive(problem)
+    archive.add_placements(seed_placements(problem, None))
+    return archive, Anneal(segment_table(problem), archive, np.random.default_rng(1), deadline, how)
+
+
+def posed(seed: int, objective: str) -> Problem:
+    """Return a problem that has whatever problems may have, each with a chance of its own."""
+    chance = np.random.default_rng(seed).random(5)
+    problem = small_problem(seed, layers=7, types=3, memory=chance[0] < 0.5, units=6)
+    floor = problem.min_throughput or 0.3 * problem.batch * (objective == "price")
+    problem = replace(problem, objective=objective, min_throughput=floor, min_stages=1 + seed % 3)
+    if objective == "latency":
+        problem = replace(problem, sync_s=np.zeros_like(problem.sync_s), keeps_activations=False)
+    for chosen, add in zip(chance[1:], (linked, on_machines, rented_whole, with_shared_storage), strict=True):
+        problem = add(problem, seed) if chosen < 0.5 else problem
+    return problem
+
+
+@pytest.mark.parametrize("objective", ["cost", "price", "throughput", "latency", "max-load"])
+def test_a_plan_is_priced_as_it_is_evaluated_whatever_the_problem_has(objective: str) -> None:
+    judged = {"feasible": 0, "infeasible": 0}
+    for seed in range(60):
+        problem = posed(seed, objective)
+        draws = draw_plans(uniform_proposal(problem), stage_rules(problem), 12, np.random.default_rng(seed))
+        evaluation, (_, search) = evaluate(problem, draws.types, draws.begins), begin(problem)
+        for row in range(12):
+            walk, feasible = search.begin(draws.types[row], draws.begins[row]), evaluation.faults[row] == 0
+            if feasible and objective in ("cost", "throughput"):  # at the time of a batch that is best for it
+                walk.numbers[0, 0] = problem.batch / evaluation.throughput[row] * (1 + 1e-10)
+            elif not np.isfinite(slowest_batch_s(problem)):
+                walk.numbers[0, 0] = 1e6
+            compiled(anneal)(search.tables, search.rules, walk, NO_DONORS, STILL)
+            assert (walk.numbers[0, 2] == 0) == feasible, (seed, row, Fault(int(evaluation.faults[row])))
+            judged["feasible" if feasible else "infeasible"] += 1
+            if feasible:
+                value = walk.numbers[0, 1] / (3600 * problem.batch / 1e6 if objective == "cost" else 1.0)
+                assert value == pytest.approx(evaluation.values[row], rel=1e-8), (seed, row)
+    assert min(judged.values()) > 30
+    assert len(compiled(anneal).signatures) == 1  # type: ignore[attr-defined]  # of numba: compiled once for all
+
+
+@pytest.mark.parametrize("objective", ["cost", "throughput"])
+def test_the_optimum_over_links_branches_and_limits_is_found(objective: str) -> None:
+    drawn = replace(small_problem(2, layers=5, types=3, memory=False), objective=objective)
+    problem = linked(drawn, 2)
+    archive, search = begin(problem)
+    draw = drawing(problem, [uniform_proposal(problem)], np.random.default_rng(0))
+    for _ in islice(search.steps(draw), 60):
+        pass
+    assert archive.best.value == pytest.approx(Brute()(problem).value, rel=1e-9)
+    assert archive.best.value == evaluate_one(problem, archive.best.placement())
+
+
+def test_no_change_cuts_where_nothing_may_be_cut_nor_leaves_too_many_stages() -> None:
+    drawn = small_problem(3, layers=12, types=3, structure=False)
+    uncuttable = np.zeros(13, np.bool_)
+    uncuttable[[3, 4, 8]] = True
+    problem = linked(replace(drawn, uncuttable=uncuttable, min_throughput=0.0, max_units=np.full(3, 99)), 3)
+    problem = replace(problem, min_stages=2, max_stages=4)
+    archive, search = begin(problem)
+    for _ in islice(search.steps(drawing(problem, [uniform_proposal(problem)], np.random.default_rng(0))), 40):
+        pass
+    found = [plan for plan in archive.niches(64) if np.isfinite(plan.value)]
+    assert len(found) > 1
+    assert all(2 <= len(to_placement(plan.types, plan.begins).starts()) <= 4 for plan in found)
+    assert not any(plan.begins[[3, 4, 8]].any() for plan in found)
+
+
+def test_a_seed_gives_the_same_plans_again_and_vain_walks_end_the_search() -> None:
+    problem = linked(small_problem(2, layers=6, types=3), 2)
+    ended = []
+    for _ in range(2):
+        archive, search = begin(problem, how=replace(SHORT, patience=5))
+        for _ in search.steps(drawing(problem, [uniform_proposal(problem)], np.random.default_rng(0))):
+            pass
+        ended.append((archive.best.value, archive.evaluations, search.priced))
+    assert ended[0] == ended[1]
+
+
+def test_a_search_that_is_late_ends() -> None:
+    problem = linked(small_problem(2, layers=6, types=3), 2)
+    archive, search = begin(problem, Deadline.after(-1.0))
+    before = archive.evaluations
+    assert list(search.steps(drawing(problem, [uniform_proposal(problem)], np.random.default_rng(0)))) == []
+    assert archive.evaluations == before
+
+
+@pytest.mark.parametrize(
+    ("has_links", "whole", "is_annealed"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_rl_anneals_where_stages_alone_do_not_tell(has_links, whole, is_annealed, monkeypatch) -> None:
+    begun = []
+    monkeypatch.setattr(module.Anneal, "steps", lambda self, draw: begun.append(self) or iter(()))
+    drawn = small_problem(2, layers=5, types=2, memory=False, structure=False)
+    problem = linked(drawn, 2) if has_links else drawn
+    method = Rl(start="uniform", rounds=1, samples=4, kicks=0, whole=whole)
+    search = RlSearch(method, problem, seed_placements(problem, None), 0, NO_DEADLINE)
+    for _ in search.learning():
+        pass
+    for _ in search.climbing():
+        pass
+    assert bool(begun) == is_annealed

@@ -1,0 +1,95 @@
+"""Stages of several device types in the search: plans in sight, and bounds against all stages and all units."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_problems import linked, on_machines, plain_problem, rented_whole, small_problem
+
+from heterps_compile.cost.mixed_units import MixedPlacement, worth_of
+from heterps_compile.cost.problem import Placement, Problem
+from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.passes.placement.mixed.mixed_search import MixedFound, search_mixed
+from heterps_compile.passes.placement.proof.exact import Exact
+
+ONE_LAYER = plain_problem([[4.0, 2.0]], [1.0, 3.0], max_units=np.array([2, 1]))
+
+
+def test_units_of_two_types_together_reach_what_none_reaches_alone() -> None:
+    floor = replace(ONE_LAYER, objective="price", min_throughput=3600.0)
+    with pytest.raises(InfeasibleError):
+        Exact()(floor)
+    found = search_mixed(floor, None)
+    assert found.plans[0] == (MixedPlacement((0,), ((2, 1),)), 5.0)
+    assert found.bound == pytest.approx(5.0)
+    assert search_mixed(replace(floor, min_throughput=3700.0), None) == MixedFound((), math.inf)
+
+
+def test_all_units_of_a_pool_train_one_layer() -> None:
+    found = search_mixed(replace(ONE_LAYER, objective="throughput"), Placement((0,)))
+    assert found.value == pytest.approx(1.0)
+    assert found.bound == pytest.approx(1.0, rel=1e-3)
+    assert Exact()(replace(ONE_LAYER, objective="throughput")).value == 2.0
+
+
+def test_the_cheapest_type_alone_is_the_cheapest_where_limits_do_not_bind() -> None:
+    found = search_mixed(replace(ONE_LAYER, max_units=np.array([99, 99])), None)
+    assert found.plans[0][0].mixed_stages == 0
+    assert found.bound == pytest.approx(found.value)
+
+
+def test_a_long_chain_has_a_plan_and_a_bound() -> None:
+    problem = plain_problem([[16.0, 8.0]] * 90, [1.0, 3.0], max_units=np.array([20, 10]), objective="throughput")
+    found = search_mixed(problem, None, 0.5)
+    assert found.bound == pytest.approx(36.0, rel=1e-3)  # 90 layers, 20 / 16 + 10 / 8 of one a second
+    assert found.bound <= found.value
+
+
+def test_an_objective_that_they_do_not_help_is_refused() -> None:
+    with pytest.raises(InputError, match="do not help the objective 'latency'"):
+        search_mixed(replace(ONE_LAYER, objective="latency"), None)
+
+
+def every_mixed_plan(problem: Problem) -> float:
+    """Return the least value over all stages and all units."""
+    layers, most = problem.layer_count, problem.max_units
+    of_a_stage = [units for units in itertools.product(*(range(int(count) + 1) for count in most)) if any(units)]
+    best = math.inf
+    for cuts in itertools.chain.from_iterable(
+        itertools.combinations(range(1, layers), count) for count in range(layers)
+    ):
+        for units in itertools.product(of_a_stage, repeat=1 + len(cuts)):
+            if np.all(np.sum(units, axis=0) <= most):
+                best = min(best, worth_of(problem, MixedPlacement((0, *cuts), units)).value)
+    return best
+
+
+def drawn(seed: int, objective: str, units: int) -> Problem:
+    problem = small_problem(seed, layers=1 + seed % 2, types=2, units=units)
+    budget = math.inf
+    if objective == "price" and not problem.min_throughput:
+        problem = replace(problem, min_throughput=0.2 * problem.batch)
+    if objective == "throughput" and seed % 2:
+        budget = 0.6 * float(problem.price_per_hour @ problem.max_units)
+    problem = replace(problem, objective=objective, budget_per_hour=budget)
+    problem = rented_whole(problem, seed) if seed % 3 == 1 else problem
+    problem = linked(problem, seed) if seed % 3 == 2 else problem
+    return on_machines(problem, seed) if seed % 4 == 3 else problem
+
+
+@pytest.mark.parametrize("objective", ["cost", "price", "throughput"])
+@pytest.mark.parametrize(("seeds", "units"), [(4, 2), pytest.param(24, 3, marks=pytest.mark.slow)])
+def test_no_plan_is_below_the_bound_and_the_one_found_is_near_the_best(objective: str, seeds: int, units: int) -> None:
+    for seed in range(seeds):
+        problem = drawn(seed, objective, units)
+        best = every_mixed_plan(problem)
+        try:
+            start = Exact()(problem).placement
+        except InfeasibleError:
+            start = None
+        found = search_mixed(problem, start)
+        assert found.bound <= best * (1 + 1e-6), seed
+        assert found.value <= best * 1.01 or math.isinf(best), seed  # the same but for the all-reduce of two types
+        assert found.value >= best * (1 - 1e-6), seed

@@ -1,0 +1,238 @@
+"""A predicted step adds up from its parts, each with its answer in sight."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from heterps_compile.cli.main import command
+from heterps_compile.errors import InputError
+from heterps_compile.plan.request import make_request
+from heterps_compile.prediction.predict_step import Prediction, predict_step
+from heterps_compile.problem_file.given_plan import FORMAT as PLAN_FORMAT
+from heterps_compile.problem_file.given_plan import make_given_plan, plan_document
+from heterps_compile.problem_file.pose_given import pose_given
+from heterps_compile.problem_file.read_problem import FORMAT, make_given
+
+GPU = {"device": "gpu", "samples": [1, 2], "forward_s": [1.0, 2.0], "backward_s": [2.0, 4.0], "update_s": 0.25}
+SLOW = {"device": "slow", "samples": [1, 2], "forward_s": [2.0, 4.0], "backward_s": [4.0, 8.0], "update_s": 0.5}
+
+
+def problem(**changes: Any) -> dict[str, Any]:
+    def layer(name: str) -> dict[str, Any]:
+        return {"name": name, "parameter_bytes": 8e9, "activation_bytes_per_sample": 100, "times": [GPU, SLOW]}
+
+    rate = {"kind": "gpu", "network_bandwidth": "1 GB/s", "memory": "64 GB"}
+    return {
+        "format": FORMAT,
+        "version": 1,
+        "name": "two",
+        "layers": [layer("a"), layer("b")],
+        "edges": [{"from": "a", "to": ["b"], "bytes_per_sample": 1e9}],
+        "pool": {"device": [{"name": "gpu", **rate}, {"name": "slow", **rate, "max_units": 4}]},
+        "batch": 4,
+        **changes,
+    }
+
+
+def plan(*stages: tuple[list[str], list[dict[str, Any]]], **changes: Any) -> dict[str, Any]:
+    listed = [{"layers": layers, "replicas": replicas} for layers, replicas in stages]
+    return {"format": PLAN_FORMAT, "version": 1, "micro_batch": 1, "stages": listed, **changes}
+
+
+def predicted(given: dict[str, Any], asked: dict[str, Any]) -> Prediction:
+    read = make_given(given, "the problem")
+    return predict_step(read, make_given_plan(asked, read, "the plan"))
+
+
+ALONE = (["a", "b"], [{"device": "gpu"}])
+
+
+def test_one_stage_is_its_layers_and_the_update() -> None:
+    step = predicted(problem(), plan(ALONE))
+    assert step.parts.busiest_s == 4 * (2 + 4)
+    assert step.parts.update_s == 0.5
+    assert step.step_s == 24.5
+
+
+def test_replicas_share_micro_batches_and_add_up_gradients_of_16_gb() -> None:
+    step = predicted(problem(), plan((["a", "b"], [{"device": "gpu", "count": 2}])))
+    assert step.parts.busiest_s == 12
+    assert step.parts.all_reduce_s == pytest.approx(2 * 1 / 2 * 16, rel=1e-9)
+
+
+def test_what_replicas_do_not_divide_makes_each_take_longer() -> None:
+    given = problem()
+    given["layers"][0]["times"] = [{**GPU, "compute_parallel": 0.5}]
+    given["pool"]["device"][0]["compute_parallel"] = 0.75
+    step = predicted(given, plan((["a", "b"], [{"device": "gpu", "count": 2}])))
+    # four micro-batches of 3 s a layer, CT(2) = 12 (1 - alpha + alpha / 2)
+    assert step.parts.busiest_s == 12 * (0.5 + 0.5 / 2) + 12 * (0.25 + 0.75 / 2)
+    assert predicted(given, plan(ALONE)).parts.busiest_s == 24
+
+
+def test_an_update_is_what_no_replicas_divide_and_the_rest_is_as_it_was_told() -> None:
+    given = problem()
+    given["layers"][0]["times"][0] = {**GPU, "compute_parallel": 0.5}
+    posed = pose_given(make_given(given, "the problem"), make_request("USD", mode="training", objective="throughput"))
+    alpha = posed.problem.layer_compute_parallel
+    assert alpha is not None
+    assert alpha[:, 0] == pytest.approx([0.5 * 12 / 12.25, 12 / 12.25])
+    del given["layers"][0]["times"][0]["compute_parallel"]
+    for layer in given["layers"]:
+        layer["times"] = [{**each, "update_s": 0.0} for each in layer["times"]]
+    posed = pose_given(make_given(given, "the problem"), make_request("USD", mode="training", objective="throughput"))
+    assert posed.problem.layer_compute_parallel is None
+
+
+def test_a_fraction_of_the_pool_that_is_not_looked_at_is_told() -> None:
+    given = problem(batch_of="replica")
+    given["pool"]["device"][0]["compute_parallel"] = 0.75
+    asked = plan((["a", "b"], [{"device": "gpu", "count": 2}]))
+    del asked["micro_batch"]
+    note = "the compute_parallel of 'gpu', 0.75, is not looked at: batches of one replica each are not divided"
+    assert any(told.startswith(note) for told in predicted(given, asked).notes)
+    assert not any("is not looked at" in told for told in predicted(problem(batch_of="replica"), asked).notes)
+
+
+def test_a_mixed_stage_takes_as_long_as_its_slowest() -> None:
+    mixed = plan((["a", "b"], [{"device": "gpu"}, {"device": "slow"}]))
+    step = predicted(problem(), mixed)
+    assert step.parts.busiest_s == 2 * 12
+    mixed["stages"][0]["feed"] = "speed"
+    assert predicted(problem(), mixed).parts.busiest_s == 18  # three micro-batches of 6 s, and one of 12 s
+    assert step.parts.update_s == 1.0
+
+
+def test_two_stages_fill_and_drain_and_talk() -> None:
+    two = plan((["a"], [{"device": "gpu"}]), (["b"], [{"device": "gpu"}]))
+    step = predicted(problem(), two)
+    assert step.parts.busiest_s == 12
+    assert step.parts.fill_s == 3  # a forward to begin with, a backward at the end
+    assert step.parts.transfers_s >= 2 * (1 + 1e-12)
+    assert step.step_s == pytest.approx(sum(vars_of(step)))
+    assert [each.transfer_s for each in step.stages] == pytest.approx([1.0, 0.0])
+
+
+def vars_of(step: Prediction) -> list[float]:
+    return [getattr(step.parts, name) for name in step.parts.__slots__]
+
+
+def test_timed_messages_stand_in_for_rates() -> None:
+    given = problem(
+        transfers=[{"between": ["gpu", "gpu"], "sizes_bytes": [1e9], "times_s": [0.125]}],
+        all_reduces=[{"device": "gpu", "units": 2, "sizes_bytes": [16e9], "times_s": [7.0]}],
+    )
+    assert predicted(given, plan((["a", "b"], [{"device": "gpu", "count": 2}]))).parts.all_reduce_s == 7
+    two = plan((["a"], [{"device": "gpu"}]), (["b"], [{"device": "gpu"}]))
+    assert predicted(given, two).stages[0].transfer_s == 0.125
+
+
+def test_a_batch_of_a_replica_has_no_step_and_its_all_reduce_is_shared() -> None:
+    given = problem(batch_of="replica", batch=1)
+    step = predicted(given, plan((["a", "b"], [{"device": "gpu", "count": 4}])))
+    assert step.parts.busiest_s == 6 / 4
+    assert step.step_s == pytest.approx(2 * 3 / 4 * 16)
+    two = plan((["a"], [{"device": "gpu"}]), (["b"], [{"device": "gpu"}]))
+    assert predicted(given, two).step_s == 3
+    wide = [problem()["edges"][0] | {"bytes_per_sample": 4e9}]
+    assert predicted(problem(batch_of="replica", batch=1, edges=wide), two).step_s == pytest.approx(8)
+
+
+def test_what_does_not_fit_is_told() -> None:
+    given = problem(held_per_parameter=5)
+    assert predicted(given, plan(ALONE)).notes == (
+        "stage 0 holds 74.5 GiB on 'gpu', which has 59.6 GiB: it does not fit",
+    )
+    assert predicted(problem(held_per_parameter=3), plan(ALONE)).notes == ()
+
+
+WRONG = [
+    (plan((["a"], [{"device": "gpu"}])), "1 of 2 layers are in no stage, such as 'b'"),
+    (plan(ALONE, (["b"], [{"device": "gpu"}])), "layer 'b' is in the stages 0 and 1"),
+    (plan((["b"], [{"device": "gpu"}]), (["a"], [{"device": "gpu"}])), "values never run to an earlier stage"),
+    (plan((["a", "c"], [{"device": "gpu"}])), "names layer 'c', which problem 'two' does not have"),
+    (plan((["a", "b"], [{"device": "tpu"}])), "stage 0 needs times of layer 'a' on 1 x 'tpu'"),
+    (plan((["a", "b"], [{"device": "gpu", "tensor_parallel": 2}])), "needs times of layer 'a' on 2 x 'gpu'"),
+    (plan((["a", "b"], [{"device": "slow", "count": 5}])), "takes 5 units of 'slow', and the pool has 4"),
+    (plan(ALONE, micro_batch=3), "micro-batches of 3 samples do not divide the batch of 4"),
+    (plan(ALONE, micro_batch=8), "larger than the batch"),
+    (plan(ALONE, schedule="best"), "expected one of gpipe"),
+    (plan(ALONE, batch=2**31 - 1), "more than the 2,000,000 actions"),
+    (plan((["a", "b"], [])), "at least 1 item"),
+    (plan((["a", "b"], [{"device": "gpu", "count": 10**9}])), "less than or equal to 10000"),
+]
+
+
+@pytest.mark.parametrize(("asked", "words"), WRONG)
+def test_a_plan_that_is_none_is_refused_in_one_sentence(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        predicted(problem(), asked)
+    assert str(caught.value).isprintable()
+
+
+def test_a_plan_reads_as_it_was_written() -> None:
+    read = make_given(problem(), "the problem")
+    made = make_given_plan(plan((["a", "b"], [{"device": "gpu"}, {"device": "slow", "count": 2}])), read, "the plan")
+    assert make_given_plan(plan_document(read, made), read, "the plan") == made
+
+
+def test_the_command_prints_the_step_its_parts_and_nothing_unescaped(tmp_path: Path) -> None:
+    given, asked = tmp_path / "problem.json", tmp_path / "plan.json"
+    given.write_text(json.dumps(problem(name="two\x1b[31m")))
+    asked.write_text(json.dumps(plan((["a"], [{"device": "gpu"}, {"device": "slow"}]), (["b"], [{"device": "gpu"}]))))
+    shown = CliRunner().invoke(command, ["predict", str(given), "--plan", str(asked)])
+    assert shown.exit_code == 0, shown.output
+    for words in (r"two\x1b[31m", "one batch alone: step", "all-reduce", "1 x gpu, 1 x slow", "holds"):
+        assert words in shown.output
+    document = json.loads(CliRunner().invoke(command, ["predict", str(given), "--plan", str(asked), "--json"]).output)
+    assert document["step_s"] == pytest.approx(sum(document["parts"].values()))
+    missing = CliRunner().invoke(command, ["predict", str(given)])
+    assert missing.exit_code == 2
+
+
+def in_machines(of_machine: int, *stages: list[dict[str, Any]]) -> list[float]:
+    """Return the transfers of stages of a layer each, whose messages are of 1 GB."""
+    machine = {"units_per_machine": of_machine, "inner_bandwidth": "10 GB/s", "inner_latency": "1e-12 s"}
+    names = [f"layer {i}" for i in range(len(stages))]
+    given = problem(
+        layers=[{"name": name, "times": [GPU, SLOW]} for name in names],
+        edges=[{"from": a, "to": [b], "bytes_per_sample": 1e9} for a, b in pairwise(names)],
+    )
+    for device in given["pool"]["device"] if of_machine > 1 else ():
+        device.update(machine)
+    asked = plan(*(([name], replicas) for name, replicas in zip(names, stages, strict=True)))
+    return [stage.transfer_s for stage in predicted(given, asked).stages[:-1]]
+
+
+def test_stages_of_one_machine_talk_inside_of_it_and_replicas_of_one_share_its_card() -> None:
+    one, two, slow = [{"device": "gpu"}], [{"device": "gpu", "count": 2}], [{"device": "slow"}]
+    assert in_machines(2, one, one, one) == pytest.approx([0.1, 1.0])  # the third opens another machine
+    assert in_machines(4, two, two) == pytest.approx([0.1])
+    assert in_machines(2, two, two) == pytest.approx([2.0])  # both at once over one card
+    assert in_machines(4, one, two, two) == pytest.approx([0.1, 2.0])  # units 3 and 4 are of two machines
+    assert in_machines(4, one, slow, one) == pytest.approx([1.0, 1.0])  # another type, another machine
+    assert in_machines(4, one, [*one, *slow]) == pytest.approx([1.0])
+    assert in_machines(1, two, two) == pytest.approx([1.0])
+
+
+def test_the_search_takes_what_a_type_of_one_machine_sends_inside_as_the_prediction_does() -> None:
+    def document(of_machine: int) -> dict[str, Any]:
+        names = ["a", "b", "c"]
+        drawn = problem(
+            layers=[{"name": name, "times": [GPU]} for name in names],
+            edges=[{"from": a, "to": [b], "bytes_per_sample": 1e9} for a, b in pairwise(names)],
+        )
+        for device in drawn["pool"]["device"]:
+            device.update(units_per_machine=of_machine, inner_bandwidth="10 GB/s", inner_latency="1 ms", max_units=4)
+        return drawn
+
+    one, two = (pose_given(make_given(document(size), "it"), make_request("USD")).problem for size in (4, 2))
+    assert one.link_seconds_per_byte is not None
+    assert two.link_seconds_per_byte is None
+    message_s = float(one.link_seconds_per_byte[0, 0]) * 1e9 + 0.001
+    stages = [([name], [{"device": "gpu"}]) for name in ("a", "b", "c")]
+    assert [each.transfer_s for each in predicted(document(4), plan(*stages)).stages] == [message_s, message_s, 0.0]

@@ -1,0 +1,82 @@
+"""How many machines, how often, and who rests: values that are asked, without a clock."""
+
+import pytest
+from engine_jobs import make_job
+
+from heterps_compile.errors import InputError, RunError
+from heterps_compile.options import CountRange, Deal
+from heterps_compile.runtime.engines.elastic_limits import Absences, Limits
+from heterps_compile.runtime.engines.machines import Left
+from heterps_compile.runtime.launch.hosts_file import Host
+
+HOSTS = [Host("a", 2), Host("b", 1), Host("c", 1)]
+ELASTIC = Limits((1, 2), max_restarts=3)
+KEEPS = {"train": "t.py", "every": 5}
+
+
+def names(hosts) -> str:
+    return " ".join(host.address for host in hosts)
+
+
+def test_a_host_that_flaps_rests_twice_as_long_each_time_up_to_ten_minutes():
+    absences, rests = Absences(ELASTIC), []
+    for _ in range(8):
+        absences = absences.lose(["b"], 100.0)
+        rests.append(absences.until_s["b"] - 100.0)
+    assert rests == [10, 20, 40, 80, 160, 320, 600, 600]
+    assert names(absences.awake(HOSTS, 699.0)) == "a c"
+    assert names(absences.awake(HOSTS, 700.0)) == "a b c"
+
+
+def test_a_host_that_gives_no_answer_is_asked_again_and_its_rest_is_not_cut_short():
+    absences = Absences(ELASTIC).lose(["b"], 0.0).lose(["b"], 0.0).silent(["b", "c"], 5.0)
+    assert (absences.until_s, absences.times) == ({"b": 20.0, "c": 15.0}, {"b": 2})
+
+
+def test_no_more_hosts_take_part_than_the_most_and_fewer_than_the_least_are_counted():
+    deals = [None, (("a", 9),), (("a", 1), ("b", 1)), (("a", 1), ("b", 1), ("c", 1))]
+    assert [ELASTIC.takes(deal) for deal in deals] == [False, True, True, False]
+    assert [Limits().takes(deal) for deal in deals] == [False, True, True, True]
+    assert ELASTIC.short_of(1) == Limits().short_of(0) == ""
+    assert ELASTIC.short_of(0) == "--elastic 1:2 needs 1 host at least: there are 0"
+
+
+@pytest.mark.parametrize(
+    ("codes", "error", "expected"),
+    [
+        ((138, 138), None, True),
+        ((138, 0), None, True),
+        ((0, 0), None, False),
+        ((138, 1), None, False),
+        ((138, 138), RunError("lost"), False),
+    ],
+)
+def test_ranks_have_stopped_for_other_widths_where_all_that_were_left_say_so(codes, error, expected):
+    assert Left(codes, error=error).is_for_other_widths is expected
+
+
+def test_what_could_not_go_on_is_refused_before_anything_starts(tmp_path):
+    keeps = {**KEEPS, "checkpoint": str(tmp_path)}
+    ELASTIC.check(make_job(**keeps), 3)
+    with pytest.raises(InputError, match=r"--elastic 1:2 is for a training that keeps checkpoints, .* --every N too"):
+        ELASTIC.check(make_job(**{**keeps, "every": None}))
+    with pytest.raises(InputError, match="--elastic 1:2 without --max-restarts would end with the first host that is"):
+        Limits((1, 2)).check(make_job(**keeps))
+    with pytest.raises(InputError, match="--elastic 1:2 and --speeds do not go together"):
+        ELASTIC.check(make_job(**keeps, speeds=((1.0, 2.0), (1.0,))))
+    with pytest.raises(InputError, match="--elastic 4:4 needs 4 hosts at least, and 3 are named"):
+        Limits((4, 4), max_restarts=1).check(make_job(**keeps), 3)
+
+
+def test_hosts_are_counted_as_torchrun_counts_nodes():
+    assert [CountRange().read(text) for text in ("1:4", "3")] == [(1, 4), (3, 3)]
+    for text in ("", ":", "0:2", "4:1", "1:x", "1:2:3", "-1:2", "1:" + "9" * 50):
+        with pytest.raises(InputError, match="is not MIN:MAX"):
+            CountRange().read(text)
+
+
+def test_a_deal_names_hosts_with_their_processes():
+    assert Deal().read("10.0.0.1=2, worker-2=1,fe80::1=3") == (("10.0.0.1", 2), ("worker-2", 1), ("fe80::1", 3))
+    for text in ("", "a", "a=0", "a=x", "a b=1", "a=1,", "=1", "$(id)=1"):
+        with pytest.raises(InputError, match="is no list of hosts"):
+            Deal().read(text)

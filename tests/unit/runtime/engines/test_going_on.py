@@ -1,0 +1,333 @@
+"""A run that loses a host, goes on without it and takes it again, on hosts that are made up: no process is started."""
+
+import io
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine_jobs import make_job
+from plans import PLAN
+
+from heterps_compile.errors import SIGNALLED, RunError
+from heterps_compile.runtime.engines import deal, going_on
+from heterps_compile.runtime.engines.contract import Job, Streams
+from heterps_compile.runtime.engines.deal import fill_in_order
+from heterps_compile.runtime.engines.elastic_limits import Limits
+from heterps_compile.runtime.engines.going_on import go_on
+from heterps_compile.runtime.engines.machines import Asking, Left, Machines, Started
+from heterps_compile.runtime.launch.checkpoint_folder import holding_checkpoints
+from heterps_compile.runtime.launch.hosts_file import Host
+from heterps_compile.runtime.launch.prepare import Prepared, places_of
+from heterps_compile.runtime.launch.resize import Resize, request_resize
+from heterps_compile.runtime.launch.stop_signals import RESIZED_BY
+from heterps_compile.runtime.pipeline.layout import make_layout
+
+QUICK = Limits((1, 2), max_restarts=2, back_off_s=0.0, look_s=0.0)
+WIDER = SIGNALLED + RESIZED_BY
+Play = Callable[["Scene"], Left | None]
+
+
+class Scene(Started):
+    """Ranks that leave as the play says; it is asked at every poll."""
+
+    def __init__(self, stage: "Stage", play: Play, job: Job) -> None:
+        self.stage, self.play, self.job = stage, play, job
+        self.told: list[int] = []
+        self.polls = 0
+        self.left: Left | None = None
+
+    def poll(self) -> bool:
+        self.polls += 1
+        self.left = self.play(self)
+        return self.left is not None
+
+    def tell(self, number: int) -> None:
+        self.told.append(number)
+
+    def close(self) -> Left:
+        return self.left or Left((1,))
+
+    def keep_checkpoint(self, step: int) -> None:
+        folder = Path(self.job.options.checkpoint) / f"step-{step:06d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "state.json").write_text("{}")
+
+
+class Answers(Asking):
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+
+    def answered(self) -> frozenset[str]:
+        return self.names
+
+    def close(self) -> None:
+        pass
+
+
+class Stage(Machines):
+    """Hosts a of two slots and b of one, of which those answer that are there."""
+
+    patience_s = 0.0
+
+    def __init__(self, *plays: Play) -> None:
+        self.plays, self.there, self.seen = list(plays), {"a", "b"}, []
+        self.out: set[str] = set()
+
+    def listed(self) -> tuple[Host, ...]:
+        return tuple(host for host in (Host("a", 2), Host("b", 1)) if host.address not in self.out)
+
+    def ask(self, hosts):
+        return Answers(frozenset(host.address for host in hosts if host.address in self.there))
+
+    def fill(self, prepared, hosts):
+        return fill_in_order(prepared, hosts)
+
+    def start(self, job, deal, streams):
+        self.seen.append((job.prepared.layout.widths, deal, job.options.resume))
+        return Scene(self, self.plays.pop(0), job)
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch) -> Job:
+    def prepare(options, **_) -> Prepared:
+        layout = make_layout(PLAN, training=False, replicas=list(options.replicas))
+        return Prepared(Path(options.directory), PLAN, "ab" * 32, layout, places_of(layout))
+
+    monkeypatch.setattr(deal, "prepare", prepare)
+    monkeypatch.setattr(going_on, "prepare", prepare)
+    monkeypatch.setattr(going_on, "check_same_model", lambda *_: None)
+    (tmp_path / "log.jsonl").write_text("")
+    keeps = {"checkpoint": str(tmp_path / "ck"), "every": 5, "log": str(tmp_path / "log.jsonl")}
+    return make_job(train="t.py", replicas=(2, 1), **keeps)
+
+
+def played(
+    job: Job, *plays: Play, limits: Limits = QUICK, before: Callable[[Stage], Stage] = lambda stage: stage
+) -> tuple[int, list[str], Stage]:
+    stage, told = before(Stage(*plays)), io.StringIO()
+    code = go_on(stage, job, limits, Streams(io.StringIO(), told))
+    assert stage.plays == []
+    return code, told.getvalue().splitlines(), stage
+
+
+def loses_b(scene: Scene) -> Left:
+    scene.keep_checkpoint(5)
+    scene.stage.there.discard("b")
+    return Left((1, 255), ("b",), RunError("ssh to 'b' failed"))
+
+
+def takes_b_again(scene: Scene) -> Left | None:
+    scene.stage.there.add("b")
+    if scene.polls == 2:
+        scene.keep_checkpoint(10)
+    if not scene.told:
+        return None
+    assert scene.told == [RESIZED_BY]
+    return Left((WIDER,))
+
+
+def ends(scene: Scene) -> Left:
+    return Left((0, 0))
+
+
+def test_a_run_goes_on_without_a_lost_host_and_with_it_again(job, tmp_path):
+    code, told, stage = played(job, loses_b, takes_b_again, ends)
+    assert code == 0
+    assert stage.seen == [
+        ((2, 1), (("a", 2), ("b", 1)), False),
+        ((1, 1), (("a", 2),), True),
+        ((2, 1), (("a", 2), ("b", 1)), True),
+    ]
+    assert told == [
+        "b is lost for the 1st time: it is not asked for 0 s",
+        "restart 1 of 2, from step-000005: replicas 2, 1 on 2 hosts (a=2, b=1) before, replicas 1, 1 on 1 host (a=2) "
+        "now",
+        "b came: replicas 1, 1 on 1 host (a=2) until the next checkpoint (--every 5), then replicas 2, 1 on 2 hosts "
+        "(a=2, b=1)",
+        "done, after 1 restart and 1 change of widths",
+    ]
+    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["decision"] for line in logged] == told
+
+
+def test_a_host_that_is_not_there_at_the_start_takes_no_part_and_is_named(job):
+    def gone(stage: Stage) -> Stage:
+        stage.there.discard("b")
+        return stage
+
+    code, told, stage = played(job, ends, before=gone)
+    assert (code, stage.seen) == (0, [((1, 1), (("a", 2),), False)])
+    assert told == [
+        "b gives no answer, and takes no part for now",
+        "begins with replicas 1, 1 on 1 host (a=2) in place of replicas 2, 1",
+    ]
+
+
+def test_ctrl_c_while_ranks_stop_for_other_widths_ends_the_run_there_and_no_restart_follows_one(job):
+    told_at: list[int] = []
+
+    def stopped(scene: Scene) -> Left | None:
+        if scene.told:
+            if told_at and scene.polls > told_at[0] + 2:
+                assert scene.told == [RESIZED_BY]  # a second signal would end them in the middle of the step
+                return Left((WIDER, WIDER))
+            if not told_at:
+                told_at.append(scene.polls)
+                os.kill(os.getpid(), signal.SIGINT)
+            return None
+        scene.keep_checkpoint(10)
+        scene.stage.there.add("b")
+        return None
+
+    code, _, stage = played(job, loses_b, stopped)
+    assert (code, stage.plays) == (130, [])
+
+    def interrupted(scene: Scene) -> Left:
+        left = loses_b(scene)
+        os.kill(os.getpid(), signal.SIGINT)
+        return left
+
+    with pytest.raises(RunError, match="ssh to 'b' failed"):
+        played(job, interrupted)
+
+
+def test_what_is_left_for_too_few_stages_ends_the_run_with_what_is_missing(job):
+    def loses_a(scene: Scene) -> Left:
+        scene.stage.there.discard("a")
+        return Left((255, 1), ("a",), RunError("ssh to 'a' failed"))
+
+    with pytest.raises(RunError, match=r"^1 host with 1 slot cannot run 2 processes: 1 more is missing, and no others"):
+        played(job, loses_a)
+
+
+def test_a_host_whose_line_is_taken_out_leaves_and_stays_where_it_cannot_be_spared(job):
+    def without(name: str) -> Play:
+        def play(scene: Scene) -> Left | None:
+            scene.keep_checkpoint(5)
+            scene.stage.out = {name}
+            return Left((WIDER, WIDER)) if scene.told else Left((0, 0)) if scene.polls > 3 else None
+
+        return play
+
+    code, told, stage = played(job, without("b"), ends)
+    assert (code, stage.seen[1]) == (0, ((1, 1), (("a", 2),), True))
+    assert told[0].startswith("b left: replicas 2, 1 on 2 hosts (a=2, b=1) until ")
+    code, told, stage = played(job, without("a"))
+    assert (code, len(stage.seen)) == (0, 1)
+    assert told == [
+        "a left, and 1 host with 1 slot cannot run 2 processes: 1 more is missing: the run goes on with the hosts "
+        "that it has"
+    ]
+
+
+def test_an_elastic_run_is_resized_to_hosts_that_answer(job):
+    answers: list[str] = []
+
+    def ask() -> None:
+        try:
+            answers.append(request_resize(job.options.checkpoint, Resize(None, {"replicas": (1, 1)})))
+        except RunError as error:
+            answers.append(str(error))
+
+    def asked(scene: Scene) -> Left | None:
+        scene.keep_checkpoint(5)
+        scene.stage.there = {"b"}  # which alone cannot take it
+        if scene.polls == 1:
+            thread.start()
+        return None if not answers else Left((0, 0))
+
+    thread = threading.Thread(target=ask)
+    code, _, stage = played(job, asked)
+    thread.join()
+    assert (code, len(stage.seen)) == (0, 1)
+    assert answers == ["the run goes on as it is: 1 host with 1 slot cannot run 2 processes: 1 more is missing"]
+
+
+def test_more_hosts_than_the_most_are_not_taken(job):
+    code, told, stage = played(job, ends, limits=replace(QUICK, elastic=(1, 1)))
+    assert (code, stage.seen) == (0, [((1, 1), (("a", 2),), False)])
+    assert told == ["begins with replicas 1, 1 on 1 host (a=2) in place of replicas 2, 1"]
+
+
+def test_a_restart_waits_for_ranks_that_still_hold_the_checkpoints(job):
+    def holds(scene: Scene) -> Left:
+        held.enter_context(holding_checkpoints(job.options.checkpoint))
+        return loses_b(scene)
+
+    def say(text: str) -> int:
+        told.append(text)
+        if "still holds" in text:
+            held.close()
+        return len(text)
+
+    Path(job.options.checkpoint or "").mkdir()
+    held, told, stream = ExitStack(), [], io.StringIO()
+    stream.write = say  # type: ignore[method-assign]
+    stage = Stage(holds, ends)
+    stage.patience_s = 60.0
+    assert go_on(stage, job, QUICK, Streams(io.StringIO(), stream)) == 0
+    assert told[1] == "waiting until ranks that were cut off have ended: one still holds the checkpoints\n"
+    assert told[2].startswith("restart 1 of 2, from step-000005: ")
+
+
+def test_fewer_hosts_than_the_least_are_not_gone_on_with(job):
+    with pytest.raises(RunError, match="--elastic 2:2 needs 2 hosts at least: there is 1, and no others came"):
+        played(job, loses_b, limits=replace(QUICK, elastic=(2, 2)))
+
+
+def test_after_as_many_restarts_as_are_allowed_the_fault_is_told(job):
+    def fails(scene: Scene) -> Left:
+        return Left((1, 0))  # a rank has told why
+
+    code, told, stage = played(job, fails, fails, fails)
+    assert code == 1
+    assert told[-1] == "no further restart: 2 of 2 are done"
+    assert [widths for widths, _, _ in stage.seen] == [(2, 1)] * 3
+    assert "restart 1 of 2, from the beginning: " in told[0]
+
+
+def test_a_restart_without_elastic_waits_for_all_hosts_and_keeps_the_widths(job):
+    def comes_back(scene: Scene) -> Left:
+        return Left((1, 255), ("b",), RunError("ssh to 'b' failed"))
+
+    in_place = replace(QUICK, elastic=None)
+    code, _, stage = played(job, comes_back, ends, limits=in_place)
+    assert (code, [widths for widths, _, _ in stage.seen]) == (0, [(2, 1), (2, 1)])
+    with pytest.raises(RunError, match="missing: b, and no others came within 0 s"):
+        played(job, loses_b, limits=in_place)
+
+
+def test_a_request_is_answered_and_what_does_not_fit_is_refused(job):
+    answers: list[str] = []
+
+    def ask() -> None:
+        for replicas in ((3, 1), (1, 1)):
+            try:
+                answers.append(request_resize(job.options.checkpoint, Resize(None, {"replicas": replicas})))
+            except RunError as error:
+                answers.append(str(error))
+
+    def asked(scene: Scene) -> Left | None:
+        if not scene.told:
+            scene.keep_checkpoint(5)
+            if not thread.is_alive() and not answers:
+                thread.start()
+            return None
+        return Left((WIDER, WIDER))
+
+    thread = threading.Thread(target=ask)
+    code, told, stage = played(job, asked, ends, limits=Limits())
+    thread.join()
+    assert code == 0
+    assert answers == [
+        "the run goes on as it is: 2 hosts with 3 slots cannot run 4 processes: 1 more is missing",
+        "replicas 2, 1 until this step is done, then 1, 1",
+    ]
+    assert stage.seen[1] == ((1, 1), (("a", 2),), True)
+    assert told[0].startswith("resized: replicas 2, 1 until this step is done, then replicas 1, 1 on 1 host (a=2)")

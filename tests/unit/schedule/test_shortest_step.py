@@ -1,0 +1,96 @@
+"""The bound on a step against the steps themselves, and what fits a unit."""
+
+import numpy as np
+import pytest
+
+from heterps_compile.schedule.load import MicroBatch, StageLoad
+from heterps_compile.schedule.shortest_step import (
+    INFERENCE_SCHEDULES,
+    TRAINING_SCHEDULES,
+    best_step,
+    least_step_s,
+    step_under,
+)
+from heterps_compile.schedule.step_length import step_length_s
+
+
+def drawn_load(draw: np.random.Generator, *, training: bool) -> StageLoad:
+    """Draw a stage of up to four replicas."""
+    part = MicroBatch(
+        1, draw.uniform(0.1, 2.0), draw.uniform(0.1, 4.0) if training else 0.0, delay_s=float(draw.choice([0, 0, 0.7]))
+    )
+    return StageLoad(int(draw.integers(1, 5)), (part,), sync_s=float(draw.choice([0.0, 3.0])) if training else 0.0)
+
+
+def same_times(load: StageLoad, count: int) -> StageLoad:
+    part = load.known[0]
+    known = MicroBatch(count, part.forward_s, part.backward_s, delay_s=part.delay_s)
+    return StageLoad(load.replicas, (known,), sync_s=load.sync_s)
+
+
+def test_no_step_is_shorter_than_its_bound_and_many_reach_it():
+    draw, tight = np.random.default_rng(0), 0
+    for number in range(300):
+        training = number % 2 == 0
+        count = int(draw.integers(1, 10))
+        loads = [same_times(drawn_load(draw, training=training), count) for _ in range(int(draw.integers(1, 5)))]
+        bound_s = least_step_s(loads, count, training=training)
+        steps_s = [
+            step_under(name, loads, count, training=training).step_s
+            for name in (TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES)
+        ]
+        assert bound_s <= min(steps_s) * (1 + 1e-12)
+        tight += bound_s >= min(steps_s) * (1 - 1e-9)
+    assert tight > 100
+
+
+def test_a_step_that_has_no_room_gives_way_to_one_that_has():
+    """Eight micro-batches of 1 byte: gpipe holds all of them, 1f1b two and one, and is longer by two delays."""
+    part = MicroBatch(8, 1.0, 2.0, delay_s=0.5)
+    loads = [StageLoad(1, (part,), activations_bytes=8.0, kept_bytes=1.0, unit_bytes=4.0, safety_factor=1.0)] * 2
+    steps = [step_under(name, loads, 8, training=True) for name in TRAINING_SCHEDULES]
+    assert [step.replica_bytes for step in steps] == [(9.0, 9.0), (3.0, 2.0)]
+    assert [step.fits for step in steps] == [False, True]
+    assert steps[0].step_s < steps[1].step_s / 1.05
+    assert best_step(steps).schedule == "1f1b"
+
+
+def test_where_nothing_has_room_the_shortest_step_is_told():
+    loads = [StageLoad(1, (MicroBatch(1, 1.0, 2.0),), kept_bytes=2.0, unit_bytes=1.0)]
+    assert best_step([step_under("gpipe", loads, 1, training=True)]).step_s == pytest.approx(3.0)
+
+
+def test_a_stage_recomputes_exactly_where_it_does_not_fit_otherwise_and_that_helps():
+    """Four micro-batches of 2 bytes, a quarter of which enters: gpipe holds 8 or 1 + 2, 1f1b 4 and 2, or 0.5 + 2."""
+    part = MicroBatch(4, 1.0, 2.0)
+
+    def step(schedule: str, unit_bytes: float, recompute: str = "auto"):
+        load = StageLoad(
+            1, (part,), 8.0, unit_bytes=unit_bytes, safety_factor=1.0, inputs_bytes=1.0, recompute=recompute
+        )
+        return step_under(schedule, [load] * 2, 4, training=True)
+
+    assert step("gpipe", 8.0).recomputes == (False, False)
+    gpipe, one_f_one_b = step("gpipe", 3.0), step("1f1b", 3.0)
+    assert (gpipe.recomputes, gpipe.replica_bytes, gpipe.fits) == ((True, True), (3.0, 3.0), True)
+    assert (one_f_one_b.recomputes, one_f_one_b.replica_bytes) == ((True, False), (2.5, 2.0))
+    assert gpipe.step_s == pytest.approx(5 * (1.0 + 3.0))
+    assert one_f_one_b.step_s > step("1f1b", 4.0).step_s
+    assert step("1f1b", 1.0).recomputes == (True, False)  # where one is under way it would hold more
+    assert not step("1f1b", 3.0, "never").fits
+
+
+def test_what_moves_beside_the_computation_hides_a_repeated_forward():
+    """A second of forward, of which 0.6 s move alone: its 0.4 s of computation find 1.2 s to hide in the backward."""
+    assert MicroBatch(1, 1.0, 2.0, moving_s=0.6).recomputed().backward_s == 2.0
+    assert MicroBatch(1, 1.0, 2.0, moving_s=0.1).recomputed().backward_s == pytest.approx(2.7)
+
+
+def test_the_length_alone_is_that_of_the_simulation():
+    draw = np.random.default_rng(1)
+    for number in range(200):
+        training, count = number % 3 > 0, int(draw.integers(1, 13))
+        loads = [same_times(drawn_load(draw, training=training), count) for _ in range(int(draw.integers(1, 6)))]
+        for name in TRAINING_SCHEDULES if training else INFERENCE_SCHEDULES:
+            told_s = step_under(name, loads, count, training=training).step_s
+            assert step_length_s(name, loads, count, training=training) == pytest.approx(told_s, rel=1e-12)

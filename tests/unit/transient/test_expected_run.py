@@ -1,0 +1,128 @@
+"""Time and money of runs on transient machines: closed form and simulation agree, and know cases by hand."""
+
+import math
+
+import pytest
+
+from heterps_compile.errors import InfeasibleError, InputError
+from heterps_compile.transient.expected import expect_run
+from heterps_compile.transient.lifetime import HOUR_S, EarlyDeaths, Exponential, Lifetime, Limited, Weibull
+from heterps_compile.transient.simulated_runs import replay_run, simulate_runs
+from heterps_compile.transient.transient_work import Machines, Recovery, TransientWork
+
+
+def work(hours: float, count: int, lifetime: Lifetime | None, recovery: Recovery, *more: Machines) -> TransientWork:
+    return TransientWork(hours * HOUR_S, (Machines(count, 1.0, lifetime), *more), recovery)
+
+
+STOP = Recovery(120.0, 10.0)
+GO_ON = Recovery(300.0, rest_goes_on=True, regroup_s=20.0)
+STAY = Machines(4, 3.0, speed=2.0)
+
+WORKS = {
+    "one exponential": work(20, 1, Exponential(5.0), STOP),
+    "one that is lost within every other stretch": work(20, 1, Exponential(1.0), Recovery(120.0, 60.0, 3600.0)),
+    "eight exponentials": work(20, 8, Exponential(20.0), STOP),
+    "one Weibull": work(20, 1, Weibull(0.59, 127.0), STOP),
+    "eight Weibulls": work(20, 8, Weibull(0.59, 127.0), STOP),
+    "Weibulls that are lost five times each": work(20, 4, Weibull(0.5, 3.0), STOP),
+    "some stay": work(20, 4, Weibull(0.7, 10.0), STOP, STAY),
+    "the rest goes on": work(20, 4, Weibull(0.7, 10.0), GO_ON, STAY),
+    "early deaths": work(20, 4, EarlyDeaths(0.1, Exponential(1.6), Exponential(90.0)), STOP),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_closed_form_and_simulation_agree_within_the_error_of_the_simulation(name: str) -> None:
+    expected = expect_run(WORKS[name])
+    runs = simulate_runs(WORKS[name], 600, seed=2)
+    assert expected.time_s.mean == pytest.approx(runs.time_s.mean, abs=3 * runs.error_s)
+    assert expected.losses == pytest.approx(runs.losses, rel=0.12)
+    # half of the runs end within the median, and nine of ten within the 90 % quantile: three errors of 600 runs
+    assert runs.chance_within(expected.time_s.most + 1) == pytest.approx(0.9, abs=0.04)
+    at_median = runs.chance_within(expected.time_s.median + 1)
+    assert at_median >= 0.5 - 0.065
+    if expected.chance_within(expected.time_s.median) < 0.52:
+        assert at_median == pytest.approx(0.5, abs=0.065)
+    assert expected.money.most == pytest.approx(WORKS[name].price_per_hour * expected.time_s.most / HOUR_S)
+    assert sum(expected.parts_s.values()) == pytest.approx(expected.time_s.mean)
+
+
+def test_the_mean_for_an_exponential_is_dalys() -> None:
+    interval_s, checkpoint_s, start_s, mean_s = 1990.0, 10.0, 60.0, 7200.0
+    expected = expect_run(work(1990 * 40 / HOUR_S, 1, Exponential(2.0), Recovery(start_s, checkpoint_s, interval_s)))
+    stretch_s = (mean_s + start_s) * math.expm1(2000.0 / mean_s)
+    last_s = (mean_s + start_s) * math.expm1(1990.0 / mean_s)
+    assert expected.time_s.mean == pytest.approx(start_s + 39 * stretch_s + last_s, rel=1e-3)
+
+
+def test_machines_that_stay_take_the_work_and_the_start_up() -> None:
+    expected = expect_run(work(2, 3, None, Recovery(60.0, 10.0)))
+    assert (expected.time_s.mean, expected.time_s.median, expected.time_s.most) == pytest.approx((7260.0,) * 3)
+    assert (expected.money.mean, expected.losses, expected.interval_s) == (pytest.approx(3 * 7260 / HOUR_S), 0.0, None)
+    assert expected.chance_within(7260.1) == pytest.approx(1.0)
+    assert expected.chance_within(7259.0) == 0.0
+
+
+def test_a_loss_undoes_what_was_done_since_the_last_checkpoint() -> None:
+    one = work(1, 1, Exponential(9.0), Recovery(60.0, 10.0, 600.0))
+    # 60 s of start-up, then 600 + 10 + 600 + 10 s of which both checkpoints hold, and 80 s that are lost
+    run = replay_run(one, [iter([1300 / HOUR_S])])
+    assert (run.losses, run.redone_s) == (1, pytest.approx(80.0))
+    assert run.time_s == pytest.approx(60 + 1300 + 60 + (3600 - 1200) + 3 * 10)
+
+
+def test_a_machine_that_is_lost_while_another_starts_is_waited_for() -> None:
+    two = work(1, 2, Exponential(9.0), Recovery(100.0))
+    run = replay_run(two, [iter([1000 / HOUR_S]), iter([1060 / HOUR_S])])
+    assert (run.losses, run.time_s) == (2, pytest.approx(100 + 1000 + 160 + 3600))
+
+
+def test_where_the_rest_goes_on_a_start_up_is_slower_and_nothing_is_lost() -> None:
+    run = replay_run(WORKS["the rest goes on"], [iter([1.0]), *[iter(())] * 7])
+    # four machines of speed 1 and four of speed 2: a twelfth is missing for 300 s
+    assert (run.losses, run.redone_s) == (1, 0.0)
+    assert run.time_s == pytest.approx(300 + 20 * HOUR_S + 300 / 12 + 20, abs=2.0)
+
+
+def test_the_interval_found_is_the_best_one() -> None:
+    for law in (Exponential(5.0), Weibull(0.5, 10.0)):
+        best = expect_run(work(20, 2, law, STOP))
+        assert best.interval_s is not None
+        others = [expect_run(work(20, 2, law, Recovery(120.0, 10.0, best.interval_s * by))) for by in (0.8, 1.25)]
+        assert all(best.time_s.mean < other.time_s.mean for other in others)
+
+
+def test_runs_that_do_not_end_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match=r"4 transient machines lose one every .* the run does not end"):
+        expect_run(work(10, 4, Exponential(0.1), Recovery(1.0, 10.0, 3600.0)))
+    with pytest.raises(InfeasibleError, match="never all there; take fewer"):
+        expect_run(work(10, 400, Exponential(1.0), Recovery(600.0, 1.0, 4.0)))
+    with pytest.raises(InputError, match=r"8 machines that end together at 24 h are to work for 30 h"):
+        expect_run(work(30, 8, Limited(Weibull(0.6, 127.0), 24.0), STOP))
+    one = Machines(1, 1.0, Limited(Exponential(50.0), 24.0))
+    with pytest.raises(InputError, match="2 machines that end together at 24 h"):
+        expect_run(work(30, 1, Limited(Weibull(0.6, 127.0), 24.0), STOP, one))
+
+
+def test_the_seed_decides_the_runs() -> None:
+    some = [simulate_runs(WORKS["eight exponentials"], 5, seed).runs for seed in (1, 1, 2)]
+    assert some[0] == some[1] != some[2]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Machines(0, 1.0), "0 machines of one kind"),
+        (lambda: Machines(1, -1.0), "costs -1 an hour"),
+        (lambda: Machines(1, 1.0, speed=0.0), "speed of a machine is 0"),
+        (lambda: Recovery(-1.0), "start-up takes -1 s"),
+        (lambda: Recovery(1.0, math.nan), "a checkpoint takes nan s"),
+        (lambda: Recovery(1.0, 1.0, 0.0), "interval of checkpoints is 0 s"),
+        (lambda: TransientWork(math.inf, (Machines(1, 1.0),), STOP), "the work takes inf s"),
+        (lambda: TransientWork(1.0, (), STOP), "no machine to run on"),
+    ],
+)
+def test_work_that_is_none_is_refused(make, said) -> None:
+    with pytest.raises(InputError, match=said):
+        make()

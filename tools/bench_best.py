@@ -1,0 +1,275 @@
+"""What the default method adds: ``best`` beside ``exact``, ``rl`` and random plans with a polish, at equal time.
+
+    python tools/bench_best.py                      # 100 open problems, 0.75 s each; and the plain ones
+    python tools/bench_best.py --problems 12 --seconds 5 --known 10 --plain 12
+    python tools/bench_best.py --plain 0 --problems 30 --methods "annealing,annealing from the policy"
+
+*Open* problems have links between pairs of types, branches and limits on units; half of them hold a part of the model
+in the memory of most types, half ask for 4 to 12 stages, three in ten have units that share machines; 60 to 300 layers
+and 4 to 8 types. Only those count that ``exact`` does not close in its time and of which somebody finds a plan. Nothing
+was trained or tuned on their seeds. *Plain* ones are chains, with a limit or branches at most, which the exact search
+closes: there the question is what ``best`` costs beside it.
+
+All searches are on the clock of the processor, all threads of the process together, so that other work on the machine
+takes nothing from any of them. The gap is value / best known - 1, over all searches of a problem and, with ``--known``,
+over ``best`` from another seed in so many times the time.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bench_exact import with_links
+from layerwise_policy import LayerwisePolicy, draw_layerwise, load_layerwise
+from open_features import open_features
+
+from heterps_compile.cost.problem import Bools, Ints, Problem, SearchResult
+from heterps_compile.cost.synthetic import Recipe, synthetic_problem
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.passes import deadline
+from heterps_compile.passes.placement.best import Best
+from heterps_compile.passes.placement.learned.features import layer_features
+from heterps_compile.passes.placement.learned.forward import (
+    Features,
+    Weights,
+    propose_at,
+    read_weights,
+    shipped_weights,
+)
+from heterps_compile.passes.placement.learned.goals import FEW_GOALS
+from heterps_compile.passes.placement.learned.rl import Rl
+from heterps_compile.passes.placement.local.annealing import Anneal, Draw, drawing
+from heterps_compile.passes.placement.local.archive import Archive
+from heterps_compile.passes.placement.local.sampling import draw_plans, stage_rules, uniform_proposal
+from heterps_compile.passes.placement.local.segment_table import segment_table
+from heterps_compile.passes.placement.proof.exact import Exact
+from heterps_compile.passes.placement.simple_plans import require_feasible, seed_placements
+
+LAYERS = (60, 80, 100, 130, 160, 200, 250, 300)
+TYPES = (4, 5, 6, 8)
+HELD_BACK = 920_000  # first seed
+
+
+Drawn = tuple[list[tuple[Ints, Bools]], Draw]
+"""Plans to begin with, in batches, and what draws one for a walk."""
+
+Source = Callable[[Problem, float, np.random.Generator], Drawn]
+"""Draws plans of a problem, given the throughput of the best simple one."""
+
+BEGUN = 128  # plans
+
+
+@dataclass(frozen=True, slots=True)
+class FromProposals:
+    """Plans drawn all at once: at random, or by a policy.
+
+    Attributes:
+        weights: Of the policy; none for random plans.
+        features: What it sees.
+    """
+
+    weights: Weights | None = None
+    features: Features = layer_features
+
+    def __call__(self, problem: Problem, best_throughput: float, generator: np.random.Generator) -> Drawn:
+        proposals = [uniform_proposal(problem)]
+        if self.weights is not None:
+            goals = FEW_GOALS.of(problem, best_throughput)
+            proposals = propose_at(self.weights, problem, goals, self.features)
+        rules, many = stage_rules(problem), BEGUN // len(proposals)
+        draws = [draw_plans(proposal, rules, many, generator) for proposal in proposals]
+        return [(each.types, each.begins) for each in draws], drawing(problem, proposals, generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Layerwise:
+    """Plans drawn layer after layer, each of which begins one walk at most before as many are drawn again."""
+
+    policy: LayerwisePolicy
+
+    def __call__(self, problem: Problem, best_throughput: float, generator: np.random.Generator) -> Drawn:
+        goals = FEW_GOALS.of(problem, best_throughput)
+
+        def batch() -> tuple[Ints, Bools]:
+            return draw_layerwise(self.policy, problem, goals, BEGUN // len(goals), generator)
+
+        def one_by_one() -> Iterator[tuple[Ints, Bools]]:
+            types, begins = first
+            while True:
+                for row in generator.permutation(len(types)).tolist():
+                    yield types[row], begins[row]
+                types, begins = batch()
+
+        first = batch()
+        plans = one_by_one()
+        return [first], lambda: next(plans)
+
+
+@dataclass(frozen=True, slots=True)
+class Annealed:
+    """The annealing alone, from plans that come from somewhere, for which weights are read beforehand."""
+
+    source: Source
+
+    def __call__(self, problem: Problem, *, time_limit_s: float | None, seed: int) -> SearchResult:
+        began_s, end, archive = deadline.now_s(), deadline.Deadline.after(time_limit_s), Archive(problem)
+        archive.add_placements(seed_placements(problem, None))
+        generator = np.random.default_rng(seed)
+        begun, draw = self.source(problem, archive.best.throughput, generator)
+        for types, begins in begun:
+            archive.add(types, begins)
+        search = Anneal(segment_table(problem), archive, generator, end)
+        for _ in search.steps(draw):
+            pass
+        placement = archive.best.placement()
+        value = require_feasible(problem, placement, "annealing")
+        return SearchResult(
+            placement, value, -np.inf, "annealing", seed, archive.evaluations, deadline.now_s() - began_s
+        )
+
+
+METHODS: dict[str, Callable[..., SearchResult]] = {
+    "best": Best(),
+    "best without policy": Best(start="uniform"),
+    "exact": Exact(),
+    "rl": Rl(),
+    "random + polish": Rl(start="uniform", whole=False),
+    "annealing": Annealed(FromProposals()),
+    "annealing from the policy": Annealed(FromProposals(shipped_weights())),
+}
+SHOWN = ("best", "exact", "rl", "random + polish")
+TIE = 1e-4  # relative
+
+
+def open_problems(first_seed: int) -> Iterator[tuple[str, Problem]]:
+    """Draw problems without an end; most of them stay open."""
+    for index in itertools.count():
+        rng, seed = np.random.default_rng([first_seed, index]), first_seed + index
+        layers, types = int(rng.choice(LAYERS)), int(rng.choice(TYPES))
+        tight, machines, staged = (rng.random(3) < (0.5, 0.3, 0.5)).tolist()
+        stages = int(rng.integers(4, 13)) if staged else 1
+        recipe = Recipe(seed, layers, types, branched=True, limited=True, tight_memory=tight, machines=machines)
+        problem = synthetic_problem(recipe)
+        problem = with_links(replace(problem, min_throughput=0.8 * problem.min_throughput), seed)
+        problem = replace(problem, min_stages=stages, max_units=problem.max_units + stages // 2)
+        told = f"{layers} x {types}{', tight' * tight}{', machines' * machines}"
+        yield f"{told}{f', {stages} stages' if staged else ''}", problem
+
+
+def plain_problems(count: int) -> Iterator[tuple[str, Problem]]:
+    for index in range(count):
+        layers, kind = (20, 60, 100, 300)[index % 4], ("chain", "branches", "limits")[index // 4 % 3]
+        recipe = Recipe(HELD_BACK + index, layers, 8, branched=kind == "branches", limited=kind == "limits")
+        yield f"{layers} x 8, {kind}", synthetic_problem(recipe)
+
+
+def value_of(
+    method: Callable[..., SearchResult], problem: Problem, seconds: float | None, seed: int = 0
+) -> tuple[float, float, bool]:
+    """Return the value of what a method finds, inf for nothing; seconds of the processor; whether it is proven."""
+    started = time.process_time()
+    try:
+        found = method(problem, time_limit_s=seconds, seed=seed)
+    except InfeasibleError:
+        return float("inf"), time.process_time() - started, False
+    return found.value, time.process_time() - started, found.gap <= 0
+
+
+def bench_open(count: int, seconds: float, names: list[str], known_times: float, first_seed: int) -> None:
+    gaps: dict[str, list[float]] = {name: [] for name in names}
+    closed = nameless = 0
+    value_of(Best(), next(open_problems(0))[1], 2.0)  # so that loading what is compiled counts for nobody
+    for case, problem in open_problems(first_seed):
+        if len(gaps[names[0]]) == count:
+            break
+        found = {"exact": value_of(METHODS["exact"], problem, seconds)}
+        if found["exact"][2]:
+            closed += 1
+            continue
+        found |= {name: value_of(METHODS[name], problem, seconds) for name in names if name != "exact"}
+        known = min(value for value, _, _ in found.values())
+        if known_times:
+            known = min(known, value_of(Best(), problem, known_times * seconds, seed=1)[0])
+        if np.isinf(known):
+            nameless += 1
+            continue
+        for name in names:
+            gaps[name].append(found[name][0] / known - 1)
+        told = ", ".join(f"{name} {gaps[name][-1]:.2%} ({found[name][1]:.1f} s)" for name in names)
+        print(f"  {len(gaps[names[0]])}. {case}: {told}", flush=True)
+    first, *_ = gaps
+    ours = np.array(gaps[first])
+    print(f"\n{count} open problems, {seconds:g} s of the processor each; to the best plan known")
+    print(f"{closed} more were closed by the exact search, of {nameless} nobody found a plan")
+    print(
+        f"{'':36}{'no plan':>10}{'median':>10}{'95 %':>10}{'worst':>10}   {first} is better, as good ({TIE:.2%}), worse"
+    )
+    for name, theirs in gaps.items():
+        there = np.array(theirs)
+        with np.errstate(invalid="ignore"):
+            equal = (abs(ours - there) <= TIE) | (np.isinf(ours) & np.isinf(there))
+        counts = ((ours < there) & ~equal).sum(), equal.sum(), ((ours > there) & ~equal).sum()
+        compared = "" if name == first else "   " + " / ".join(map(str, counts))
+        median, most = np.median(there), np.quantile(there, 0.95, method="higher")
+        print(f"{name:36}{np.isinf(there).sum():>10}{median:>10.2%}{most:>10.2%}{there.max():>10.2%}{compared}")
+
+
+def bench_plain(count: int) -> None:
+    spent: dict[str, list[float]] = {"exact": [], "best": []}
+    worst = 0.0
+    for index, (_, problem) in enumerate(plain_problems(count)):
+        times: dict[str, list[float]] = {"exact": [], "best": []}
+        values = {}
+        for turn in range(6):  # side by side, the order changed
+            for name in ("exact", "best") if (index + turn) % 2 else ("best", "exact"):
+                values[name], seconds, _ = value_of(METHODS[name], problem, None)
+                times[name].append(seconds)
+        for name, several in times.items():
+            spent[name].append(min(several[1:]))
+        worst = max(worst, abs(values["best"] / values["exact"] - 1))
+    ratios = [ours / theirs for ours, theirs in zip(spent["best"], spent["exact"], strict=True)]
+    print(
+        f"\n{count} plain problems: best takes {statistics.median(ratios):.3f} times what exact takes in the median, "
+        f"{max(ratios):.3f} times at most, {sum(spent['best']) / sum(spent['exact']):.3f} times in all "
+        f"({sum(spent['exact']):.2f} s); values differ by {worst:.1g} at most"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=0.75)
+    parser.add_argument(
+        "--known", type=float, default=0.0, help="times the seconds, for a longer search for the best plan"
+    )
+    parser.add_argument("--plain", type=int, default=24)
+    parser.add_argument("--first-seed", type=int, default=HELD_BACK, help="of the open ones; others to tune on")
+    parser.add_argument("--methods", default=",".join(SHOWN), help="of the open ones")
+    parser.add_argument("--weights", type=Path, help="of another policy, for 'annealing from other weights'")
+    parser.add_argument("--layerwise", type=Path, help="weights for 'annealing from layerwise plans'")
+    options = parser.parse_args()
+    if options.weights:
+        METHODS["annealing from other weights"] = Annealed(
+            FromProposals(read_weights(options.weights.read_bytes()), open_features)
+        )
+    if options.layerwise:
+        METHODS["annealing from layerwise plans"] = Annealed(Layerwise(load_layerwise(options.layerwise)))
+    deadline.time = SimpleNamespace(monotonic=time.process_time)
+    if options.plain:
+        bench_plain(options.plain)
+    if options.problems:
+        names = [name.replace("; ", ", ") for name in options.methods.split(",")]
+        bench_open(options.problems, options.seconds, names, options.known, options.first_seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Hold estimates of layers against measured ones: `python tools/bench_layers.py [--pool FILE] [--mode training]`.
+
+The layers of ten models are measured as `profile` measures them, and estimated by the pool `local` and by a calibrated
+one (`heterps-compile calibrate`; without --pool it is made first). The errors of a layer, and of a half's share of its
+model's time, are printed signed, with quartiles, for every kind. The rates were fitted to none of these models.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import clock_models
+import numpy as np
+
+from heterps_compile.cluster.devices import DeviceType
+from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.layer_cost import LayerCost, layer_costs
+from heterps_compile.cost.layer_key import layer_keys
+from heterps_compile.cost.roofline import layer_phases
+from heterps_compile.ir.graph import Graph
+from heterps_compile.passes.group_layers import group_nodes
+from heterps_compile.plan.request import MODES
+from heterps_compile.profiling.calibration.calibrate import calibrate_unit
+from heterps_compile.profiling.calibration.pool_entry import pool_text
+from heterps_compile.profiling.profile_model import Settings, profile_model
+
+_BATCHES = (2, 16)
+
+MODELS = ("ctrdnn", "matchnet", "mlp", "resnet", "bert", "gpt2", "mobile", "tagger", "mixer", "dense")
+LOOKED_AT = ("ctrdnn", "resnet", "bert", "mobile", "tagger")
+"""Of these, whose errors were looked at while the law of ``calibrate`` and its suite were made; the others judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A layer of a model: its kind, its work, what it took."""
+
+    model: str
+    kind: str
+    cost: LayerCost
+    dtype: str
+    time_s: float
+
+
+def measured(name: str, mode: str) -> Iterator[Measured]:
+    """Yield the layers of a model at every batch."""
+    training = mode == MODES[1]
+
+    def read(batch: int | None) -> Graph:
+        return clock_models.read(name, training=training, batch=batch)
+
+    settings = Settings(
+        mode=mode, batches=_BATCHES, repeats=10, least_s=0.3, backend="torch", with_replicas=False, with_link=False
+    )
+    (profile,) = profile_model(read, settings).devices
+    for batch in _BATCHES:
+        layers = group_nodes(read(batch))
+        for i, (key, cost) in enumerate(zip(layer_keys(layers), layer_costs(layers), strict=True)):
+            phases = profile.by_key[key].phases(batch, training=mode == MODES[1])
+            if phases.whole_s > 0:
+                yield Measured(f"{name} at {batch}", str(layers.layers[i].kind), cost, layers.dtype(i), phases.whole_s)
+
+
+def estimated_s(device: DeviceType, layer: Measured, mode: str) -> float:
+    """Return what a layer is estimated to take."""
+    return layer_phases(layer.cost, device, layer.dtype, training=mode == MODES[1]).whole_s
+
+
+def print_errors(what: str, errors: list[float]) -> None:
+    """Print signed quartiles, and the median and the largest without their signs."""
+    low, middle, high = np.quantile(errors, (0.25, 0.5, 0.75))
+    sizes = np.abs(errors)
+    print(
+        f"{what:34} {len(errors):4} {low:+8.1%} {middle:+8.1%} {high:+8.1%} {np.median(sizes):8.1%} {max(sizes):9.1%}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pool", help="a calibrated pool; made first where none is given")
+    parser.add_argument("--mode", choices=MODES, default=MODES[1])
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(asked.pool or Path(folder) / "calibrated.toml")
+        if asked.pool is None:
+            print("calibrating", flush=True)
+            path.write_text(pool_text(calibrate_unit(Settings(repeats=10, least_s=0.2)), "core"))
+        calibrated = load_cluster(path).device_types[0]
+    layers = [layer for name in MODELS for layer in measured(name, asked.mode)]
+    print(f"{'predicted over measured':34} {'n':>4} {'25 %':>8} {'50 %':>8} {'75 %':>8} {'|50 %|':>8} {'largest':>9}")
+    for title, device in (("data sheet", load_cluster("local").device_types[0]), ("calibrated", calibrated)):
+        times_s = [estimated_s(device, layer, asked.mode) for layer in layers]
+        pairs = list(zip(layers, times_s, strict=True))
+        print_errors(f"{title}: layers", [time_s / layer.time_s - 1 for layer, time_s in pairs])
+        judged = [time_s / layer.time_s - 1 for layer, time_s in pairs if layer.model.split()[0] not in LOOKED_AT]
+        print_errors(f"{title}: layers, judged models", judged)
+        for kind in sorted({layer.kind for layer in layers}):
+            print_errors(f"  {kind}", [time_s / layer.time_s - 1 for layer, time_s in pairs if layer.kind == kind])
+        models = sorted({layer.model for layer in layers})
+        sums = {
+            model: (
+                sum(time_s for layer, time_s in pairs if layer.model == model),
+                sum(layer.time_s for layer in layers if layer.model == model),
+            )
+            for model in models
+        }
+        print_errors(f"{title}: models", [estimate / truth - 1 for estimate, truth in sums.values()])
+        halves = []
+        for model in models:
+            own = [(layer.time_s, time_s) for layer, time_s in pairs if layer.model == model]
+            half = len(own) // 2
+            share = sum(t for t, _ in own[:half]) / sums[model][1]
+            halves.append(sum(t for _, t in own[:half]) / sums[model][0] - share)
+        print_errors(f"{title}: share of the first half", halves)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Tables on parameter servers: what is planned for tables of 10 GB to 10 TB, and small ones run and measured.
+
+    .venv/bin/python tools/bench_served_tables.py [--only plans|runs] [--steps 60] [--realtime]
+
+1. Plans: the models of the HeterPS paper with tables of so many bytes in all, on torch's device ``meta``, for training
+   on the pool ``heterps-paper``: tables and servers of the plan, its price, what is proven, how long it took.
+2. Runs: CTRDNNs whose layers are measured on this machine just before, planned with their tables served and held,
+   trained by one process and one or two servers. What a server takes is the pool's, as for every plan; nothing is
+   fitted. Runs take turns, the middle of three is shown; throughput, predicted over measured. All processes have one
+   thread. `--realtime` (root only) lets profiles and runs go before all else.
+"""
+
+import argparse
+import dataclasses
+import io
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from clock_ranks import first
+from truth.scores import HEAD, Row, table_row
+
+import heterps_compile
+from heterps_compile.api import read_model
+from heterps_compile.cluster.devices import Cluster, ParameterServer
+from heterps_compile.cluster.load import load_cluster
+from heterps_compile.cost.profile_file import to_json
+from heterps_compile.errors import InfeasibleError
+from heterps_compile.examples import EXAMPLES
+from heterps_compile.plan.plan import Plan
+from heterps_compile.profiling.profile_model import Settings, profile_model
+from heterps_compile.runtime.launch.run_api import launch, make_options
+from heterps_compile.units import format_bytes, format_money, format_percent
+
+SIZES = (1e10, 1e11, 1e12, 1e13)
+BATCH = 4096
+TABLES: dict[str, Callable[[float], dict[str, int]]] = {
+    "ctrdnn": lambda size: {"rows": round(size / (26 * 16 * 4))},
+    "matchnet": lambda size: {"users": round(size / (32 * 4)), "items": 20_000},
+    "2emb": lambda size: {"rows": round(size / (64 * 4))},
+    "nce": lambda size: {"rows": round(size / (2 * 64 * 4))},
+}
+"""Sizes of each model whose tables take so many bytes."""
+
+CASES = (
+    {"fields": 4, "width": 16, "batch": 1024},
+    {"fields": 8, "width": 32, "batch": 2048},
+    {"fields": 26, "width": 16, "batch": 512},
+    {"fields": 16, "width": 64, "batch": 512},
+    {"fields": 26, "width": 32, "batch": 2048},
+    {"fields": 26, "width": 64, "batch": 1024},
+)
+ROWS = 20_000
+RUNS = {"held": 0, "served by 1": 1, "served by 2": 2}
+"""Servers of a run."""
+REPEATS = 3
+_TRAINING_FILE = """
+import torch
+
+def loss(outputs, batch):
+    return torch.nn.functional.binary_cross_entropy_with_logits(outputs, torch.zeros_like(outputs))
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.01)
+"""
+
+
+def print_plans() -> None:
+    """Print a plan of every model at every size."""
+    print(f"{'model':<9} {'tables':>9}  served  servers  {'USD/h':>8}  {'USD/million':>11}  gap      took")
+    for name, sizes in TABLES.items():
+        for size in SIZES:
+            with torch.device("meta"):
+                model, inputs = EXAMPLES[name](batch=BATCH, **sizes(size))
+            began = time.perf_counter()
+            try:
+                asked: dict[str, Any] = {"mode": "training", "tables": "cheapest", "reading": "steady-state"}
+                plan = heterps_compile.compile(model, inputs, **asked, verify=False).plan
+            except InfeasibleError as error:
+                print(f"{name:<9} {format_bytes(size):>9}  no plan: {error}", flush=True)
+                continue
+            took_s = time.perf_counter() - began
+            served, servers = (0, 0) if plan.tables is None else (len(plan.tables.names), plan.tables.servers)
+            price, each = format_money(plan.price_per_hour), format_money(plan.price_per_million_samples)
+            gap = format_percent(100 * plan.gap)
+            row = f"{name:<9} {format_bytes(size):>9}  {served:>6}  {servers:>7,}  {price:>8}  {each:>11}  {gap:<7}"
+            print(f"{row}  {took_s:.1f} s", flush=True)
+
+
+def planned(sizes: dict[str, int], folder: Path, *, realtime: bool) -> dict[str, Plan]:
+    """Return plans of a small CTRDNN on one core of this machine, by layers measured here; write their folders."""
+    model, inputs = EXAMPLES["ctrdnn"](rows=ROWS, **sizes)
+    measured = folder / f"{'-'.join(map(str, sizes.values()))}.json"
+    settings = Settings(batches=(sizes["batch"],), mode="training", with_replicas=False, with_link=False)
+    with first(realtime):
+        profile = profile_model(lambda _: read_model(model, inputs), settings)
+    measured.write_text(to_json(profile), "utf-8")
+    core = dataclasses.replace(load_cluster("local").device_types[0], max_units=1)
+    server = ParameterServer(0.04, "not told", "", core.network_bytes_per_s)
+    pool = Cluster("this machine", "", "USD", (core,), parameter_server=server)
+    asked: dict[str, Any] = {"mode": "training", "cluster": pool, "profile": str(measured), "max_stages": 1}
+    found = {}
+    for tables in ("served", "held"):
+        compiled = heterps_compile.compile(model, inputs, tables=tables, verify=False, **asked)
+        compiled.save(folder / tables, force=True)  # of one size at a time
+        found[tables] = compiled.plan
+    return found
+
+
+def step_s(folder: Path, servers: int, steps: int, *, realtime: bool) -> float:
+    """Run a training and return its median step, with what lies between steps left out."""
+    options: dict[str, Any] = {"steps": steps, "threads": 1}
+    if servers:
+        options |= {"parameter_servers": servers, "server_optimizer": "sgd"}
+    made = make_options(
+        str(folder / ("served" if servers else "held")),
+        train=str(folder / "train.py"),
+        data=f"random:sparse<{ROWS}",
+        given=[*options, "train", "data"],
+        **options,
+    )
+    with first(realtime):
+        _, report = launch(made, io.StringIO())
+    summary = report.summary()
+    if summary is None:
+        raise SystemExit("the run measured no step")
+    return summary.step_s
+
+
+def print_runs(steps: int, *, realtime: bool) -> None:
+    """Hold what plans say of trainings with tables served and held against runs of them."""
+    print("| tables x width, batch | held: predicted | measured | served: predicted | measured, 1 server | 2 servers |")
+    print("|---|---|---|---|---|---|")
+    rows: dict[str, list[Row]] = {name: [] for name in RUNS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(_TRAINING_FILE, "utf-8")
+        for sizes in CASES:
+            plans = planned(sizes, folder, realtime=realtime)
+            took: dict[str, list[float]] = {name: [] for name in RUNS}
+            for _ in range(REPEATS):
+                for run, servers in RUNS.items():
+                    took[run].append(step_s(folder, servers, steps, realtime=realtime))
+            what = f"{sizes['fields']} x {sizes['width']}, {sizes['batch']}"
+            promised = {place: sizes["batch"] / plan.schedule.step_s for place, plan in plans.items()}
+            for run, servers in RUNS.items():
+                predicted = promised["served" if servers else "held"]
+                rows[run].append(Row(what, sizes["batch"] / median(took[run]), predicted))
+            held, one, two = (f"{rows[run][-1].measured:,.0f} ({rows[run][-1].error:+.1%})" for run in RUNS)
+            print(
+                f"| {what} | {promised['held']:,.0f} samples/s | {held} | {promised['served']:,.0f} | {one} | {two} |",
+                flush=True,
+            )
+    print(f"\n{HEAD}")
+    for run, found in rows.items():
+        print(table_row(run, found))
+
+
+def main() -> None:
+    """Print what is asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=("plans", "runs"))
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--realtime", action="store_true", help="go before all else on the machine (root only)")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if asked.only != "runs":
+        print_plans()
+    if asked.only != "plans":
+        print_runs(asked.steps, realtime=asked.realtime)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

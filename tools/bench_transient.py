@@ -1,0 +1,264 @@
+"""Hold what is said of transient machines against measurements: `python tools/bench_transient.py [--only NAME,...]`.
+
+The measurements lie in `../shared/data` beside the repository, or where `--data DIR` says; `--trace FILE` (rows
+`ms,add|remove,machine`) and `--lifetimes FILE` (columns `lifetime_h,censored`), `--checkpoints FILE` (columns of
+`checkpoint_time_train.csv`) take others of the same kind. What is judged was not seen by what is fitted. Prints
+Markdown: errors are signed, with their quartiles.
+"""
+
+import argparse
+import csv
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from truth import cm_dare
+
+from heterps_compile.transient.availability import Trace, read_trace, seen_by
+from heterps_compile.transient.checkpoints import MeasuredCheckpoint, fit_checkpoint_time
+from heterps_compile.transient.deadline_job import Job, Way, run_job
+from heterps_compile.transient.fit_lifetime import FAMILIES, Lifespan, distance_of, fit_lifetime, lost_shares
+from heterps_compile.transient.offline_optimum import offline_optimum
+from heterps_compile.transient.policies import POLICIES
+
+ROOT = Path(__file__).parents[1]
+
+SPLITS = 200
+SPOT_PRICE = 0.3
+"""Of p3 instances, in parts of the price on demand."""
+
+CHANGE = 5
+"""Steps of a minute that a change takes."""
+
+DEADLINE = 240
+WORK_SHARES = (0.4, 0.6, 0.8)
+WINDOW_STEP = 30
+PRICES = {"K80": 0.45, "P100": 1.46}
+"""Of a GPU an hour on Google Cloud, on demand, as in the paper's year."""
+
+MARGIN = 0.05
+"""A choice under a deadline leaves this part of it where the set-up is predicted, not measured."""
+
+
+def spread(values: Sequence[float], percent: bool = True) -> str:
+    """Return median and quartiles."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+    if not percent:
+        return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+    return f"{100 * middle:+.1f} % ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def print_checkpoints(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    # an entry of the index is a tensor: 62 tensors, 6.71; 326, 34.36
+    measured = [
+        (
+            row["model"],
+            MeasuredCheckpoint(
+                1e6 * float(row["checkpoint_mb"]), 9.4 * float(row["index_file"]), float(row["duration_s"])
+            ),
+        )
+        for row in rows
+    ]
+    errors, means = [], []
+    for left_out in dict.fromkeys(model for model, _ in measured):
+        form = fit_checkpoint_time([one for model, one in measured if model != left_out])
+        of_model = [one for model, one in measured if model == left_out]
+        errors += [form.of(one.size_bytes, one.tensors) / one.time_s - 1 for one in of_model]
+        mean_s = sum(one.time_s for one in of_model) / len(of_model)
+        means.append(form.of(of_model[0].size_bytes, of_model[0].tensors) / mean_s - 1)
+    yield "Checkpoint time, one model of 16 left out; `start + bytes / rate + tensors x per_tensor`."
+    yield ""
+    yield "| error | published | wanted | found | signed: median (quartiles) |"
+    yield "|---|---|---|---|---|"
+    yield f"| of each checkpoint | 5.4-8.0 % | 6 % | {100 * np.abs(errors).mean():.1f} % | {spread(errors)} |"
+    yield f"| of a model's mean | - | - | {100 * np.abs(means).mean():.1f} % | {spread(means)} |"
+    own = [one.time_s for _, one in measured]
+    noise = [
+        float(time_s / np.mean([one.time_s for other, one in measured if other == model])) - 1
+        for (model, _), time_s in zip(measured, own, strict=True)
+    ]
+    own_error = 100 * np.abs(noise).mean()
+    yield f"| of each from its own model's mean (the noise) | - | - | {own_error:.1f} % | {spread(noise)} |"
+
+
+def spans_of(path: Path) -> list[Lifespan]:
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [
+        Lifespan.alive(float(row["lifetime_h"])) if row["censored"] == "1" else Lifespan.died(float(row["lifetime_h"]))
+        for row in rows
+    ]
+
+
+def hourly(path: Path) -> dict[str, list[Lifespan]]:
+    """Return the servers of every GPU, one by one, with the hour in which each was lost; the group is the region."""
+    found: dict[str, list[Lifespan]] = {}
+    last: dict[tuple[str, str], int] = {}
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            key, hour, gone = (row["gpu"], row["region"]), int(row["within_h"]), int(row["revoked_servers"])
+            spans = found.setdefault(row["gpu"], [])
+            spans += [Lifespan(hour - 1.0, float(hour), group=row["region"])] * (gone - last.get(key, 0))
+            last[key] = gone
+            if hour == 24:
+                spans += [Lifespan(24.0, math.inf, group=row["region"])] * (int(row["servers"]) - gone)
+    return found
+
+
+def distances(spans: list[Lifespan], splits: int) -> dict[str, list[float]]:
+    """Return, by law, the distances of random quarters from the law of the rest, and from the rest itself."""
+    rng = np.random.default_rng(0)
+    found: dict[str, list[float]] = {name: [] for name in (*FAMILIES, "the rest itself")}
+    for _ in range(splits):
+        order = rng.permutation(len(spans))
+        quarter = [spans[place] for place in order[: len(spans) // 4]]
+        rest = [spans[place] for place in order[len(spans) // 4 :]]
+        if not any(span.by_h < math.inf for span in quarter):
+            continue
+        for name in FAMILIES:
+            found[name].append(distance_of(fit_lifetime(rest, name).law, quarter))
+        found["the rest itself"].append(gap_of_shares(rest, quarter))
+    return found
+
+
+def gap_of_shares(first: list[Lifespan], second: list[Lifespan]) -> float:
+    (ages, shares), (others, other_shares) = lost_shares(first), lost_shares(second)
+    at = np.union1d(ages, others)
+    of_first = np.concatenate([[0.0], shares])[np.searchsorted(ages, at, side="right")]
+    of_second = np.concatenate([[0.0], other_shares])[np.searchsorted(others, at, side="right")]
+    return float(np.abs(of_first - of_second).max())
+
+
+def print_lifetimes(own: Path, folder: Path, splits: int) -> Iterator[str]:
+    spans = spans_of(own)
+    yield f"Lifetimes: distance of Kolmogorov and Smirnov; {splits} random quarters kept apart."
+    yield "Published: exponential 0.093; wanted: 0.055."
+    yield ""
+    yield "| servers | law | all, fitted to all | quarter kept apart: median (quartiles) | lost in 1 h: law (seen) |"
+    yield "|---|---|---|---|---|"
+    sets = {f"{len(spans)} of {own.name}": spans}
+    if (folder / "lifetime_cdf.csv").is_file():
+        sets |= {f"{len(each)} {gpu}, hourly": each for gpu, each in hourly(folder / "lifetime_cdf.csv").items()}
+    for what, each in sets.items():
+        apart = distances(each, splits)
+        seen = sum(span.by_h <= 1 for span in each) / len(each)
+        for name in FAMILIES:
+            law = fit_lifetime(each, name).law
+            yield (
+                f"| {what} | {name} | {distance_of(law, each):.3f} | {spread(apart[name], percent=False)} | "
+                f"{100 * law.lost_within(1.0):.1f} % ({100 * seen:.1f} %) |"
+            )
+        rest = spread(apart["the rest itself"], percent=False)
+        yield f"| {what} | shares of the other three quarters | 0 | {rest} | - |"
+
+
+def jobs_of(trace: Trace, *, spares: bool) -> Iterator[Job]:
+    """Yield windows of a trace as jobs of sets of half to all of the machines."""
+    most = max(len(names) for names in trace.machines)
+    for machines in range(max(most // 2, 1), most + 1, max(most // 8, 1)):
+        all_spot = seen_by(trace, machines, spares=spares)
+        mix = seen_by(trace, machines - machines // 4, spares=spares)
+        for first in range(0, len(trace.machines) - DEADLINE + 1, WINDOW_STEP):
+            ways = (
+                Way("spot", SPOT_PRICE, all_spot.window(first, DEADLINE)),
+                Way("mix", 0.75 * SPOT_PRICE + 0.25, mix.window(first, DEADLINE)),
+                Way("stay", 1.0),
+            )
+            for share in WORK_SHARES:
+                yield Job(round(share * DEADLINE), DEADLINE, CHANGE, ways)
+
+
+def print_deadlines(path: Path, *, spares: bool) -> Iterator[str]:
+    jobs = list(jobs_of(read_trace(path), spares=spares))
+    best = np.array([offline_optimum(job) for job in jobs])
+    works = ", ".join(f"{100 * share:.0f} %" for share in WORK_SHARES)
+    yield (
+        f"Deadline policies on {path.name}: {len(jobs)} windows of {DEADLINE} min, sets of half to all machines, "
+        f"work of {works} of a window, {CHANGE} min a change, spot at {SPOT_PRICE:g} of on demand. "
+        + ("A spare takes a lost one's place at once." if spares else "Every loss stops the set for a change.")
+    )
+    yield ""
+    yield "| policy | missed | over the optimum in all | of a window: median (quartiles) | gap / that of all spot |"
+    yield "|---|---|---|---|---|"
+    greedy = 0.0
+    for name in sorted(POLICIES, key=lambda name: name != "all spot"):
+        runs = [run_job(job, POLICIES[name]()) for job in jobs]
+        money = np.array([run.money for run in runs])
+        gap = float((money - best).sum())
+        greedy = greedy or gap
+        missed = sum(not run.met for run in runs)
+        over = spread((money / best - 1).tolist())
+        yield f"| {name} | {missed} | {100 * gap / best.sum():+.1f} % | {over} | {gap / greedy:.2f} |"
+
+
+def print_choices(folder: Path) -> Iterator[str]:
+    """Choose GPU and workers of a net for a deadline; clusters of 5-8 are predicted from 1-4."""
+    speeds = cm_dare.cluster_speeds(folder)
+    predicted = {row.what: 1 / row.predicted for rows in cm_dare.workers(folder).values() for row in rows}
+    regrets, missed, tight = [], 0, 0
+    for net in dict.fromkeys(net for _, net in speeds):
+        of_net = {
+            (gpu, count): (speed, predicted.get(f"{gpu} {net} x {count}", speed))
+            for (gpu, other), by_workers in speeds.items()
+            if other == net
+            for count, speed in by_workers.items()
+        }
+        fastest = max(speed for speed, _ in of_net.values())
+        for share in np.linspace(0.15, 0.9, 16):
+            needed = share * fastest
+            ok = {key: key[1] * PRICES[key[0]] / real for key, (real, _) in of_net.items() if real >= needed}
+            chosen = {
+                key: key[1] * PRICES[key[0]] / said
+                for key, (real, said) in of_net.items()
+                if said >= needed * (1 if said == real else 1 + MARGIN)
+            }
+            if not chosen:
+                tight += 1
+                continue
+            taken = min(chosen, key=lambda key: chosen[key])
+            real = of_net[taken][0]
+            missed += real < needed
+            regrets.append(taken[1] * PRICES[taken[0]] / real / min(ok.values()) - 1)
+    yield "Cheapest GPU and workers within a deadline (worker_scaling); clusters of 5-8 are predicted from 1-4."
+    yield ""
+    yield "| | published or known | wanted | found |"
+    yield "|---|---|---|---|"
+    yield f"| regret, median | 0.9 % | 0.5 % | {100 * float(np.median(regrets)):.1f} % |"
+    yield f"| regret, mean | 6.9 % | 3 % | {100 * float(np.mean(regrets)):.1f} % |"
+    yield f"| deadlines missed, of {len(regrets)} | - | 0 | {missed} |"
+    yield f"| deadlines said to be beyond all, with a margin of {100 * MARGIN:.0f} % | - | - | {tight} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--lifetimes", type=Path)
+    parser.add_argument("--checkpoints", type=Path)
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    parser.add_argument("--only", default="checkpoints,lifetimes,deadlines,losses,choices")
+    given = parser.parse_args()
+    folder = given.data / "cm-dare"
+    trace = given.trace or given.data / "bamboo" / "p3-trace.csv"
+    parts = {
+        "checkpoints": lambda: print_checkpoints(given.checkpoints or folder / "checkpoint_time_train.csv"),
+        "lifetimes": lambda: print_lifetimes(given.lifetimes or folder / "lifetimes.csv", folder, given.splits),
+        "deadlines": lambda: print_deadlines(trace, spares=True),
+        "losses": lambda: print_deadlines(trace, spares=False),
+        "choices": lambda: print_choices(folder),
+    }
+    for name in given.only.split(","):
+        for line in parts[name]():
+            print(line, flush=True)
+        print()
+
+
+if __name__ == "__main__":
+    main()
