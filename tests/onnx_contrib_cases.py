@@ -246,7 +246,10 @@ def _add_quantised(add: Any, f: Any, w: Any, q: Any) -> None:
     channels = (np.linspace(0.1, 0.4, 4, dtype=np.float32), np.asarray([1, 2, 3, 4], np.uint8))
     add("QuantizeLinear", f(3, 4), *channels, axis=1, steps=1)
     add("DequantizeLinear", w(256, 3, 4, dtype=np.uint8), *channels, axis=1)
-    left, right = q(3, 4), q(4, 5, dtype=np.int8)
+    # Where a CPU has no VNNI, ONNX Runtime adds products of uint8 and int8 in pairs and cuts a sum at 16 bits; the sums
+    # of factors of 7 bits fit
+    left, (wide, *scaled) = q(3, 4), q(4, 5, dtype=np.int8)
+    right = (wide >> 1, *scaled)
     add("MatMulIntegerToFloat", left[0], right[0], left[1], right[1], left[2], right[2])
     add("MatMulIntegerToFloat", left[0], right[0], left[1], right[1], left[2], None, f(5))
     scales = np.linspace(0.01, 0.05, 5, dtype=np.float32)
@@ -254,7 +257,8 @@ def _add_quantised(add: Any, f: Any, w: Any, q: Any) -> None:
     add("DynamicQuantizeMatMul", f(3, 4), right[0], right[1], right[2], f(5))
     add("DynamicQuantizeMatMul", f(2, 3, 4), w(9, 4, 5, dtype=np.uint8), scales, w(5, 5, dtype=np.uint8))
     add("QGemm", *left, *right, alpha=0.5)
-    add("QGemm", *q(4, 3), *q(5, 4, dtype=np.int8), w(50, 5), *q(1)[1:], transA=1, transB=1, steps=1)
+    turned = (*q(4, 3), right[0].T.copy(), *right[1:])
+    add("QGemm", *turned, w(50, 5), *q(1)[1:], transA=1, transB=1, steps=1)
     add("QGemm", *left, right[0], scales, w(5, 5, dtype=np.int8), w(50, 5))
     for bits, zeros in ((4, None), (4, w(256, 5, 2, dtype=np.uint8)), (4, f(5, 3)), (8, None)):
         packed = w(256, 5, 3, 16 * bits // 8, dtype=np.uint8)

@@ -92,5 +92,7 @@ def load(path=None):
     """Give the stage with its weights, read from the safetensors file beside this one or from another."""
     from safetensors.torch import load_file
 
-    return Stage@@INDEX@@(load_file(path or Path(__file__).with_name("stage_@@INDEX@@.safetensors")))
+    read = load_file(path or Path(__file__).with_name("stage_@@INDEX@@.safetensors"))
+    # A file's tensors begin at any address, and how a product rounds can depend on that; copies begin where torch's do.
+    return Stage@@INDEX@@({name: tensor.clone() for name, tensor in read.items()})
 '''

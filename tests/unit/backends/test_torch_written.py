@@ -172,6 +172,15 @@ class TwoNames(nn.Module):
         return self.two(self.one(x)) + self.kept + self.lost + self.constant
 
 
+def test_tensors_that_are_read_begin_where_pytorch_puts_its_own(tmp_path: Path) -> None:
+    """A file's tensors stand side by side, at any address; BLAS may round by where a matrix begins."""
+    model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3), nn.Linear(3, 1), nn.Linear(1, 7))
+    graph = import_torch(model.eval(), (torch.randn(2, 5),), {})
+    partition, files = written(graph, 2, tmp_path)
+    for stage in BACKEND.read(tmp_path, files, partition.stages):
+        assert {tensor.data_ptr() % 64 for tensor in stage.state_dict().values()} == {0}
+
+
 def test_a_tied_tensor_is_saved_once_and_stays_tied(tmp_path: Path) -> None:
     model = TwoNames()
     graph = import_torch(model, (torch.ones(1, 4),))
