@@ -8,7 +8,8 @@ What XLA compiles is kept in ``.pytest_cache/xla``: processes of one run compile
 
 import os
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text("utf-8")
 
     return compare
+
+
+@pytest.fixture
+def in_the_foreground() -> Iterator[None]:
+    """Take SIGINT and SIGHUP as in a terminal; what runs in a script's background, or with nohup, ignores them."""
+    plain = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in plain.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,6 +32,7 @@ def interrupted(tmp_path: Path, event: str, count: int) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.usefixtures("in_the_foreground")
 @pytest.mark.parametrize(
     ("event", "count"),
     [

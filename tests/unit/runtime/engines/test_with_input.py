@@ -18,6 +18,7 @@ def held(script: str) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.usefixtures("in_the_foreground")
 def test_lines_are_signals_and_the_end_of_the_input_hangs_up():
     with held(LOUD) as process:
         assert process.stdout.readline() == "up\n"

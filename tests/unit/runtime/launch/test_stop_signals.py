@@ -22,6 +22,7 @@ def test_a_terminal_that_goes_away_stops_a_run_unless_nohup_says_otherwise(of_ha
     assert [number.name for number in heeded()] == stops[of_hangup]
 
 
+@pytest.mark.usefixtures("in_the_foreground")
 def test_a_terminal_that_goes_away_twice_is_no_second_interrupt():
     with collecting_signals() as caught:
         for _ in range(2):
