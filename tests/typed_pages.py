@@ -86,8 +86,8 @@ def as_trained_here(text: str, found: str) -> str:
     return TRAINED.sub(fill, text)
 
 
-def check_page(page: Path, folder: Path, *, update: bool) -> None:
-    """Write the files that a page shows, run its commands, and compare what they print."""
+def check_page(page: Path, folder: Path, *, update: bool) -> str:
+    """Write the files that a page shows, run its commands, and compare what they print; give the page as typed here."""
     text = page.read_text("utf-8")
     for name, content in FILE.findall(text):
         (folder / name).write_text(content, "utf-8")
@@ -97,3 +97,4 @@ def check_page(page: Path, folder: Path, *, update: bool) -> None:
     text = as_trained_here(text, found)
     lines = difflib.unified_diff(text.splitlines(), found.splitlines(), "the page", "what was printed", lineterm="")
     assert found == text, "\n".join(lines)
+    return found
