@@ -144,4 +144,4 @@ def test_a_wire_that_breaks_ends_the_run_on_both_sides(hosts):
         "Error: stage 1, replica 1 (rank 2) had no answer from the store of the run for 10 s: the first host, or"
         in there
     )
-    assert re.search(r"it was in step \d+ .*(before its first|last) micro-batch", there)
+    assert re.search(r"it was in step \d+( \(.*\), before its first micro-batch|, last micro-batch \d+ \()", there)
