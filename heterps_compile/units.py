@@ -103,8 +103,8 @@ def plain_number(number: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """Return a number of things: ``1 node``, ``2 nodes``, ``2 micro-batches``."""
-    many = "" if count == 1 else "es" if thing.endswith("ch") else "s"
+    """Return a number of things: ``1 node``, ``2 nodes``, ``2 micro-batches``, ``2 processes``."""
+    many = "" if count == 1 else "es" if thing.endswith(("ch", "ss")) else "s"
     return f"{count:,} {thing}{many}"
 
 

@@ -293,7 +293,8 @@ def header(prepared: Prepared, options: RunOptions, devices: Sequence[str]) -> l
     servers = prepared.world_size - layout.world_size
     also = f" + {counted(servers, 'parameter server')}" if servers else ""
     lines = [
-        f"{printable(plan.model)}: {what}, {len(plan.stages)} stages on {layout.world_size} processes{also}, "
+        f"{printable(plan.model)}: {what}, {counted(len(plan.stages), 'stage')} on "
+        f"{counted(layout.world_size, 'process')}{also}, "
         f"{layout.schedule}, {counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch_size} samples"
         f"{_precision_words(prepared)}"
     ]
