@@ -93,12 +93,12 @@ def _machines(model: str, asked: Asked) -> None:
         offers = read_catalogue(asked["catalogue"]).select(**asked.some("gpu", "region", "provider"))
         if batch is None:
             goal = goal.with_batch(read_model(model, shapes=shapes).batch)
-        computes = asked.some("precision", "optimizer")
+        computes = asked.some("precision", "optimizer", "learn")
         answer = choose(model, goal, offers, shapes=shapes, seed=seed, on_progress=progress.show, **computes)
         if output is not None:
             compile_for(
                 model, answer, output, force=force, backend=backend, shapes=shapes, seed=seed,
-                on_progress=progress.show, **computes,
+                on_progress=progress.show, **asked.some("precision", "optimizer"),
             )  # fmt: skip
         if pareto is not None:
             from heterps_compile.report.machines_page import machines_page  # noqa: PLC0415 - only where asked for

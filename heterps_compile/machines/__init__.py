@@ -2,6 +2,7 @@
 
 from .choose import choose, compile_for
 from .goal import Goal
+from .run_row import row_of_run, rows_text
 from .search import Answer, Option
 
-__all__ = ["Answer", "Goal", "Option", "choose", "compile_for"]
+__all__ = ["Answer", "Goal", "Option", "choose", "compile_for", "row_of_run", "rows_text"]

@@ -19,7 +19,10 @@ from heterps_compile.offers.offer import CURRENCY
 from heterps_compile.plan.request import make_request
 from heterps_compile.progress import OnProgress, watching
 
+from .chosen_file import CHOSEN_NAME
 from .goal import Goal
+from .learned import NOTHING
+from .measured_runs import learn_from
 from .search import EFFORT, Answer, SearchEffort, choose_machines
 from .step_times import StepTimes
 
@@ -36,6 +39,7 @@ def choose(
     shapes: Mapping[str, int] | None = None,
     precision: str = FULL,
     optimizer: str = USUAL_OPTIMIZER,
+    learn: str | Path | None = None,
     seed: int = 0,
     effort: SearchEffort = EFFORT,
     on_progress: OnProgress | None = None,
@@ -50,12 +54,14 @@ def choose(
         shapes: Numbers of other dynamic dimensions by name.
         precision: What the run computes in.
         optimizer: Whose states it holds.
+        learn: A file of measurements that correct what is predicted, kind by kind of GPU.
         seed: Of the searches.
         effort: How many sets plans are searched for.
         on_progress: Called as the work proceeds.
 
     Raises:
-        HeterpsError: where the model or the catalogue cannot be read, or no set is found that keeps all limits.
+        HeterpsError: where the model, the catalogue or the measurements cannot be read, or no set is found that keeps
+            all limits.
 
     Examples:
         >>> import torch
@@ -75,7 +81,17 @@ def choose(
 
     with watching(on_progress) as watch:
         watch.begin("machines", 0, 1)
-        return choose_machines(offers, StepTimes(read, request, seed), goal, effort)
+        times = StepTimes(read, request, seed)
+        learned = NOTHING if learn is None else learn_from(learn, times, names_of(model), precision)
+        return choose_machines(offers, times.with_learned(learned), goal, effort)
+
+
+def names_of(model: Any) -> tuple[str, ...]:
+    """Return what rows of measurements may call a model: its file, with or without the ending, or its class."""
+    if not isinstance(model, str | Path):
+        return (type(model).__name__,)
+    path = Path(model)
+    return path.stem, path.name
 
 
 def compile_for(
@@ -87,7 +103,7 @@ def compile_for(
     backend: str | None = None,
     **asked: Any,
 ) -> CompiledModel:
-    """Compile a model for the machines that were chosen, and write the folder, with the pool's file in it.
+    """Compile a model for the machines that were chosen, and write the folder, with the pool and the answer beside it.
 
     Args:
         model: That the machines were chosen for.
@@ -102,5 +118,8 @@ def compile_for(
     """
     pool = replace(answer.best.machines.pool(), source=POOL_NAME)
     asked |= {"mode": "training", "objective": "throughput", "batch": answer.best.batch}
+    from .machines_words import answer_document  # noqa: PLC0415 - rich
+
     compiled = compile_(model, cluster=pool, backend=backend or differentiating_backend().name, must_save=True, **asked)
-    return compiled.save(directory, force=force, beside={POOL_NAME: pool_toml(pool)})
+    beside = {POOL_NAME: pool_toml(pool), CHOSEN_NAME: answer_document(answer) + "\n"}
+    return compiled.save(directory, force=force, beside=beside)

@@ -44,6 +44,10 @@ MACHINES = Command(
             default_words="3min", needs=("spot",),
         ),
         _option("max_machines", "--max-machines", Whole(1, 256), "In a set.", "N", default=16),
+        _option(
+            "learn", "--learn", Text(), "Measured steps, which correct what is predicted, kind by kind of GPU.",
+            "FILE.csv",
+        ),
         *(_OF_OFFERS[name] for name in ("catalogue", "gpu", "region", "provider")),
         _OF_COMPILE["shapes"],
         REQUEST["precision"],
