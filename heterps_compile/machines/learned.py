@@ -82,6 +82,11 @@ class Learned:
         """Return the correction of a kind; None where none was measured."""
         return next((each for each in self.corrections if each.gpu == gpu), None)
 
+    def factor(self, gpu: str) -> float:
+        """Return by what steps on a kind are multiplied; 1 where none was measured."""
+        correction = self.of(gpu)
+        return 1.0 if correction is None else correction.factor
+
     def late(self, gpus: Iterable[str]) -> float:
         """Return by which part nine of ten runs on these kinds are at most longer; the most of theirs."""
         found = (self.of(gpu) for gpu in gpus)

@@ -87,7 +87,7 @@ def rows_text(rows: Iterable[Mapping[str, str]]) -> str:
     """Return rows as the CSV file that ``machines --learn`` takes."""
     names: tuple[str, ...] = (*COLUMNS, "predicted_s", "precision")
     file = io.StringIO()
-    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer: csv.DictWriter[str] = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()

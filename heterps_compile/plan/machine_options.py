@@ -53,6 +53,21 @@ MACHINES = Command(
         REQUEST["precision"],
         REQUEST["optimizer"],
         REQUEST["seed"],
+        _option(
+            "resume", "--resume", Text(),
+            "Decide for a run that goes on from there: stay, move or wait, the deadline from now.", "CHECKPOINT",
+            needs=("plan",), against=("pareto",),
+        ),
+        _option("plan", "--plan", Text(), "What it runs: a folder that -o wrote.", "DIR", needs=("resume",)),
+        _option("spent", "--spent", Text(), "What it has cost so far.", "'120 USD'", needs=("resume",)),
+        _option(
+            "lost", "--lost", Text(), "How many of its machines are lost; of several kinds by instance.",
+            "N|INSTANCE=N", needs=("resume",),
+        ),
+        _option(
+            "wait", "--wait", Text(), "Until others can be had in their place.", "30min", default_words="0s",
+            needs=("lost",),
+        ),
         _option("output", "-o, --output", Text(), "Folder to write: pool.toml, plan and stages.", "DIR"),
         _option(
             "force", "--force", Flag(), "Replace DIR, also where no compilation wrote it.", default=False,
